@@ -1,0 +1,77 @@
+"""Many generations at once on one model: submit token ids, iterate text.
+
+Importing this does not import llama_cpp; `load` does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Optional
+
+from .engine import Engine, EngineStats, Generation
+from .values import (
+    Cancelled,
+    Delta,
+    EngineError,
+    EngineStopped,
+    Finish,
+    GenerationRequest,
+    InvalidToken,
+    LoadOptions,
+    ModelFacts,
+    OutputToken,
+    PromptTooLong,
+    QueueFull,
+    Sampling,
+    TokenLogprob,
+)
+
+__all__ = [
+    "Cancelled",
+    "Delta",
+    "Engine",
+    "EngineError",
+    "EngineStats",
+    "EngineStopped",
+    "Finish",
+    "Generation",
+    "GenerationRequest",
+    "InvalidToken",
+    "LoadOptions",
+    "ModelFacts",
+    "OutputToken",
+    "PromptTooLong",
+    "QueueFull",
+    "Sampling",
+    "TokenLogprob",
+    "load",
+]
+
+log = logging.getLogger("localchat.engine")
+
+
+def load(
+    path: str,
+    options: LoadOptions,
+    *,
+    proof_model: Optional[str] = None,
+    max_queue: int = 256,
+    progress: Optional[Callable[[float], None]] = None,
+) -> Engine:
+    """Loads a GGUF model and starts its engine thread.
+
+    `proof_model` is a small quantised model on which a child process first tries this build of
+    llama.cpp (see proof.py); without one the model itself is used.
+
+    Raises:
+        EngineError: llama-cpp-python is missing or unusable here, or the model cannot be loaded.
+    """
+    from .proof import proven
+
+    options = proven(options, proof_model or path)
+    from .llama import load_backend, supports_gpu
+
+    if not supports_gpu():
+        log.warning("this build of llama.cpp uses the CPU alone: the README says how to build it for a GPU")
+    return Engine(load_backend(path, options, progress), max_queue=max_queue).start()

@@ -1,0 +1,172 @@
+"""What goes into the engine and what comes out of it: plain values and typed errors.
+
+Knows nothing of llama.cpp, threads or HTTP. Texts are str, token ids are int, times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Optional, Union
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn. The defaults are those of K9; temperature 0 is greedy.
+
+    A top_k of 0, a top_p or repeat_penalty of 1, a min_p and penalties of 0 each switch a step off.
+    Penalties look at the last `penalty_last_n` tokens (-1: the whole context). `seed` None draws a new one.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 64
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_last_n: int = 64
+    seed: Optional[int] = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One prompt and what to do with it.
+
+    `max_tokens` None means what is left of the context; a larger number than that is cut to it (K9).
+    `stop` texts end the answer and are never part of it (K11). `top_logprobs` None means no log
+    probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: Optional[int] = None
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    top_logprobs: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """The natural logarithm of a token's probability before any sampling step, and the token's bytes."""
+
+    token: int
+    piece: bytes
+    logprob: float
+
+
+@dataclass(frozen=True)
+class OutputToken:
+    """One generated token. `logprob` and `top` are set when the request asked for them."""
+
+    id: int
+    piece: bytes
+    logprob: Optional[float] = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Generated tokens and the text that is safe to show by now.
+
+    Text is held back while it may be the start of a stop text or of a split character, so `text`
+    can be empty, and the last delta can carry text without tokens.
+    """
+
+    text: str
+    tokens: tuple[OutputToken, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The one regular end of a generation.
+
+    `reason` is "stop" or "length"; `stop` says what was hit: a stop text, a token of
+    `stop_token_ids`, or None for the model's own end (K12). `cached_tokens` of the prompt were known
+    before. `prompt_s` is the time from submission to the first token, `completion_s` from there to
+    the last one.
+    """
+
+    reason: str
+    stop: Union[str, int, None]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    prompt_s: float
+    completion_s: float
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to load a model. 0 leaves a number to the model (`n_ctx`) or the machine (`n_cells`, `n_threads`).
+
+    One request may use `n_ctx` tokens; `n_slots` sequences run at once and share `n_cells`.
+    `n_gpu_layers` -1 means all. `use_extra_bufts` lets llama.cpp repack weights for the CPU's matrix
+    instructions, which crash on some virtual machines.
+    """
+
+    n_ctx: int = 0
+    n_cells: int = 0
+    n_slots: int = 8
+    n_gpu_layers: int = -1
+    n_threads: int = 0
+    use_extra_bufts: bool = True
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a loaded model.
+
+    `n_ctx` is what one request may use, `n_cells` what all running ones share. `bos` and `eos` are
+    texts. `special_tokens` are the texts that are single control or user-defined tokens.
+    `sampling` has the model author's recommendations over our defaults (K9).
+    """
+
+    description: str
+    n_params: int
+    n_bytes: int
+    n_vocab: int
+    n_ctx_train: int
+    n_ctx: int
+    n_cells: int
+    n_slots: int
+    chat_template: Optional[str]
+    bos: str
+    eos: str
+    add_bos: bool
+    special_tokens: frozenset[str]
+    sampling: Sampling
+    metadata: Mapping[str, str]
+
+
+class EngineError(Exception):
+    """The engine could not do what was asked; the message says why and what to do."""
+
+
+class InvalidToken(EngineError):
+    """A token id that the model's vocabulary does not have."""
+
+
+class PromptTooLong(EngineError):
+    """The prompt leaves no room for an answer in the context."""
+
+    def __init__(self, n_prompt: int, n_ctx: int):
+        super().__init__(
+            f"the prompt has {n_prompt} tokens and the context holds {n_ctx}, of which one at least is needed "
+            "for the answer: shorten the messages or start the server with a larger --ctx"
+        )
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx
+
+
+class QueueFull(EngineError):
+    """More requests wait than the queue holds: try again later (K40)."""
+
+
+class Cancelled(EngineError):
+    """The generation was cancelled before its end."""
+
+
+class EngineStopped(EngineError):
+    """The engine has been closed, or has failed for good."""

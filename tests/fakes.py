@@ -1,0 +1,132 @@
+"""A backend without llama.cpp: bytes are tokens, a function is the model, and broken rules are errors.
+
+It checks what the real library does not forgive: contiguous positions, cells within the total, slots in
+range, logits only where they were asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Optional
+
+from localchat.engine import ModelFacts, Sampling
+from localchat.engine.engine import DecodeFailed, NoRoom
+from localchat.engine.scheduler import Batch
+
+END = 256
+N_VOCAB = 257
+
+
+def echo(tokens: list[int], n_prompt: int) -> int:
+    """The model that says its prompt again, then ends."""
+    said = len(tokens) - n_prompt
+    return tokens[said] if said < n_prompt else END
+
+
+def endless(tokens: list[int], n_prompt: int) -> int:
+    """The model that never ends: it counts through the letters."""
+    return ord("a") + (len(tokens) - n_prompt) % 26
+
+
+class FakeBackend:
+    """A byte-level model that answers with `model(tokens so far, length of the prompt)`.
+
+    The length of the prompt is told by the sampler, which the engine makes with it. `gate`, when given,
+    is waited for before every decode, so that a test decides when a turn happens. `n_real_cells` below
+    `n_cells` makes a backend that holds less than it says; a batch with the token `poison` fails.
+    """
+
+    def __init__(
+        self,
+        model: Callable[[list[int], int], int] = echo,
+        *,
+        n_ctx: int = 256,
+        n_cells: int = 1024,
+        n_slots: int = 4,
+        n_batch: int = 64,
+        n_real_cells: Optional[int] = None,
+        poison: Optional[int] = None,
+        gate: Optional[threading.Semaphore] = None,
+        chat_template: Optional[str] = None,
+    ):
+        self.facts = ModelFacts(
+            description="a fake",
+            n_params=0,
+            n_bytes=0,
+            n_vocab=N_VOCAB,
+            n_ctx_train=n_ctx,
+            n_ctx=n_ctx,
+            n_cells=n_cells,
+            n_slots=n_slots,
+            chat_template=chat_template,
+            bos="",
+            eos="",
+            add_bos=False,
+            special_tokens=frozenset(),
+            sampling=Sampling(),
+            metadata={},
+        )
+        self.n_batch = n_batch
+        self.model = model
+        self.poison = poison
+        self.gate = gate
+        self.slots: dict[int, list[int]] = {slot: [] for slot in range(n_slots)}
+        self.batches: list[list[tuple[int, int, int, bool]]] = []  # of each batch: (slot, first position, n, output)
+        self.n_samplers = 0
+        self.is_closed = False
+        self._n_real_cells = n_cells if n_real_cells is None else n_real_cells
+        self._outputs: dict[int, list[int]] = {}
+
+    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == END else bytes([token])
+
+    def is_end(self, token: int) -> bool:
+        return token == END
+
+    def new_sampler(self, sampling: Sampling, prompt: list[int]) -> Any:
+        self.n_samplers += 1
+        return len(prompt)
+
+    def free_sampler(self, sampler: Any) -> None:
+        self.n_samplers -= 1
+
+    def clear(self, slot: int) -> None:
+        self.slots[slot].clear()
+
+    def decode(self, batch: Batch) -> None:
+        if self.gate is not None:
+            assert self.gate.acquire(timeout=30), "the test never opened the gate"
+        assert 0 < batch.n_tokens <= self.n_batch
+        if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
+            raise NoRoom
+        if any(self.poison in part.tokens() for part in batch.parts):
+            raise DecodeFailed("the batch is poisoned")
+        self._outputs = {}
+        record, next_row = [], 0
+        for part in batch.parts:
+            cells = self.slots[part.slot]
+            assert part.first == next_row, "rows have gaps"
+            assert part.sequence.n_computed == len(cells), "positions have gaps"
+            cells.extend(part.tokens())
+            next_row += part.n_tokens
+            if part.wants_output:
+                self._outputs[part.output_row] = list(cells)
+            record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
+        self.batches.append(record)
+
+    def sample(self, sampler: Any, row: int) -> int:
+        return self.model(self._outputs[row], sampler)
+
+    def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        assert row in self._outputs
+        return -0.5, [(token, -0.5), (0, -1.5), (1, -2.5)][:n_top]
+
+    def n_cells_used(self) -> int:
+        return sum(len(cells) for cells in self.slots.values())
+
+    def close(self) -> None:
+        self.is_closed = True

@@ -1,0 +1,402 @@
+"""The engine on a fake backend: turns by hand, then the real thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from localchat.engine import (
+    Cancelled,
+    Delta,
+    Engine,
+    EngineError,
+    EngineStopped,
+    Finish,
+    Generation,
+    GenerationRequest,
+    InvalidToken,
+    PromptTooLong,
+    QueueFull,
+    Sampling,
+)
+
+from .fakes import END, FakeBackend, endless
+
+DEADLINE_S = 20
+
+
+def request(text: str = "hello", **options: Any) -> GenerationRequest:
+    return GenerationRequest(tuple(text.encode()), **options)
+
+
+def read(generation: Generation) -> tuple[str, Finish]:
+    """All text and the finish; fails unless there is exactly one, at the end."""
+    items = list(generation)
+    assert all(isinstance(item, Delta) for item in items[:-1])
+    assert isinstance(items[-1], Finish)
+    return "".join(item.text for item in items[:-1] if isinstance(item, Delta)), items[-1]
+
+
+def step_until_idle(engine: Engine) -> int:
+    n_turns = 0
+    while engine.step():
+        n_turns += 1
+        assert n_turns < 10_000
+    return n_turns
+
+
+@contextmanager
+def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
+    with Engine(backend, **options) as engine:
+        yield engine
+    assert_left_clean(engine, backend)
+
+
+@contextmanager
+def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
+    with Engine(backend, **options).start() as engine:
+        yield engine
+    assert_left_clean(engine, backend)
+
+
+def assert_left_clean(engine: Engine, backend: FakeBackend) -> None:
+    assert backend.is_closed
+    assert backend.n_samplers == 0
+    stats = engine.stats()
+    assert (stats.n_running, stats.n_waiting, stats.n_cells_used) == (0, 0, 0)
+
+
+def test_generation_gives_text_then_one_finish():
+    with stepped(FakeBackend()) as engine:
+        generation = engine.submit(request("hello"))
+        step_until_idle(engine)
+        text, finish = read(generation)
+        assert text == "hello"
+        assert (finish.reason, finish.stop) == ("stop", None)
+        assert (finish.prompt_tokens, finish.completion_tokens, finish.cached_tokens) == (5, 6, 0)
+        assert list(generation) == []
+
+
+def test_first_delta_comes_with_the_first_token():
+    with stepped(FakeBackend()) as engine:
+        generation = engine.submit(request("abc"))
+        engine.step()
+        first = next(generation)
+        assert isinstance(first, Delta)
+        assert (first.text, [token.id for token in first.tokens]) == ("a", [ord("a")])
+
+
+def test_tokens_that_are_ready_come_in_one_delta():
+    with stepped(FakeBackend()) as engine:
+        generation = engine.submit(request("abc"))
+        step_until_idle(engine)
+        assert [type(item) for item in generation] == [Delta, Finish]
+
+
+def test_max_tokens_ends_with_length():
+    with stepped(FakeBackend(endless)) as engine:
+        generation = engine.submit(request("x", max_tokens=5))
+        step_until_idle(engine)
+        text, finish = read(generation)
+        assert (text, finish.reason, finish.completion_tokens) == ("abcde", "length", 5)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 10_000], ids=["absent", "too large"])
+def test_context_end_is_length_too(max_tokens: int | None):
+    with stepped(FakeBackend(endless, n_ctx=16)) as engine:
+        generation = engine.submit(request("x" * 6, max_tokens=max_tokens))
+        step_until_idle(engine)
+        _, finish = read(generation)
+        assert (finish.reason, finish.completion_tokens) == ("length", 10)
+
+
+def test_stop_text_is_cut_and_reported():
+    with stepped(FakeBackend(endless)) as engine:
+        generation = engine.submit(request("x", stop=("de",)))
+        for _ in range(10):
+            engine.step()
+        text, finish = read(generation)
+        assert (text, finish.reason, finish.stop, finish.completion_tokens) == ("abc", "stop", "de", 5)
+        step_until_idle(engine)
+        assert engine.stats().n_running == 0
+
+
+def test_stop_token_is_not_shown_and_reported():
+    with stepped(FakeBackend(endless)) as engine:
+        generation = engine.submit(request("x", stop_token_ids=(ord("c"),)))
+        step_until_idle(engine)
+        text, finish = read(generation)
+        assert (text, finish.reason, finish.stop) == ("ab", "stop", ord("c"))
+
+
+def test_logprobs_only_where_asked():
+    with stepped(FakeBackend()) as engine:
+        with_top, chosen, without = (engine.submit(request("a", top_logprobs=n)) for n in (2, 0, None))
+        step_until_idle(engine)
+        tokens = [next(g).tokens[0] for g in (with_top, chosen, without)]  # type: ignore[union-attr]
+        assert [token.logprob for token in tokens] == [-0.5, -0.5, None]
+        assert [(t.token, t.piece, t.logprob) for t in tokens[0].top] == [(97, b"a", -0.5), (0, b"\0", -1.5)]
+        assert tokens[1].top == tokens[2].top == ()
+
+
+def test_sequences_of_one_turn_share_a_batch():
+    backend = FakeBackend()
+    with stepped(backend) as engine:
+        generations = [engine.submit(request(text)) for text in ("ab", "cdef", "g")]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == ["ab", "cdef", "g"]
+        assert len(backend.batches[0]) == 3
+
+
+def test_cancel_takes_effect_in_the_next_turn_and_frees_the_cells():
+    backend = FakeBackend(endless)
+    with stepped(backend) as engine:
+        generation = engine.submit(request())
+        engine.step()
+        generation.cancel()
+        assert not engine.step()
+        assert backend.n_cells_used() == 0
+        next(generation)
+        with pytest.raises(Cancelled):
+            next(generation)
+        assert list(generation) == []
+
+
+def test_cancel_before_the_first_turn():
+    with stepped(FakeBackend()) as engine:
+        generation = engine.submit(request())
+        generation.cancel()
+        assert not engine.step()
+        with pytest.raises(Cancelled):
+            next(generation)
+
+
+def test_leaving_the_with_cancels():
+    with stepped(FakeBackend(endless)) as engine:
+        with engine.submit(request()) as generation:
+            engine.step()
+            next(generation)
+        engine.step()
+        assert engine.stats().n_running == 0
+
+
+def test_cancel_after_the_end_changes_nothing():
+    with stepped(FakeBackend()) as engine:
+        generation = engine.submit(request())
+        step_until_idle(engine)
+        generation.cancel()
+        engine.step()
+        assert read(generation)[1].reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (GenerationRequest(()), InvalidToken),
+        (GenerationRequest((END + 1,)), InvalidToken),
+        (GenerationRequest((-1,)), InvalidToken),
+        (GenerationRequest((1,), stop_token_ids=(999,)), InvalidToken),
+        (GenerationRequest((1,), sampling=Sampling(logit_bias=((999, 1.0),))), InvalidToken),
+        (GenerationRequest((1,) * 256), PromptTooLong),
+    ],
+    ids=["empty", "id too large", "negative id", "stop id", "bias id", "context full"],
+)
+def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[EngineError]):
+    with stepped(FakeBackend()) as engine:
+        with pytest.raises(error):
+            engine.submit(bad)
+        assert not engine.step()
+
+
+def test_prompt_too_long_says_both_numbers():
+    with stepped(FakeBackend()) as engine, pytest.raises(PromptTooLong, match=r"300 tokens.*256"):
+        engine.submit(request("x" * 300))
+
+
+def test_full_queue_refuses_and_room_is_given_back():
+    with stepped(FakeBackend(n_slots=2), max_queue=1) as engine:
+        generations = [engine.submit(request()) for _ in range(3)]
+        with pytest.raises(QueueFull, match="3 requests are open and 3 are the limit"):
+            engine.submit(request())
+        generations[0].cancel()
+        engine.step()
+        engine.submit(request()).cancel()
+
+
+def test_backend_without_the_cells_it_said_preempts_and_all_finish():
+    backend = FakeBackend(n_cells=1024, n_real_cells=40)
+    with stepped(backend) as engine:
+        generations = [engine.submit(request("x" * 12)) for _ in range(4)]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == ["x" * 12] * 4
+
+
+def test_request_that_never_finds_room_fails_alone():
+    backend = FakeBackend(n_cells=1024, n_real_cells=20)
+    with stepped(backend) as engine:
+        small, large = engine.submit(request("abc")), engine.submit(request("x" * 40))
+        step_until_idle(engine)
+        assert read(small)[0] == "abc"
+        with pytest.raises(EngineError, match="no room for 40 tokens"):
+            read(large)
+
+
+def test_poisoned_request_fails_alone():
+    backend = FakeBackend(poison=ord("!"))
+    with stepped(backend) as engine:
+        good, bad, other = (engine.submit(request(text)) for text in ("good", "bad!", "other"))
+        step_until_idle(engine)
+        assert [read(good)[0], read(other)[0]] == ["good", "other"]
+        with pytest.raises(EngineError, match="could not compute this request"):
+            read(bad)
+
+
+def test_text_before_an_error_is_given_out_first():
+    def model(tokens: list[int], n_prompt: int) -> int:
+        if len(tokens) > n_prompt + 2:
+            raise ZeroDivisionError("a broken sampler")
+        return ord("a")
+
+    with stepped(FakeBackend(model)) as engine:
+        generation = engine.submit(request())
+        step_until_idle(engine)
+        assert next(generation).text == "aaa"  # type: ignore[union-attr]
+        with pytest.raises(EngineError, match="drawing a token failed"):
+            next(generation)
+
+
+class BrokenBackend(FakeBackend):
+    n_failures = 1
+
+    def decode(self, batch: Any) -> None:
+        if self.n_failures > 0:
+            self.n_failures -= 1
+            raise RuntimeError("the backend is broken")
+        super().decode(batch)
+
+
+def test_failed_turn_ends_its_requests_and_the_next_ones_run():
+    with stepped(BrokenBackend()) as engine:
+        generations = [engine.submit(request()) for _ in range(2)]
+        step_until_idle(engine)
+        for generation in generations:
+            with pytest.raises(EngineError, match="failed while it computed"):
+                next(generation)
+        assert engine.failure is None
+        generation = engine.submit(request("again"))
+        step_until_idle(engine)
+        assert read(generation)[0] == "again"
+
+
+def test_engine_that_fails_every_turn_gives_up_and_says_so():
+    backend = BrokenBackend()
+    backend.n_failures = 100
+    with stepped(backend) as engine:
+        for _ in range(3):
+            generation = engine.submit(request())
+            step_until_idle(engine)
+            with pytest.raises(EngineError):
+                next(generation)
+        assert isinstance(engine.failure, RuntimeError)
+        with pytest.raises(EngineStopped, match="the backend is broken"):
+            engine.submit(request())
+
+
+def test_preempted_sequence_gives_the_same_text():
+    with stepped(FakeBackend(endless, n_ctx=24, n_cells=32, n_slots=4)) as engine:
+        generations = [engine.submit(request("xxxx", max_tokens=18)) for _ in range(4)]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == ["abcdefghijklmnopqr"] * 4
+
+
+def test_thread_serves_many_submitters():
+    with running(FakeBackend(n_slots=8)) as engine:
+        texts = [f"text number {i} " * 3 for i in range(64)]
+        results: dict[str, str] = {}
+
+        def ask(text: str) -> None:
+            with engine.submit(request(text)) as generation:
+                results[text] = read(generation)[0]
+
+        threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert results == {text: text for text in texts}
+
+
+def test_new_request_joins_a_running_batch_within_one_turn():
+    gate = threading.Semaphore(0)
+    backend = FakeBackend(endless, gate=gate)
+    with running(backend) as engine:
+        first = engine.submit(request())
+        gate.release()
+        next(first)
+        second = engine.submit(request())
+        # The turn that may already have been scheduled, then the one that has both.
+        gate.release(2)
+        next(second)
+        assert [len(record) for record in backend.batches[:3]] in ([1, 1, 2], [1, 2, 2], [1, 2])
+        first.cancel()
+        second.cancel()
+        gate.release(100)
+
+
+def test_blocked_reader_is_woken_by_cancel_from_another_thread():
+    gate = threading.Semaphore(0)
+    with running(FakeBackend(endless, gate=gate)) as engine:
+        generation = engine.submit(request())
+        threading.Timer(0.01, lambda: (generation.cancel(), gate.release())).start()
+        with pytest.raises(Cancelled):
+            for _ in generation:
+                pass
+        gate.release(100)
+
+
+def test_close_ends_what_runs_and_what_waits():
+    backend = FakeBackend(endless, n_slots=1, n_ctx=100_000, n_cells=100_000)
+    with running(backend) as engine:
+        generations = [engine.submit(request()) for _ in range(3)]
+        next(generations[0])
+    for generation in generations:
+        with pytest.raises(EngineStopped):
+            list(generation)
+    with pytest.raises(EngineStopped):
+        engine.submit(request())
+
+
+def test_close_twice_is_harmless():
+    with running(FakeBackend()) as engine:
+        engine.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_cancels_leave_nothing_behind(seed: int):
+    import random
+
+    random_ = random.Random(seed)
+    backend = FakeBackend(endless, n_slots=4, n_ctx=64, n_cells=128)
+    with running(backend) as engine:
+
+        def ask(n_reads: int) -> None:
+            with engine.submit(request("x" * 10)) as generation:
+                for _ in range(n_reads):
+                    if isinstance(next(generation), Finish):
+                        break
+
+        threads = [threading.Thread(target=ask, args=(random_.randint(0, 80),)) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        # The last cancel is a command like any other: one that comes after it is run after it.
+        done = threading.Event()
+        engine.post(done.set)
+        assert done.wait(DEADLINE_S)
+    assert backend.n_cells_used() == 0 or backend.is_closed

@@ -1,0 +1,141 @@
+"""The child that tries the engine first: real processes that live, fail, or are killed by a real signal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.engine import EngineError, LoadOptions, proof
+
+DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+
+LIVE = "pass"
+FAIL = "raise SystemExit('the file is cut')"
+DIE = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+# As on a machine whose AMX faults: death with the option, life without.
+DIE_WITH_EXTRA_BUFTS = f"import json, sys\nif json.loads(sys.argv[2])['use_extra_bufts']: {DIE}"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    return proof.cache_folder()
+
+
+class Child:
+    """Stands for the child's program: counts how often it is started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, program: str):
+        self.starts: list[bool] = []
+        self._program = program
+        monkeypatch.setattr(proof, "child_command", self.command)
+
+    def command(self, model_path: str, options: LoadOptions) -> list[str]:
+        self.starts.append(options.use_extra_bufts)
+        return [sys.executable, "-c", self._program, model_path, proof.to_json(options)]
+
+
+def test_real_child_proves_the_real_engine():
+    options = proof.proven(LoadOptions(n_slots=2), DEMO)
+    assert options.n_slots == 2
+
+
+def test_child_that_lives_changes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    child = Child(monkeypatch, LIVE)
+    assert proof.proven(LoadOptions(), DEMO) == LoadOptions()
+    assert child.starts == [True]
+    assert caplog.records == []
+
+
+def test_child_that_is_killed_is_tried_again_without_extra_bufts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    child = Child(monkeypatch, DIE_WITH_EXTRA_BUFTS)
+    assert proof.proven(LoadOptions(), DEMO) == LoadOptions(use_extra_bufts=False)
+    assert child.starts == [True, False]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    message = record.getMessage()
+    assert "\n" not in message
+    assert "SIGSEGV" in message
+    assert "CMAKE_ARGS=" in message
+
+
+@pytest.mark.parametrize("program", [LIVE, DIE_WITH_EXTRA_BUFTS], ids=["fine", "without extra bufts"])
+def test_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch, program: str):
+    child = Child(monkeypatch, program)
+    first = proof.proven(LoadOptions(), DEMO)
+    n_starts = len(child.starts)
+    assert proof.proven(LoadOptions(), DEMO) == first
+    assert len(child.starts) == n_starts
+
+
+def test_changed_library_is_proven_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    library = tmp_path / "libllama.so"
+    library.write_bytes(b"one build")
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    child = Child(monkeypatch, LIVE)
+    proof.proven(LoadOptions(), DEMO)
+    library.write_bytes(b"another build")
+    proof.proven(LoadOptions(), DEMO)
+    assert len(child.starts) == 2
+
+
+def test_child_that_always_dies_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch, cache: Path):
+    Child(monkeypatch, DIE)
+    with pytest.raises(EngineError, match=r"SIGSEGV.*CMAKE_ARGS="):
+        proof.proven(LoadOptions(), DEMO)
+    assert not cache.exists()
+
+
+def test_child_that_fails_without_a_signal_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch):
+    Child(monkeypatch, FAIL)
+    with pytest.raises(EngineError, match="the file is cut"):
+        proof.proven(LoadOptions(), DEMO)
+
+
+def test_real_child_says_why_a_model_cannot_be_loaded(tmp_path: Path):
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"no model")
+    with pytest.raises(EngineError, match=r"bad\.gguf"):
+        proof.proven(LoadOptions(), str(bad))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": "yes"}'], ids=["empty", "cut", "list", "wrong type"])
+def test_broken_memory_is_ignored_and_written_anew(monkeypatch: pytest.MonkeyPatch, cache: Path, content: str):
+    cache.mkdir(parents=True)
+    (cache / "engine-proof.json").write_text(content)
+    child = Child(monkeypatch, LIVE)
+    proof.proven(LoadOptions(), DEMO)
+    assert child.starts == [True]
+    verdicts: dict[str, Any] = json.loads((cache / "engine-proof.json").read_text())
+    assert list(verdicts.values()) == [True]
+
+
+def test_unwritable_memory_is_no_error(monkeypatch: pytest.MonkeyPatch, cache: Path):
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cache.write_text("a file where the folder should be")
+    Child(monkeypatch, LIVE)
+    assert proof.proven(LoadOptions(), DEMO) == LoadOptions()
+
+
+@pytest.mark.parametrize(
+    ("returncode", "name"),
+    [
+        (0, None),
+        (1, None),
+        (-11, "SIGSEGV"),
+        (-4, "SIGILL"),
+        (-250, "signal 250"),
+        (0xC0000005, "exception 0xC0000005"),
+    ],
+)
+def test_signal_names(returncode: int, name: str | None):
+    assert proof.signal_name(returncode) == name

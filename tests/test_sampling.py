@@ -1,0 +1,45 @@
+"""The steps of a sampler chain and their order."""
+
+from __future__ import annotations
+
+import pytest
+
+from localchat.engine.sampling import chain_steps, seed_of
+from localchat.engine.values import Sampling
+
+
+def names(sampling: Sampling) -> list[str]:
+    return [step.name for step in chain_steps(sampling)]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(), ["top_k", "top_p", "dist"]),
+        (Sampling(temperature=0), ["greedy"]),
+        (Sampling(temperature=0.5, min_p=0.1), ["top_k", "top_p", "min_p", "temp", "dist"]),
+        (Sampling(top_k=0, top_p=1.0), ["dist"]),
+        (Sampling(temperature=0, repeat_penalty=1.1), ["penalties", "greedy"]),
+        (Sampling(presence_penalty=0.5, top_p=1.0), ["penalties", "top_k", "dist"]),
+        (Sampling(frequency_penalty=0.5, penalty_last_n=0, top_p=1.0), ["top_k", "dist"]),
+    ],
+    ids=["defaults", "greedy", "all cuts", "pure", "greedy with penalty", "presence", "penalty over no tokens"],
+)
+def test_steps_are_in_order_and_without_needless_ones(sampling: Sampling, expected: list[str]):
+    assert names(sampling) == expected
+
+
+def test_penalties_carry_their_numbers_in_the_order_of_the_library():
+    sampling = Sampling(
+        temperature=0, penalty_last_n=32, repeat_penalty=1.1, frequency_penalty=0.2, presence_penalty=0.3
+    )
+    assert chain_steps(sampling)[0].arguments == (32, 1.1, 0.2, 0.3)
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(0, 0), (42, 42), (2**32 - 1, 0), (2**32, 1), (-1, 2**32 - 2)])
+def test_seed_never_means_random(seed: int, expected: int):
+    assert seed_of(seed) == expected
+
+
+def test_no_seed_draws_a_new_one_each_time():
+    assert len({seed_of(None) for _ in range(20)}) == 20
