@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from localchat.engine import ModelFacts, Sampling
-from localchat.engine.engine import DecodeFailed, NoRoom
+from localchat.engine.backend import DecodeFailed, NoRoom
 from localchat.engine.scheduler import Batch
 
 END = 256

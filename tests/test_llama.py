@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,15 @@ from localchat.engine.scheduler import Batch, Part, Sequence
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 GREEDY = Sampling(temperature=0)
+# One thread: two that wait for each other by spinning stand still where something else keeps the cores busy.
+ONE_THREAD = LoadOptions(n_threads=1)
 # Two logits this close can change places when a batch rounds differently.
 NEAR_TIE = 0.1
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=32)) as engine:
+    with load(DEMO, replace(ONE_THREAD, n_slots=32)) as engine:
         yield engine
 
 
@@ -50,8 +54,6 @@ def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputTo
 
 def wait_until_idle(engine: Engine) -> None:
     """Runs after everything that was posted before, and after the turn that follows it."""
-    import threading
-
     for _ in range(2):
         done = threading.Event()
         engine.post(done.set)
@@ -188,7 +190,7 @@ def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
     prompt = prompt[:60] + prompt[-60:]
     request = GenerationRequest(prompt, sampling=GREEDY, max_tokens=60, top_logprobs=5)
     alone = read(engine, request)[1]
-    with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_slots=8)) as small:
+    with load(DEMO, replace(ONE_THREAD, n_ctx=256, n_cells=768, n_slots=8)) as small:
         generations = [small.submit(request) for _ in range(6)]
         for generation in generations:
             tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]

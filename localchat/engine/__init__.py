@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Optional
 
-from .engine import Engine, EngineStats, Generation
+from .engine import Engine, EngineStats
+from .generation import Generation
 from .values import (
     Cancelled,
     Delta,

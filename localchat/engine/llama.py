@@ -21,7 +21,7 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 import llama_cpp.llama_cpp as L
 import numpy as np
 
-from .engine import DecodeFailed, NoRoom
+from .backend import DecodeFailed, NoRoom
 from .sampling import Step, chain_steps
 from .scheduler import Batch
 from .values import EngineError, LoadOptions, ModelFacts, Sampling

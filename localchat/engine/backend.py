@@ -1,0 +1,54 @@
+"""What the engine needs of a model in memory: the protocol that llama.py fits, and that tests fake."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .scheduler import Batch
+from .values import ModelFacts, Sampling
+
+
+class NoRoom(Exception):
+    """The backend found no free cells for a batch; nothing has been changed."""
+
+
+class DecodeFailed(Exception):
+    """The backend could not compute a batch; its sequences have to be computed again from the start."""
+
+
+class Backend(Protocol):
+    """What the engine needs of a model in memory. Methods that touch the context run on the engine thread only."""
+
+    facts: ModelFacts
+    n_batch: int
+
+    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+        """Text to token ids; any thread."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for, empty for control tokens; any thread."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether the model ends its answer with this token; any thread."""
+
+    def new_sampler(self, sampling: Sampling, prompt: list[int]) -> Any:
+        """The state that draws one request's tokens."""
+
+    def free_sampler(self, sampler: Any) -> None: ...
+
+    def clear(self, slot: int) -> None:
+        """Frees all cells of a slot."""
+
+    def decode(self, batch: Batch) -> None:
+        """Computes a batch. Raises NoRoom or DecodeFailed."""
+
+    def sample(self, sampler: Any, row: int) -> int:
+        """Draws from the logits of an output row of the last batch."""
+
+    def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        """The log probability of `token` in an output row, and the `n_top` likeliest tokens with theirs."""
+
+    def n_cells_used(self) -> int:
+        """Cells that hold something, counted in the memory itself."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,146 @@
+"""What a submitter holds: the drawn tokens of one request, turned into text on the reader's own thread.
+
+The engine thread only puts token ids into the outbox. Searching stop texts here keeps its turns short;
+the engine then computes a token or two too many, which are neither shown nor counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Optional, Union
+
+from .backend import Backend
+from .text import TextStream
+from .values import Delta, EngineError, Finish, GenerationRequest, OutputToken, TokenLogprob
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The engine thread's last word on a generation that ended by itself."""
+
+    reason: str
+    stop: Optional[int]
+
+
+# A drawn token; with log probabilities a tuple of the token, its own and the likeliest ones.
+Drawn = Union[int, "tuple[int, float, list[tuple[int, float]]]"]
+Item = Union[Drawn, Ended, EngineError]
+
+
+class Generation:
+    """The tokens of one request as they are drawn: an iterator of Delta, then one Finish.
+
+    Iterating raises EngineError when the generation ends otherwise, once. Leaving the `with` cancels
+    what is still running. One thread iterates; `cancel` may be called from any.
+    """
+
+    def __init__(self, request: GenerationRequest, backend: Backend, cancel: Callable[[], None]):
+        self.request = request
+        self.n_prompt = len(request.prompt)
+        self._backend = backend
+        self._cancel = cancel
+        self._outbox: SimpleQueue[Item] = SimpleQueue()
+        self._text = TextStream(request.stop)
+        self._n_drawn = 0
+        # The end, from when it is known until it is handed out; `_is_over` from then on.
+        self._end: Union[Finish, EngineError, None] = None
+        self._is_over = False
+        # Written by the engine thread before the token they belong to is delivered.
+        self._n_delivered = 0
+        self._submitted_at = self._first_at = self._last_at = time.perf_counter()
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(
+        self, type: Optional[type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if self._end is None and not self._is_over:
+            self.cancel()
+
+    def __iter__(self) -> Iterator[Union[Delta, Finish]]:
+        return self
+
+    def __next__(self) -> Union[Delta, Finish]:
+        if self._is_over:
+            raise StopIteration
+        if self._end is None:
+            delta = self._read(self._ready())
+            if self._end is None or delta.text or delta.tokens:
+                return delta
+        self._is_over = True
+        if isinstance(self._end, EngineError):
+            raise self._end
+        assert self._end is not None
+        return self._end
+
+    def cancel(self) -> None:
+        """Ends the generation within one turn; who iterates then gets Cancelled."""
+        self._cancel()
+
+    def deliver(self, item: Item) -> None:
+        """Hands over a token or the end. Runs on the engine thread, or where there is none any more."""
+        if not isinstance(item, (Ended, EngineError)):
+            self._last_at = time.perf_counter()
+            if self._n_delivered == 0:
+                self._first_at = self._last_at
+            self._n_delivered += 1
+        self._outbox.put(item)
+
+    def _ready(self) -> list[Item]:
+        # Waits for one item and takes what else is there: a slow reader gets fewer, larger deltas.
+        items = [self._outbox.get()]
+        try:
+            while True:
+                items.append(self._outbox.get_nowait())
+        except Empty:
+            return items
+
+    def _read(self, items: list[Item]) -> Delta:
+        """The items up to the first one that ends the generation, as one delta."""
+        texts, tokens = [], []
+        for item in items:
+            if isinstance(item, EngineError):
+                texts.append(self._text.finish())
+                self._end = item
+                break
+            if isinstance(item, Ended):
+                texts.append(self._text.finish())
+                stopped_by = self._text.stopped_by
+                self._end = (
+                    self._finish(item.reason, item.stop) if stopped_by is None else self._finish("stop", stopped_by)
+                )
+                break
+            token = self._output_token(item)
+            self._n_drawn += 1
+            if self._backend.is_end(token.id) or token.id in self.request.stop_token_ids:
+                continue  # counted, not shown; the end follows
+            texts.append(self._text.feed(token.piece))
+            tokens.append(token)
+            if self._text.stopped_by is not None:
+                self.cancel()
+                self._end = self._finish("stop", self._text.stopped_by)
+                break
+        return Delta("".join(texts), tuple(tokens))
+
+    def _output_token(self, drawn: Drawn) -> OutputToken:
+        piece = self._backend.piece
+        if isinstance(drawn, int):
+            return OutputToken(drawn, piece(drawn))
+        token, logprob, top = drawn
+        return OutputToken(token, piece(token), logprob, tuple(TokenLogprob(id, piece(id), p) for id, p in top))
+
+    def _finish(self, reason: str, stop: Union[str, int, None]) -> Finish:
+        return Finish(
+            reason=reason,
+            stop=stop,
+            prompt_tokens=self.n_prompt,
+            cached_tokens=0,
+            completion_tokens=self._n_drawn,
+            prompt_s=self._first_at - self._submitted_at,
+            completion_s=self._last_at - self._first_at,
+        )
