@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,13 @@ from localchat.engine.scheduler import Batch, Part, Sequence
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 GREEDY = Sampling(temperature=0)
-# One thread: two that wait for each other by spinning stand still where something else keeps the cores busy.
-ONE_THREAD = LoadOptions(n_threads=1)
 # Two logits this close can change places when a batch rounds differently.
 NEAR_TIE = 0.1
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with load(DEMO, replace(ONE_THREAD, n_slots=32)) as engine:
+    with load(DEMO, LoadOptions(n_slots=32)) as engine:
         yield engine
 
 
@@ -190,7 +188,7 @@ def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
     prompt = prompt[:60] + prompt[-60:]
     request = GenerationRequest(prompt, sampling=GREEDY, max_tokens=60, top_logprobs=5)
     alone = read(engine, request)[1]
-    with load(DEMO, replace(ONE_THREAD, n_ctx=256, n_cells=768, n_slots=8)) as small:
+    with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_slots=8)) as small:
         generations = [small.submit(request) for _ in range(6)]
         for generation in generations:
             tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
@@ -232,8 +230,9 @@ def test_progress_goes_from_0_to_1():
     assert seen == sorted(seen)
 
 
-def test_default_threads_is_within_the_machine():
-    assert 1 <= default_threads() <= 512
+def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
+    assert default_threads(3 << 20) == 1
+    assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
 
 
 # Calls that would abort the whole process are refused before they reach the library.
