@@ -1,18 +1,19 @@
 """A backend without llama.cpp: bytes are tokens, a function is the model, and broken rules are errors.
 
 It checks what the real library does not forgive: contiguous positions, cells within the total, slots in
-range, logits only where they were asked for.
+range, logits only where they were asked for; and that shared cells hold the tokens that they should.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any, Optional
 
 from localchat.engine import ModelFacts, Sampling
 from localchat.engine.backend import DecodeFailed, NoRoom
-from localchat.engine.scheduler import Batch
+from localchat.engine.scheduler import Batch, Room
 
 END = 256
 N_VOCAB = 257
@@ -44,7 +45,9 @@ class FakeBackend:
         n_ctx: int = 256,
         n_cells: int = 1024,
         n_slots: int = 4,
+        n_resting: int = 4,
         n_batch: int = 64,
+        can_cut: bool = True,
         n_real_cells: Optional[int] = None,
         poison: Optional[int] = None,
         gate: Optional[threading.Semaphore] = None,
@@ -67,11 +70,13 @@ class FakeBackend:
             sampling=Sampling(),
             metadata={},
         )
-        self.n_batch = n_batch
+        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut)
         self.model = model
         self.poison = poison
         self.gate = gate
-        self.slots: dict[int, list[int]] = {slot: [] for slot in range(n_slots)}
+        # Of each slot its cells, each with a number of its own and a token.
+        self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(self.room.n_slots)}
+        self._numbers = itertools.count()
         self.batches: list[list[tuple[int, int, int, bool]]] = []  # of each batch: (slot, first position, n, output)
         self.n_samplers = 0
         self.is_closed = False
@@ -97,10 +102,16 @@ class FakeBackend:
     def clear(self, slot: int) -> None:
         self.slots[slot].clear()
 
+    def share(self, source: int, target: int, n_tokens: int) -> None:
+        assert self.room.can_cut
+        assert not self.slots[target], "the target is not empty"
+        assert 0 < n_tokens <= len(self.slots[source])
+        self.slots[target] = self.slots[source][:n_tokens]
+
     def decode(self, batch: Batch) -> None:
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
-        assert 0 < batch.n_tokens <= self.n_batch
+        assert 0 < batch.n_tokens <= self.room.n_batch
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
             raise NoRoom
         if any(self.poison in part.tokens() for part in batch.parts):
@@ -110,11 +121,12 @@ class FakeBackend:
         for part in batch.parts:
             cells = self.slots[part.slot]
             assert part.first == next_row, "rows have gaps"
-            assert part.sequence.n_computed == len(cells), "positions have gaps"
-            cells.extend(part.tokens())
+            n_computed = part.sequence.n_computed
+            assert [token for _, token in cells] == part.sequence.tokens[:n_computed], "the slot holds something else"
+            cells.extend((next(self._numbers), token) for token in part.tokens())
             next_row += part.n_tokens
             if part.wants_output:
-                self._outputs[part.output_row] = list(cells)
+                self._outputs[part.output_row] = [token for _, token in cells]
             record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
         self.batches.append(record)
 
@@ -126,7 +138,7 @@ class FakeBackend:
         return -0.5, [(token, -0.5), (0, -1.5), (1, -2.5)][:n_top]
 
     def n_cells_used(self) -> int:
-        return sum(len(cells) for cells in self.slots.values())
+        return len({number for cells in self.slots.values() for number, _ in cells})
 
     def close(self) -> None:
         self.is_closed = True

@@ -152,12 +152,15 @@ def test_sequences_of_one_turn_share_a_batch():
         assert len(backend.batches[0]) == 3
 
 
-def test_cancel_takes_effect_in_the_next_turn_and_frees_the_cells():
+def test_cancel_takes_effect_in_the_next_turn_and_its_cells_can_be_freed():
     backend = FakeBackend(endless)
     with stepped(backend) as engine:
         generation = engine.submit(request())
         engine.step()
         generation.cancel()
+        assert not engine.step()
+        assert (engine.stats().n_cells_used, engine.stats().n_cells_resting) == (0, 5)
+        engine.forget()
         assert not engine.step()
         assert backend.n_cells_used() == 0
         next(generation)
@@ -306,6 +309,30 @@ def test_engine_that_fails_every_turn_gives_up_and_says_so():
             engine.submit(request())
 
 
+def test_known_prompt_is_not_computed_again_and_counted_as_cached():
+    backend = FakeBackend()
+    with stepped(backend) as engine:
+        texts = []
+        for question in ("one", "two"):
+            generation = engine.submit(request("a long system prompt; " + question))
+            step_until_idle(engine)
+            text, finish = read(generation)
+            texts.append(text)
+            n_cached = finish.cached_tokens
+        assert texts == ["a long system prompt; one", "a long system prompt; two"]
+        assert n_cached == len("a long system prompt; ")
+
+
+def test_requests_that_come_together_compute_their_prompt_once():
+    backend = FakeBackend(n_slots=8)
+    with stepped(backend) as engine:
+        prompt = "the same prompt of some length"
+        generations = [engine.submit(request(prompt, max_tokens=1)) for _ in range(8)]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == ["t"] * 8
+        assert engine.stats().n_tokens_computed == len(prompt) + 7
+
+
 def test_preempted_sequence_gives_the_same_text():
     with stepped(FakeBackend(endless, n_ctx=24, n_cells=32, n_slots=4)) as engine:
         generations = [engine.submit(request("xxxx", max_tokens=18)) for _ in range(4)]
@@ -395,8 +422,10 @@ def test_random_cancels_leave_nothing_behind(seed: int):
         for thread in threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
-        # The last cancel is a command like any other: one that comes after it is run after it.
-        done = threading.Event()
-        engine.post(done.set)
-        assert done.wait(DEADLINE_S)
-    assert backend.n_cells_used() == 0 or backend.is_closed
+        # The last cancel is a command like any other: what comes after it is run after it.
+        engine.forget()
+        for _ in range(2):
+            done = threading.Event()
+            engine.post(done.set)
+            assert done.wait(DEADLINE_S)
+        assert backend.n_cells_used() == 0

@@ -41,6 +41,12 @@ def chat(engine: Engine, text: str) -> tuple[int, ...]:
     return tuple(engine.tokenize(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"))
 
 
+def conversation(engine: Engine, n_turns: int) -> tuple[int, ...]:
+    """A long prompt of the kind that the model knows."""
+    greeting = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHello! How can I help you?<|im_end|>\n"
+    return (*engine.tokenize(greeting * n_turns), *chat(engine, "What is your name?"))
+
+
 def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputToken], Finish]:
     with engine.submit(request) as generation:
         items = list(generation)
@@ -162,9 +168,10 @@ def test_32_streams_together_give_what_each_gives_alone(engine: Engine):
 
 def test_long_prompt_in_chunks_gives_what_a_small_batch_gives(engine: Engine):
     """A prompt of several batches, read while another stream runs."""
-    prompt = chat(engine, "word " * 300 + "What is your name?")[: engine.facts.n_ctx - 40]
+    prompt = conversation(engine, 30)
     request = GenerationRequest(prompt, sampling=GREEDY, max_tokens=20, top_logprobs=5)
     alone = read(engine, request)[1]
+    engine.forget()
     with engine.submit(GenerationRequest(chat(engine, "Count to ten."), sampling=GREEDY)) as other:
         next(other)
         assert_same_or_near_tie(alone, read(engine, request)[1])
@@ -177,23 +184,44 @@ def test_cancelled_generations_leave_no_cells(engine: Engine):
             for _ in range(random_.randint(0, 10)):
                 if isinstance(next(generation), Finish):
                     break
+    engine.forget()
     wait_until_idle(engine)
     assert engine.backend.n_cells_used() == 0
     assert engine.stats().n_running == engine.stats().n_waiting == 0
 
 
 def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
-    """6 prompts of 120 tokens with their answers need more than 768 cells: some are preempted, none suffers."""
-    prompt = chat(engine, "Hello! " * 100 + "What is your name?")
-    prompt = prompt[:60] + prompt[-60:]
-    request = GenerationRequest(prompt, sampling=GREEDY, max_tokens=60, top_logprobs=5)
-    alone = read(engine, request)[1]
+    """6 conversations of their own need more than 768 cells: some are preempted, none suffers."""
+    prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
+    requests = [GenerationRequest(p, sampling=GREEDY, max_tokens=60, top_logprobs=5) for p in prompts]
+    alone = [read(engine, request)[1] for request in requests]
+    assert sum(map(len, prompts)) > 768
     with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_slots=8)) as small:
-        generations = [small.submit(request) for _ in range(6)]
-        for generation in generations:
-            tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
-            assert_same_or_near_tie(alone, tokens)
-        assert small.stats().n_tokens_computed > 6 * len(prompt) + small.stats().n_tokens_drawn
+        generations = [small.submit(request) for request in requests]
+        for tokens, generation in zip(alone, generations):
+            together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+            assert_same_or_near_tie(tokens, together)
+
+
+def test_cached_prefix_gives_what_a_fresh_one_gives(engine: Engine):
+    request = GenerationRequest(conversation(engine, 10), sampling=GREEDY, max_tokens=60, top_logprobs=5)
+    engine.forget()
+    _, fresh, first = read(engine, request)
+    _, cached, second = read(engine, request)
+    assert (first.cached_tokens, second.cached_tokens) == (0, len(request.prompt) - 1)
+    assert_same_or_near_tie(fresh, cached)
+
+
+def test_8_choices_of_a_prompt_compute_it_once(engine: Engine):
+    engine.forget()
+    wait_until_idle(engine)
+    n_before = engine.stats().n_tokens_computed
+    prompt = conversation(engine, 10)
+    seeds = [Sampling(temperature=1, seed=seed) for seed in range(8)]
+    generations = [engine.submit(GenerationRequest(prompt, max_tokens=1, sampling=sampling)) for sampling in seeds]
+    for generation in generations:
+        list(generation)
+    assert engine.stats().n_tokens_computed - n_before == len(prompt) + 7
 
 
 @pytest.mark.parametrize(
@@ -239,8 +267,8 @@ def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_oth
 
 
 def misuse_batch(backend: Any) -> None:
-    sequence = Sequence(1, [1] * (backend.n_batch + 1), backend.n_batch + 2)
-    backend.decode(Batch(parts=(Part(sequence, 0, 0, backend.n_batch + 1, True),)))
+    sequence = Sequence(1, [1] * (backend.room.n_batch + 1), backend.room.n_batch + 2)
+    backend.decode(Batch(parts=(Part(sequence, 0, 0, backend.room.n_batch + 1, True),)))
 
 
 def misuse_slot(backend: Any) -> None:
@@ -248,7 +276,7 @@ def misuse_slot(backend: Any) -> None:
 
 
 def misuse_outputs(backend: Any) -> None:
-    n = backend.facts.n_slots + 1
+    n = backend.room.n_running + 1
     backend.decode(Batch(parts=tuple(Part(Sequence(i, [1], 2), 0, i, 1, True) for i in range(n))))
 
 
@@ -258,7 +286,7 @@ def misuse_outputs(backend: Any) -> None:
         lambda backend: backend.piece(backend.facts.n_vocab),
         lambda backend: backend.piece(-1),
         lambda backend: backend.clear(999),
-        lambda backend: backend.sample(backend.new_sampler(GREEDY, [1]), 5),
+        lambda backend: backend.sample(None, 10_000),
         misuse_batch,
         misuse_slot,
         misuse_outputs,

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from localchat.engine.scheduler import Batch, Scheduler, Sequence
+from localchat.engine.scheduler import Batch, Clear, Room, Scheduler, Sequence, Share
 
 NEXT = 7  # what every draw gives
 
 
 def sequence(id: int, n_prompt: int, max_tokens: int = 100) -> Sequence:
-    return Sequence(id, list(range(n_prompt)), max_tokens)
+    """A sequence whose prompt has nothing in common with any other's."""
+    return Sequence(id, [1000 * id + i for i in range(n_prompt)], max_tokens)
+
+
+def new_scheduler(n_cells: int, n_running: int, n_batch: int, **room: Any) -> Scheduler:
+    return Scheduler(Room(n_cells, n_running, n_running + room.pop("n_resting", 4), n_batch, **room))
 
 
 def shape(batch: Batch) -> list[tuple[int, int, bool]]:
@@ -27,11 +33,11 @@ def run_turn(scheduler: Scheduler) -> Batch:
 
 
 def test_schedule_empty_gives_an_empty_batch():
-    assert Scheduler(100, 4, 10).schedule() == Batch()
+    assert new_scheduler(100, 4, 10).schedule() == Batch()
 
 
 def test_prompt_longer_than_the_batch_is_read_in_chunks():
-    scheduler = Scheduler(100, 4, 10)
+    scheduler = new_scheduler(100, 4, 10)
     scheduler.add(sequence(1, 25))
     assert [shape(run_turn(scheduler)) for _ in range(4)] == [
         [(1, 10, False)],
@@ -42,7 +48,7 @@ def test_prompt_longer_than_the_batch_is_read_in_chunks():
 
 
 def test_running_sequences_get_their_token_before_a_prompt_fills_the_rest():
-    scheduler = Scheduler(100, 4, 10)
+    scheduler = new_scheduler(100, 4, 10)
     scheduler.add(sequence(1, 3))
     scheduler.add(sequence(2, 3))
     run_turn(scheduler)
@@ -52,7 +58,7 @@ def test_running_sequences_get_their_token_before_a_prompt_fills_the_rest():
 
 
 def test_newest_tokens_come_first_even_of_younger_sequences():
-    scheduler = Scheduler(100, 4, 10)
+    scheduler = new_scheduler(100, 4, 10)
     scheduler.add(sequence(1, 30))
     run_turn(scheduler)
     scheduler.add(sequence(2, 1))
@@ -60,7 +66,7 @@ def test_newest_tokens_come_first_even_of_younger_sequences():
 
 
 def test_new_sequence_joins_the_very_next_turn():
-    scheduler = Scheduler(100, 4, 10)
+    scheduler = new_scheduler(100, 4, 10)
     scheduler.add(sequence(1, 2))
     run_turn(scheduler)
     scheduler.add(sequence(2, 4))
@@ -68,7 +74,7 @@ def test_new_sequence_joins_the_very_next_turn():
 
 
 def test_rows_of_a_batch_are_contiguous():
-    scheduler = Scheduler(100, 4, 10)
+    scheduler = new_scheduler(100, 4, 10)
     for id in (1, 2, 3):
         scheduler.add(sequence(id, 3))
     parts = scheduler.schedule().parts
@@ -76,7 +82,7 @@ def test_rows_of_a_batch_are_contiguous():
 
 
 def test_sequences_beyond_the_slots_wait_in_order():
-    scheduler = Scheduler(100, 2, 10)
+    scheduler = new_scheduler(100, 2, 10)
     for id in (1, 2, 3, 4):
         scheduler.add(sequence(id, 1))
     assert [part[0] for part in shape(run_turn(scheduler))] == [1, 2]
@@ -84,20 +90,17 @@ def test_sequences_beyond_the_slots_wait_in_order():
     assert [part[0] for part in shape(run_turn(scheduler))] == [2, 3]
 
 
-def test_removed_running_sequence_has_its_slot_cleared_before_the_next_batch():
-    scheduler = Scheduler(100, 1, 10)
+def test_removed_sequence_that_is_not_kept_has_its_slot_cleared_before_the_next_batch():
+    scheduler = new_scheduler(100, 1, 10)
     scheduler.add(sequence(1, 3))
     slot = run_turn(scheduler).parts[0].slot
-    scheduler.remove(scheduler.running[0])
-    scheduler.add(sequence(2, 3))
-    batch = scheduler.schedule()
-    assert batch.cleared == (slot,)
-    assert batch.parts[0].slot == slot
-    assert scheduler.schedule().cleared == ()
+    scheduler.remove(scheduler.running[0], keep=False)
+    assert scheduler.schedule().changes == (Clear(slot),)
+    assert scheduler.schedule().changes == ()
 
 
 def test_removed_waiting_sequence_never_runs():
-    scheduler = Scheduler(100, 1, 10)
+    scheduler = new_scheduler(100, 1, 10)
     first, second = sequence(1, 1), sequence(2, 1)
     scheduler.add(first)
     scheduler.add(second)
@@ -108,15 +111,15 @@ def test_removed_waiting_sequence_never_runs():
 
 
 def test_prompt_that_does_not_fit_beside_the_others_waits():
-    scheduler = Scheduler(20, 4, 10)
+    scheduler = new_scheduler(20, 4, 10)
     scheduler.add(sequence(1, 10, 20))
     scheduler.add(sequence(2, 10, 20))
     run_turn(scheduler)
     assert [len(scheduler.running), len(scheduler.waiting)] == [1, 1]
 
 
-def test_full_cells_preempt_the_newest_which_is_computed_again_later():
-    scheduler = Scheduler(20, 4, 20)
+def test_full_cells_preempt_the_newest_which_goes_on_later():
+    scheduler = new_scheduler(20, 4, 20)
     scheduler.add(sequence(1, 8, 20))
     scheduler.add(sequence(2, 8, 20))
     newest = scheduler.waiting[1]
@@ -125,15 +128,14 @@ def test_full_cells_preempt_the_newest_which_is_computed_again_later():
     while len(scheduler.running) == 2:
         run_turn(scheduler)
     assert newest.slot is None
-    assert newest.n_computed == 0
     known = list(newest.tokens)
-    scheduler.remove(scheduler.running[0])
-    assert shape(run_turn(scheduler)) == [(2, len(known), True)]
+    scheduler.remove(scheduler.running[0], keep=False)
+    run_turn(scheduler)
     assert newest.tokens == [*known, NEXT]
 
 
 def test_sequence_that_may_fill_all_cells_runs_to_its_end_alone():
-    scheduler = Scheduler(20, 4, 10)
+    scheduler = new_scheduler(20, 4, 10)
     scheduler.add(sequence(1, 5, 20))
     only = scheduler.waiting[0]
     while not only.is_full:
@@ -148,16 +150,17 @@ def test_sequence_that_may_fill_all_cells_runs_to_its_end_alone():
 )
 def test_sequence_that_can_never_run_is_refused(n_prompt: int, max_tokens: int):
     with pytest.raises(ValueError, match="20 cells"):
-        Scheduler(20, 4, 10).add(sequence(1, n_prompt, max_tokens))
+        new_scheduler(20, 4, 10).add(sequence(1, n_prompt, max_tokens))
 
 
-def test_batch_smaller_than_the_slots_is_refused():
-    with pytest.raises(ValueError, match="batch of 3 tokens"):
-        Scheduler(20, 4, 3)
+@pytest.mark.parametrize(("n_running", "n_slots", "n_batch"), [(0, 4, 8), (4, 4, 8), (4, 8, 3)])
+def test_room_that_cannot_run_is_refused(n_running: int, n_slots: int, n_batch: int):
+    with pytest.raises(ValueError, match=f"{n_running} sequences at once"):
+        Room(20, n_running, n_slots, n_batch)
 
 
 def test_alone_splits_a_batch_into_one_for_each_sequence():
-    scheduler = Scheduler(100, 4, 10)
+    scheduler = new_scheduler(100, 4, 10)
     scheduler.add(sequence(1, 3))
     scheduler.add(sequence(2, 4))
     singles = list(scheduler.schedule().alone())
@@ -165,13 +168,156 @@ def test_alone_splits_a_batch_into_one_for_each_sequence():
     assert all(single.parts[0].first == 0 for single in singles)
 
 
+# Shared prefixes.
+
+
+def with_prompt(id: int, *prompt: int, max_tokens: int = 100) -> Sequence:
+    return Sequence(id, list(prompt), max_tokens)
+
+
+SYSTEM = list(range(50))
+
+
+def finish(scheduler: Scheduler, *, keep: bool = True) -> None:
+    for running in list(scheduler.running):
+        scheduler.remove(running, keep=keep)
+
+
+def test_known_prefix_is_shared_and_not_computed_again():
+    scheduler = new_scheduler(200, 4, 100)
+    scheduler.add(with_prompt(1, *SYSTEM, 100, 101))
+    first = run_turn(scheduler)
+    scheduler.add(with_prompt(2, *SYSTEM, 200))
+    batch = run_turn(scheduler)
+    (share,) = batch.changes
+    assert share == Share(first.parts[0].slot, batch.parts[1].slot, 50)
+    assert shape(batch) == [(1, 1, True), (2, 1, True)]
+    assert scheduler.running[1].n_cached == 50
+
+
+def test_finished_conversation_goes_on_in_its_own_slot():
+    scheduler = new_scheduler(200, 4, 100)
+    scheduler.add(with_prompt(1, 1, 2, 3))
+    slot = run_turn(scheduler).parts[0].slot
+    run_turn(scheduler)
+    said = list(scheduler.running[0].tokens)
+    finish(scheduler)
+    scheduler.add(with_prompt(2, *said, 8, 9))
+    batch = run_turn(scheduler)
+    assert batch.changes == ()
+    assert [(part.slot, part.n_tokens) for part in batch.parts] == [(slot, 3)]
+
+
+def test_last_token_of_a_known_prompt_is_computed_for_its_logits():
+    scheduler = new_scheduler(200, 4, 100)
+    for id in (1, 2):
+        scheduler.add(with_prompt(id, *SYSTEM))
+        batch = run_turn(scheduler)
+        finish(scheduler)
+    assert shape(batch) == [(2, 1, True)]
+
+
+def test_requests_that_come_together_compute_their_common_part_once():
+    scheduler = new_scheduler(1000, 8, 20)
+    for id in range(1, 6):
+        scheduler.add(with_prompt(id, *SYSTEM, 100 + id, 200 + id))
+    n_computed = 0
+    while len([s for s in scheduler.running if s.n_missing == 1]) < 5:
+        n_computed += run_turn(scheduler).n_tokens
+    n_drawn = sum(len(s.tokens) - s.n_prompt - 1 for s in scheduler.running)
+    assert n_computed - n_drawn == 50 + 5 * 2
+
+
+def test_others_do_not_wait_for_a_part_that_is_not_theirs():
+    scheduler = new_scheduler(1000, 8, 20)
+    scheduler.add(with_prompt(1, *SYSTEM))
+    scheduler.add(with_prompt(2, *SYSTEM))
+    scheduler.add(sequence(3, 2))
+    run_turn(scheduler)
+    assert [s.id for s in scheduler.running] == [1, 3]
+
+
+def test_who_waits_for_a_cancelled_part_computes_it():
+    scheduler = new_scheduler(1000, 8, 20)
+    first, second = with_prompt(1, *SYSTEM), with_prompt(2, *SYSTEM)
+    scheduler.add(first)
+    scheduler.add(second)
+    run_turn(scheduler)
+    scheduler.remove(first)
+    run_turn(scheduler)
+    assert (second.n_cached, second.n_computed) == (20, 40)
+
+
+def test_resting_prefixes_make_room_by_least_recent_use():
+    scheduler = new_scheduler(40, 2, 40)
+    for id in (1, 2, 3):
+        scheduler.add(sequence(id, 10, 40))
+        run_turn(scheduler)
+        finish(scheduler)
+    assert scheduler.n_cells_resting == 30
+    scheduler.add(sequence(4, 15, 40))
+    run_turn(scheduler)
+    assert scheduler.n_cells_resting == 20
+    finish(scheduler)
+    for id, n_known in ((1, 0), (2, 10)):
+        again = sequence(id, 11, 40)
+        again.tokens[:10] = sequence(id, 10).tokens
+        assert (scheduler._match(again) is not None) == bool(n_known)
+
+
+def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
+    scheduler = new_scheduler(1000, 1, 40, n_resting=2)
+    for id in range(1, 6):
+        scheduler.add(sequence(id, 5))
+        run_turn(scheduler)
+        finish(scheduler)
+    assert scheduler.n_cells_resting == 15
+
+
+def test_forget_drops_all_that_rests():
+    scheduler = new_scheduler(100, 2, 40)
+    scheduler.add(sequence(1, 5))
+    slot = run_turn(scheduler).parts[0].slot
+    finish(scheduler)
+    scheduler.forget()
+    assert scheduler.schedule().changes == (Clear(slot),)
+    assert scheduler.n_cells_resting == 0
+
+
+def test_memory_that_cannot_be_cut_takes_only_whole_resting_prefixes():
+    scheduler = new_scheduler(1000, 4, 100, can_cut=False)
+    scheduler.add(with_prompt(1, *SYSTEM))
+    slot = run_turn(scheduler).parts[0].slot
+    scheduler.add(with_prompt(2, *SYSTEM, 1, 2))
+    assert shape(run_turn(scheduler))[1] == (2, 52, True)
+    finish(scheduler)
+    scheduler.add(with_prompt(3, *SYSTEM, NEXT, 9))
+    batch = run_turn(scheduler)
+    assert batch.changes == ()
+    assert [(part.slot, part.n_tokens) for part in batch.parts] == [(slot, 1)]
+
+
+def test_prompt_budget_bounds_the_turns_in_which_others_wait():
+    scheduler = new_scheduler(1000, 4, 100)
+    scheduler.add(sequence(1, 2))
+    run_turn(scheduler)
+    scheduler.n_prompt_batch = 5
+    scheduler.add(sequence(2, 30))
+    assert shape(run_turn(scheduler)) == [(1, 1, True), (2, 5, False)]
+    scheduler.remove(scheduler.running[0])
+    assert shape(run_turn(scheduler)) == [(2, 25, True)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_arrivals_and_departures_keep_every_rule(seed: int):
     """Everybody finishes; cells, slots and the batch stay within bounds; nobody running skips a turn."""
     random_ = random.Random(seed)
     n_cells, n_slots, n_batch = random_.choice([(40, 4, 8), (64, 8, 8), (30, 3, 30)])
-    scheduler = Scheduler(n_cells, n_slots, n_batch)
-    to_come = [sequence(id, n := random_.randint(1, 20), random_.randint(n + 1, 30)) for id in range(40)]
+    scheduler = new_scheduler(
+        n_cells, n_slots, n_batch, n_resting=random_.choice([1, 4]), can_cut=random_.random() < 0.8
+    )
+    memory = Memory(n_cells)
+    to_come = [random_sequence(random_, id) for id in range(40)]
     all_of_them, n_turns = list(to_come), 0
     while to_come or scheduler.running or scheduler.waiting:
         n_turns += 1
@@ -181,14 +327,55 @@ def test_random_arrivals_and_departures_keep_every_rule(seed: int):
                 scheduler.add(to_come.pop(0))
         ready = [s for s in scheduler.running if s.n_missing == 1]
         batch = scheduler.schedule()
+        memory.apply(batch)
         assert batch.n_tokens <= n_batch
         assert len({part.slot for part in batch.parts}) == len(batch.parts) <= n_slots
         served = {part.sequence.id for part in batch.parts}
         assert all(s.id in served for s in ready if s.slot is not None)
-        scheduler.update(batch, [NEXT for _ in batch.outputs()])
-        assert scheduler.n_cells_used <= n_cells
-        assert all(r.id < w.id for r in scheduler.running for w in scheduler.waiting)
+        scheduler.update(batch, [random_.randint(0, 2) for _ in batch.outputs()])
+        assert scheduler.n_cells_used + scheduler.n_cells_resting == memory.n_used
         for s in [s for s in scheduler.running if s.is_full or random_.random() < 0.02]:
-            scheduler.remove(s)
+            scheduler.remove(s, keep=random_.random() < 0.8)
     assert all(s.slot is None for s in all_of_them)
-    assert scheduler.schedule().parts == ()
+    scheduler.forget()
+    memory.apply(scheduler.schedule())
+    assert memory.n_used == 0
+
+
+def random_sequence(random_: random.Random, id: int) -> Sequence:
+    """Few different tokens, so that prefixes coincide by chance."""
+    n_prompt = random_.randint(1, 20)
+    return Sequence(
+        id,
+        [0] * (n_prompt // 2) + random_.choices([0, 1], k=n_prompt - n_prompt // 2),
+        random_.randint(n_prompt + 1, 30),
+    )
+
+
+class Memory:
+    """The cells as the library would have them: what was computed, shared and cleared, slot by slot."""
+
+    def __init__(self, n_cells: int):
+        self.n_cells = n_cells
+        self._slots: dict[int, list[tuple[int, int]]] = {}
+        self._n_made = 0
+
+    @property
+    def n_used(self) -> int:
+        return len({cell for cells in self._slots.values() for cell, _ in cells})
+
+    def apply(self, batch: Batch) -> None:
+        for change in batch.changes:
+            if isinstance(change, Clear):
+                self._slots[change.slot] = []
+            else:
+                assert not self._slots.get(change.target)
+                assert change.n_tokens <= len(self._slots[change.source])
+                self._slots[change.target] = self._slots[change.source][: change.n_tokens]
+        for part in batch.parts:
+            cells = self._slots.setdefault(part.slot, [])
+            assert [token for _, token in cells] == part.sequence.tokens[: part.sequence.n_computed]
+            for token in part.tokens():
+                cells.append((self._n_made, token))
+                self._n_made += 1
+        assert self.n_used <= self.n_cells

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from .scheduler import Batch
+from .scheduler import Batch, Room
 from .values import ModelFacts, Sampling
 
 
@@ -20,7 +20,7 @@ class Backend(Protocol):
     """What the engine needs of a model in memory. Methods that touch the context run on the engine thread only."""
 
     facts: ModelFacts
-    n_batch: int
+    room: Room
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         """Text to token ids; any thread."""
@@ -39,8 +39,11 @@ class Backend(Protocol):
     def clear(self, slot: int) -> None:
         """Frees all cells of a slot."""
 
+    def share(self, source: int, target: int, n_tokens: int) -> None:
+        """Makes the first cells of one slot also those of another, empty one."""
+
     def decode(self, batch: Batch) -> None:
-        """Computes a batch. Raises NoRoom or DecodeFailed."""
+        """Computes the parts of a batch. Raises NoRoom or DecodeFailed."""
 
     def sample(self, sampler: Any, row: int) -> int:
         """Draws from the logits of an output row of the last batch."""

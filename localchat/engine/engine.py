@@ -17,7 +17,7 @@ from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
 from .generation import Drawn, Ended, Generation
-from .scheduler import Batch, Scheduler, Sequence
+from .scheduler import Batch, Clear, Scheduler, Sequence
 from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, InvalidToken, PromptTooLong, QueueFull
 
 log = logging.getLogger("localchat.engine")
@@ -28,11 +28,15 @@ _MAX_FAILED_TURNS = 3
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A glance at the engine; taken without stopping it, so the figures may be of two neighbouring turns."""
+    """A glance at the engine; taken without stopping it, so the figures may be of two neighbouring turns.
+
+    Cells are used by what runs, or rest with prefixes that are kept in case they come again.
+    """
 
     n_running: int
     n_waiting: int
     n_cells_used: int
+    n_cells_resting: int
     n_tokens_computed: int
     n_tokens_drawn: int
 
@@ -58,7 +62,7 @@ class Engine:
         self.backend = backend
         self.facts = facts
         self.failure: Optional[BaseException] = None
-        self._scheduler = Scheduler(facts.n_cells, facts.n_slots, backend.n_batch)
+        self._scheduler = Scheduler(backend.room)
         self._thread: Optional[threading.Thread] = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._max_open = facts.n_slots + max_queue
@@ -137,9 +141,14 @@ class Engine:
             n_running=len(scheduler.running),
             n_waiting=len(scheduler.waiting),
             n_cells_used=scheduler.n_cells_used,
+            n_cells_resting=scheduler.n_cells_resting,
             n_tokens_computed=self._n_computed,
             n_tokens_drawn=self._n_drawn,
         )
+
+    def forget(self) -> None:
+        """Drops, before the next turn, all prefixes that are kept in case they come again; any thread."""
+        self.post(self._scheduler.forget)
 
     def post(self, command: Callable[[], None]) -> None:
         """Has the engine thread run a command before its next turn."""
@@ -150,8 +159,7 @@ class Engine:
         self._drain_inbox()
         batch = self._scheduler.schedule()
         try:
-            for slot in batch.cleared:
-                self.backend.clear(slot)
+            self._change_memory(batch)
             if not batch.parts:
                 return False
             self._turn(batch)
@@ -194,19 +202,26 @@ class Engine:
             log.exception("a request could not be started")
             self._end(job, EngineError(f"the request could not be started: {error}"))
 
-    def _end(self, job: _Job, end: Union[Ended, EngineError]) -> None:
-        """Gives a generation its one end; later ones are ignored."""
+    def _end(self, job: _Job, end: Union[Ended, EngineError], *, keep: bool = True) -> None:
+        """Gives a generation its one end; later ones are ignored. What it computed is kept for others, or not."""
         if job.has_ended:
             return
         job.has_ended = True
         if self._live.pop(job.sequence.id, None) is not None:
-            self._scheduler.remove(job.sequence)
+            self._scheduler.remove(job.sequence, keep=keep)
         if job.sampler is not None:
             self.backend.free_sampler(job.sampler)
             job.sampler = None
         with self._lock:
             self._n_open -= 1
         job.generation.deliver(end)
+
+    def _change_memory(self, batch: Batch) -> None:
+        for change in batch.changes:
+            if isinstance(change, Clear):
+                self.backend.clear(change.slot)
+            else:
+                self.backend.share(change.source, change.target, change.n_tokens)
 
     def _turn(self, batch: Batch) -> None:
         try:
@@ -231,7 +246,7 @@ class Engine:
             try:
                 self.backend.decode(single)
             except (NoRoom, DecodeFailed) as own_error:
-                self._end(job, EngineError(f"the model could not compute this request: {own_error}"))
+                self._end(job, EngineError(f"the model could not compute this request: {own_error}"), keep=False)
             else:
                 self._deliver(single)
 
@@ -246,6 +261,7 @@ class Engine:
             if isinstance(item, EngineError):
                 self._end(job, item)
                 continue
+            job.generation.n_cached = job.sequence.n_cached or 0
             job.generation.deliver(item)
             end = self._natural_end(job)
             if end is not None:
@@ -282,7 +298,7 @@ class Engine:
 
     def _fail_all(self, error: EngineError) -> None:
         for job in list(self._live.values()):
-            self._end(job, error)
+            self._end(job, error, keep=False)
 
 
 def _token_of(item: Union[Drawn, EngineError]) -> int:

@@ -50,6 +50,7 @@ class Generation:
         self._end: Union[Finish, EngineError, None] = None
         self._is_over = False
         # Written by the engine thread before the token they belong to is delivered.
+        self.n_cached = 0
         self._n_delivered = 0
         self._submitted_at = self._first_at = self._last_at = time.perf_counter()
 
@@ -139,7 +140,7 @@ class Generation:
             reason=reason,
             stop=stop,
             prompt_tokens=self.n_prompt,
-            cached_tokens=0,
+            cached_tokens=self.n_cached,
             completion_tokens=self._n_drawn,
             prompt_s=self._first_at - self._submitted_at,
             completion_s=self._last_at - self._first_at,

@@ -23,12 +23,14 @@ import numpy as np
 
 from .backend import DecodeFailed, NoRoom
 from .sampling import Step, chain_steps
-from .scheduler import Batch
+from .scheduler import Batch, Room
 from .values import EngineError, LoadOptions, ModelFacts, Sampling
 
 log = logging.getLogger("localchat.engine")
 library_log = logging.getLogger("localchat.engine.llama")
 
+# Slots for prefixes that rest between requests. Each costs room for one row of logits.
+_RESTING_SLOTS = 24
 # Tokens computed in one turn. On a CPU a larger batch is no faster, and running streams wait for it.
 _CPU_BATCH, _GPU_BATCH = 512, 2048
 # The smallest context that is worth trying when memory is short; the library pads to 256.
@@ -49,9 +51,10 @@ _SAMPLING_KEYS: dict[str, tuple[str, Callable[[str], float]]] = {
 }
 
 _recent_problems: deque[str] = deque(maxlen=8)
-# ggml's levels: 1 info, 2 warning, 3 error, 4 debug, 5 continues the line before.
-_LOG_LEVELS = {2: logging.INFO, 3: logging.WARNING}
-_ERROR_LEVEL = 3
+# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before. Its errors become part of ours,
+# and its warnings are for developers: one says that our cells are more than one sequence may use.
+_LOG_LEVELS = {3: logging.INFO, 4: logging.INFO}
+_ERROR_LEVEL = 4
 
 
 @L.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
@@ -80,7 +83,6 @@ def load_backend(path: str, options: LoadOptions, progress: Optional[Callable[[f
     """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
-    _recent_problems.clear()
     model = _load_model(path, options, progress)
     try:
         _check_generates(model, path)
@@ -174,10 +176,15 @@ class LlamaBackend:
         self._context = context
         self._memory = L.llama_get_memory(context)
         self._vocabulary = vocabulary
-        self._n_slots: int = L.llama_n_seq_max(context)
-        self.n_batch: int = L.llama_n_batch(context)
         self.facts = _read_facts(model, context, vocabulary, options)
-        self._rows = _BatchRows(self.n_batch, self._n_slots)
+        self.room = Room(
+            n_cells=L.llama_n_ctx(context),
+            n_running=options.n_slots,
+            n_slots=L.llama_n_seq_max(context),
+            n_batch=L.llama_n_batch(context),
+            can_cut=not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model)),
+        )
+        self._rows = _BatchRows(self.room.n_batch)
         self._output_rows: frozenset[int] = frozenset()
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
@@ -214,6 +221,11 @@ class LlamaBackend:
         self._check_slot(slot)
         L.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
+    def share(self, source: int, target: int, n_tokens: int) -> None:
+        self._check_slot(source)
+        self._check_slot(target)
+        L.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+
     def decode(self, batch: Batch) -> None:
         """Computes a batch; when that fails, the cells that it may have taken are given back."""
         self._check(batch)
@@ -225,7 +237,7 @@ class LlamaBackend:
             L.llama_memory_seq_rm(self._memory, part.slot, part.sequence.n_computed, -1)
         if code == 1:
             raise NoRoom
-        raise DecodeFailed(f"llama_decode returned {code}")
+        raise DecodeFailed(f"llama_decode returned {code}: {_problems()}")
 
     def sample(self, sampler: Any, row: int) -> int:
         self._check_output(row)
@@ -245,8 +257,8 @@ class LlamaBackend:
         return float(logits[token] - log_total), top
 
     def n_cells_used(self) -> int:
-        """Cells that hold something, by what the memory itself says of each slot."""
-        return sum(L.llama_memory_seq_pos_max(self._memory, slot) + 1 for slot in range(self._n_slots))
+        """Positions that the slots hold, by what the memory itself says; shared cells count for each slot."""
+        return sum(L.llama_memory_seq_pos_max(self._memory, slot) + 1 for slot in range(self.room.n_slots))
 
     def close(self) -> None:
         L.llama_free(self._context)
@@ -270,16 +282,16 @@ class LlamaBackend:
     # The checks below stand for calls that would abort the process: assertions of ours, not of input.
 
     def _check(self, batch: Batch) -> None:
-        if not 0 < batch.n_tokens <= self.n_batch:
-            raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.n_batch} are allowed")
-        if len(batch.parts) > self._n_slots:
-            raise ValueError(f"a batch of {len(batch.parts)} sequences; {self._n_slots} are allowed")
+        if not 0 < batch.n_tokens <= self.room.n_batch:
+            raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.room.n_batch} are allowed")
+        if len(batch.parts) > self.room.n_running:
+            raise ValueError(f"a batch of {len(batch.parts)} sequences; {self.room.n_running} are allowed")
         for part in batch.parts:
             self._check_slot(part.slot)
 
     def _check_slot(self, slot: int) -> None:
-        if not 0 <= slot < self._n_slots:
-            raise ValueError(f"slots go from 0 to {self._n_slots - 1}, not {slot}")
+        if not 0 <= slot < self.room.n_slots:
+            raise ValueError(f"slots go from 0 to {self.room.n_slots - 1}, not {slot}")
 
     def _check_output(self, row: int) -> None:
         if row not in self._output_rows:
@@ -289,7 +301,7 @@ class LlamaBackend:
 class _BatchRows:
     """The arrays of a `llama_batch`, made once; a turn writes only what it uses."""
 
-    def __init__(self, n_rows: int, n_slots: int):
+    def __init__(self, n_rows: int):
         self._tokens = (L.llama_token * n_rows)()
         self._positions = (L.llama_pos * n_rows)()
         self._slots = (L.llama_seq_id * n_rows)()
@@ -371,11 +383,11 @@ def _new_context(model: Any, options: LoadOptions) -> tuple[Any, LoadOptions]:
 def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
     params = L.llama_context_default_params()
     params.n_ctx = n_cells
-    params.n_seq_max = options.n_slots
+    params.n_seq_max = min(options.n_slots + _RESTING_SLOTS, L.llama_max_parallel_sequences())
     params.n_batch = min(_GPU_BATCH if supports_gpu() and options.n_gpu_layers else _CPU_BATCH, n_cells)
     params.n_ubatch = min(_CPU_BATCH, params.n_batch)
     # Fewer than n_seq_max aborts the process; the default reserves logits for a whole batch.
-    params.n_outputs_max = options.n_slots
+    params.n_outputs_max = params.n_seq_max
     params.n_threads = params.n_threads_batch = options.n_threads or default_threads(L.llama_model_size(model))
     params.kv_unified = True
     return params
@@ -412,7 +424,7 @@ def _read_facts(model: Any, context: Any, vocabulary: Vocabulary, options: LoadO
         n_ctx_train=L.llama_model_n_ctx_train(model),
         n_ctx=options.n_ctx,
         n_cells=L.llama_n_ctx(context),
-        n_slots=L.llama_n_seq_max(context),
+        n_slots=options.n_slots,
         chat_template=None if template is None else template.decode("utf-8", "replace"),
         bos=vocabulary.bos,
         eos=vocabulary.eos,
@@ -461,4 +473,7 @@ def _read_text(read: Callable[[Any, int], int]) -> str:
 
 
 def _problems() -> str:
-    return "; ".join(_recent_problems) or "it gave no reason"
+    """What the library said went wrong since it was last asked."""
+    problems = "; ".join(_recent_problems)
+    _recent_problems.clear()
+    return problems or "it gave no reason"

@@ -1,4 +1,4 @@
-"""Which tokens run in the next turn: pure bookkeeping of sequences, slots and cells.
+"""Which tokens run in the next turn: pure bookkeeping of sequences, slots, cells and shared prefixes.
 
 Knows tokens, positions, cells and budgets; knows nothing of llama.cpp, threads, clocks or text. There
 is no prefill or decode phase: a sequence has tokens known and tokens computed, and each turn it
@@ -7,17 +7,24 @@ catches up. A turn is `schedule()`, then decoding the batch elsewhere, then `upd
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Optional
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Optional, Union
+
+from .prefix import Match, PrefixTree, n_common_of
+
+# All prompts begin alike, by the template: a common part has to be longer than that to be worth a turn of waiting.
+_MIN_AWAITED = 16
 
 
 class Sequence:
     """One generation as the scheduler sees it.
 
     `tokens` are the tokens known (the prompt, then what was drawn), of which the first `n_computed`
-    have cells in `slot`. `max_tokens` bounds the prompt and the drawn tokens together.
+    have cells in `slot`. `max_tokens` bounds the prompt and the drawn tokens together. `n_cached` of the
+    prompt were there already when it first ran.
     """
 
     def __init__(self, id: int, prompt: list[int], max_tokens: int):
@@ -26,6 +33,7 @@ class Sequence:
         self.max_tokens = max_tokens
         self.n_prompt = len(prompt)
         self.n_computed = 0
+        self.n_cached: Optional[int] = None
         self.slot: Optional[int] = None
 
     @property
@@ -36,6 +44,22 @@ class Sequence:
     @property
     def is_full(self) -> bool:
         return len(self.tokens) >= self.max_tokens
+
+
+@dataclass(frozen=True)
+class Clear:
+    """All cells of a slot are given up."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """The first `n_tokens` cells of one slot also become those of another, empty one."""
+
+    source: int
+    target: int
+    n_tokens: int
 
 
 @dataclass(frozen=True)
@@ -63,9 +87,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one turn computes. The slots in `cleared` lose their cells before that."""
+    """What one turn computes, after the changes to the memory have been made in their order."""
 
-    cleared: tuple[int, ...] = ()
+    changes: tuple[Union[Clear, Share], ...] = ()
     parts: tuple[Part, ...] = ()
 
     @property
@@ -81,27 +105,49 @@ class Batch:
             yield Batch(parts=(Part(part.sequence, part.slot, 0, part.n_tokens, part.wants_output),))
 
 
-@dataclass
-class Scheduler:
-    """Sequences in order of arrival over `n_slots` slots that share `n_cells` cells.
+@dataclass(frozen=True)
+class Room:
+    """What there is to schedule with.
 
-    `n_batch` bounds the tokens of one turn. The rule that keeps everything within its room: the
-    tokens known of all running sequences together never exceed the cells, so whatever is running can
-    always be computed. What runs is always older than what waits.
+    `n_running` sequences run at once; `n_slots` slots, of which there must be more, hold them and the
+    prefixes that rest; all share `n_cells` cells. `n_batch` bounds the tokens of a turn. A memory that
+    cannot be cut (recurrent models) shares no parts: only a whole resting prefix is of use there.
     """
 
     n_cells: int
+    n_running: int
     n_slots: int
     n_batch: int
-    running: list[Sequence] = field(default_factory=list)
-    waiting: deque[Sequence] = field(default_factory=deque)
+    can_cut: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.n_slots <= self.n_batch:
-            raise ValueError(f"a batch of {self.n_batch} tokens cannot serve {self.n_slots} slots each turn")
-        self._n_usable = self.n_cells
-        self._free_slots = list(range(self.n_slots - 1, -1, -1))
-        self._to_clear: list[int] = []
+        if not 0 < self.n_running < self.n_slots or self.n_running > self.n_batch:
+            raise ValueError(
+                f"{self.n_running} sequences at once need more slots than that and as many rows; "
+                f"there are {self.n_slots} slots and batches of {self.n_batch} tokens"
+            )
+
+
+class Scheduler:
+    """Sequences in order of arrival.
+
+    The rule that keeps everything within its room: the tokens known of all running sequences together,
+    shared ones once, never exceed the cells, so whatever runs can always be computed. What is finished
+    or preempted rests in its slot, and is dropped by least recent use when its cells are needed.
+
+    `n_prompt_batch` bounds the prompt tokens of a turn in which others wait for their next token; who
+    measures turns may change it at any time.
+    """
+
+    def __init__(self, room: Room):
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
+        self.n_prompt_batch = room.n_batch
+        self._room = room
+        self._n_usable = room.n_cells
+        self._tree = PrefixTree()
+        self._free_slots = list(range(room.n_slots - 1, -1, -1))
+        self._changes: list[Union[Clear, Share]] = []
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence.
@@ -109,32 +155,32 @@ class Scheduler:
         Raises:
             ValueError: it could not run even alone (its tokens are more than the cells).
         """
-        if not 0 < sequence.n_prompt < sequence.max_tokens <= self.n_cells:
+        if not 0 < sequence.n_prompt < sequence.max_tokens <= self._room.n_cells:
             raise ValueError(
                 f"a sequence of {sequence.n_prompt} prompt tokens and at most {sequence.max_tokens} in all "
-                f"does not fit {self.n_cells} cells"
+                f"does not fit {self._room.n_cells} cells"
             )
         self.waiting.append(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Forgets a sequence, running or waiting, and gives its slot and cells back."""
+    def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Ends a sequence, running or waiting. What it computed rests, unless it is not to be kept."""
         if sequence.slot is None:
             self.waiting.remove(sequence)
         else:
             self.running.remove(sequence)
-            self._release(sequence)
+            self._release(sequence, keep)
 
     def schedule(self) -> Batch:
         """The next turn: first the newest token of every running sequence, then as much of the prompts as fits."""
-        while len(self.running) > 1 and self._n_known > self._n_usable:
-            self._preempt_newest()
+        self._make_room()
         self._admit()
-        cleared, self._to_clear = tuple(self._to_clear), []
-        return Batch(cleared, tuple(self._parts()))
+        changes, self._changes = tuple(self._changes), []
+        return Batch(changes, tuple(self._parts()))
 
     def update(self, batch: Batch, drawn: list[int]) -> None:
         """Enters what a decoded batch computed, and the tokens drawn for `batch.outputs()`, in that order."""
         for part in batch.parts:
+            self._tree.extend(part.slot, part.tokens())
             part.sequence.n_computed += part.n_tokens
         for part, token in zip(batch.outputs(), drawn):
             part.sequence.tokens.append(token)
@@ -142,54 +188,136 @@ class Scheduler:
     def shrink(self, batch: Batch) -> bool:
         """Learns that a batch found no room, so that the memory holds less than was said.
 
-        From now on less is planned with, and the newest sequence gives way. False if only one is
-        running, which then can never fit.
+        From now on less is planned with. False if nobody can give way: the one that runs can never fit.
         """
-        if len(self.running) == 1:
+        if len(self.running) == 1 and not self._tree.n_idle:
             return False
-        self._n_usable = min(self._n_usable, self.n_cells_used + batch.n_tokens - 1)
-        self._preempt_newest()
+        self._n_usable = min(self._n_usable, self._tree.n_cells + batch.n_tokens - 1)
         return True
+
+    def forget(self) -> None:
+        """Drops all that rests."""
+        while self._drop_least_recent():
+            pass
 
     @property
     def n_cells_used(self) -> int:
-        return sum(sequence.n_computed for sequence in self.running)
+        """Cells of running sequences."""
+        return self._tree.n_active_cells
 
     @property
-    def _n_known(self) -> int:
-        return sum(len(sequence.tokens) for sequence in self.running)
+    def n_cells_resting(self) -> int:
+        """Cells of prefixes that are kept in case they come again."""
+        return self._tree.n_cells - self._tree.n_active_cells
+
+    @property
+    def _n_to_compute(self) -> int:
+        return sum(sequence.n_missing for sequence in self.running)
+
+    def _make_room(self) -> None:
+        while self._tree.n_cells + self._n_to_compute > self._n_usable:
+            if self._drop_least_recent():
+                continue
+            if len(self.running) == 1:
+                return
+            self._preempt_newest()
 
     def _admit(self) -> None:
-        # A newcomer has to leave one cell for the next token of everybody: less, and it would be
-        # preempted in the next turn. The queue is first come, first served, so nobody starves.
-        while self.waiting and self._free_slots:
-            sequence = self.waiting[0]
-            room = self._n_usable - self._n_known - len(self.running)
-            if self.running and len(sequence.tokens) + 1 > room:
+        """Starts who waits, in order, while there is room; who waits for a part of somebody's prompt is passed by."""
+        for sequence in list(self.waiting):
+            if len(self.running) == self._room.n_running:
                 return
-            self.waiting.popleft()
-            sequence.slot = self._free_slots.pop()
-            self.running.append(sequence)
+            match = self._match(sequence)
+            if self._is_being_computed(sequence, match):
+                continue
+            if self.running and not self._fits(sequence, match):
+                return
+            self.waiting.remove(sequence)
+            self._start(sequence, match)
+
+    def _match(self, sequence: Sequence) -> Optional[Match]:
+        # The last token is always computed: its logits are what the sequence runs for.
+        tokens = sequence.tokens[:-1]
+        return self._tree.match(tokens) if self._room.can_cut else self._tree.match_whole(tokens)
+
+    def _is_being_computed(self, sequence: Sequence, match: Optional[Match]) -> bool:
+        """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
+        if not self._room.can_cut:
+            return False
+        n_known = 0 if match is None else match.length
+        return any(
+            other.n_missing > 1
+            and other.id < sequence.id
+            and n_common_of(other.tokens, sequence.tokens[:-1], 0) > max(n_known, other.n_computed, _MIN_AWAITED)
+            for other in self.running
+        )
+
+    def _fits(self, sequence: Sequence, match: Optional[Match]) -> bool:
+        n_new = len(sequence.tokens)
+        if match is not None:
+            n_new += self._tree.n_inactive_cells(match) - match.length
+        # One more cell for everybody's next token: with less it would be preempted in the next turn.
+        n_needed = self._tree.n_active_cells + self._n_to_compute + n_new + len(self.running) + 1
+        return n_needed <= self._n_usable
+
+    def _start(self, sequence: Sequence, match: Optional[Match]) -> None:
+        sequence.slot = self._slot_for(match)
+        sequence.n_computed = 0 if match is None else match.length
+        if sequence.n_cached is None:
+            sequence.n_cached = sequence.n_computed
+        insort(self.running, sequence, key=attrgetter("id"))
+        self._make_room()
+
+    def _slot_for(self, match: Optional[Match]) -> int:
+        """An active slot with the tokens of the match, and nothing else."""
+        if match is not None and self._tree.is_idle(match.slot) and self._tree.length(match.slot) == match.length:
+            self._tree.resume(match.slot)
+            return match.slot
+        if not self._free_slots:
+            self._drop_least_recent(but=match)
+        slot = self._free_slots.pop()
+        self._tree.hold(slot, match)
+        if match is not None:
+            self._changes.append(Share(match.slot, slot, match.length))
+        return slot
+
+    def _release(self, sequence: Sequence, keep: bool) -> None:
+        slot = sequence.slot
+        assert slot is not None
+        sequence.slot, sequence.n_computed = None, 0
+        if keep and not self._tree.is_redundant(slot):
+            self._tree.rest(slot)
+        else:
+            self._drop(slot)
+
+    def _preempt_newest(self) -> None:
+        # What it said stays said; what it computed rests, and with luck is still there when its turn comes.
+        sequence = self.running.pop()
+        self._release(sequence, keep=True)
+        insort(self.waiting, sequence, key=attrgetter("id"))
+
+    def _drop_least_recent(self, but: Optional[Match] = None) -> bool:
+        slot = self._tree.least_recent(None if but is None else but.slot)
+        if slot is None:
+            return False
+        self._drop(slot)
+        return True
+
+    def _drop(self, slot: int) -> None:
+        self._tree.drop(slot)
+        self._changes.append(Clear(slot))
+        self._free_slots.append(slot)
 
     def _parts(self) -> Iterator[Part]:
-        first, budget = 0, self.n_batch
-        # The sort is stable: sequences that only miss their newest token first, each group by age.
-        for sequence in sorted(self.running, key=lambda sequence: sequence.n_missing > 1):
-            n_tokens = min(sequence.n_missing, budget)
+        first, n_left = 0, self._room.n_batch
+        ready = [sequence for sequence in self.running if sequence.n_missing == 1]
+        reading = [sequence for sequence in self.running if sequence.n_missing > 1]
+        if ready:
+            n_left = min(n_left, len(ready) + max(self.n_prompt_batch, 1))
+        for sequence in (*ready, *reading):
+            n_tokens = min(sequence.n_missing, n_left)
             if n_tokens == 0:
                 return
             assert sequence.slot is not None
             yield Part(sequence, sequence.slot, first, n_tokens, n_tokens == sequence.n_missing)
-            first, budget = first + n_tokens, budget - n_tokens
-
-    def _preempt_newest(self) -> None:
-        # What it had computed is lost and will be computed again; what it has said stays said.
-        sequence = self.running.pop()
-        self._release(sequence)
-        self.waiting.appendleft(sequence)
-
-    def _release(self, sequence: Sequence) -> None:
-        assert sequence.slot is not None
-        self._to_clear.append(sequence.slot)
-        self._free_slots.append(sequence.slot)
-        sequence.slot, sequence.n_computed = None, 0
+            first, n_left = first + n_tokens, n_left - n_tokens

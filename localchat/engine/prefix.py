@@ -1,0 +1,220 @@
+"""Which slots hold which tokens: a tree of prefixes over all slots, running and idle.
+
+Pure bookkeeping of what lies in the memory: a node is a run of cells, held by every slot whose tokens
+pass through it. Sharing a prefix is one more holder and no more cells. Two slots that computed the
+same tokens apart have cells apart, and stand in two nodes with equal tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Optional
+
+
+@dataclass(eq=False)
+class Node:
+    """A run of tokens after those of its parent. `n_holders` slots have cells of it, `n_active` of them are running."""
+
+    parent: Optional[Node]
+    start: int
+    tokens: list[int]
+    children: list[Node] = field(default_factory=list)
+    n_holders: int = 0
+    n_active: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+    def path(self) -> Iterator[Node]:
+        """This node and those above it, without the root."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+
+@dataclass(frozen=True)
+class Match:
+    """The first `length` tokens of a prompt, which `slot` has in the memory."""
+
+    slot: int
+    length: int
+
+
+@dataclass
+class PrefixTree:
+    """The tokens in every held slot. `n_cells` counts each cell once, `n_active_cells` those of running slots.
+
+    A slot is first active (`hold`, `extend`), then idle (`rest`) until it is dropped. Idle slots are
+    dropped by least recent use.
+    """
+
+    n_cells: int = 0
+    n_active_cells: int = 0
+    _root: Node = field(default_factory=lambda: Node(None, 0, []))
+    _leaves: dict[int, Node] = field(default_factory=dict)
+    # In order of use, the least recent first.
+    _idle: dict[int, None] = field(default_factory=dict)
+
+    @property
+    def n_idle(self) -> int:
+        return len(self._idle)
+
+    def length(self, slot: int) -> int:
+        """Tokens that a held slot has."""
+        return self._leaves[slot].end
+
+    def match(self, tokens: list[int]) -> Optional[Match]:
+        """The longest known prefix of `tokens`, and a slot that has it."""
+        node, n_common = self._descend(tokens)
+        if node is None:
+            return None
+        return Match(self._holder(node), node.start + n_common)
+
+    def match_whole(self, tokens: list[int]) -> Optional[Match]:
+        """The idle slot with the most tokens, all of which `tokens` begin with: for memories that cannot be cut."""
+        fitting = [slot for slot in self._idle if self._is_prefix(self._leaves[slot], tokens)]
+        best = max(fitting, key=self.length, default=None)
+        return None if best is None else Match(best, self.length(best))
+
+    def n_inactive_cells(self, match: Match) -> int:
+        """Cells of a match that no running slot holds: those that it would keep from being freed."""
+        path = self._leaves[match.slot].path()
+        return sum(
+            min(node.end, match.length) - node.start
+            for node in path
+            if node.n_active == 0 and node.start < match.length
+        )
+
+    def hold(self, slot: int, match: Optional[Match] = None) -> None:
+        """Makes a free slot active, with the tokens of a match or none."""
+        leaf = self._root if match is None else self._cut(self._leaves[match.slot], match.length)
+        self._leaves[slot] = leaf
+        for node in leaf.path():
+            node.n_holders += 1
+            self._activate(node)
+
+    def extend(self, slot: int, tokens: list[int]) -> None:
+        """An active slot has got cells for more tokens."""
+        leaf = self._leaves[slot]
+        if leaf is self._root or leaf.children or leaf.n_holders > 1:
+            leaf = Node(leaf, leaf.end, [], n_holders=1, n_active=1)
+            assert leaf.parent is not None
+            leaf.parent.children.append(leaf)
+            self._leaves[slot] = leaf
+        leaf.tokens.extend(tokens)
+        self.n_cells += len(tokens)
+        self.n_active_cells += len(tokens)
+
+    def rest(self, slot: int) -> None:
+        """An active slot stops running; its tokens stay until their cells are needed."""
+        for node in self._leaves[slot].path():
+            self._deactivate(node)
+        self._idle[slot] = None
+
+    def is_idle(self, slot: int) -> bool:
+        return slot in self._idle
+
+    def resume(self, slot: int) -> None:
+        """An idle slot runs again, with all that it has."""
+        del self._idle[slot]
+        for node in self._leaves[slot].path():
+            self._activate(node)
+
+    def is_redundant(self, slot: int) -> bool:
+        """Whether other slots hold everything that this one does: it can be dropped for nothing."""
+        leaf = self._leaves[slot]
+        return leaf is self._root or leaf.n_holders > 1
+
+    def least_recent(self, but: Optional[int] = None) -> Optional[int]:
+        """The idle slot to drop first, other than `but`."""
+        return next((slot for slot in self._idle if slot != but), None)
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot, active or idle; cells that nobody else holds are free."""
+        was_active = slot not in self._idle
+        self._idle.pop(slot, None)
+        for node in list(self._leaves.pop(slot).path()):
+            if was_active:
+                self._deactivate(node)
+            node.n_holders -= 1
+            if node.n_holders == 0:
+                assert node.parent is not None
+                node.parent.children.remove(node)
+                self.n_cells -= len(node.tokens)
+            else:
+                self._merge(node)
+
+    def _activate(self, node: Node) -> None:
+        if node.n_active == 0:
+            self.n_active_cells += len(node.tokens)
+        node.n_active += 1
+
+    def _deactivate(self, node: Node) -> None:
+        node.n_active -= 1
+        if node.n_active == 0:
+            self.n_active_cells -= len(node.tokens)
+
+    def _descend(self, tokens: list[int]) -> tuple[Optional[Node], int]:
+        """The node in which the longest common prefix ends, and how many tokens of that node are in it."""
+        best: Optional[Node] = None
+        length, n_common = 0, 0
+        # More than one branch can begin alike: sequences that computed the same tokens apart.
+        open_nodes = [self._root]
+        while open_nodes:
+            for child in open_nodes.pop().children:
+                n = n_common_of(child.tokens, tokens, child.start)
+                if child.start + n > length:
+                    best, length, n_common = child, child.start + n, n
+                if n == len(child.tokens):
+                    open_nodes.append(child)
+        return best, n_common
+
+    def _holder(self, node: Node) -> int:
+        """A slot that holds this node: every branch ends in one."""
+        for slot, leaf in self._leaves.items():
+            if leaf is node:
+                return slot
+        return self._holder(node.children[0])
+
+    def _cut(self, leaf: Node, length: int) -> Node:
+        """The node on the way to `leaf` that ends at `length`, made by cutting one in two if need be."""
+        node = next((node for node in leaf.path() if node.start < length <= node.end), None)
+        if node is None or node.end == length:
+            return node or self._root
+        assert node.parent is not None
+        n_upper = length - node.start
+        upper = Node(node.parent, node.start, node.tokens[:n_upper], [node], node.n_holders, node.n_active)
+        node.parent.children[node.parent.children.index(node)] = upper
+        node.parent, node.start, node.tokens = upper, length, node.tokens[n_upper:]
+        return upper
+
+    def _merge(self, node: Node) -> None:
+        """Joins a node with its only child where every holder goes on, or conversations would end up in crumbs."""
+        if len(node.children) != 1 or node.children[0].n_holders < node.n_holders:
+            return
+        (child,) = node.children
+        assert node.parent is not None
+        child.parent, child.start, child.tokens = node.parent, node.start, node.tokens + child.tokens
+        node.parent.children[node.parent.children.index(node)] = child
+
+    def _is_prefix(self, leaf: Node, tokens: list[int]) -> bool:
+        return leaf.end <= len(tokens) and all(node.tokens == tokens[node.start : node.end] for node in leaf.path())
+
+
+def n_common_of(run: list[int], tokens: list[int], start: int) -> int:
+    """How many tokens of `run` are those of `tokens` from `start` on; by halves, so that lists compare in C."""
+    low, high = 0, max(min(len(run), len(tokens) - start), 0)
+    if high and run[0] != tokens[start]:
+        return 0
+    if run[:high] == tokens[start : start + high]:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if run[low:middle] == tokens[start + low : start + middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,186 @@
+"""The tree of prefixes: what is shared, counted, cut, joined and dropped."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from localchat.engine.prefix import Match, PrefixTree, n_common_of
+
+
+def filled(*slots: tuple[int, list[int]]) -> PrefixTree:
+    """A tree in which each slot took what was known of its tokens and computed the rest."""
+    tree = PrefixTree()
+    for slot, tokens in slots:
+        run(tree, slot, tokens)
+    return tree
+
+
+def run(tree: PrefixTree, slot: int, tokens: list[int]) -> int:
+    match = tree.match(tokens)
+    n_known = 0 if match is None else match.length
+    tree.hold(slot, match)
+    if n_known < len(tokens):
+        tree.extend(slot, tokens[n_known:])
+    return n_known
+
+
+def test_empty_tree_knows_nothing():
+    assert PrefixTree().match([1, 2]) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "length"),
+    [([1, 2, 3, 4], 4), ([1, 2, 3], 3), ([1], 1), ([1, 2, 9], 2), ([1, 2, 3, 4, 5], 4), ([9], 0), ([], 0)],
+    ids=["all", "shorter", "one", "fork", "longer", "other", "nothing"],
+)
+def test_match_is_the_longest_common_prefix(asked: list[int], length: int):
+    match = filled((0, [1, 2, 3, 4])).match(asked)
+    assert (0 if match is None else match.length) == length
+
+
+def test_match_names_a_slot_that_has_it():
+    tree = filled((0, [1, 2, 3]), (1, [1, 2, 7, 8]), (2, [5]))
+    assert tree.match([1, 2, 7]) == Match(1, 3)
+    assert tree.match([5, 5]) == Match(2, 1)
+
+
+def test_shared_cells_count_once():
+    tree = filled((0, [1, 2, 3, 4]), (1, [1, 2, 7]))
+    assert (tree.n_cells, tree.n_active_cells) == (5, 5)
+    tree.rest(0)
+    assert (tree.n_cells, tree.n_active_cells) == (5, 3)
+    tree.drop(0)
+    assert (tree.n_cells, tree.n_active_cells) == (3, 3)
+    tree.drop(1)
+    assert (tree.n_cells, tree.n_active_cells) == (0, 0)
+
+
+def test_equal_tokens_computed_apart_count_twice():
+    tree = PrefixTree()
+    for slot in (0, 1):
+        tree.hold(slot)
+    for slot in (0, 1):
+        tree.extend(slot, [1, 2, 3])
+    assert tree.n_cells == 6
+    tree.drop(0)
+    assert tree.n_cells == 3
+    assert tree.match([1, 2]) == Match(1, 2)
+
+
+def test_growing_slot_stays_one_run_and_a_shared_one_forks():
+    tree = filled((0, [1, 2]))
+    tree.extend(0, [3])
+    tree.hold(1, tree.match([1, 2, 3]))
+    tree.extend(0, [4])
+    tree.extend(1, [9])
+    assert tree.match([1, 2, 3, 4]) == Match(0, 4)
+    assert tree.match([1, 2, 3, 9]) == Match(1, 4)
+    assert tree.n_cells == 5
+
+
+def test_idle_slots_are_dropped_by_least_recent_use():
+    tree = filled((0, [1]), (1, [2]), (2, [3]))
+    for slot in (1, 0, 2):
+        tree.rest(slot)
+    tree.resume(1)
+    tree.rest(1)
+    assert tree.least_recent() == 0
+    assert tree.least_recent(but=0) == 2
+
+
+def test_slot_is_redundant_when_others_hold_all_of_it():
+    tree = filled((0, [1, 2]), (1, [1, 2, 3]))
+    assert tree.is_redundant(0)
+    assert not tree.is_redundant(1)
+
+
+def test_inactive_cells_of_a_match_are_those_nobody_runs_with():
+    tree = filled((0, [1, 2, 3, 4]), (1, [1, 2, 9]))
+    tree.rest(0)
+    match = tree.match([1, 2, 3, 5])
+    assert match == Match(0, 3)
+    assert tree.n_inactive_cells(match) == 1
+
+
+def test_whole_match_is_an_idle_slot_all_of_which_fits():
+    tree = filled((0, [1, 2]), (1, [1, 2, 3, 4]), (2, [7]))
+    for slot in (0, 1, 2):
+        tree.rest(slot)
+    assert tree.match_whole([1, 2, 3]) == Match(0, 2)
+    assert tree.match_whole([1, 2, 3, 4, 5]) == Match(1, 4)
+    assert tree.match_whole([8]) is None
+
+
+def test_runs_that_fork_no_more_are_joined():
+    tree = filled((0, [1, 2, 3, 4]))
+    for slot in range(1, 50):
+        tree.hold(slot, tree.match([1, 2]))
+        tree.drop(slot)
+    assert len(list(tree._leaves[0].path())) == 1
+
+
+@pytest.mark.parametrize(
+    ("run_", "tokens", "start", "n"),
+    [
+        ([], [1], 0, 0),
+        ([1, 2], [1, 2], 0, 2),
+        ([1, 2], [0, 1, 2, 3], 1, 2),
+        ([1, 2, 3], [1, 2, 4], 0, 2),
+        ([5], [6], 0, 0),
+    ],
+)
+def test_common_tokens(run_: list[int], tokens: list[int], start: int, n: int):
+    assert n_common_of(run_, tokens, start) == n
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_use_agrees_with_a_plain_model(seed: int):
+    """Against sets of cells: the same cells, the same matches, whatever comes and goes."""
+    random_ = random.Random(seed)
+    tree, cells, next_cell = PrefixTree(), {}, 0
+    active: set[int] = set()
+    for _ in range(300):
+        action = random_.choice(["start", "extend", "rest", "resume", "drop"])
+        idle = sorted(set(cells) - active)
+        free = sorted(set(range(6)) - set(cells))
+        if action == "start" and free:
+            prompt = random_.choices([1, 2], k=random_.randint(1, 8))
+            match = tree.match(prompt)
+            best = max((common(held, prompt) for held in cells.values()), default=0)
+            assert (0 if match is None else match.length) == best
+            tree.hold(free[0], match)
+            cells[free[0]] = [] if match is None else cells[match.slot][: match.length]
+            active.add(free[0])
+        elif action == "extend" and active:
+            slot = random_.choice(sorted(active))
+            tokens = random_.choices([1, 2], k=random_.randint(1, 4))
+            tree.extend(slot, tokens)
+            cells[slot] = cells[slot] + [(next_cell + i, token) for i, token in enumerate(tokens)]
+            next_cell += len(tokens)
+        elif action == "rest" and active:
+            slot = random_.choice(sorted(active))
+            tree.rest(slot)
+            active.discard(slot)
+        elif action == "resume" and idle:
+            slot = random_.choice(idle)
+            tree.resume(slot)
+            active.add(slot)
+        elif action == "drop" and cells:
+            slot = random_.choice(sorted(cells))
+            tree.drop(slot)
+            del cells[slot]
+            active.discard(slot)
+        assert tree.n_cells == len({cell for held in cells.values() for cell in held})
+        assert tree.n_active_cells == len({cell for slot in active for cell in cells[slot]})
+        assert {slot: tree.length(slot) for slot in cells} == {slot: len(held) for slot, held in cells.items()}
+
+
+def common(held: list[tuple[int, int]], prompt: list[int]) -> int:
+    n = 0
+    for (_, token), asked in zip(held, prompt):
+        if token != asked:
+            break
+        n += 1
+    return n
