@@ -51,13 +51,14 @@ class FakeBackend:
         n_real_cells: Optional[int] = None,
         poison: Optional[int] = None,
         gate: Optional[threading.Semaphore] = None,
+        n_vocab: int = N_VOCAB,
         chat_template: Optional[str] = None,
     ):
         self.facts = ModelFacts(
             description="a fake",
             n_params=0,
             n_bytes=0,
-            n_vocab=N_VOCAB,
+            n_vocab=n_vocab,
             n_ctx_train=n_ctx,
             n_ctx=n_ctx,
             n_cells=n_cells,

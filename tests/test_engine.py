@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ from localchat.engine import (
     Sampling,
 )
 
-from .fakes import END, FakeBackend, endless
+from .fakes import END, FakeBackend, echo, endless
 
 DEADLINE_S = 20
 
@@ -150,6 +152,21 @@ def test_sequences_of_one_turn_share_a_batch():
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["ab", "cdef", "g"]
         assert len(backend.batches[0]) == 3
+
+
+@pytest.mark.parametrize("n_requests", [1, 2, 3, 5, 8])
+def test_tokens_of_a_large_vocabulary_are_drawn_in_parallel_for_the_right_sequences(n_requests: int):
+    def model(tokens: list[int], n_prompt: int) -> int:
+        threads.add(threading.get_ident())
+        return echo(tokens, n_prompt)
+
+    threads: set[int] = set()
+    with stepped(FakeBackend(model, n_vocab=100_000, n_slots=8)) as engine:
+        texts = [f"{i} and so on" for i in range(n_requests)]
+        generations = [engine.submit(request(text)) for text in texts]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == texts
+        assert (len(threads) > 1) == (n_requests > 1 and (os.cpu_count() or 1) > 1)
 
 
 def test_cancel_takes_effect_in_the_next_turn_and_its_cells_can_be_freed():
@@ -404,8 +421,6 @@ def test_close_twice_is_harmless():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_cancels_leave_nothing_behind(seed: int):
-    import random
-
     random_ = random.Random(seed)
     backend = FakeBackend(endless, n_slots=4, n_ctx=64, n_cells=128)
     with running(backend) as engine:

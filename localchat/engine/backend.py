@@ -32,7 +32,7 @@ class Backend(Protocol):
         """Whether the model ends its answer with this token; any thread."""
 
     def new_sampler(self, sampling: Sampling, prompt: list[int]) -> Any:
-        """The state that draws one request's tokens."""
+        """The state that draws one request's tokens; may be None."""
 
     def free_sampler(self, sampler: Any) -> None: ...
 
@@ -46,7 +46,10 @@ class Backend(Protocol):
         """Computes the parts of a batch. Raises NoRoom or DecodeFailed."""
 
     def sample(self, sampler: Any, row: int) -> int:
-        """Draws from the logits of an output row of the last batch."""
+        """Draws from the logits of an output row of the last batch.
+
+        After one such call, others of the same batch may come from several threads at once.
+        """
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability of `token` in an output row, and the `n_top` likeliest tokens with theirs."""

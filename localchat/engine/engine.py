@@ -8,8 +8,11 @@ one EngineError, on every path: a stop, a cancel, a failed turn, a closed engine
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -17,10 +20,16 @@ from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
 from .generation import Drawn, Ended, Generation
+from .pace import PromptPace
 from .scheduler import Batch, Clear, Scheduler, Sequence
 from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, InvalidToken, PromptTooLong, QueueFull
 
 log = logging.getLogger("localchat.engine")
+
+# Threads that draw tokens, the engine's own among them: the work is bound by memory, not by cores.
+_MAX_DRAWERS = 4
+# Below this size a draw is over before another thread has heard of it.
+_MIN_PARALLEL_VOCAB = 16_384
 
 # As many failed turns in a row mean that the next one will fail too: the engine gives up and says so.
 _MAX_FAILED_TURNS = 3
@@ -77,6 +86,11 @@ class Engine:
         self._is_stopping = False
         self._n_computed = 0
         self._n_drawn = 0
+        self._pace = PromptPace()
+        # Sequences are drawn for in parallel where that takes longer than handing the work over.
+        n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
+        self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
+        self._n_shares = n_helpers + 1 if facts.n_vocab >= _MIN_PARALLEL_VOCAB else 1
 
     def __enter__(self) -> Engine:
         return self
@@ -103,6 +117,8 @@ class Engine:
         else:
             self._thread.join()
         self._fail_all(EngineStopped("the engine has been closed"))
+        if self._drawers is not None:
+            self._drawers.shutdown()
         self.backend.close()
 
     def submit(self, request: GenerationRequest) -> Generation:
@@ -156,13 +172,16 @@ class Engine:
 
     def step(self) -> bool:
         """One turn; False when there was nothing to run. Runs on the engine thread."""
-        self._drain_inbox()
-        batch = self._scheduler.schedule()
         try:
+            self._drain_inbox()
+            self._scheduler.n_prompt_batch = self._pace.n_tokens
+            batch = self._scheduler.schedule()
             self._change_memory(batch)
             if not batch.parts:
                 return False
+            started_at = time.perf_counter()
             self._turn(batch)
+            self._pace.note(batch.n_tokens, time.perf_counter() - started_at)
             self._n_failed_turns = 0
         except Exception as error:
             self._turn_failed(error)
@@ -253,7 +272,7 @@ class Engine:
     def _deliver(self, batch: Batch) -> None:
         """Draws from a decoded batch and hands the tokens out. A request whose draw fails ends; the others go on."""
         jobs = [self._live[part.sequence.id] for part in batch.outputs()]
-        drawn = [self._draw(job, part.output_row) for job, part in zip(jobs, batch.outputs())]
+        drawn = self._draw_all(list(zip(jobs, (part.output_row for part in batch.outputs()))))
         self._scheduler.update(batch, [_token_of(item) for item in drawn])
         self._n_computed += batch.n_tokens
         self._n_drawn += len(drawn)
@@ -266,6 +285,22 @@ class Engine:
             end = self._natural_end(job)
             if end is not None:
                 self._end(job, end)
+
+    def _draw_all(self, work: list[tuple[_Job, int]]) -> list[Union[Drawn, EngineError]]:
+        if len(work) == 1 or self._n_shares == 1 or self._drawers is None:
+            return self._draw_share(work)
+        # The first read of a batch's logits puts them in order: after it, reads from several threads are only reads.
+        first = self._draw(*work[0])
+        shares = [work[i :: self._n_shares] for i in range(1, self._n_shares)]
+        futures = [self._drawers.submit(self._draw_share, share) for share in shares]
+        drawn: list[Union[Drawn, EngineError]] = [first] * len(work)
+        drawn[self._n_shares :: self._n_shares] = self._draw_share(work[self._n_shares :: self._n_shares])
+        for i, future in enumerate(futures, 1):
+            drawn[i :: self._n_shares] = future.result()
+        return drawn
+
+    def _draw_share(self, share: list[tuple[_Job, int]]) -> list[Union[Drawn, EngineError]]:
+        return [self._draw(job, row) for job, row in share]
 
     def _draw(self, job: _Job, row: int) -> Union[Drawn, EngineError]:
         try:
@@ -295,6 +330,7 @@ class Engine:
                 self.failure = error
             log.critical("%d turns failed in a row: the engine has stopped", self._n_failed_turns)
         self._fail_all(EngineError("the engine failed while it computed this request; the server's log has the cause"))
+        self._scheduler.forget()
 
     def _fail_all(self, error: EngineError) -> None:
         for job in list(self._live.values()):

@@ -22,7 +22,7 @@ import llama_cpp.llama_cpp as L
 import numpy as np
 
 from .backend import DecodeFailed, NoRoom
-from .sampling import Step, chain_steps
+from .sampling import GREEDY, Step, chain_steps
 from .scheduler import Batch, Room
 from .values import EngineError, LoadOptions, ModelFacts, Sampling
 
@@ -197,14 +197,20 @@ class LlamaBackend:
         return self._vocabulary.is_end(token)
 
     def new_sampler(self, sampling: Sampling, prompt: list[int]) -> Any:
-        """A sampler chain; penalties know the prompt's last tokens from the start."""
+        """A sampler chain, or None where the likeliest token is all that is asked for.
+
+        Penalties know the prompt's last tokens from the start.
+        """
         if sampling.penalty_last_n < 0:
             sampling = replace(sampling, penalty_last_n=self.facts.n_ctx)
+        steps = chain_steps(sampling)
+        if steps == [GREEDY] and not sampling.logit_bias:
+            return None
         chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         try:
             if sampling.logit_bias:
                 self._add(chain, self._logit_bias(sampling.logit_bias))
-            for step in chain_steps(sampling):
+            for step in steps:
                 self._add(chain, self._sampler(step))
                 if step.name == "penalties":
                     for token in prompt[-sampling.penalty_last_n :]:
@@ -215,7 +221,8 @@ class LlamaBackend:
         return chain
 
     def free_sampler(self, sampler: Any) -> None:
-        L.llama_sampler_free(sampler)
+        if sampler is not None:
+            L.llama_sampler_free(sampler)
 
     def clear(self, slot: int) -> None:
         self._check_slot(slot)
@@ -240,14 +247,16 @@ class LlamaBackend:
         raise DecodeFailed(f"llama_decode returned {code}: {_problems()}")
 
     def sample(self, sampler: Any, row: int) -> int:
+        """Draws from the logits of a row; several threads may do so for different samplers, after a first read."""
+        if sampler is None:
+            # A tenth of the time that the library takes to copy the candidates first.
+            return int(self._logits(row).argmax())
         self._check_output(row)
         token: int = L.llama_sampler_sample(sampler, self._context, row)
         return token
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        self._check_output(row)
-        pointer = L.llama_get_logits_ith(self._context, row)
-        logits = np.ctypeslib.as_array(pointer, (self._vocabulary.n_tokens,)).astype(np.float64)
+        logits = self._logits(row).astype(np.float64)
         highest = logits.max()
         log_total = highest + np.log(np.exp(logits - highest).sum())
         n_top = min(n_top, len(logits))
@@ -255,6 +264,12 @@ class LlamaBackend:
         likeliest = likeliest[np.argsort(-logits[likeliest], kind="stable")]
         top = [(int(id), float(logits[id] - log_total)) for id in likeliest]
         return float(logits[token] - log_total), top
+
+    def _logits(self, row: int) -> Any:
+        """A view of a row's logits, valid until the next decode."""
+        self._check_output(row)
+        pointer = L.llama_get_logits_ith(self._context, row)
+        return np.ctypeslib.as_array(pointer, (self._vocabulary.n_tokens,))
 
     def n_cells_used(self) -> int:
         """Positions that the slots hold, by what the memory itself says; shared cells count for each slot."""

@@ -26,6 +26,9 @@ class Step:
     arguments: tuple[Number, ...] = ()
 
 
+GREEDY = Step("greedy")
+
+
 def chain_steps(sampling: Sampling) -> list[Step]:
     """The steps for one request. The last one selects a token: a chain that ends otherwise aborts the process."""
     steps = []
@@ -42,7 +45,7 @@ def chain_steps(sampling: Sampling) -> list[Step]:
             )
         )
     if sampling.temperature <= 0:
-        return [*steps, Step("greedy")]
+        return [*steps, GREEDY]
     if sampling.top_k > 0:
         steps.append(Step("top_k", (sampling.top_k,)))
     if sampling.top_p < 1:

@@ -136,7 +136,7 @@ class Scheduler:
     or preempted rests in its slot, and is dropped by least recent use when its cells are needed.
 
     `n_prompt_batch` bounds the prompt tokens of a turn in which others wait for their next token; who
-    measures turns may change it at any time.
+    measures turns sets it between them.
     """
 
     def __init__(self, room: Room):
@@ -313,7 +313,7 @@ class Scheduler:
         ready = [sequence for sequence in self.running if sequence.n_missing == 1]
         reading = [sequence for sequence in self.running if sequence.n_missing > 1]
         if ready:
-            n_left = min(n_left, len(ready) + max(self.n_prompt_batch, 1))
+            n_left = min(n_left, len(ready) + self.n_prompt_batch)
         for sequence in (*ready, *reading):
             n_tokens = min(sequence.n_missing, n_left)
             if n_tokens == 0:
