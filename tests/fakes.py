@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Optional
 
-from localchat.engine import ModelFacts, Sampling
+from localchat.engine import GenerationRequest, ModelFacts, Sampling
 from localchat.engine.backend import DecodeFailed, NoRoom
 from localchat.engine.scheduler import Batch, Room
 
@@ -80,6 +80,7 @@ class FakeBackend:
         self._numbers = itertools.count()
         self.batches: list[list[tuple[int, int, int, bool]]] = []  # of each batch: (slot, first position, n, output)
         self.n_samplers = 0
+        self.n_allowed_ends = 0
         self.is_closed = False
         self._n_real_cells = n_cells if n_real_cells is None else n_real_cells
         self._outputs: dict[int, list[int]] = {}
@@ -93,9 +94,12 @@ class FakeBackend:
     def is_end(self, token: int) -> bool:
         return token == END
 
-    def new_sampler(self, sampling: Sampling, prompt: list[int]) -> Any:
+    def new_sampler(self, request: GenerationRequest) -> Any:
         self.n_samplers += 1
-        return len(prompt)
+        return len(request.prompt)
+
+    def allow_ends(self, sampler: Any) -> None:
+        self.n_allowed_ends += 1
 
     def free_sampler(self, sampler: Any) -> None:
         self.n_samplers -= 1

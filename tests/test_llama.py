@@ -6,6 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,46 @@ def test_repeat_penalty_knows_the_prompt(engine: Engine):
     plain = read(engine, GenerationRequest(prompt, sampling=GREEDY))[0]
     strong = Sampling(temperature=0, repeat_penalty=5.0, penalty_last_n=-1)
     assert read(engine, GenerationRequest(prompt, sampling=strong, max_tokens=20))[0] != plain
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(typical_p=0.5),
+        Sampling(top_n_sigma=1.0),
+        Sampling(xtc_probability=0.5),
+        Sampling(dynatemp_range=0.5),
+        Sampling(dry_multiplier=0.8),
+        Sampling(dry_multiplier=0.8, dry_sequence_breakers=()),
+        Sampling(mirostat=1),
+        Sampling(mirostat=2),
+        Sampling(repeat_penalty=1.2, frequency_penalty=0.5, presence_penalty=0.5, penalty_last_n=-1),
+        Sampling(min_p=0.2, min_keep=3),
+        Sampling(samplers=("top_p", "temperature", "top_k"), temperature=0.3),
+    ],
+    ids=["typical", "sigma", "xtc", "dynatemp", "dry", "dry alone", "mirostat", "mirostat 2", "all", "min_p", "order"],
+)
+def test_every_sampler_draws_by_its_seed(engine: Engine, sampling: Sampling):
+    prompt = chat(engine, "Tell me about yourself.")
+    texts = [
+        read(engine, GenerationRequest(prompt, max_tokens=16, sampling=replace(sampling, seed=seed)))[0]
+        for seed in (1, 1)
+    ]
+    assert texts[0] == texts[1] != ""
+
+
+def test_ignore_end_goes_on_to_the_limit(engine: Engine):
+    request = GenerationRequest(chat(engine, "Hello!"), sampling=GREEDY, ignore_end=True, max_tokens=60)
+    assert read(engine, request)[2].reason == "length"
+
+
+def test_min_tokens_forbids_the_end_until_then_and_allows_it_after(engine: Engine):
+    prompt = chat(engine, "Hello!")
+    plain = read(engine, GenerationRequest(prompt, sampling=GREEDY))[2]
+    request = GenerationRequest(prompt, sampling=GREEDY, min_tokens=plain.completion_tokens + 5)
+    longer = read(engine, request)[2]
+    assert longer.reason == "stop"
+    assert longer.completion_tokens > plain.completion_tokens + 5
 
 
 def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):

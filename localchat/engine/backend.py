@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from .scheduler import Batch, Room
-from .values import ModelFacts, Sampling
+from .values import GenerationRequest, ModelFacts
 
 
 class NoRoom(Exception):
@@ -31,8 +31,11 @@ class Backend(Protocol):
     def is_end(self, token: int) -> bool:
         """Whether the model ends its answer with this token; any thread."""
 
-    def new_sampler(self, sampling: Sampling, prompt: list[int]) -> Any:
+    def new_sampler(self, request: GenerationRequest) -> Any:
         """The state that draws one request's tokens; may be None."""
+
+    def allow_ends(self, sampler: Any) -> None:
+        """The first `min_tokens` have been drawn: from now on the model may end. Called once at most."""
 
     def free_sampler(self, sampler: Any) -> None: ...
 

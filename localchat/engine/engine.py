@@ -214,7 +214,7 @@ class Engine:
 
     def _add(self, job: _Job) -> None:
         try:
-            job.sampler = self.backend.new_sampler(job.generation.request.sampling, list(job.generation.request.prompt))
+            job.sampler = self.backend.new_sampler(job.generation.request)
             self._scheduler.add(job.sequence)
             self._live[job.sequence.id] = job
         except Exception as error:
@@ -282,6 +282,7 @@ class Engine:
                 continue
             job.generation.n_cached = job.sequence.n_cached or 0
             job.generation.deliver(item)
+            self._count_min_tokens(job)
             end = self._natural_end(job)
             if end is not None:
                 self._end(job, end)
@@ -310,6 +311,12 @@ class Engine:
         except Exception as error:
             log.exception("drawing a token failed")
             return EngineError(f"drawing a token failed: {error}")
+
+    def _count_min_tokens(self, job: _Job) -> None:
+        request, sequence = job.generation.request, job.sequence
+        n_drawn = len(sequence.tokens) - sequence.n_prompt
+        if n_drawn == request.min_tokens and not request.ignore_end:
+            self.backend.allow_ends(job.sampler)
 
     def _natural_end(self, job: _Job) -> Optional[Ended]:
         token = job.sequence.tokens[-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ import numpy as np
 from .backend import DecodeFailed, NoRoom
 from .sampling import GREEDY, Step, chain_steps
 from .scheduler import Batch, Room
-from .values import EngineError, LoadOptions, ModelFacts, Sampling
+from .values import EngineError, GenerationRequest, LoadOptions, ModelFacts, Sampling
 
 log = logging.getLogger("localchat.engine")
 library_log = logging.getLogger("localchat.engine.llama")
@@ -118,25 +119,25 @@ class Vocabulary:
     """Texts and token ids. Its calls are thread-safe."""
 
     def __init__(self, model: Any):
-        self._vocab = L.llama_model_get_vocab(model)
-        self.n_tokens: int = L.llama_vocab_n_tokens(self._vocab)
+        self.pointer = L.llama_model_get_vocab(model)
+        self.n_tokens: int = L.llama_vocab_n_tokens(self.pointer)
         self._pieces: dict[int, bytes] = {}
         ids = range(self.n_tokens)
-        self._ends = frozenset(id for id in ids if L.llama_vocab_is_eog(self._vocab, id))
+        self.ends = frozenset(id for id in ids if L.llama_vocab_is_eog(self.pointer, id))
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
         self.special_tokens = frozenset(
-            self._text(id) for id in ids if L.llama_vocab_get_attr(self._vocab, id) & special
+            self._text(id) for id in ids if L.llama_vocab_get_attr(self.pointer, id) & special
         )
-        self.bos = self._text(L.llama_vocab_bos(self._vocab))
-        self.eos = self._text(L.llama_vocab_eos(self._vocab))
-        self.add_bos = bool(L.llama_vocab_get_add_bos(self._vocab))
+        self.bos = self._text(L.llama_vocab_bos(self.pointer))
+        self.eos = self._text(L.llama_vocab_eos(self.pointer))
+        self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
 
     def tokenize(self, text: str, add_bos: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8", "surrogatepass")
         n_room = len(data) + 2
         while True:
             room = (L.llama_token * n_room)()
-            n = L.llama_tokenize(self._vocab, data, len(data), room, n_room, add_bos, parse_special)
+            n = L.llama_tokenize(self.pointer, data, len(data), room, n_room, add_bos, parse_special)
             if n >= 0:
                 return list(room[:n])
             n_room = -n
@@ -148,7 +149,7 @@ class Vocabulary:
         return piece
 
     def is_end(self, token: int) -> bool:
-        return token in self._ends
+        return token in self.ends
 
     def _read_piece(self, token: int) -> bytes:
         if not 0 <= token < self.n_tokens:  # the library would abort the process
@@ -156,7 +157,7 @@ class Vocabulary:
         n_room = 64
         while True:
             room = ctypes.create_string_buffer(n_room)
-            n = L.llama_token_to_piece(self._vocab, token, room, n_room, 0, False)
+            n = L.llama_token_to_piece(self.pointer, token, room, n_room, 0, False)
             if n >= 0:
                 return room.raw[:n]
             n_room = -n
@@ -164,7 +165,7 @@ class Vocabulary:
     def _text(self, token: int) -> str:
         if not 0 <= token < self.n_tokens:
             return ""
-        text: bytes = L.llama_vocab_get_text(self._vocab, token)
+        text: bytes = L.llama_vocab_get_text(self.pointer, token)
         return text.decode("utf-8", "replace")
 
 
@@ -196,29 +197,32 @@ class LlamaBackend:
     def is_end(self, token: int) -> bool:
         return self._vocabulary.is_end(token)
 
-    def new_sampler(self, sampling: Sampling, prompt: list[int]) -> Any:
+    def new_sampler(self, request: GenerationRequest) -> Any:
         """A sampler chain, or None where the likeliest token is all that is asked for.
 
         Penalties know the prompt's last tokens from the start.
         """
-        if sampling.penalty_last_n < 0:
-            sampling = replace(sampling, penalty_last_n=self.facts.n_ctx)
+        sampling = self._resolved(request.sampling)
         steps = chain_steps(sampling)
-        if steps == [GREEDY] and not sampling.logit_bias:
+        forbidden = self._forbidden(request)
+        if steps == [GREEDY] and not sampling.logit_bias and not forbidden:
             return None
         chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         try:
+            if forbidden:  # the first, so that `allow_ends` finds it
+                self._add(chain, self._logit_bias([(id, -math.inf) for id in forbidden]))
             if sampling.logit_bias:
                 self._add(chain, self._logit_bias(sampling.logit_bias))
             for step in steps:
-                self._add(chain, self._sampler(step))
-                if step.name == "penalties":
-                    for token in prompt[-sampling.penalty_last_n :]:
-                        L.llama_sampler_accept(chain, token)
+                self._add(chain, self._sampler(step, sampling))
+            self._accept_prompt(chain, request.prompt, sampling, {step.name for step in steps})
         except BaseException:
             L.llama_sampler_free(chain)
             raise
         return chain
+
+    def allow_ends(self, sampler: Any) -> None:
+        L.llama_sampler_free(L.llama_sampler_chain_remove(sampler, 0))
 
     def free_sampler(self, sampler: Any) -> None:
         if sampler is not None:
@@ -279,10 +283,37 @@ class LlamaBackend:
         L.llama_free(self._context)
         L.llama_model_free(self._model)
 
-    def _sampler(self, step: Step) -> Any:
+    def _resolved(self, sampling: Sampling) -> Sampling:
+        """With the length of the context where -1 stands for it: the library would take it for 0."""
+        n_ctx = self.facts.n_ctx
+        return replace(
+            sampling,
+            penalty_last_n=n_ctx if sampling.penalty_last_n < 0 else sampling.penalty_last_n,
+            dry_penalty_last_n=n_ctx if sampling.dry_penalty_last_n < 0 else sampling.dry_penalty_last_n,
+        )
+
+    def _forbidden(self, request: GenerationRequest) -> list[int]:
+        """Tokens that must not be drawn: the ends, for ever or for the first `min_tokens`."""
+        if not request.ignore_end and not request.min_tokens:
+            return []
+        stops = request.stop_token_ids if request.min_tokens else ()
+        return sorted({*self._vocabulary.ends, *stops})
+
+    def _accept_prompt(self, chain: Any, prompt: Sequence[int], sampling: Sampling, steps: set[str]) -> None:
+        lengths = {"penalties": sampling.penalty_last_n, "dry": sampling.dry_penalty_last_n}
+        n = max((length for name, length in lengths.items() if name in steps), default=0)
+        for token in prompt[-n:] if n else ():
+            L.llama_sampler_accept(chain, token)
+
+    def _sampler(self, step: Step, sampling: Sampling) -> Any:
         construct = getattr(L, f"llama_sampler_init_{step.name}")
-        if step.name == "penalties" and len(construct.argtypes) == 5:
-            return construct(self._vocabulary.n_tokens, *step.arguments)
+        n_vocab = self._vocabulary.n_tokens
+        if step.name == "dry":
+            breakers = [text.encode() for text in sampling.dry_sequence_breakers]
+            array = (ctypes.c_char_p * len(breakers))(*breakers)
+            return construct(self._vocabulary.pointer, *step.arguments, array, len(breakers))
+        if step.name == "mirostat" or (step.name == "penalties" and len(construct.argtypes) == 5):
+            return construct(n_vocab, *step.arguments)
         return construct(*step.arguments)
 
     def _logit_bias(self, biases: Sequence[tuple[int, float]]) -> Any:

@@ -1,21 +1,18 @@
-"""From sampling values to the steps of a sampler chain, in order. Pure: builds no sampler itself.
-
-The order is llama.cpp's own: bias, penalties, top_k, top_p, min_p, temperature, draw. Cutting to the
-top k first makes every later step cheap: the others sort or exponentiate the whole vocabulary.
-"""
+"""From sampling values to the steps of a sampler chain, in order. Pure: builds no sampler itself."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Optional, Union
 
 from .values import Sampling
 
-Number = Union[int, float]
-
 # llama.cpp takes this seed for "choose one yourself".
 _RANDOM_SEED = 0xFFFFFFFF
+# How many of the likeliest tokens Mirostat estimates from; the number of its paper.
+_MIROSTAT_M = 100
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,7 @@ class Step:
     """One sampler of the chain: the name of its constructor (without `llama_sampler_init_`) and its numbers."""
 
     name: str
-    arguments: tuple[Number, ...] = ()
+    arguments: tuple[Union[int, float], ...] = ()
 
 
 GREEDY = Step("greedy")
@@ -31,30 +28,16 @@ GREEDY = Step("greedy")
 
 def chain_steps(sampling: Sampling) -> list[Step]:
     """The steps for one request. The last one selects a token: a chain that ends otherwise aborts the process."""
-    steps = []
-    if _has_penalties(sampling):
-        steps.append(
-            Step(
-                "penalties",
-                (
-                    sampling.penalty_last_n,
-                    sampling.repeat_penalty,
-                    sampling.frequency_penalty,
-                    sampling.presence_penalty,
-                ),
-            )
-        )
-    if sampling.temperature <= 0:
-        return [*steps, GREEDY]
-    if sampling.top_k > 0:
-        steps.append(Step("top_k", (sampling.top_k,)))
-    if sampling.top_p < 1:
-        steps.append(Step("top_p", (sampling.top_p, 1)))
-    if sampling.min_p > 0:
-        steps.append(Step("min_p", (sampling.min_p, 1)))
-    if sampling.temperature != 1:
-        steps.append(Step("temp", (sampling.temperature,)))
-    return [*steps, Step("dist", (seed_of(sampling.seed),))]
+    seed = seed_of(sampling.seed)
+    greedy = sampling.temperature <= 0
+    wanted = sampling.samplers
+    if greedy:
+        # Every cut keeps the likeliest token, so only what reorders tokens counts.
+        wanted = tuple(name for name in wanted if name in ("penalties", "dry"))
+    elif sampling.mirostat:
+        wanted = tuple(name for name in wanted if name in ("penalties", "dry", "temperature"))
+    steps = [step for name in wanted if (step := _STEPS[name](sampling, seed)) is not None]
+    return [*steps, GREEDY if greedy else _draw(sampling, seed)]
 
 
 def seed_of(seed: Optional[int]) -> int:
@@ -64,6 +47,47 @@ def seed_of(seed: Optional[int]) -> int:
     return seed % _RANDOM_SEED
 
 
-def _has_penalties(sampling: Sampling) -> bool:
-    changes = (sampling.repeat_penalty != 1, sampling.frequency_penalty != 0, sampling.presence_penalty != 0)
-    return sampling.penalty_last_n != 0 and any(changes)
+def _draw(s: Sampling, seed: int) -> Step:
+    if s.mirostat == 1:
+        return Step("mirostat", (seed, s.mirostat_tau, s.mirostat_eta, _MIROSTAT_M))
+    if s.mirostat == 2:
+        return Step("mirostat_v2", (seed, s.mirostat_tau, s.mirostat_eta))
+    return Step("dist", (seed,))
+
+
+def _penalties(s: Sampling, seed: int) -> Optional[Step]:
+    changes = (s.repeat_penalty != 1, s.frequency_penalty != 0, s.presence_penalty != 0)
+    if s.penalty_last_n == 0 or not any(changes):
+        return None
+    return Step("penalties", (s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty))
+
+
+def _dry(s: Sampling, seed: int) -> Optional[Step]:
+    if s.dry_multiplier == 0 or s.dry_penalty_last_n == 0:
+        return None
+    return Step("dry", (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n))
+
+
+def _temperature(s: Sampling, seed: int) -> Optional[Step]:
+    if s.dynatemp_range > 0:
+        return Step("temp_ext", (s.temperature, s.dynatemp_range, s.dynatemp_exponent))
+    return Step("temp", (s.temperature,)) if s.temperature != 1 else None
+
+
+def _xtc(s: Sampling, seed: int) -> Optional[Step]:
+    if s.xtc_probability <= 0:
+        return None
+    return Step("xtc", (s.xtc_probability, s.xtc_threshold, s.min_keep, seed))
+
+
+_STEPS: dict[str, Callable[[Sampling, int], Optional[Step]]] = {
+    "penalties": _penalties,
+    "dry": _dry,
+    "top_n_sigma": lambda s, seed: Step("top_n_sigma", (s.top_n_sigma,)) if s.top_n_sigma >= 0 else None,
+    "top_k": lambda s, seed: Step("top_k", (s.top_k,)) if s.top_k > 0 else None,
+    "typical_p": lambda s, seed: Step("typical", (s.typical_p, s.min_keep)) if s.typical_p < 1 else None,
+    "top_p": lambda s, seed: Step("top_p", (s.top_p, s.min_keep)) if s.top_p < 1 else None,
+    "min_p": lambda s, seed: Step("min_p", (s.min_p, s.min_keep)) if s.min_p > 0 else None,
+    "xtc": _xtc,
+    "temperature": _temperature,
+}

@@ -9,23 +9,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Optional, Union
 
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
+"""The steps of a sampler chain, in the order of llama.cpp. Cutting to the top k makes all later ones cheap."""
+
 
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn. The defaults are those of K9; temperature 0 is greedy.
 
-    A top_k of 0, a top_p or repeat_penalty of 1, a min_p and penalties of 0 each switch a step off.
-    Penalties look at the last `penalty_last_n` tokens (-1: the whole context). `seed` None draws a new one.
+    These values switch a step off: top_k 0, top_p and typical_p 1, min_p 0, top_n_sigma below 0,
+    xtc_probability 0, dry_multiplier 0, dynatemp_range 0, mirostat 0, repeat_penalty 1, the other
+    penalties 0. Penalties look at the last `penalty_last_n` tokens, DRY at the last
+    `dry_penalty_last_n` (-1: the whole context). Mirostat (1 or 2) draws in place of every cut.
+    `samplers` are the steps to take and their order. `seed` None draws a new one.
     """
 
     temperature: float = 1.0
     top_k: int = 64
     top_p: float = 0.95
     min_p: float = 0.0
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
     repeat_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     penalty_last_n: int = 64
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    min_keep: int = 1
+    samplers: tuple[str, ...] = SAMPLERS
     seed: Optional[int] = None
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -35,15 +57,18 @@ class GenerationRequest:
     """One prompt and what to do with it.
 
     `max_tokens` None means what is left of the context; a larger number than that is cut to it (K9).
-    `stop` texts end the answer and are never part of it (K11). `top_logprobs` None means no log
-    probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
+    The first `min_tokens` tokens are neither the model's end nor of `stop_token_ids`; with `ignore_end`
+    none is the model's end. `stop` texts end the answer and are never part of it (K11). `top_logprobs`
+    None means no log probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
     """
 
     prompt: tuple[int, ...]
     max_tokens: Optional[int] = None
+    min_tokens: int = 0
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    ignore_end: bool = False
     top_logprobs: Optional[int] = None
 
 
