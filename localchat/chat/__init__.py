@@ -1,0 +1,1 @@
+"""Pure: a conversation to a prompt, and generated text to typed events."""

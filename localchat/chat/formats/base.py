@@ -1,0 +1,125 @@
+"""What a format is, and the reader that most of them share: thinking first, then text and calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Callable, List, Optional, Tuple
+
+from ..adapted import CallsWriter, calls_text
+from ..calls import Calls
+from ..events import Content, Event, Reasoning
+from ..reasoning import THINK, ReasoningTags, reasoning_tags
+from ..scan import Cursor, Markers, Reader, is_next, one_of, read, space, stream
+from ..segments import Segment
+
+# Reads a call of which the opening marker was read; False if it is none and nothing was sent.
+CallReader = Callable[[Cursor, Calls, str], Reader[bool]]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one family writes its output.
+
+    Attributes:
+        name: for `--tool-format`.
+        detected_by: sets of texts; a template that holds all of one set is of this family.
+        openers: the markers that begin calls.
+        read_call: reads what follows an opener.
+        closers: the markers within and after a call.
+        dropped: markers around text or calls that mean nothing more.
+        read_bare: reads a call without an opener where the answer begins with a brace.
+        think: the tags around thinking.
+        thought_ends_at_call: the model may leave out the end tag before a call.
+        write_calls: writes calls for a template that does not.
+        text_start: what opens the text of an answer, and after thinking.
+    """
+
+    name: str
+    detected_by: Tuple[Tuple[str, ...], ...]
+    openers: Tuple[str, ...] = ()
+    read_call: Optional[CallReader] = None
+    closers: Tuple[str, ...] = ()
+    dropped: Tuple[str, ...] = ()
+    read_bare: Optional[CallReader] = None
+    think: ReasoningTags = THINK
+    thought_ends_at_call: bool = False
+    write_calls: CallsWriter = calls_text
+    text_start: Tuple[str, str] = ("", "\n\n")
+
+    @property
+    def preserved(self) -> Tuple[str, ...]:
+        """The markers whose tokens must reach the parser as text, even where the vocabulary hides them."""
+        return (*self.openers, *self.closers, *self.dropped, self.think.start, self.think.end)
+
+    def fits(self, template: str) -> bool:
+        """Whether a template is of this family."""
+        return any(all(mark in template for mark in marks) for marks in self.detected_by)
+
+    def for_template(self, template: str) -> Format:
+        """This format with the thinking tags that the template names, if it does."""
+        return replace(self, think=reasoning_tags(template) or self.think)
+
+    def opened_thought(self, thought: str, prompt: str) -> List[Segment]:
+        """What a prompt needs more to go on with this thinking (K24)."""
+        start = [] if self.think.is_open(prompt) else [Segment(self.think.start + "\n", True)]
+        return [*start, Segment(thought, False)]
+
+    def opened_text(self, thought: str, text: str, prompt: str) -> List[Segment]:
+        """What a prompt needs more to go on with this text after this thinking, if any (K24)."""
+        if not thought and not self.think.is_open(prompt):
+            return [Segment(self.text_start[0], True), Segment(text, False)]
+        end = Segment("\n" + self.think.end + self.text_start[1], True)
+        return [*self.opened_thought(thought, prompt), end, Segment(text, False)]
+
+    def read(self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool) -> Reader[None]:
+        """Read a whole answer."""
+        yield from self._thinking(cursor, calls, self.think.is_open(prompt), reasoning)
+        if self.read_bare and calls.offered:
+            cursor.begin()
+            yield from space(cursor)
+            is_call = (yield from is_next(cursor, "{")) and (yield from self.read_bare(cursor, calls, ""))
+            yield from self._after(cursor, is_call)
+        yield from self._text_and_calls(cursor, calls)
+
+    def _text_and_calls(self, cursor: Cursor, calls: Calls) -> Reader[None]:
+        openers = self.openers if calls.offered else ()
+        markers = Markers(*openers, *self.dropped)
+        while True:
+            marker = yield from stream(cursor, markers, Content)
+            if marker is None:
+                return
+            cursor.begin()
+            read(cursor, marker)
+            is_call = True
+            if marker not in self.dropped and self.read_call:
+                is_call = yield from self.read_call(cursor, calls, marker)
+            yield from self._after(cursor, is_call)
+
+    def _after(self, cursor: Cursor, is_call: bool) -> Reader[None]:
+        if is_call:
+            cursor.commit()
+            yield from space(cursor)
+        else:
+            yield Content(cursor.recorded())
+
+    def _thinking(self, cursor: Cursor, calls: Calls, is_open: bool, reasoning: bool) -> Reader[None]:
+        """Read thinking at the start of the answer, if it starts so or the prompt opened it."""
+        cursor.begin()
+        yield from space(cursor)
+        if not is_open and (yield from one_of(cursor, self.think.start)) is None:
+            cursor.put_back()
+            return
+        yield from space(cursor)
+        opening = cursor.recorded()
+        if not reasoning and opening:
+            yield Content(opening)
+        event: Callable[[str], Event] = Reasoning if reasoning else Content
+        ends = self.openers if self.thought_ends_at_call and calls.offered else ()
+        end = yield from stream(cursor, Markers(self.think.end, *ends), event)
+        if end == self.think.end:
+            cursor.begin()
+            read(cursor, end)
+            yield from space(cursor)
+            closing = cursor.recorded()
+            if not reasoning:
+                yield Content(closing)

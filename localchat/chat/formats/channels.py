@@ -1,0 +1,161 @@
+"""gpt-oss (harmony) and Muse Glimmer: every message of an answer has a header that says for whom it is.
+
+<|channel|>analysis<|message|>text<|end|><|start|>assistant<|channel|>final<|message|>text
+<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>
+ to=self<|message|>text<|eom|><|start|>assistant to=f<|message|><atem:function_calls>...
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Callable, Optional, Tuple
+
+from ..calls import Calls
+from ..events import Content, Event, Reasoning
+from ..reasoning import ReasoningTags
+from ..scan import Cursor, Markers, Reader, closing, one_of, read, space, stream, until
+from .base import Format
+from .tagged import Tags
+
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_FINAL = _CHANNEL + "final" + _MESSAGE
+_RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
+
+
+class Kind(Enum):
+    """What a message is, by its header."""
+
+    THOUGHT = auto()
+    TEXT = auto()
+    CALL = auto()
+    FOREIGN = auto()  # for a recipient that nobody offered
+
+
+@dataclass(frozen=True)
+class _Channels(Format):
+    """Headers up to <|message|>, bodies up to one of `ends`."""
+
+    ends: Tuple[str, ...] = ()
+    thought_marks: Tuple[str, ...] = ()
+
+    @property
+    def preserved(self) -> Tuple[str, ...]:
+        return (_START, _CHANNEL, _MESSAGE, "<|constrain|>", *self.ends)
+
+    def for_template(self, template: str) -> Format:
+        return self
+
+    def read(self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool) -> Reader[None]:
+        header = _open_header(prompt)
+        while cursor.left() or not cursor.ended:
+            cursor.begin()
+            if header is None:
+                header = yield from self._header(cursor)
+            if header is None:
+                yield from self._loose_text(cursor)
+            else:
+                yield from self._message(cursor, calls, header, reasoning)
+            header = None
+
+    def _header(self, cursor: Cursor) -> Reader[Optional[str]]:
+        """Read a header, if one comes and is complete."""
+        start = yield from one_of(cursor, _START + "assistant", _CHANNEL, " to=", "to=")
+        if start is None:
+            return None
+        text, end = yield from until(cursor, Markers(_MESSAGE))
+        return start + text if end else None
+
+    def _loose_text(self, cursor: Cursor) -> Reader[None]:
+        """Text without a header: what came of a header that was none, and all up to the next."""
+        raw = cursor.recorded() or (yield from one_of(cursor, _START))
+        if raw:
+            yield Content(raw)
+        yield from stream(cursor, Markers(_START, _CHANNEL), Content, seam=False)
+
+    def _message(self, cursor: Cursor, calls: Calls, header: str, reasoning: bool) -> Reader[None]:
+        kind, name = self._kind(header, calls)
+        raw = cursor.recorded()
+        if kind is Kind.CALL:
+            yield from self._call(cursor, calls, name, raw)
+            return
+        shown = kind is Kind.FOREIGN or (kind is Kind.THOUGHT and not reasoning)
+        if shown and raw:
+            yield Content(raw)
+        event: Callable[[str], Event] = Reasoning if kind is Kind.THOUGHT and reasoning else Content
+        end = yield from stream(cursor, Markers(*self.ends, _START), event, seam=False)
+        if end in self.ends:
+            read(cursor, end)
+            if shown:
+                yield Content(end)
+
+    def _kind(self, header: str, calls: Calls) -> Tuple[Kind, str]:
+        if any(mark in header for mark in self.thought_marks) and "to=functions" not in header:
+            return Kind.THOUGHT, ""
+        match = _RECIPIENT.search(header)
+        name = match[1] if match else "user"
+        if calls.may_call(name):
+            return Kind.CALL, name
+        return (Kind.TEXT if name == "user" else Kind.FOREIGN), name
+
+    def _call(self, cursor: Cursor, calls: Calls, name: str, raw: str) -> Reader[None]:
+        yield calls.head(name)
+        yield from space(cursor)
+        end = yield from one_of(cursor, *self.ends)
+        if end:
+            yield calls.arguments("{}")
+        else:
+            end = yield from stream(cursor, Markers(*self.ends, _START), calls.arguments)
+            if end in self.ends:
+                read(cursor, end)
+        if end in self.ends:
+            calls.close()
+
+
+def _open_header(prompt: str) -> Optional[str]:
+    """The header that the prompt has written to its end, if it has."""
+    _, _, last = prompt.rpartition(_START + "assistant")
+    header, found, body = last.partition(_MESSAGE)
+    return header if found and "<|" not in body else None
+
+
+HARMONY = _Channels(
+    "harmony",
+    detected_by=((_START, _CHANNEL, _MESSAGE),),
+    think=ReasoningTags(_CHANNEL + "analysis" + _MESSAGE, "<|end|>"),
+    ends=("<|end|>", "<|call|>", "<|return|>"),
+    thought_marks=("analysis",),
+    text_start=(_FINAL, _START + "assistant" + _FINAL),
+)
+
+_ATEM_TAGS = Tags(
+    call='<atem:invoke name="',
+    name_end='">',
+    key='<atem:parameter name="',
+    key_end='">',
+    value_ends=("</atem:parameter>",),
+    call_end="</atem:invoke>",
+    sections=(("<atem:function_calls>", "</atem:function_calls>"),),
+)
+
+
+class _Muse(_Channels):
+    def _call(self, cursor: Cursor, calls: Calls, name: str, raw: str) -> Reader[None]:
+        cursor.begin()
+        yield from space(cursor)
+        opener = yield from one_of(cursor, *_ATEM_TAGS.openers)
+        if opener and (yield from _ATEM_TAGS.read_calls(cursor, calls, opener)):
+            yield from closing(cursor, *self.ends)
+        else:
+            yield Content(raw + cursor.recorded())
+
+
+MUSE = _Muse(
+    "muse",
+    detected_by=(("<atem:function_calls>",),),
+    think=ReasoningTags("to=self" + _MESSAGE, "<|eom|>"),
+    ends=("<|eom|>", "<|eot|>"),
+    thought_marks=("to=self",),
+    text_start=(" to=user" + _MESSAGE, _START + "assistant to=user" + _MESSAGE),
+)

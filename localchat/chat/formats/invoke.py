@@ -1,0 +1,64 @@
+"""Invoke tags: MiniMax-M2, and DeepSeek V3.2 and V4 with a prefix and attributes.
+
+<minimax:tool_call>
+<invoke name="f">
+<parameter name="a">text</parameter>
+</invoke>
+</minimax:tool_call>
+"""
+
+# ruff: noqa: RUF001 - the model's markers are written with a wide bar
+
+from __future__ import annotations
+
+from typing import FrozenSet, Optional
+
+from .base import Format
+from .tagged import Tags
+
+MINIMAX_TAGS = Tags(
+    call='<invoke name="',
+    name_end='">',
+    key='<parameter name="',
+    key_end='">',
+    value_ends=("</parameter>",),
+    call_end="</invoke>",
+    sections=(("<minimax:tool_call>", "</minimax:tool_call>"),),
+)
+
+MINIMAX = Format(
+    "minimax-m2",
+    detected_by=(("<minimax:tool_call>",),),
+    openers=MINIMAX_TAGS.openers,
+    read_call=MINIMAX_TAGS.read_calls,
+    closers=MINIMAX_TAGS.closers,
+)
+
+
+def _dsml_types(attribute: str) -> Optional[FrozenSet[str]]:
+    # 'true' says that the value is a string as it stands; else it is JSON of the schema's type.
+    return frozenset({"string"}) if attribute == "true" else None
+
+
+_DSML_TAGS = Tags(
+    call='<｜DSML｜invoke name="',
+    name_end='">',
+    key='<｜DSML｜parameter name="',
+    key_end='" string="',
+    value='">',
+    value_ends=("</｜DSML｜parameter>",),
+    call_end="</｜DSML｜invoke>",
+    sections=(
+        ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+        ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+    ),
+    attribute_types=_dsml_types,
+)
+
+DSML = Format(
+    "deepseek-dsml",
+    detected_by=(("｜DSML｜",),),
+    openers=_DSML_TAGS.openers,
+    read_call=_DSML_TAGS.read_calls,
+    closers=_DSML_TAGS.closers,
+)

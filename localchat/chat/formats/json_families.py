@@ -1,0 +1,99 @@
+"""Families that write calls as JSON objects between markers of their own: a table."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+from ..reasoning import ReasoningTags
+from .base import Format
+from .json_calls import Keys, json_calls
+
+_COHERE_KEYS = Keys(name=("tool_name",), arguments=("parameters",), id=("tool_call_id",))
+
+# <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>
+COHERE = Format(
+    "cohere",
+    detected_by=(("<|START_ACTION|>",),),
+    openers=("<|START_ACTION|>",),
+    read_call=json_calls("<|END_ACTION|>", keys=_COHERE_KEYS),
+    closers=("<|END_ACTION|>",),
+    dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    think=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
+)
+
+# Action:
+# ```json
+# [{"tool_name": "f", "parameters": {}}]
+# ```
+COMMAND_R = Format(
+    "command-r",
+    detected_by=(("Action:", "```json", "tool_name"),),
+    openers=("Action:\n```json", "Action: ```json"),
+    read_call=json_calls("```", keys=_COHERE_KEYS),
+)
+
+# <TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>
+NEMOTRON = Format(
+    "nemotron-nano-2",
+    detected_by=(("<TOOLCALL>",),),
+    openers=("<TOOLCALL>",),
+    read_call=json_calls("</TOOLCALL>"),
+    closers=("</TOOLCALL>",),
+)
+
+# Apriel writes a list, MiniMax-M1 one object a line.
+TOOL_CALLS = Format(
+    "tool-calls",
+    detected_by=(("<tool_calls>", "</tool_calls>"),),
+    openers=("<tool_calls>",),
+    read_call=json_calls("</tool_calls>"),
+    closers=("</tool_calls>",),
+    dropped=("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+)
+
+# functools[{"name": "f", "arguments": {}}]
+FIREFUNCTION = Format(
+    "firefunction",
+    detected_by=(("functools[",),),
+    openers=("functools[",),
+    read_call=json_calls(),
+)
+
+# <|tool_call|>[{"name": "f", "arguments": {}}]
+GRANITE = Format(
+    "granite-3",
+    detected_by=(("<|tool_call|>",),),
+    openers=("<|tool_call|>", "<tool_call>"),
+    read_call=json_calls("<|/tool_call|>", "</tool_call>"),
+    dropped=("<response>", "</response>"),
+)
+
+# <|function_call|>{"name": "f", "arguments": {}}
+_GIGACHAT_TURN = "<|message_sep|>\n\nfunction call<|role_sep|>"
+GIGACHAT = Format(
+    "gigachat",
+    detected_by=(("<|function_call|>",), ("function call<|role_sep|>",), ("<|message_sep|>", "function call")),
+    openers=("<|function_call|>", _GIGACHAT_TURN, "function call<|role_sep|>"),
+    read_call=json_calls("<|message_sep|>"),
+    closers=("<|message_sep|>", "<|role_sep|>"),
+)
+
+# {"name": "f", "parameters": {}}, the whole answer, or <|python_tag|> and that.
+LLAMA = Format(
+    "llama-3",
+    detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
+    openers=("<|python_tag|>",),
+    read_call=json_calls(),
+    read_bare=json_calls(keys=Keys(is_strict=True)),
+)
+
+JSON_FAMILIES: Tuple[Format, ...] = (
+    COHERE,
+    COMMAND_R,
+    NEMOTRON,
+    FIREFUNCTION,
+    GRANITE,
+    GIGACHAT,
+    LLAMA,
+    TOOL_CALLS,
+)

@@ -1,0 +1,42 @@
+"""Mistral Nemo, Small 3, Devstral, Magistral, Ministral 3, Large 3.
+
+[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "nine chars"}]
+[TOOL_CALLS]f[CALL_ID]nine chars[ARGS]{"a": 1}
+"""
+
+from __future__ import annotations
+
+from ..calls import Calls
+from ..scan import Cursor, Markers, Reader, is_next, more, one_of, space, until
+from .base import Format
+from .json_calls import json_calls
+from .named_json import json_arguments
+
+_CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+
+_read_list = json_calls()
+
+
+def _read_call(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+    yield from space(cursor)
+    if (yield from more(cursor)) and cursor.peek() in "[{":
+        return (yield from _read_list(cursor, calls, opener))
+    name = yield from one_of(cursor, *calls.offered)
+    marker = yield from one_of(cursor, _ARGUMENTS, _ID)
+    call_id = None
+    if marker == _ID:
+        call_id, marker = yield from until(cursor, Markers(_ARGUMENTS))
+    # Some models leave out [ARGS].
+    if name is None or (marker is None and not (yield from is_next(cursor, "{"))):
+        return False
+    yield from json_arguments(cursor, calls, name, call_id=call_id)
+    return True
+
+
+FORMAT = Format(
+    "mistral",
+    detected_by=((_CALLS,),),
+    openers=(_CALLS,),
+    read_call=_read_call,
+    closers=(_ID, _ARGUMENTS),
+)

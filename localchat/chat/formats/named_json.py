@@ -1,0 +1,38 @@
+"""Calls written as a name, then arguments in JSON, each between markers."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ..calls import Calls
+from ..json_scan import stream_value
+from ..scan import Cursor, Reader, closing, is_next, one_of, space
+from .json_calls import raw_arguments
+
+
+def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[Optional[str]]:
+    """Read an offered name and one of the markers that may end it; None if anything else comes.
+
+    Only what may still become an offered name waits.
+    """
+    names = {name + end: name for name in calls.offered for end in ends}
+    found = yield from one_of(cursor, *names)
+    return names[found] if found else None
+
+
+def json_arguments(cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: Optional[str] = None) -> Reader[None]:
+    """Send a call whose name was read: its arguments follow as one JSON value, then an end."""
+    yield calls.head(name, call_id)
+    cursor.commit()
+    yield from space(cursor)
+    if not (yield from is_next(cursor, "{")):
+        if (yield from one_of(cursor, *ends)):
+            yield calls.arguments("{}")
+            calls.close()
+        elif cursor.left():
+            yield from raw_arguments(cursor, calls, *ends)
+    elif (yield from stream_value(cursor, calls.arguments)):
+        calls.close()
+        yield from closing(cursor, *ends)
+    else:
+        yield from raw_arguments(cursor, calls, *ends)

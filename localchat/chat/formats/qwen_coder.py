@@ -1,0 +1,38 @@
+"""Qwen3-Coder, Qwen 3.5, Nemotron 3 Nano, StepFun 3.5; Seed-OSS with tags of its own.
+
+<tool_call>
+<function=f>
+<parameter=a>
+text
+</parameter>
+</function>
+</tool_call>
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..reasoning import ReasoningTags
+from .base import Format
+from .tool_call import FUNCTION_TAGS, read_tool_call
+
+FORMAT = Format(
+    "qwen-coder",
+    detected_by=(("<tool_call>", "<function=", "<parameter="),),
+    openers=FUNCTION_TAGS.openers,
+    read_call=read_tool_call,
+    closers=FUNCTION_TAGS.closers,
+    thought_ends_at_call=True,
+)
+
+_SEED_TAGS = replace(FUNCTION_TAGS, sections=(("<seed:tool_call>", "</seed:tool_call>"),))
+
+SEED = Format(
+    "seed",
+    detected_by=(("<seed:tool_call>",),),
+    openers=_SEED_TAGS.openers,
+    read_call=_SEED_TAGS.read_calls,
+    closers=_SEED_TAGS.closers,
+    think=ReasoningTags("<seed:think>", "</seed:think>"),
+)

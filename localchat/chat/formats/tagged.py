@@ -1,0 +1,148 @@
+"""Calls written in tags, with each argument's value as bare text: the JSON is put together here.
+
+Values are typed by the tool's schema. A value that can only be a string is sent as it comes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Callable, FrozenSet, Optional, Tuple
+
+from ..calls import Calls
+from ..events import Content, Event
+from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
+from ..values import is_text_only, parameter_types, text_json, value_json
+from .named_json import json_arguments
+
+
+@dataclass(frozen=True)
+class Tags:
+    """The tags of one family, in the order of a call.
+
+    Attributes:
+        call: what comes before the name, `name_end` after it.
+        attributes_end: what ends the attributes after the name, if there may be any.
+        key: what comes before an argument's name, `key_end` after it.
+        value: what comes before its value, if not `key_end`; between them stand attributes.
+        value_ends: what comes after the value.
+        call_end: what ends the call.
+        sections: tags around all calls, if any: (opening, closing) each.
+        is_on_lines: the value stands on lines of its own: one line break before it is not part of it.
+        quotes: tags around a value that are not part of it.
+        attribute_types: the types that the attributes of a value tell, None if they tell none.
+    """
+
+    call: str
+    name_end: str
+    key: str
+    key_end: str
+    value_ends: Tuple[str, ...]
+    call_end: str
+    attributes_end: str = ""
+    value: str = ""
+    sections: Tuple[Tuple[str, str], ...] = ()
+    is_on_lines: bool = False
+    quotes: Optional[Tuple[str, str]] = None
+    attribute_types: Callable[[str], Optional[FrozenSet[str]]] = lambda attributes: None
+
+    @property
+    def openers(self) -> Tuple[str, ...]:
+        """The markers that begin a call, with or without its section."""
+        return (*(start for start, _ in self.sections), self.call)
+
+    @property
+    def closers(self) -> Tuple[str, ...]:
+        """The other markers."""
+        inner = (self.key, self.key_end, self.value, *self.value_ends, self.call_end)
+        return tuple(filter(None, (*inner, *(end for _, end in self.sections))))
+
+    def read_calls(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+        """Read the calls after an opener: those of one section, or a single one."""
+        if opener != self.call:
+            return (yield from self._section(cursor, calls))
+        if not (yield from self._call(cursor, calls)):
+            return False
+        # Some models leave out the opening tag of the section only.
+        yield from closing(cursor, *(end for _, end in self.sections))
+        return True
+
+    def _section(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
+        is_call = False
+        while True:
+            yield from space(cursor)
+            if is_call:
+                cursor.begin()
+            if (yield from one_of(cursor, self.call)) is None:
+                break
+            if not (yield from self._call(cursor, calls)):
+                if is_call:
+                    yield Content(cursor.recorded())
+                return is_call
+            is_call = True
+        if is_call:
+            yield from closing(cursor, *(end for _, end in self.sections))
+        return is_call
+
+    def _call(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
+        """Read a call from its name on. It is one if the name is offered and a tag follows."""
+        name = yield from self._name(cursor, calls)
+        if name is None:
+            return False
+        if (yield from is_next(cursor, "{")):
+            yield from json_arguments(cursor, calls, name, self.call_end)
+            return True
+        tag = yield from one_of(cursor, self.key, self.call_end)
+        if tag is None:
+            return False
+        yield calls.head(name)
+        cursor.commit()
+        opening = "{"
+        while tag == self.key:
+            yield from self._argument(cursor, calls, name, opening)
+            opening = ", "
+            tag = yield from closing(cursor, self.key, self.call_end)
+        if tag in (None, self.call_end):
+            # Text that is no tag ends the call too: it can only be content.
+            yield calls.arguments("{}" if opening == "{" else "}")
+            calls.close()
+        return True
+
+    def _name(self, cursor: Cursor, calls: Calls) -> Reader[Optional[str]]:
+        yield from space(cursor)
+        name = yield from one_of(cursor, *calls.offered)
+        if name is None or (self.name_end and (yield from one_of(cursor, self.name_end)) is None):
+            return None
+        if self.attributes_end:
+            yield from until(cursor, Markers(self.attributes_end))
+        yield from space(cursor)
+        return name
+
+    def _argument(self, cursor: Cursor, calls: Calls, name: str, opening: str) -> Reader[None]:
+        key, _ = yield from until(cursor, Markers(self.key_end))
+        types = parameter_types(calls.schema(name), key.strip())
+        if self.value:
+            attributes, _ = yield from until(cursor, Markers(self.value))
+            types = self.attribute_types(attributes) or types
+        yield calls.arguments(f"{opening}{json.dumps(key.strip(), ensure_ascii=False)}: ")
+        ends = self.value_ends
+        if self.is_on_lines:
+            yield from one_of(cursor, "\n")
+        if self.quotes and (yield from one_of(cursor, self.quotes[0])):
+            ends = tuple(self.quotes[1] + end for end in ends)
+        if is_text_only(types):
+            yield from _text_value(cursor, calls, ends)
+        else:
+            raw, end = yield from until(cursor, Markers(*ends))
+            yield calls.arguments(value_json(raw, types) if end else raw)
+
+
+def _text_value(cursor: Cursor, calls: Calls, ends: Tuple[str, ...]) -> Reader[None]:
+    def piece(text: str) -> Event:
+        return calls.arguments(text_json(text))
+
+    yield calls.arguments('"')
+    end = yield from stream(cursor, Markers(*ends), piece, seam=False)
+    if end:
+        read(cursor, end)
+        yield calls.arguments('"')

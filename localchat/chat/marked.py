@@ -1,0 +1,186 @@
+"""Text that remembers which of its characters a user wrote.
+
+`Marked` is a `str` in every respect, so a template decides with it exactly as with plain text and
+renders the same characters; beside them it carries the ranges that came from a message. What cuts,
+joins or trims it keeps the ranges. What rewrites it (upper case, a format) marks the whole result
+or loses the marks, and lost marks only mean that the text counts as the template's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, SupportsIndex, Tuple, Union
+
+Range = Tuple[int, int]
+
+
+class Marked(str):
+    """A string with the ranges of it, in order and apart, that a user wrote; by default all of it."""
+
+    _ranges: Tuple[Range, ...]
+
+    def __new__(cls, text: str, ranges: Optional[Iterable[Range]] = None) -> Marked:
+        self = super().__new__(cls, text)
+        self._ranges = ((0, len(text)),) if ranges is None else tuple(ranges)
+        return self
+
+    def __str__(self) -> str:
+        # str(x) is what Jinja puts around every value that it prints.
+        return self
+
+    def __add__(self, other: str) -> str:
+        return join("", (self, other)) if isinstance(other, str) else NotImplemented
+
+    def __radd__(self, other: str) -> str:
+        # str has no numeric slot, so Python asks the right operand even where the left is plain.
+        return join("", (other, self)) if isinstance(other, str) else NotImplemented
+
+    def __getitem__(self, key: Union[SupportsIndex, slice]) -> str:
+        text = str.__getitem__(self, key)
+        if not isinstance(key, slice):
+            start = range(len(self))[key]
+            return self._cut(start, start + 1)
+        start, stop, step = key.indices(len(self))
+        return self._cut(start, max(start, stop)) if step == 1 else _whole(text, self)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._cut(at, at + 1) for at in range(len(self)))
+
+    def _cut(self, start: int, stop: int) -> str:
+        text = str.__getitem__(self, slice(start, stop))
+        pairs = ((max(a, start) - start, min(b, stop) - start) for a, b in self._ranges)
+        return _marked(text, [(a, b) for a, b in pairs if a < b])
+
+    def strip(self, chars: Optional[str] = None, /) -> str:
+        return _trimmed(_trimmed(self, str.lstrip(self, chars), left=True), str.strip(self, chars))
+
+    def lstrip(self, chars: Optional[str] = None, /) -> str:
+        return _trimmed(self, str.lstrip(self, chars), left=True)
+
+    def rstrip(self, chars: Optional[str] = None, /) -> str:
+        return _trimmed(self, str.rstrip(self, chars))
+
+    def removeprefix(self, prefix: str, /) -> str:
+        return self[len(prefix) :] if prefix and self.startswith(prefix) else self
+
+    def removesuffix(self, suffix: str, /) -> str:
+        return self[: -len(suffix)] if suffix and self.endswith(suffix) else self
+
+    def split(self, sep: Optional[str] = None, maxsplit: SupportsIndex = -1) -> List[str]:
+        return self._pieces(str.split(self, sep, maxsplit), sep)
+
+    def rsplit(self, sep: Optional[str] = None, maxsplit: SupportsIndex = -1) -> List[str]:
+        return self._pieces(str.rsplit(self, sep, maxsplit), sep)
+
+    def splitlines(self, keepends: bool = False) -> List[str]:
+        lines = self._pieces(str.splitlines(self, True), "")
+        if keepends:
+            return lines
+        return [line[: len(bare)] for line, bare in zip(lines, str.splitlines(self))]
+
+    def partition(self, sep: str, /) -> Tuple[str, str, str]:
+        head, middle, tail = str.partition(self, sep)
+        return self._three(head, middle, tail)
+
+    def rpartition(self, sep: str, /) -> Tuple[str, str, str]:
+        head, middle, tail = str.rpartition(self, sep)
+        return self._three(head, middle, tail)
+
+    def _three(self, head: str, middle: str, tail: str) -> Tuple[str, str, str]:
+        border = len(head) + len(middle)
+        return self[: len(head)], self[len(head) : border], self[border : border + len(tail)]
+
+    def _pieces(self, pieces: List[str], sep: Optional[str]) -> List[str]:
+        # Without a separator any white space stands between the pieces, so they are looked for.
+        found, at = [], 0
+        for piece in pieces:
+            at = self.find(piece, at) if sep is None else at
+            found.append(self._cut(at, at + len(piece)))
+            at += len(piece) + len(sep or "")
+        return found
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
+        return join(new, self.split(old, count)) if old else _whole(str.replace(self, old, new, count), self)
+
+    def join(self, items: Iterable[str], /) -> str:
+        return join(self, items)
+
+    def upper(self) -> str:
+        return _whole(str.upper(self), self)
+
+    def lower(self) -> str:
+        return _whole(str.lower(self), self)
+
+    def title(self) -> str:
+        return _whole(str.title(self), self)
+
+    def capitalize(self) -> str:
+        return _whole(str.capitalize(self), self)
+
+
+def user_ranges(text: str) -> Tuple[Range, ...]:
+    """The ranges of `text` that a user wrote: none for a plain string."""
+    return text._ranges if isinstance(text, Marked) else ()
+
+
+def join(separator: str, items: Iterable[object]) -> str:
+    """`separator.join(map(str, items))` with the marks of all that is joined."""
+    texts = [str(item) for item in items]
+    parts = [part for text in texts for part in (separator, text)][1:] if separator else texts
+    ranges: List[Range] = []
+    at = 0
+    for part in parts:
+        for start, stop in user_ranges(part):
+            if ranges and ranges[-1][1] == at + start:
+                ranges[-1] = (ranges[-1][0], at + stop)
+            else:
+                ranges.append((at + start, at + stop))
+        at += len(part)
+    return _marked("".join(parts), ranges)
+
+
+def copied(value: Any, string: Callable[[str], str] = str) -> Any:
+    """A deep copy of a JSON value with `string` of all its strings, keys too: `Marked`, say."""
+    if isinstance(value, str):
+        return string(value)
+    if isinstance(value, (list, tuple)):
+        return [copied(item, string) for item in value]
+    if isinstance(value, Mapping):
+        return {string(key): copied(item, string) for key, item in value.items()}
+    return value
+
+
+def holds_mark(value: object) -> bool:
+    """Whether a user wrote any text in this JSON value."""
+    if isinstance(value, str):
+        return bool(user_ranges(value))
+    if isinstance(value, (list, tuple)):
+        return any(map(holds_mark, value))
+    if isinstance(value, dict):
+        return any(map(holds_mark, value)) or any(map(holds_mark, value.values()))
+    return False
+
+
+def marking(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` whose text result is marked as a whole if any of its arguments holds a mark."""
+
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        return Marked(result) if isinstance(result, str) and holds_mark(args) else result
+
+    # Jinja reads from an attribute whether a filter wants its context as first argument.
+    marked.__dict__.update(function.__dict__)
+    return marked
+
+
+def _marked(text: str, ranges: List[Range]) -> str:
+    return Marked(text, ranges) if ranges else str(text)
+
+
+def _whole(text: str, source: Marked) -> str:
+    return Marked(text) if source._ranges and text else text
+
+
+def _trimmed(text: str, trimmed: str, *, left: bool = False) -> str:
+    if left:
+        return text[len(text) - len(trimmed) :]
+    return text[: len(trimmed)]

@@ -1,0 +1,1 @@
+"""Model files: what their headers say, and which one a name means."""

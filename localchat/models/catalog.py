@@ -1,0 +1,117 @@
+"""Which file a model argument means, and which model a request's name means (K34)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, List, Optional, Sequence, Tuple
+
+DEMO = "demo"
+DEMO_PATH = Path(__file__).with_name("demo.gguf")
+
+# llama.cpp opens all parts of a model in several files by the first one's name.
+_PART = re.compile(r"-(\d{5})-of-(\d{5})$")
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model to serve, and the name that it is listed and answers under."""
+
+    path: Path
+    name: str
+
+
+class ModelFileError(ValueError):
+    """The command line names no model file."""
+
+
+class ModelNotFound(LookupError):
+    """A request names a model that is not served; `names` are those that are."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, requested: str, names: Sequence[str]) -> None:
+        offered = ", ".join(map(repr, names))
+        super().__init__(f"there is no model {requested!r} here; on offer: {offered}")
+        self.names = tuple(names)
+
+
+def model_file(argument: Optional[str] = None, *, alias: Optional[str] = None) -> ModelFile:
+    """The file that a model argument means: a path, a folder with one model, or the built-in one.
+
+    Raises:
+        ModelFileError: there is no such file; the message says what was found instead.
+    """
+    if argument is None or argument == DEMO:
+        path, name = DEMO_PATH, DEMO
+    else:
+        path = _first_part(_existing(Path(argument).expanduser()))
+        name = _PART.sub("", path.stem)
+    if not path.is_file():
+        raise ModelFileError(f"there is no file {path}")
+    return ModelFile(path, alias or name)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    files = _model_files(path)
+    if len(files) != 1:
+        found = ", ".join(file.name for file in files) or "none"
+        raise ModelFileError(f"{path} is a folder, and it must hold one model (.gguf), found: {found}")
+    return files[0]
+
+
+def _model_files(folder: Path) -> List[Path]:
+    files = sorted(folder.glob("*.gguf"))
+    return [file for file in files if _first_part(file) == file]
+
+
+def _first_part(path: Path) -> Path:
+    match = _PART.search(path.stem)
+    return path.with_name(f"{path.stem[: match.start()]}-00001-of-{match[2]}{path.suffix}") if match else path
+
+
+class Catalog:
+    """The models on offer, found by name."""
+
+    def __init__(self, models: Sequence[ModelFile], *, any_name: bool = False) -> None:
+        """Offer these models; with `any_name` a single one answers to every name."""
+        self.models: Tuple[ModelFile, ...] = tuple(models)
+        self._any_name = any_name
+
+    @property
+    def names(self) -> Tuple[str, ...]:
+        """The names on offer, in order."""
+        return tuple(model.name for model in self.models)
+
+    def find(self, requested: Optional[str] = None) -> ModelFile:
+        """The model that a request's `model` means.
+
+        The name as it is, then in any case, then without its `:tag`; nothing or a blank means the
+        only model there is (K34).
+
+        Raises:
+            ModelNotFound: no model has that name, or several would do.
+        """
+        name = (requested or "").strip()
+        if len(self.models) == 1 and (not name or self._any_name):
+            return self.models[0]
+        found = self._named(name)
+        if len(found) != 1:
+            raise ModelNotFound(name, self.names)
+        return found[0]
+
+    def _named(self, name: str) -> List[ModelFile]:
+        folded = name.casefold()
+        family = folded.partition(":")[0]
+        rules: Tuple[Callable[[str], bool], ...] = (
+            lambda known: known == name,
+            lambda known: known.casefold() == folded,
+            # "llama:8b" may mean the only file of the family "llama", not one of several.
+            lambda known: ":" in folded and known.casefold() == family,
+        )
+        matches = ([model for model in self.models if rule(model.name)] for rule in rules)
+        return next(filter(None, matches), [])

@@ -1,0 +1,96 @@
+"""Which file a model argument means, and which model a name means (K34)."""
+
+import pytest
+
+from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, ModelNotFound, model_file
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("one/tiny.gguf", "two/a.gguf", "two/b.gguf", "none/notes.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (tmp_path / "parts").mkdir()
+    for part in (1, 2):
+        (tmp_path / "parts" / f"big-0000{part}-of-00002.gguf").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("argument", "path", "name"),
+    [
+        pytest.param("one/tiny.gguf", "one/tiny.gguf", "tiny", id="file"),
+        pytest.param("one", "one/tiny.gguf", "tiny", id="folder with one model"),
+        pytest.param("parts", "parts/big-00001-of-00002.gguf", "big", id="folder with one model in parts"),
+        pytest.param("parts/big-00002-of-00002.gguf", "parts/big-00001-of-00002.gguf", "big", id="any part"),
+    ],
+)
+def test_model_argument(folder, argument, path, name):
+    assert model_file(str(folder / argument)) == ModelFile(folder / path, name)
+
+
+def test_alias_is_the_name(folder):
+    assert model_file(str(folder / "one"), alias="mine").name == "mine"
+
+
+@pytest.mark.parametrize("argument", [None, "demo"])
+@pytest.mark.skipif(not DEMO_PATH.is_file(), reason="the built-in model is not there")
+def test_built_in_model(argument):
+    assert model_file(argument) == ModelFile(DEMO_PATH, "demo")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        pytest.param("no.gguf", r"there is no file .*no\.gguf", id="no file"),
+        pytest.param("two", r"must hold one model \(\.gguf\), found: a\.gguf, b\.gguf", id="several"),
+        pytest.param("none", "found: none", id="empty folder"),
+    ],
+)
+def test_model_argument_that_names_none(folder, argument, message):
+    with pytest.raises(ModelFileError, match=message):
+        model_file(str(folder / argument))
+
+
+def catalog(*names, **options):
+    return Catalog([ModelFile(DEMO_PATH, name) for name in names], **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "requested", "found"),
+    [
+        pytest.param(["Tiny"], "Tiny", "Tiny", id="exact"),
+        pytest.param(["Tiny"], " tINY ", "Tiny", id="any case"),
+        pytest.param(["tiny", "Tiny"], "Tiny", "Tiny", id="exact before any case"),
+        pytest.param(["Tiny"], "", "Tiny", id="blank means the only one"),
+        pytest.param(["Tiny"], None, "Tiny", id="nothing means the only one"),
+        pytest.param(["llama", "other"], "Llama:8b", "llama", id="family without the tag"),
+        pytest.param(["llama", "llama:8b"], "llama:8b", "llama:8b", id="tag"),
+    ],
+)
+def test_model_found_by_name(names, requested, found):
+    assert catalog(*names).find(requested).name == found
+
+
+@pytest.mark.parametrize(
+    ("names", "requested"),
+    [
+        pytest.param(["tiny"], "other", id="unknown"),
+        pytest.param(["a", "b"], "", id="blank with several"),
+        pytest.param(["Tiny", "TINY"], "tiny", id="ambiguous case"),
+        pytest.param(["llama:8b", "llama:70b"], "llama", id="family of several"),
+        pytest.param(["tiny"], "ti", id="beginning"),
+    ],
+)
+def test_model_not_found_lists_what_there_is(names, requested):
+    with pytest.raises(ModelNotFound, match="on offer: ") as caught:
+        catalog(*names).find(requested)
+    assert caught.value.names == tuple(names)
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+
+
+def test_single_model_may_answer_to_any_name():
+    assert catalog("tiny", any_name=True).find("gpt-4").name == "tiny"
+    with pytest.raises(ModelNotFound):
+        catalog("a", "b", any_name=True).find("gpt-4")

@@ -1,0 +1,485 @@
+"""Every family's output, as its models write it: the same events however it is cut."""
+
+import json
+
+import pytest
+
+from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
+from localchat.chat.formats import FORMATS, detect
+from localchat.chat.formats.gemma import as_json
+from localchat.chat.formats.lfm import parsed_calls
+from localchat.chat.formats.minimax_m3 import arguments_json
+from localchat.chat.values import parameter_types, value_json
+
+from .test_output import parse, parse_every_way
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "opt": {"type": "object"}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+]
+CITY = 'Paris "x" <b>'
+ARGUMENTS = {"city": CITY, "days": 3, "opt": {"a": [1, True, "q"]}}
+JSON = json.dumps(ARGUMENTS)
+BAR = "\uff5c"
+
+# For each family: thinking, text, and two calls, of `weather` with ARGUMENTS and of `now` with none.
+GOLDEN = {
+    "hermes": (
+        "<think>\nhm\n</think>\n\nSure.\n"
+        f'<tool_call>\n{{"name": "weather", "arguments": {JSON}}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    ),
+    "qwen-coder": (
+        "<think>\nhm\n</think>\n\nSure.\n\n"
+        f"<tool_call>\n<function=weather>\n<parameter=city>\n{CITY}\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+        '<parameter=opt>\n{"a": [1, true, "q"]}\n</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+    ),
+    "seed": (
+        "<seed:think>hm</seed:think>\nSure.\n"
+        f"<seed:tool_call>\n<function=weather>\n<parameter=city>{CITY}</parameter>\n<parameter=days>3</parameter>\n"
+        "<parameter=opt>{'a': [1, True, 'q']}</parameter>\n</function>\n</seed:tool_call>\n"
+        "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>"
+    ),
+    "glm": (
+        "\n<think>hm</think>\nSure.\n"
+        f"<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>{CITY}</arg_value>\n<arg_key>days</arg_key>\n"
+        '<arg_value>3</arg_value>\n<arg_key>opt</arg_key>\n<arg_value>{"a": [1, true, "q"]}</arg_value>\n</tool_call>\n'
+        "<tool_call>now\n</tool_call>"
+    ),
+    "hy": (
+        "<think:opensource>hm</think:opensource>Sure.<tool_calls:opensource>\n"
+        "<tool_call:opensource>weather<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n"
+        f"<arg_value:opensource>{CITY}</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource>\n<arg_key:opensource>opt</arg_key:opensource>\n"
+        '<arg_value:opensource>{"a": [1, true, "q"]}</arg_value:opensource>\n</tool_call:opensource>\n'
+        "<tool_call:opensource>now<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>"
+    ),
+    "minimax-m2": (
+        "<think>\nhm\n</think>\n\nSure.\n<minimax:tool_call>\n"
+        f'<invoke name="weather">\n<parameter name="city">{CITY}</parameter>\n<parameter name="days">3</parameter>\n'
+        '<parameter name="opt">{"a": [1, true, "q"]}</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n'
+        "</minimax:tool_call>"
+    ),
+    "minimax-m3": (
+        "<mm:think>hm</mm:think>Sure.P<tool_call>\n"
+        f'P<invoke name="weather">P<city>{CITY}P</city>P<days>3P</days>'
+        "P<opt>P<a>P<item>1P</item>P<item>trueP</item>P<item>qP</item>P</a>P</opt>P</invoke>\n"
+        'P<invoke name="now">P</invoke>\nP</tool_call>'
+    )
+    .replace("P<", "]<]minimax[>[<")
+    .replace("]<]minimax[>[<aris", "Paris"),
+    "deepseek-dsml": (
+        "<think>hm</think>Sure.\n\n<|DSML|function_calls>\n"
+        f'<|DSML|invoke name="weather">\n<|DSML|parameter name="city" string="true">{CITY}</|DSML|parameter>\n'
+        '<|DSML|parameter name="days" string="false">3</|DSML|parameter>\n'
+        '<|DSML|parameter name="opt" string="false">{"a": [1, true, "q"]}</|DSML|parameter>\n</|DSML|invoke>\n'
+        '<|DSML|invoke name="now">\n</|DSML|invoke>\n</|DSML|function_calls>'
+    ).replace("|", BAR),
+    "deepseek": (
+        "<think>\nhm\n</think>\n\nSure.<|tool▁calls▁begin|><|tool▁call▁begin|>weather<|tool▁sep|>"
+        f"{JSON}<|tool▁call▁end|><|tool▁call▁begin|>now<|tool▁sep|>{{}}<|tool▁call▁end|><|tool▁calls▁end|>"
+    ).replace("|", BAR),
+    "minicpm5": (
+        "<think>\nhm\n</think>\n\nSure.\n"
+        f'<function name="weather"><param name="city"><![CDATA[{CITY}]]></param><param name="days">3</param>'
+        "<param name=\"opt\">{'a': [1, True, 'q']}</param></function>\n<function name=\"now\"></function>"
+    ),
+    "kimi-k2": (
+        "<think>hm</think>Sure.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+        f"<|tool_call_argument_begin|>{JSON}<|tool_call_end|><|tool_call_begin|>functions.now:1"
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+    ),
+    "kimi-k3": (
+        "<O>think<S>hm<C>think<S><O>response<S>Sure.<C>response<S><O>tools<S>"
+        f'<O>call tool="weather" index="1"<S><O>argument key="city" type="string"<S>{CITY}<C>argument<S>'
+        '<O>argument key="days" type="number"<S>3<C>argument<S>'
+        '<O>argument key="opt" type="object"<S>{"a": [1, true, "q"]}<C>argument<S><C>call<S>'
+        '<O>call tool="now" index="2"<S><C>call<S><C>tools<S><C>message<S><|end_of_msg|>'
+    )
+    .replace("<O>", "<|open|>")
+    .replace("<C>", "<|close|>")
+    .replace("<S>", "<|sep|>"),
+    "mistral": (f"<think>hm</think>Sure.[TOOL_CALLS]weather[CALL_ID]abc123XYZ[ARGS]{JSON}[TOOL_CALLS]now[ARGS]{{}}"),
+    "solar": (
+        "<|think|>hm<|end|><|begin|>assistant<|content|>Sure.<|end|><|begin|>assistant<|tool_calls|>"
+        f"<|tool_call:begin|>a1<|tool_call:name|>weather<|tool_call:args|>{JSON}<|tool_call:end|>"
+        "<|tool_call:begin|>a2<|tool_call:name|>now<|tool_call:args|>{}<|tool_call:end|><|calls|>"
+    ),
+    "apertus": (
+        "<|inner_prefix|>hm<|inner_suffix|>Sure.<|tools_prefix|>"
+        f'[{{"weather": {JSON}}}, {{"now": {{}}}}]<|tools_suffix|>'
+    ),
+    "lfm2": (
+        "<think>hm</think>Sure.<|tool_call_start|>"
+        f'[weather(city=\'{CITY}\', days=3, opt={{"a": [1, true, "q"]}}), now()]<|tool_call_end|>'
+    ),
+    "gemma-4": (
+        "<|channel>thought\nhm\n<channel|>Sure."
+        f'<|tool_call>call:weather{{city:<|"|>{CITY}<|"|>,days:3,opt:{{a:[1,True,<|"|>q<|"|>]}}}}<tool_call|>'
+        "<|tool_call>call:now{}<tool_call|>"
+    ),
+    "functionary-3.1": f"<think>hm</think>Sure.<function=weather>{JSON}</function><function=now>{{}}</function>",
+    "cohere": (
+        "<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Sure.<|END_RESPONSE|><|START_ACTION|>[\n"
+        f'    {{"tool_call_id": "0", "tool_name": "weather", "parameters": {JSON}}},\n'
+        '    {"tool_call_id": "1", "tool_name": "now", "parameters": {}}\n]<|END_ACTION|>'
+    ),
+    "command-r": (
+        f'<think>hm</think>Sure.\nAction:\n```json\n[{{"tool_name": "weather", "parameters": {JSON}}},'
+        '{"tool_name": "now", "parameters": {}}]\n```'
+    ),
+    "nemotron-nano-2": (
+        f'<think>hm</think>Sure.\n<TOOLCALL>[{{"name": "weather", "arguments": {JSON}}}, '
+        '{"name": "now", "arguments": {}}]</TOOLCALL>'
+    ),
+    "tool-calls": (
+        f'<think>hm</think>Sure.\n<tool_calls>\n{{"name": "weather", "arguments": {JSON}}}\n'
+        '{"name": "now", "arguments": {}}\n</tool_calls>'
+    ),
+    "firefunction": (
+        f'<think>hm</think>Sure. functools[{{"name": "weather", "arguments": {JSON}}}, '
+        '{"name": "now", "arguments": {}}]'
+    ),
+    "granite-3": (
+        f'<think>hm</think><response>Sure.</response><|tool_call|>[{{"name": "weather", "arguments": {JSON}}},'
+        '{"name": "now", "arguments": {}}]'
+    ),
+    "gigachat": (
+        f'<think>hm</think>Sure.<|function_call|>{{"name": "weather", "arguments": {JSON}}}<|message_sep|>\n\n'
+        'function call<|role_sep|>\n{"name": "now", "arguments": {}}'
+    ),
+    "llama-3": (
+        f'<think>hm</think>Sure.<|python_tag|>{{"name": "weather", "parameters": {JSON}}}; '
+        '{"name": "now", "parameters": {}}'
+    ),
+    "harmony": (
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Sure.<|end|>"
+        f"<|start|>assistant to=functions.weather<|channel|>commentary <|constrain|>json<|message|>{JSON}<|call|>"
+        "<|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+    ),
+    "muse": (
+        " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>Sure.<|eom|><|start|>assistant to=weather"
+        f'<|message|><atem:function_calls>\n<atem:invoke name="weather">\n<atem:parameter name="city">{CITY}'
+        '</atem:parameter>\n<atem:parameter name="days">3</atem:parameter>\n<atem:parameter name="opt">'
+        '{"a": [1, true, "q"]}</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|><|start|>assistant to=now'
+        '<|message|><atem:function_calls>\n<atem:invoke name="now">\n</atem:invoke>\n</atem:function_calls>'
+    ),
+}
+WITHOUT_THINKING = {"functionary-3.2": f"all\nSure.>>>weather\n{JSON}>>>now\n{{}}"}
+# These get ids from their models; all others new ones.
+OWN_IDS = {
+    "kimi-k2": ["functions.weather:0", "functions.now:1"],
+    "mistral": ["abc123XYZ", "id0"],
+    "solar": ["a1", "a2"],
+    "cohere": ["0", "1"],
+}
+ALL = {**GOLDEN, **WITHOUT_THINKING}
+
+
+def calls_of(events):
+    heads = [event for event in events if isinstance(event, ToolHead)]
+    pieces = {head.index: "" for head in heads}
+    for event in events:
+        if isinstance(event, ToolArguments):
+            pieces[event.index] += event.text
+    return [(head.name, json.loads(pieces[head.index])) for head in heads]
+
+
+def text_of(events, kind):
+    return "".join(event.text for event in events if isinstance(event, kind))
+
+
+def test_every_family_has_a_golden_output():
+    assert set(ALL) == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_golden_output(name):
+    events = parse_every_way(ALL[name], FORMATS[name], tools=TOOLS)
+    assert calls_of(events) == [("weather", ARGUMENTS), ("now", {})]
+    assert text_of(events, Content) == "Sure."
+    assert text_of(events, Reasoning) == ("" if name in WITHOUT_THINKING else "hm")
+    ids = [event.id for event in events if isinstance(event, ToolHead)]
+    assert ids == OWN_IDS.get(name, ["id0", "id1"])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_golden_output_cut_anywhere_is_a_beginning_of_it(name):
+    whole = parse([ALL[name]], FORMATS[name], tools=TOOLS)
+    for size in range(0, len(ALL[name]), 5):
+        text = ALL[name][:size]
+        events = parse([text], FORMATS[name], tools=TOOLS)
+        assert parse(text, FORMATS[name], tools=TOOLS) == events
+        heads = [event for event in events if isinstance(event, ToolHead)]
+        assert heads == [event for event in whole if isinstance(event, ToolHead)][: len(heads)]
+        assert "hm".startswith(text_of(events, Reasoning).partition("<")[0].rstrip())
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"harmony", "muse"}))
+def test_call_of_a_name_that_was_not_offered_is_content(name):
+    text = ALL[name].partition("Sure.")[2].replace("weather", "storm").replace("now", "storm")
+    events = parse_every_way("Sure." + text, FORMATS[name], tools=TOOLS)
+    assert calls_of(events) == []
+    assert "storm" in text_of(events, Content)
+    assert "Paris" in text_of(events, Content)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_output_without_tools_has_no_calls(name):
+    events = parse_every_way(ALL[name], FORMATS[name], tools=())
+    assert calls_of(events) == []
+    assert "Paris" in text_of(events, Content)
+
+
+# --- what is special about one family ---
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "events"),
+    [
+        pytest.param("llama-3", '{"name": "now", "parameters": {}}', [("now", {})], id="llama: the answer is the call"),
+        pytest.param(
+            "llama-3", '{"type": "function", "function": "now", "parameters": {}}', [], id="llama: no name, no call"
+        ),
+        pytest.param("llama-3", '{"answer": 42}', [], id="llama: an answer in JSON"),
+        pytest.param("llama-3", 'It is {"name": "now", "parameters": {}}', [], id="llama: JSON within text"),
+        pytest.param(
+            "mistral",
+            '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "abc"}]',
+            [("now", {})],
+            id="mistral: a list",
+        ),
+        pytest.param("mistral", '[TOOL_CALLS]now{"a": 1}', [("now", {"a": 1})], id="mistral: no marker"),
+        pytest.param(
+            "deepseek",
+            f"<{BAR}tool▁calls▁begin{BAR}><{BAR}tool▁call▁begin{BAR}>function<{BAR}tool▁sep{BAR}>now\n```json\n"
+            f'{{"a": 1}}\n```<{BAR}tool▁call▁end{BAR}><{BAR}tool▁calls▁end{BAR}>',
+            [("now", {"a": 1})],
+            id="deepseek: R1",
+        ),
+        pytest.param(
+            "qwen-coder",
+            "<function=weather>\n<parameter=city>\na\n\nb\n</parameter>\n</function>\n</tool_call>",
+            [("weather", {"city": "a\n\nb"})],
+            id="coder: opening tag left out (K37)",
+        ),
+        pytest.param(
+            "hermes",
+            "<tool_call>\n<function=weather>\n<parameter=city>\nx\n</parameter>\n</function>\n</tool_call>",
+            [("weather", {"city": "x"})],
+            id="hermes: in the tags of another family",
+        ),
+        pytest.param(
+            "qwen-coder",
+            '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+            [("now", {})],
+            id="coder: in the JSON of another family",
+        ),
+        pytest.param("harmony", "<|channel|>final<|message|>Hi", [], id="harmony: no call"),
+        pytest.param("functionary-3.1", "<function=now></function>", [("now", {})], id="functionary: no arguments"),
+        pytest.param(
+            "kimi-k2",
+            "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|><|tool_call_end|>",
+            [("now", {})],
+            id="kimi: no arguments",
+        ),
+        pytest.param("apertus", "<|tools_prefix|>[now]", [], id="apertus: no object"),
+        pytest.param(
+            "hermes",
+            "<tool_call>" + '{"function": ' * 3 + '{"name": "now"}' + "}" * 3,
+            [],
+            id="hermes: wrapped twice",
+        ),
+    ],
+)
+def test_variant(name, text, events):
+    found = parse_every_way(text, FORMATS[name], tools=TOOLS)
+    assert calls_of(found) == events
+    if not events:
+        assert text_of(found, Content) == text.replace("<|channel|>final<|message|>", "")
+
+
+def test_arguments_that_are_no_json_are_passed_on_raw():
+    """K19: after the name they can be nothing else."""
+    text = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>a = 1<|tool_call_end|>Hi"
+    events = parse_every_way(text, FORMATS["kimi-k2"], tools=TOOLS)
+    assert events == [ToolHead(0, "functions.now:0", "now"), ToolArguments(0, "a = 1"), Content("Hi")]
+
+
+def test_thinking_may_end_at_a_call():
+    text = "<think>hm\n<tool_call>\n<function=now>\n</function>\n</tool_call>"
+    events = parse_every_way(text, FORMATS["qwen-coder"], tools=TOOLS)
+    assert text_of(events, Reasoning) == "hm"
+    assert calls_of(events) == [("now", {})]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "events"),
+    [
+        pytest.param("<|start|>assistant", "Hi", [Content("Hi")], id="no header"),
+        pytest.param("<|start|>assistant<|channel|>final<|message|>", "Hi", [Content("Hi")], id="header in the prompt"),
+        pytest.param("<|start|>assistant<|channel|>analysis<|message|>It", "hm", [Reasoning("hm")], id="open thinking"),
+        pytest.param(
+            "<|start|>assistant",
+            "<|channel|>commentary to=browser.search<|message|>{}<|end|>",
+            [Content("<|channel|>commentary to=browser.search<|message|>{}<|end|>")],
+            id="foreign recipient",
+        ),
+    ],
+)
+def test_harmony_headers(prompt, text, events):
+    assert parse_every_way(text, FORMATS["harmony"], tools=TOOLS, prompt_tail=prompt) == events
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        pytest.param(" to=the store", [Content(" to=the store")], id="text like a header"),
+        pytest.param("Hi<|start|>x", [Content("Hi<|start|>x")], id="marker that starts nothing"),
+        pytest.param("Hi<|channel|>analysis<|message|>hm", [Content("Hi"), Reasoning("hm")], id="text before a header"),
+        pytest.param(
+            " to=functions.now<|channel|>commentary<|message|><|call|>",
+            [ToolHead(0, "id0", "now"), ToolArguments(0, "{}")],
+            id="call without arguments",
+        ),
+    ],
+)
+def test_harmony_loose_ends(text, events):
+    assert parse_every_way(text, FORMATS["harmony"], tools=TOOLS) == events
+
+
+def test_harmony_thinking_may_stay_in_the_content():
+    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
+    events = parse_every_way(text, FORMATS["harmony"], reasoning=False)
+    assert events == [Content("<|channel|>analysis<|message|>hm<|end|>Hi")]
+
+
+# --- values ---
+
+UNION = {"properties": {"a": {"type": ["string", "null"]}, "b": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
+REFERENCE = {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"enum": [1, "one"]}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "types"),
+    [
+        pytest.param(SCHEMA, "city", {"string"}, id="type"),
+        pytest.param(UNION, "a", {"string", "null"}, id="list of types"),
+        pytest.param(UNION, "b", {"integer", "string"}, id="anyOf"),
+        pytest.param(REFERENCE, "a", {"integer", "string"}, id="reference to an enum"),
+        pytest.param({"properties": {"a": {"const": None}}}, "a", {"null"}, id="const"),
+    ],
+)
+def test_types_of_a_parameter(schema, key, types):
+    assert parameter_types(schema, key) == types
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"properties": {"a": {}}},
+        {"properties": {"a": {"$ref": "#"}}},
+        {"properties": {"a": True}},
+        {"properties": 1},
+    ],
+)
+def test_types_that_a_schema_does_not_tell_are_all(schema):
+    assert len(parameter_types(schema, "a")) == 7
+
+
+@pytest.mark.parametrize(
+    ("raw", "types", "expected"),
+    [
+        pytest.param("3", {"integer"}, "3", id="integer"),
+        pytest.param(" 3\n", {"number"}, "3", id="integer for number, white space"),
+        pytest.param("3.0", {"integer"}, "3.0", id="whole float for integer"),
+        pytest.param("3.5", {"integer"}, '"3.5"', id="no integer stays text"),
+        pytest.param("true", {"boolean"}, "true", id="boolean"),
+        pytest.param("True", {"boolean"}, "true", id="Python's boolean"),
+        pytest.param("None", {"null", "string"}, "null", id="Python's null"),
+        pytest.param("null", {"string"}, '"null"', id="word for a string"),
+        pytest.param("3", {"string"}, '"3"', id="digits for a string"),
+        pytest.param('{"a": 1}', {"object"}, '{"a": 1}', id="object as it is"),
+        pytest.param("{'a': (1, True)}", {"object"}, '{"a": [1, true]}', id="Python's object"),
+        pytest.param("[1, 2", {"array"}, '"[1, 2"', id="broken"),
+        pytest.param("[b'x']", {"array"}, "\"[b'x']\"", id="Python that JSON has not"),
+        pytest.param("NaN", {"number"}, '"NaN"', id="number that JSON has not"),
+        pytest.param("[" * 5000, {"array"}, '"' + "[" * 5000 + '"', id="nested too deeply"),
+        pytest.param('say "é"', {"string", "integer"}, '"say \\"é\\""', id="text"),
+        pytest.param('"x"', {"integer", "string"}, '"\\"x\\""', id="quotes of its own are text"),
+    ],
+)
+def test_value_as_json(raw, types, expected):
+    assert value_json(raw, frozenset(types)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        pytest.param("[f(a=1)]", [("f", '{"a": 1}')], id="list"),
+        pytest.param("f(a=-1.5, b=null)", [("f", '{"a": -1.5, "b": null}')], id="single"),
+        pytest.param("[f(a={'x': [true]})]", [("f", '{"a": {"x": [true]}}')], id="words within"),
+        pytest.param("[f(1)]", [], id="without a name"),
+        pytest.param("[f(a=b'x')]", [], id="no JSON value"),
+        pytest.param("[f(a=1e999)]", [], id="no JSON number"),
+        pytest.param("[f(**x)]", [], id="stars"),
+        pytest.param("[f(a=g())]", [], id="call within"),
+        pytest.param("f(", [], id="cut"),
+        pytest.param("1 + 1", [], id="no call"),
+    ],
+)
+def test_python_calls(text, calls):
+    assert parsed_calls(text) == calls
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param('{a:<|"|>x:"y", {<|"|>,b:[1,None]}', '{"a":"x:\\"y\\", {","b":[1,null]}', id="own quotes"),
+        pytest.param('{"a": "b:c"}', '{"a": "b:c"}', id="JSON already"),
+    ],
+)
+def test_gemma_notation(text, expected):
+    assert as_json(text) == expected
+
+
+def test_nested_elements():
+    body = "P<a>P<b>xP</b>P<c>2P</c>P</a>P<d>P<item>1P</item>P</d>".replace("P<", "]<]minimax[>[<")
+    assert json.loads(arguments_json(body, {})) == {"a": {"b": "x", "c": 2}, "d": [1]}
+
+
+# --- detection ---
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        pytest.param("", "hermes", id="nothing known"),
+        pytest.param("<tool_call> </tool_call>", "hermes", id="hermes"),
+        pytest.param("<tool_call> <function= <parameter=", "qwen-coder", id="coder"),
+        pytest.param("<tool_call> <arg_key>", "glm", id="glm"),
+        pytest.param("<function= </function>", "functionary-3.1", id="functionary"),
+        pytest.param("[TOOL_CALLS]", "mistral", id="mistral"),
+        pytest.param("<|start|> <|channel|> <|message|>", "harmony", id="harmony"),
+        pytest.param("<|python_tag|>", "llama-3", id="llama"),
+    ],
+)
+def test_detection(template, name):
+    assert detect(template).name == name
+
+
+def test_detected_format_thinks_as_the_template_does():
+    assert detect("[TOOL_CALLS] [THINK] [/THINK]").think.start == "[THINK]"
+    assert detect("<|inner_prefix|> <|tools_prefix|>").think.start == "<|inner_prefix|>"
+
+
+def test_preserved_markers_are_complete():
+    preserved = FORMATS["kimi-k2"].preserved
+    assert {"<think>", "</think>", "<|tool_call_begin|>", "<|tool_calls_section_end|>"} <= set(preserved)
+    assert "<|channel|>" in FORMATS["harmony"].preserved

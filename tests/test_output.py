@@ -1,0 +1,389 @@
+"""Generated text to events: thinking, content and calls, cut anywhere, and nothing lost."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
+from localchat.chat.formats import FORMATS
+from localchat.chat.json_scan import JsonScanner, State
+from localchat.chat.output import OutputParser, merged
+from localchat.chat.reasoning import THINK, reasoning_tags
+from localchat.chat.scan import Markers
+
+HERMES = FORMATS["hermes"]
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
+    {"type": "function", "function": {"name": "get_weather"}},
+]
+
+
+def parser(form=HERMES, **options):
+    ids = (f"id{i}" for i in range(99))
+    return OutputParser(form, **{"tools": TOOLS, "new_id": lambda: next(ids), **options})
+
+
+def parse(pieces, form=HERMES, **options):
+    made = parser(form, **options)
+    events = [event for piece in pieces for event in made.feed(piece)]
+    return merged([*events, *made.finish()])
+
+
+def parse_every_way(text, form=HERMES, **options):
+    """The events of a text, which must not depend on how it is cut."""
+    whole = parse([text], form, **options)
+    assert parse(text, form, **options) == whole, "character by character"
+    for at in range(len(text)):
+        assert parse([text[:at], text[at:]], form, **options) == whole, f"cut at {at}"
+    for seed in range(20):
+        dice = random.Random(seed)
+        cuts = sorted(dice.choices(range(len(text) + 1), k=dice.randint(2, 8)))
+        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
+        assert parse(pieces, form, **options) == whole, f"cuts {cuts}"
+    return whole
+
+
+def call(name, arguments, index=0, call_id=None):
+    return [ToolHead(index, call_id or f"id{index}", name), ToolArguments(index, arguments)]
+
+
+def tool_call(text):
+    return f"<tool_call>\n{text}\n</tool_call>"
+
+
+# --- content and thinking ---
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        pytest.param("", [], id="nothing"),
+        pytest.param(" Hi <there> \n", [Content(" Hi <there> \n")], id="content keeps its white space"),
+        pytest.param("<think>\nhm \n</think>\n\nHi", [Reasoning("hm"), Content("Hi")], id="thinking, seams dropped"),
+        pytest.param(" \n<think>hm</think>Hi", [Reasoning("hm"), Content("Hi")], id="white space before thinking"),
+        pytest.param("<think>\n\n</think>\n\nHi", [Content("Hi")], id="empty thinking is no event"),
+        pytest.param("<think>a\n\nb", [Reasoning("a\n\nb")], id="thinking that is cut"),
+        pytest.param("<think>a </thi", [Reasoning("a </thi")], id="end tag that is cut"),
+        pytest.param("<think>", [], id="opened and cut"),
+        pytest.param("<thin", [Content("<thin")], id="start tag that is cut"),
+        pytest.param("<thing>", [Content("<thing>")], id="another tag"),
+        pytest.param("Hi <think>no</think>", [Content("Hi <think>no</think>")], id="tags within content"),
+        pytest.param("<think>a</think>b</think>", [Reasoning("a"), Content("b</think>")], id="second end tag"),
+        pytest.param("<think>a</think> \n ", [Reasoning("a")], id="only white space after thinking"),
+        pytest.param("<think>" + tool_call("{}") + "</think>", [Reasoning(tool_call("{}"))], id="no calls in thinking"),
+    ],
+)
+def test_thinking_and_content(text, events):
+    assert parse_every_way(text) == events
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        pytest.param("\nhm\n</think>\n\nHi", [Reasoning("hm"), Content("Hi")], id="closed"),
+        pytest.param("hm", [Reasoning("hm")], id="cut"),
+        pytest.param("</think>Hi", [Content("Hi")], id="closed at once"),
+    ],
+)
+@pytest.mark.parametrize("prompt", ["x<think>", "x<think>\n"])
+def test_thinking_that_the_prompt_opened(text, events, prompt):
+    assert parse_every_way(text, prompt_tail=prompt) == events
+
+
+@pytest.mark.parametrize("prompt", ["<think>\n\n</think>\n\n", "<think>x", ""])
+def test_prompt_that_opened_nothing(prompt):
+    assert parse_every_way("Hi</think>", prompt_tail=prompt) == [Content("Hi</think>")]
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [
+        pytest.param("\n<think>\nhm\n</think>\n\nHi ", "", id="own"),
+        pytest.param("\nhm\n</think>\n\nHi ", "<think>", id="opened by the prompt"),
+        pytest.param("<think>\nhm \n", "", id="cut"),
+        pytest.param("Hi <think>", "", id="none"),
+    ],
+)
+def test_thinking_left_in_the_content_is_left_as_it_is(text, prompt):
+    assert parse_every_way(text, prompt_tail=prompt, reasoning=False) == [Content(text)]
+
+
+@pytest.mark.parametrize(
+    ("template", "start"),
+    [
+        pytest.param("<think> </think>", "<think>", id="usual"),
+        pytest.param("<seed:think> </seed:think>", "<seed:think>", id="seed"),
+        pytest.param("[THINK] [/THINK]", "[THINK]", id="mistral"),
+    ],
+)
+def test_thinking_tags_come_from_the_template(template, start):
+    assert reasoning_tags(template).start == start
+
+
+# --- calls ---
+
+WEATHER = '{"city": "Paris"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        pytest.param(tool_call('{"name": "f", "arguments": {"a": 1}}'), call("f", '{"a": 1}'), id="one"),
+        pytest.param('<tool_call>{"name":"f","arguments":{}}</tool_call>', call("f", "{}"), id="without white space"),
+        pytest.param(
+            tool_call('{\n  "name" : "f",\n  "arguments" : {\n    "a": [1,\n 2]\n  }\n}'),
+            call("f", '{\n    "a": [1,\n 2]\n  }'),
+            id="pretty-printed",
+        ),
+        pytest.param(tool_call('{"arguments": {"a": 1}, "name": "f"}'), call("f", '{"a": 1}'), id="arguments first"),
+        pytest.param(
+            tool_call(r'{"name": "f", "arguments": {"a": "x } \" ] \\", "b": "</tool_call>"}}'),
+            call("f", r'{"a": "x } \" ] \\", "b": "</tool_call>"}'),
+            id="brackets and markers in strings",
+        ),
+        pytest.param(tool_call('{"name": "f", "parameters": {"a": 1}}'), call("f", '{"a": 1}'), id="parameters"),
+        pytest.param(tool_call('{"name": "f"}'), call("f", "{}"), id="no arguments"),
+        pytest.param(tool_call('{"name": "f", "arguments": null}'), call("f", "null"), id="null arguments stay raw"),
+        pytest.param(tool_call('{"name": "f", "arguments": "{\\"a\\": 1}"}'), call("f", '{"a": 1}'), id="as a string"),
+        pytest.param(
+            tool_call('{"type": "function", "function": {"name": "f", "arguments": {}}}'), call("f", "{}"), id="wrapped"
+        ),
+        pytest.param(
+            tool_call('{"id": "abc", "name": "f", "arguments": {}}'), call("f", "{}", call_id="abc"), id="own id"
+        ),
+        pytest.param(
+            tool_call('{"name": "f", "x": [1, {"y": 2}], "arguments": {}}'), call("f", "{}"), id="further members"
+        ),
+        pytest.param(
+            "Sure.\n\n" + tool_call('{"name": "f", "arguments": {}}') + "\n",
+            [Content("Sure."), *call("f", "{}")],
+            id="after text, seams dropped",
+        ),
+        pytest.param(
+            "<think>hm</think>\n" + tool_call('{"name": "f", "arguments": {}}') + "\nDone. ",
+            [Reasoning("hm"), *call("f", "{}"), Content("Done. ")],
+            id="between thinking and text",
+        ),
+        pytest.param(
+            tool_call('{"name": "f", "arguments": {}}') + "\n" + tool_call('{"name": "get_weather", "arguments": 1}'),
+            [*call("f", "{}"), *call("get_weather", "1", 1)],
+            id="two",
+        ),
+        pytest.param(
+            '<tool_call>{"name": "f", "arguments": {}}<tool_call>{"name": "f", "arguments": {}}',
+            [*call("f", "{}"), *call("f", "{}", 1)],
+            id="closing tags left out",
+        ),
+        pytest.param('<tool_call>{"name": "f", "arguments": {}}</tool', call("f", "{}"), id="closing tag cut"),
+    ],
+)
+def test_calls(text, events):
+    assert parse_every_way(text) == events
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call",
+        "Hi \n <tool_call>",
+        "<tool_call> \n",
+        "<tool_call>\nno JSON here </tool_call>\n",
+        tool_call('{"name": "g", "arguments": {"a": 1}}') + " and on\n",
+        tool_call('{"arguments": {"a": 1}, "name": "g"}'),
+        tool_call('{"arguments": {"a": 1}}'),
+        tool_call('{"name": 5, "arguments": {}}'),
+        tool_call('{"name": "f'),
+        tool_call('{"arguments": {"a": "f'),
+        tool_call('["name", "f"]'),
+        tool_call("{name: f}"),
+        tool_call("{}"),
+        "<tool_calls>",
+        "a < b <<tool_call <tool_ call>",
+    ],
+)
+def test_what_is_no_call_is_content(text):
+    assert parse_every_way(text) == [Content(text)]
+
+
+def test_call_after_something_that_was_none():
+    text = "<tool_call>no\n" + tool_call('{"name": "f", "arguments": {}}')
+    assert parse_every_way(text) == [Content("<tool_call>no"), *call("f", "{}")]
+
+
+def test_name_nested_too_deeply_is_content():
+    text = tool_call('{"name": ' + "[" * 5000 + "]" * 5000)
+    assert parse([text]) == [Content(text)]
+
+
+def test_tool_without_a_name_cannot_be_called():
+    text = tool_call('{"name": "", "arguments": {}}')
+    assert parse([text], tools=[{"function": {"name": ""}}, {"function": {}}]) == [Content(text)]
+
+
+def test_call_without_tools_is_content():
+    text = tool_call('{"name": "f", "arguments": {}}')
+    assert parse_every_way(text, tools=()) == [Content(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        pytest.param(
+            tool_call('{"name": "f", "arguments": {"a": 1]}') + "x",
+            [*call("f", '{"a": 1]}'), Content("x")],
+            id="wrong bracket",
+        ),
+        pytest.param(
+            tool_call('{"name": "f", "arguments": {"a": 1') + "x",
+            [*call("f", '{"a": 1\n'), Content("x")],
+            id="never closed, but for the tag",
+        ),
+        pytest.param('<tool_call>{"name": "f", "arguments": "{\\"a', call("f", '"{\\"a'), id="cut in a string of JSON"),
+    ],
+)
+def test_broken_arguments_are_passed_on_raw(text, events):
+    """K19: the head is out, so the raw text follows it."""
+    assert parse_every_way(text) == events
+
+
+@pytest.mark.parametrize(
+    ("text", "has", "inside"),
+    [
+        pytest.param("Hi", False, False, id="no call"),
+        pytest.param('<tool_call>{"na', False, False, id="name unknown yet"),
+        pytest.param('<tool_call>{"name": "f"', True, True, id="head out"),
+        pytest.param('<tool_call>{"name": "f", "arguments": {"a": "x', True, True, id="in the arguments"),
+        pytest.param('<tool_call>{"name": "f", "arguments": {}', True, True, id="object not closed"),
+        pytest.param('<tool_call>{"name": "f", "arguments": {}}', True, False, id="complete, tag missing"),
+        pytest.param(tool_call('{"name": "f", "arguments": {}}') + "Hi", True, False, id="text after it"),
+    ],
+)
+def test_whether_a_call_was_cut(text, has, inside):
+    made = parser()
+    made.feed(text)
+    assert (made.has_tool_calls, made.inside_tool_call) == (has, inside)
+    made.finish()
+    assert (made.has_tool_calls, made.inside_tool_call) == (has, inside)
+
+
+def test_arguments_stream_as_they_come():
+    made = parser()
+    assert made.feed('<tool_call>{"name": "f",') == [ToolHead(0, "id0", "f")]
+    assert made.feed(' "arguments": {"a": "x') == [ToolArguments(0, '{"a": "x')]
+    assert made.feed("y") == [ToolArguments(0, "y")]
+    assert made.feed('"}') == [ToolArguments(0, '"}')]
+    assert made.feed("}\n") == []
+
+
+def test_only_a_possible_marker_waits():
+    made = parser()
+    assert made.feed("Hi <to") == [Content("Hi")]
+    assert made.feed("ol_box") == [Content(" <tool_box")]
+
+
+def test_new_ids_are_unique():
+    made = OutputParser(HERMES, tools=TOOLS)
+    heads = made.feed(2 * tool_call('{"name": "f", "arguments": {}}'))[::2]
+    ids = {head.id for head in heads}
+    assert len(ids) == 2
+    assert all(len(i) == 29 and i.startswith("call_") for i in ids)
+
+
+PIECES = st.sampled_from(
+    [
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        '{"name": "f", "arguments": ',
+        '{"a": "}"}',
+        "}",
+        "\n",
+        " ",
+        "x",
+        "<",
+        '"',
+    ]
+)
+
+
+@given(pieces=st.lists(PIECES, max_size=12))
+def test_any_mixture_is_the_same_however_it_is_cut(pieces):
+    text = "".join(pieces)
+    assert parse(text) == parse([text]) == parse(pieces)
+
+
+@given(text=st.text(alphabet='<>/{}"tol_ca: \nthink', max_size=40))
+def test_text_without_calls_is_lost_nowhere(text):
+    events = parse(text)
+    if not any(isinstance(event, ToolHead) for event in events) and "<think>" not in text:
+        assert "".join(event.text for event in events) == text
+
+
+def test_long_output_costs_linear_time():
+    """A million characters, a fifth of them in pieces of one, must not take a minute."""
+    text = "word " * 20_000 + tool_call('{"name": "f", "arguments": {"a": "' + "x" * 100_000 + '"}}')
+    assert parse(text) == parse([text])
+
+
+# --- the parts underneath ---
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "state"),
+    [
+        pytest.param('{"a": 1} x', 8, State.DONE, id="object"),
+        pytest.param("[1, [2]]]", 8, State.DONE, id="array"),
+        pytest.param('"a\\"b"c', 6, State.DONE, id="string"),
+        pytest.param("-1.5e3,", 6, State.DONE, id="number"),
+        pytest.param("true}", 4, State.DONE, id="word"),
+        pytest.param("12", 2, State.SCALAR, id="number that may go on"),
+        pytest.param('{"a": "}', 8, State.STRING, id="open string"),
+        pytest.param('"\\', 2, State.ESCAPE, id="open escape"),
+        pytest.param("[1", 2, State.NESTED, id="open array"),
+        pytest.param("[1}", 2, State.BROKEN, id="wrong bracket"),
+        pytest.param("[<", 1, State.BROKEN, id="no JSON within"),
+        pytest.param("}", 0, State.BROKEN, id="no value"),
+    ],
+)
+def test_json_scanner_finds_the_end(text, size, state):
+    scanner = JsonScanner()
+    assert (scanner.scan(text, 0), scanner.state) == (size, state)
+    slow = JsonScanner()
+    assert (sum(slow.scan(c, 0) for c in text), slow.state) == (size, state)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=JSON, indent=st.sampled_from([None, 2]), ascii_only=st.booleans())
+def test_json_scanner_reads_any_json(value, indent, ascii_only):
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    scanner = JsonScanner()
+    assert scanner.scan(text + ", x", 0) == len(text)
+    assert scanner.state is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("literals", "text", "end"),
+    [
+        pytest.param(("<tool>",), "ab<to", 2, id="beginning of a marker"),
+        pytest.param(("<tool>",), "ab<tx", 5, id="no marker"),
+        pytest.param(("<a>", "aab"), "xaa", 1, id="the longest of several"),
+        pytest.param((), "<", 1, id="no markers"),
+    ],
+)
+def test_markers_hold_back_only_their_beginnings(literals, text, end):
+    assert Markers(*literals).safe_end(text, 0) == end
+
+
+def test_think_is_open_only_at_the_end():
+    assert THINK.is_open("a<think>\n ")
+    assert not THINK.is_open("a<think>b")
