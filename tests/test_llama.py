@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +15,13 @@ from typing import Any
 import pytest
 
 from localchat.engine import (
+    Constraint,
     Delta,
     Engine,
     EngineError,
     Finish,
     GenerationRequest,
+    InvalidGrammar,
     LoadOptions,
     OutputToken,
     Sampling,
@@ -265,6 +269,80 @@ def test_8_choices_of_a_prompt_compute_it_once(engine: Engine):
     assert engine.stats().n_tokens_computed - n_before == len(prompt) + 7
 
 
+def test_tokens_can_be_read_after_the_engine_was_closed():
+    engine = load(DEMO, LoadOptions())
+    generation = engine.submit(GenerationRequest(chat(engine, "Hello!"), sampling=GREEDY))
+    next(generation)
+    engine.close()
+    with contextlib.suppress(EngineError):
+        assert list(generation)
+    assert engine.backend.piece(300)
+    assert engine.tokenize("still there")
+
+
+# Grammars.
+
+
+def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:
+    constraint = Constraint(grammar, options.pop("triggers", ()))
+    request = GenerationRequest(chat(engine, text), constraint=constraint, **{"max_tokens": 100, **options})
+    said, _, finish = read(engine, request)
+    return said, finish
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        Sampling(temperature=2.0),
+        Sampling(temperature=2.0, top_k=0, top_p=1.0),
+        Sampling(temperature=1.0, repeat_penalty=1.5),
+        Sampling(temperature=1.0, logit_bias=((5, 3.0),)),
+    ],
+    ids=["greedy", "hot", "whole vocabulary", "penalty", "bias"],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_grammar_holds_at_any_temperature(engine: Engine, sampling: Sampling, seed: int):
+    grammar = 'root ::= "{\\"n\\": " [0-9]{1,3} ", \\"ok\\": " ("true" | "false") "}"'
+    text, finish = constrained(engine, grammar, sampling=replace(sampling, seed=seed))
+    assert re.fullmatch(r'\{"n": [0-9]{1,3}, "ok": (true|false)\}', text)
+    assert finish.reason == "stop"
+
+
+def test_grammar_binds_from_its_trigger_on(engine: Engine):
+    """The trigger begins within a token and ends with one."""
+    request = GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY)
+    plain, tokens, _ = read(engine, request)
+    before, word = b"".join(token.piece for token in tokens[:3]).decode(), tokens[3].piece.decode()
+    trigger = (before + word)[-len(word) - 1 :]
+    constraint = Constraint(f'root ::= "{trigger}" "!" [x]{{3}}', (trigger,))
+    text, _, finish = read(engine, replace(request, constraint=constraint))
+    assert text == plain[: plain.index(trigger)] + trigger + "!xxx"
+    assert finish.reason == "stop"
+
+
+def test_grammar_whose_trigger_never_comes_changes_nothing(engine: Engine):
+    plain = read(engine, GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY))[0]
+    text, _ = constrained(engine, 'root ::= "x"', "What is your name?", triggers=("\x01never",), sampling=GREEDY)
+    assert text == plain
+
+
+@pytest.mark.parametrize("grammar", ["", " \n", 'root ::= undefined "x"', "no grammar at all", 'other ::= "x"'])
+def test_grammar_that_cannot_be_read_is_refused_at_once(engine: Engine, grammar: str):
+    with pytest.raises(InvalidGrammar):
+        constrained(engine, grammar)
+
+
+def test_constrained_and_free_requests_share_a_batch(engine: Engine):
+    free = GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY)
+    alone = read(engine, free)[0]
+    bound = replace(free, constraint=Constraint("root ::= [ab]{20}"))
+    generations = [engine.submit(request) for request in (free, bound, free, bound)]
+    texts = ["".join(item.text for item in g if isinstance(item, Delta)) for g in generations]
+    assert texts[0] == texts[2] == alone
+    assert all(re.fullmatch("[ab]{20}", text) for text in texts[1::2])
+
+
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [
@@ -327,7 +405,7 @@ def misuse_outputs(backend: Any) -> None:
         lambda backend: backend.piece(backend.facts.n_vocab),
         lambda backend: backend.piece(-1),
         lambda backend: backend.clear(999),
-        lambda backend: backend.sample(None, 10_000),
+        lambda backend: backend.sample(backend.new_sampler(GenerationRequest((1,))), 10_000),
         misuse_batch,
         misuse_slot,
         misuse_outputs,

@@ -13,11 +13,13 @@ from .engine import Engine, EngineStats
 from .generation import Generation
 from .values import (
     Cancelled,
+    Constraint,
     Delta,
     EngineError,
     EngineStopped,
     Finish,
     GenerationRequest,
+    InvalidGrammar,
     InvalidToken,
     LoadOptions,
     ModelFacts,
@@ -30,6 +32,7 @@ from .values import (
 
 __all__ = [
     "Cancelled",
+    "Constraint",
     "Delta",
     "Engine",
     "EngineError",
@@ -38,6 +41,7 @@ __all__ = [
     "Finish",
     "Generation",
     "GenerationRequest",
+    "InvalidGrammar",
     "InvalidToken",
     "LoadOptions",
     "ModelFacts",

@@ -25,14 +25,18 @@ class Backend(Protocol):
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         """Text to token ids; any thread."""
 
-    def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for, empty for control tokens; any thread."""
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes that a token stands for; those of a control token only if they are asked for; any thread."""
 
     def is_end(self, token: int) -> bool:
         """Whether the model ends its answer with this token; any thread."""
 
     def new_sampler(self, request: GenerationRequest) -> Any:
-        """The state that draws one request's tokens; may be None."""
+        """The state that draws one request's tokens; any thread.
+
+        Raises:
+            InvalidGrammar: the request's grammar cannot be read.
+        """
 
     def allow_ends(self, sampler: Any) -> None:
         """The first `min_tokens` have been drawn: from now on the model may end. Called once at most."""

@@ -56,7 +56,7 @@ class _Job:
 
     generation: Generation
     sequence: Sequence
-    sampler: Any = None
+    sampler: Any
     has_ended: bool = False
 
 
@@ -127,12 +127,22 @@ class Engine:
         Raises:
             PromptTooLong: the prompt leaves no room for one token of answer.
             InvalidToken: a token id that the vocabulary does not have, or an empty prompt.
+            InvalidGrammar: the constraint's grammar cannot be read.
             QueueFull: too many requests wait.
             EngineStopped: the engine is closed or has failed.
         """
         self._check(request)
         n_prompt, n_ctx = len(request.prompt), self.facts.n_ctx
         max_tokens = n_ctx if request.max_tokens is None else min(n_ctx, n_prompt + request.max_tokens)
+        # Here, since to read a large grammar would hold up everybody on the engine thread.
+        sampler = self.backend.new_sampler(request)
+        try:
+            return self._enqueue(request, max_tokens, sampler)
+        except EngineError:
+            self.backend.free_sampler(sampler)
+            raise
+
+    def _enqueue(self, request: GenerationRequest, max_tokens: int, sampler: Any) -> Generation:
         with self._lock:
             if self._is_closed or self.failure is not None:
                 raise EngineStopped(f"the engine has stopped: {self.failure or 'it was closed'}")
@@ -142,7 +152,7 @@ class Engine:
             self._next_id += 1
             cancelled = Cancelled("the generation was cancelled")
             generation = Generation(request, self.backend, lambda: self.post(lambda: self._end(job, cancelled)))
-            job = _Job(generation, Sequence(self._next_id, list(request.prompt), max_tokens))
+            job = _Job(generation, Sequence(self._next_id, list(request.prompt), max_tokens), sampler)
             # Inside the lock: nothing can be queued behind the close that would then never be seen.
             self.post(lambda: self._add(job))
         return generation
@@ -214,7 +224,6 @@ class Engine:
 
     def _add(self, job: _Job) -> None:
         try:
-            job.sampler = self.backend.new_sampler(job.generation.request)
             self._scheduler.add(job.sequence)
             self._live[job.sequence.id] = job
         except Exception as error:
@@ -228,9 +237,7 @@ class Engine:
         job.has_ended = True
         if self._live.pop(job.sequence.id, None) is not None:
             self._scheduler.remove(job.sequence, keep=keep)
-        if job.sampler is not None:
-            self.backend.free_sampler(job.sampler)
-            job.sampler = None
+        self.backend.free_sampler(job.sampler)
         with self._lock:
             self._n_open -= 1
         job.generation.deliver(end)

@@ -129,11 +129,14 @@ class Generation:
         return Delta("".join(texts), tuple(tokens))
 
     def _output_token(self, drawn: Drawn) -> OutputToken:
-        piece = self._backend.piece
         if isinstance(drawn, int):
-            return OutputToken(drawn, piece(drawn))
+            return OutputToken(drawn, self._piece(drawn))
         token, logprob, top = drawn
-        return OutputToken(token, piece(token), logprob, tuple(TokenLogprob(id, piece(id), p) for id, p in top))
+        likeliest = tuple(TokenLogprob(id, self._piece(id), p) for id, p in top)
+        return OutputToken(token, self._piece(token), logprob, likeliest)
+
+    def _piece(self, token: int) -> bytes:
+        return self._backend.piece(token, token in self.request.visible_tokens)
 
     def _finish(self, reason: str, stop: Union[str, int, None]) -> Finish:
         return Finish(

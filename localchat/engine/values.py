@@ -53,6 +53,19 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """A GBNF grammar that the text must follow, from the first of some triggers on, or from its start.
+
+    A trigger is a text that the model says of its own accord; it is the beginning of what the grammar
+    describes. Until then the text is free, and may end.
+    """
+
+    grammar: str
+    triggers: tuple[str, ...] = ()
+    root: str = "root"
+
+
+@dataclass(frozen=True)
 class GenerationRequest:
     """One prompt and what to do with it.
 
@@ -60,6 +73,7 @@ class GenerationRequest:
     The first `min_tokens` tokens are neither the model's end nor of `stop_token_ids`; with `ignore_end`
     none is the model's end. `stop` texts end the answer and are never part of it (K11). `top_logprobs`
     None means no log probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
+    `visible_tokens` are control tokens that are text all the same, such as the markers of tool calls.
     """
 
     prompt: tuple[int, ...]
@@ -69,7 +83,9 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_end: bool = False
+    constraint: Optional[Constraint] = None
     top_logprobs: Optional[int] = None
+    visible_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -171,6 +187,10 @@ class EngineError(Exception):
 
 class InvalidToken(EngineError):
     """A token id that the model's vocabulary does not have."""
+
+
+class InvalidGrammar(EngineError):
+    """A grammar that llama.cpp cannot read."""
 
 
 class PromptTooLong(EngineError):

@@ -1,0 +1,154 @@
+"""A model in memory with its context, as the engine's `Backend`.
+
+Several calls of the library abort the whole process when they are given what they do not expect; each
+of them is behind a check here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from ..backend import DecodeFailed, NoRoom
+from ..scheduler import Batch, Room
+from ..values import GenerationRequest, ModelFacts
+from .library import L, Model, problems
+from .sampler import Sampler
+from .vocabulary import Vocabulary
+
+
+class LlamaBackend:
+    """A model in memory with its context. Whatever touches the context runs on the engine thread."""
+
+    def __init__(self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, room: Room):
+        self.facts = facts
+        self.room = room
+        self._model = model
+        self._context = context
+        self._memory = L.llama_get_memory(context)
+        self._vocabulary = vocabulary
+        self._rows = _BatchRows(room.n_batch)
+        self._output_rows: frozenset[int] = frozenset()
+
+    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+        return self._vocabulary.tokenize(text, add_bos, parse_special)
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        return self._vocabulary.piece(token, special)
+
+    def is_end(self, token: int) -> bool:
+        return self._vocabulary.is_end(token)
+
+    def new_sampler(self, request: GenerationRequest) -> Sampler:
+        return Sampler(request, self._vocabulary, self.facts.n_ctx)
+
+    def allow_ends(self, sampler: Sampler) -> None:
+        sampler.allow_ends()
+
+    def free_sampler(self, sampler: Sampler) -> None:
+        sampler.close()
+
+    def clear(self, slot: int) -> None:
+        self._check_slot(slot)
+        L.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+    def share(self, source: int, target: int, n_tokens: int) -> None:
+        self._check_slot(source)
+        self._check_slot(target)
+        L.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+
+    def decode(self, batch: Batch) -> None:
+        """Computes a batch; when that fails, the cells that it may have taken are given back."""
+        self._check(batch)
+        self._output_rows = frozenset(part.output_row for part in batch.outputs())
+        code = L.llama_decode(self._context, self._rows.fill(batch))
+        if code == 0:
+            return
+        for part in batch.parts:
+            L.llama_memory_seq_rm(self._memory, part.slot, part.sequence.n_computed, -1)
+        if code == 1:
+            raise NoRoom
+        raise DecodeFailed(f"llama_decode returned {code}: {problems()}")
+
+    def sample(self, sampler: Sampler, row: int) -> int:
+        return sampler.draw(self._context, row, self._logits(row))
+
+    def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        logits = self._logits(row).astype(np.float64)
+        highest = logits.max()
+        log_total = highest + np.log(np.exp(logits - highest).sum())
+        n_top = min(n_top, len(logits))
+        likeliest = np.argpartition(logits, -n_top)[-n_top:] if n_top else np.empty(0, np.intp)
+        likeliest = likeliest[np.argsort(-logits[likeliest], kind="stable")]
+        top = [(int(id), float(logits[id] - log_total)) for id in likeliest]
+        return float(logits[token] - log_total), top
+
+    def _logits(self, row: int) -> Any:
+        """A view of a row's logits, valid until the next decode."""
+        self._check_output(row)
+        pointer = L.llama_get_logits_ith(self._context, row)
+        return np.ctypeslib.as_array(pointer, (self._vocabulary.n_tokens,))
+
+    def n_cells_used(self) -> int:
+        """Positions that the slots hold, by what the memory itself says; shared cells count for each slot."""
+        return sum(L.llama_memory_seq_pos_max(self._memory, slot) + 1 for slot in range(self.room.n_slots))
+
+    def close(self) -> None:
+        L.llama_free(self._context)
+
+    # The checks below stand for calls that would abort the process: assertions of ours, not of input.
+
+    def _check(self, batch: Batch) -> None:
+        if not 0 < batch.n_tokens <= self.room.n_batch:
+            raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.room.n_batch} are allowed")
+        if len(batch.parts) > self.room.n_running:
+            raise ValueError(f"a batch of {len(batch.parts)} sequences; {self.room.n_running} are allowed")
+        for part in batch.parts:
+            self._check_slot(part.slot)
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.room.n_slots:
+            raise ValueError(f"slots go from 0 to {self.room.n_slots - 1}, not {slot}")
+
+    def _check_output(self, row: int) -> None:
+        if row not in self._output_rows:
+            raise ValueError(f"row {row} of the last batch has no logits; {sorted(self._output_rows)} have")
+
+
+class _BatchRows:
+    """The arrays of a `llama_batch`, made once; a turn writes only what it uses."""
+
+    def __init__(self, n_rows: int):
+        self._tokens = (L.llama_token * n_rows)()
+        self._positions = (L.llama_pos * n_rows)()
+        self._slots = (L.llama_seq_id * n_rows)()
+        self._outputs = (ctypes.c_int8 * n_rows)()
+        self._counts = (ctypes.c_int32 * n_rows)(*[1] * n_rows)
+        pointer = ctypes.POINTER(L.llama_seq_id)
+        size = ctypes.sizeof(L.llama_seq_id)
+        start = ctypes.addressof(self._slots)
+        # Row i's list of slots is the one number at slots[i].
+        self._slot_lists = (pointer * n_rows)(*[ctypes.cast(start + row * size, pointer) for row in range(n_rows)])
+        self._batch = L.llama_batch(
+            n_tokens=0,
+            token=self._tokens,
+            embd=None,
+            pos=self._positions,
+            n_seq_id=self._counts,
+            seq_id=self._slot_lists,
+            logits=self._outputs,
+        )
+
+    def fill(self, batch: Batch) -> Any:
+        for part in batch.parts:
+            first, end = part.first, part.first + part.n_tokens
+            start = part.sequence.n_computed
+            self._tokens[first:end] = part.tokens()
+            self._positions[first:end] = range(start, start + part.n_tokens)
+            self._slots[first:end] = [part.slot] * part.n_tokens
+            self._outputs[first:end] = [0] * part.n_tokens
+            self._outputs[end - 1] = part.wants_output
+        self._batch.n_tokens = batch.n_tokens
+        return self._batch

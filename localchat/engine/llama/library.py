@@ -1,0 +1,60 @@
+"""The library itself, started, with its log in ours. The package's other modules take `L` from here."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+from collections import deque
+from typing import Any
+
+# An abort inside the library would otherwise start a debugger, where one is installed, for seconds.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
+import llama_cpp.llama_cpp as L
+
+__all__ = ["L", "Model", "problems"]
+
+log = logging.getLogger("localchat.engine.llama")
+
+_recent_problems: deque[str] = deque(maxlen=8)
+# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before. Its errors become part of ours,
+# and its warnings are for developers: one says that our cells are more than one sequence may use.
+_LOG_LEVELS = {3: logging.INFO, 4: logging.INFO}
+_ERROR_LEVEL = 4
+
+
+@L.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
+def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
+    line = text.decode("utf-8", "replace").rstrip()
+    if level == _ERROR_LEVEL:
+        _recent_problems.append(line)
+    log.log(_LOG_LEVELS.get(level, logging.DEBUG), "%s", line)
+
+
+def _start_library() -> None:
+    L.llama_log_set(_on_log, ctypes.c_void_p(0))
+    L.llama_backend_init()
+
+
+_start_library()
+
+
+def problems() -> str:
+    """What the library said went wrong since it was last asked."""
+    problems = "; ".join(_recent_problems)
+    _recent_problems.clear()
+    return problems or "it gave no reason"
+
+
+class Model:
+    """A loaded model, freed when nobody refers to it any more.
+
+    Readers may still turn tokens into text when the engine has been closed; each holds the model by
+    its vocabulary.
+    """
+
+    def __init__(self, pointer: Any):
+        self.pointer = pointer
+        weakref.finalize(self, L.llama_model_free, pointer)

@@ -1,0 +1,227 @@
+"""From a GGUF file to a model with a context: sizes, threads, metadata.
+
+Struct layouts change between releases, so fields are set by name on the structs that the library fills.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Optional
+
+from ..scheduler import Room
+from ..values import EngineError, LoadOptions, ModelFacts, Sampling
+from .backend import LlamaBackend
+from .library import L, Model, problems
+from .vocabulary import Vocabulary
+
+log = logging.getLogger("localchat.engine")
+
+# Slots for prefixes that rest between requests. Each costs room for one row of logits.
+_RESTING_SLOTS = 24
+# Tokens computed in one turn. On a CPU a larger batch is no faster, and running streams wait for it.
+_CPU_BATCH, _GPU_BATCH = 512, 2048
+# The smallest context that is worth trying when memory is short; the library pads to 256.
+_MIN_CELLS = 512
+# The share of the free memory that the cells may take: weights are mapped, other programs live too.
+_CELL_MEMORY_SHARE = 0.5
+
+# Measured with the built-in model of 3 MB on 2 cores beside a busy process: one thread was 2 to 4 times as fast as two.
+_TINY_MODEL_BYTES = 32 << 20
+
+_SAMPLING_KEYS: dict[str, tuple[str, Callable[[str], float]]] = {
+    "temperature": ("general.sampling.temp", float),
+    "top_k": ("general.sampling.top_k", int),
+    "top_p": ("general.sampling.top_p", float),
+    "min_p": ("general.sampling.min_p", float),
+    "repeat_penalty": ("general.sampling.penalty_repeat", float),
+    "penalty_last_n": ("general.sampling.penalty_last_n", int),
+}
+
+
+def load_backend(path: str, options: LoadOptions, progress: Optional[Callable[[float], None]] = None) -> LlamaBackend:
+    """Loads a GGUF file and makes a context for it.
+
+    `progress` gets numbers from 0 to 1 while the weights load.
+
+    Raises:
+        EngineError: the file cannot be loaded, is no model that generates text, or memory is short.
+    """
+    if not os.path.isfile(path):
+        raise EngineError(f"there is no model file {path!r}: check the path")
+    model = Model(_load_model(path, options, progress))
+    _check_generates(model.pointer, path)
+    vocabulary = Vocabulary(model)
+    context, options = _new_context(model.pointer, options)
+    facts = _read_facts(model.pointer, context, vocabulary, options)
+    return LlamaBackend(model, context, vocabulary, facts, _room(model.pointer, context, options))
+
+
+def supports_gpu() -> bool:
+    """Whether this build of llama.cpp can use a GPU at all."""
+    return bool(L.llama_supports_gpu_offload())
+
+
+def default_threads(n_model_bytes: int) -> int:
+    """Threads for the graph: the cores that this process may use; half of many, which are mostly hyperthreads.
+
+    A tiny model gets one: its steps are so short that threads mostly wait for each other, and where
+    something else keeps a core busy they stand still.
+    """
+    if n_model_bytes < _TINY_MODEL_BYTES:
+        return 1
+    try:
+        n_cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        n_cores = os.cpu_count() or 1
+    return n_cores if n_cores <= 4 else n_cores // 2
+
+
+def _load_model(path: str, options: LoadOptions, progress: Optional[Callable[[float], None]]) -> Any:
+    params = L.llama_model_default_params()
+    params.n_gpu_layers = options.n_gpu_layers
+    params.use_extra_bufts = options.use_extra_bufts
+
+    @L.llama_progress_callback  # type: ignore[untyped-decorator]  # ctypes
+    def on_progress(done: float, _: ctypes.c_void_p) -> bool:
+        if progress is not None:
+            progress(done)
+        return True
+
+    params.progress_callback = on_progress
+    model = L.llama_model_load_from_file(os.fsencode(path), params)
+    if model is None:
+        raise EngineError(f"llama.cpp cannot load {path!r}: {problems()}")
+    return model
+
+
+def _check_generates(model: Any, path: str) -> None:
+    if L.llama_model_has_encoder(model) or not L.llama_model_has_decoder(model) or L.llama_model_is_diffusion(model):
+        raise EngineError(f"{path!r} is not a model that writes text token by token: use a chat model")
+
+
+def _new_context(model: Any, options: LoadOptions) -> tuple[Any, LoadOptions]:
+    """A context with as many cells as asked for or as fit, and the options as they turned out."""
+    n_ctx_train: int = L.llama_model_n_ctx_train(model)
+    n_ctx = options.n_ctx or n_ctx_train
+    # What was asked for is tried whatever the estimate says; the default adapts to the machine.
+    n_wanted = options.n_cells or max(min(n_ctx * options.n_slots, _affordable_cells(model)), options.n_ctx, _MIN_CELLS)
+    n_least = options.n_cells or options.n_ctx or _MIN_CELLS
+    context, n_cells = None, n_wanted
+    while context is None:
+        if n_cells < n_least:
+            raise EngineError(
+                f"llama.cpp could not make a context of {n_least} to {n_wanted} tokens ({problems()}): "
+                "use a smaller --ctx"
+            )
+        context = L.llama_init_from_model(model, _context_params(model, options, n_cells))
+        n_cells = n_cells // 2 if n_cells == n_least else max(n_cells // 2, n_least)
+    n_ctx = min(n_ctx, L.llama_n_ctx(context))
+    if not options.n_ctx and n_ctx < n_ctx_train:
+        log.warning("memory holds a context of %d tokens; the model could use %d", n_ctx, n_ctx_train)
+    return context, replace(options, n_ctx=n_ctx)
+
+
+def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
+    params = L.llama_context_default_params()
+    params.n_ctx = n_cells
+    params.n_seq_max = min(options.n_slots + _RESTING_SLOTS, L.llama_max_parallel_sequences())
+    params.n_batch = min(_GPU_BATCH if supports_gpu() and options.n_gpu_layers else _CPU_BATCH, n_cells)
+    params.n_ubatch = min(_CPU_BATCH, params.n_batch)
+    # Fewer than n_seq_max aborts the process; the default reserves logits for a whole batch.
+    params.n_outputs_max = params.n_seq_max
+    params.n_threads = params.n_threads_batch = options.n_threads or default_threads(L.llama_model_size(model))
+    params.kv_unified = True
+    return params
+
+
+def _room(model: Any, context: Any, options: LoadOptions) -> Room:
+    return Room(
+        n_cells=L.llama_n_ctx(context),
+        n_running=options.n_slots,
+        n_slots=L.llama_n_seq_max(context),
+        n_batch=L.llama_n_batch(context),
+        can_cut=not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model)),
+    )
+
+
+def _affordable_cells(model: Any) -> int:
+    free = _free_memory()
+    if free is None:
+        return 1 << 30
+    n_heads = max(L.llama_model_n_head(model), 1)
+    width = L.llama_model_n_embd(model) // n_heads * L.llama_model_n_head_kv(model)
+    bytes_per_cell: int = 2 * 2 * width * L.llama_model_n_layer(model)  # keys and values, 16 bits each
+    return int(free * _CELL_MEMORY_SHARE) // max(bytes_per_cell, 1)
+
+
+def _free_memory() -> Optional[int]:
+    """Bytes that programs can still have of this machine's memory; None where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            sizes = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+        return int(sizes["MemAvailable"][0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _read_facts(model: Any, context: Any, vocabulary: Vocabulary, options: LoadOptions) -> ModelFacts:
+    metadata = _read_metadata(model)
+    template = L.llama_model_chat_template(model, None)
+    return ModelFacts(
+        description=_read_text(lambda room, n: L.llama_model_desc(model, room, n)),
+        n_params=L.llama_model_n_params(model),
+        n_bytes=L.llama_model_size(model),
+        n_vocab=vocabulary.n_tokens,
+        n_ctx_train=L.llama_model_n_ctx_train(model),
+        n_ctx=options.n_ctx,
+        n_cells=L.llama_n_ctx(context),
+        n_slots=options.n_slots,
+        chat_template=None if template is None else template.decode("utf-8", "replace"),
+        bos=vocabulary.bos,
+        eos=vocabulary.eos,
+        add_bos=vocabulary.add_bos,
+        special_tokens=vocabulary.special_tokens,
+        sampling=sampling_from(metadata),
+        metadata=metadata,
+    )
+
+
+def sampling_from(metadata: dict[str, str]) -> Sampling:
+    """Our sampling defaults with the model author's recommendations over them (K9)."""
+    values: dict[str, Any] = {}
+    for name, (key, read) in _SAMPLING_KEYS.items():
+        if key in metadata:
+            try:
+                values[name] = read(metadata[key])
+            except ValueError:
+                log.warning("the model's %s is %r, which is no number: ignored", key, metadata[key])
+    return Sampling(**values)
+
+
+def _read_metadata(model: Any) -> dict[str, str]:
+    """All metadata but arrays, which the library only describes."""
+    names = [
+        _read_text(lambda room, n, i=i: L.llama_model_meta_key_by_index(model, i, room, n))  # type: ignore[misc]
+        for i in range(L.llama_model_meta_count(model))
+    ]
+    return {name: _read_text(lambda room, n, name=name: _meta(model, name, room, n)) for name in names}  # type: ignore[misc]
+
+
+def _meta(model: Any, name: str, room: Any, n_room: int) -> int:
+    length: int = L.llama_model_meta_val_str(model, name.encode(), room, n_room)
+    return length
+
+
+def _read_text(read: Callable[[Any, int], int]) -> str:
+    """Calls a function that writes a text and returns its length, again with more room if it was longer."""
+    n_room = 256
+    while True:
+        room = ctypes.create_string_buffer(n_room)
+        n = read(room, n_room)
+        if n < n_room:
+            return room.raw[: max(n, 0)].decode("utf-8", "replace")
+        n_room = n + 1

@@ -1,0 +1,65 @@
+"""Texts and token ids of a model."""
+
+from __future__ import annotations
+
+import ctypes
+
+from .library import L, Model
+
+
+class Vocabulary:
+    """Texts and token ids. Its calls are thread-safe."""
+
+    def __init__(self, model: Model):
+        self._model = model
+        self.pointer = L.llama_model_get_vocab(model.pointer)
+        self.n_tokens: int = L.llama_vocab_n_tokens(self.pointer)
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+        ids = range(self.n_tokens)
+        self.ends = frozenset(id for id in ids if L.llama_vocab_is_eog(self.pointer, id))
+        special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
+        self.special_tokens = frozenset(
+            self._text(id) for id in ids if L.llama_vocab_get_attr(self.pointer, id) & special
+        )
+        self.bos = self._text(L.llama_vocab_bos(self.pointer))
+        self.eos = self._text(L.llama_vocab_eos(self.pointer))
+        self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
+
+    def tokenize(self, text: str, add_bos: bool, parse_special: bool) -> list[int]:
+        return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special)
+
+    def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool) -> list[int]:
+        n_room = len(data) + 2
+        while True:
+            room = (L.llama_token * n_room)()
+            n = L.llama_tokenize(self.pointer, data, len(data), room, n_room, add_bos, parse_special)
+            if n >= 0:
+                return list(room[:n])
+            n_room = -n
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes of a token; those of a control token only if they are asked for."""
+        piece = self._pieces.get((token, special))
+        if piece is None:
+            piece = self._pieces[token, special] = self._read_piece(token, special)
+        return piece
+
+    def is_end(self, token: int) -> bool:
+        return token in self.ends
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
+        if not 0 <= token < self.n_tokens:  # the library would abort the process
+            raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
+        n_room = 64
+        while True:
+            room = ctypes.create_string_buffer(n_room)
+            n = L.llama_token_to_piece(self.pointer, token, room, n_room, 0, special)
+            if n >= 0:
+                return room.raw[:n]
+            n_room = -n
+
+    def _text(self, token: int) -> str:
+        if not 0 <= token < self.n_tokens:
+            return ""
+        text: bytes = L.llama_vocab_get_text(self.pointer, token)
+        return text.decode("utf-8", "replace")

@@ -1,0 +1,184 @@
+"""What answers which path, and who may ask: an Exchange in, an answer on it out.
+
+Between HTTP and the rest: bodies go to api/, requests to service.py, and what comes back to the exchange.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.message import Message
+from typing import TYPE_CHECKING, Optional
+from urllib.parse import unquote, urlsplit
+
+from .api import errors
+from .api.chat import parse_chat
+from .api.models import models_body
+from .api.reply import StreamReply, WholeReply
+from .engine import Cancelled
+from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange, PeerGone, printable
+
+if TYPE_CHECKING:
+    from .service import Answer, Service
+
+log = logging.getLogger("localchat.server")
+
+# A client that makes up names must not fill the memory.
+MAX_TOLD = 100
+
+_LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says about HTTP."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: Optional[str] = None
+    strict: bool = False
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+
+
+class Routes:
+    """What answers which path. Each path is served with and without /v1 before it."""
+
+    def __init__(self, service: Service, settings: Settings) -> None:
+        self._service = service
+        self._settings = settings
+        self._is_local = is_loopback(settings.host)
+        # Members that were told of in the log: once each is enough (K10).
+        self._told: set[str] = set()
+        self._table: dict[str, dict[str, Callable[[Exchange], None]]] = {
+            "/chat/completions": {"POST": self._chat},
+            "/models": {"GET": self._models},
+            "/models/": {"GET": self._one_model},
+            "/health": {"GET": self._health},
+        }
+
+    def answer(self, exchange: Exchange) -> None:
+        path = _without_prefix(exchange.head.path)
+        if path != "/health":
+            self._refuse_web_pages(exchange.head.headers)
+            self._check_key(exchange.head.headers)
+        methods = self._table.get("/models/" if path.startswith("/models/") else path)
+        if methods is None:
+            served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
+            raise errors.UnknownPath(f"there is nothing at {exchange.head.path}; this server answers {served}")
+        route = methods.get("GET" if exchange.head.method == "HEAD" else exchange.head.method)
+        if route is None:
+            allowed = [*methods, "HEAD"] if "GET" in methods else list(methods)
+            message = f"{exchange.head.path} takes {' and '.join(allowed)}, not {exchange.head.method}"
+            raise errors.MethodNotAllowed(message, allowed)
+        route(exchange)
+
+    def _refuse_web_pages(self, headers: Message) -> None:
+        """A page in the user's browser can reach a local server, also under the page's own host name.
+
+        With a key there is no need: pages do not know it. Programs send no Origin, and reach a server on
+        the loopback interface by one of its names.
+        """
+        if self._settings.api_key is not None:
+            return
+        host, origin = headers.get("Host"), headers.get("Origin")
+        if self._is_local and host is not None and not is_loopback(_host_of("//" + host)):
+            raise errors.Forbidden(f"requests for the host {host!r} are refused: set a key with --api-key")
+        if origin is not None and not _is_friendly(origin, host):
+            raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
+
+    def _check_key(self, headers: Message) -> None:
+        key = self._settings.api_key
+        if key is None:
+            return
+        scheme, _, given = headers.get("Authorization", "").partition(" ")
+        # Bytes, since the comparison takes no text beyond ASCII.
+        is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), key.encode())
+        if scheme.lower() != "bearer" or not is_right:
+            raise errors.Unauthorized("send the API key of this server as 'Authorization: Bearer KEY'")
+
+    def _health(self, exchange: Exchange) -> None:
+        self._service.model()
+        exchange.send_json(200, {"status": "ok"})
+
+    def _models(self, exchange: Exchange) -> None:
+        exchange.send_json(200, models_body([self._service.model().body()]))
+
+    def _one_model(self, exchange: Exchange) -> None:
+        name = unquote(_without_prefix(exchange.head.path)[len("/models/") :])
+        exchange.send_json(200, self._service.resolve(name).body())
+
+    def _chat(self, exchange: Exchange) -> None:
+        request = parse_chat(exchange.body(), strict=self._settings.strict)
+        self._tell_ignored(request.unknown)
+        with self._service.answering(request) as answer, exchange.watched(answer.cancel):
+            exchange.id = answer.head.id
+            try:
+                (_stream if request.stream else _whole)(exchange, answer)
+            except Cancelled as error:
+                raise PeerGone from error
+            finally:
+                exchange.summary = answer.summary
+
+    def _tell_ignored(self, names: tuple[str, ...]) -> None:
+        for name in set(names) - self._told:
+            if len(self._told) < MAX_TOLD:
+                self._told.add(name)
+                log.info("requests have the member '%s', which is ignored here", printable(name))
+
+
+def _whole(exchange: Exchange, answer: Answer) -> None:
+    reply = WholeReply(answer.head, answer.request.n)
+    while answer.advance(reply):
+        pass
+    exchange.send_json(200, reply.body(answer.usage))
+
+
+def _stream(exchange: Exchange, answer: Answer) -> None:
+    """Chunks as they come. The status line waits for the first token or an error (K31)."""
+    reply = StreamReply(answer.head, answer.request.n, include_usage=answer.request.include_usage)
+    reply.roles()
+    is_running = answer.advance(reply)
+    exchange.start_stream()
+    try:
+        while is_running:
+            exchange.send_events(reply.take())
+            is_running = answer.advance(reply)
+        reply.usage(answer.usage)
+    except errors.ApiError as error:
+        log.warning("%s broke off: %s", answer.head.id, printable(error.message))
+        reply.error(error)
+    except (Cancelled, OSError):
+        raise
+    except Exception:
+        log.exception("%s failed", answer.head.id)
+        reply.error(errors.InferenceError("internal error: the server's log says more"))
+    exchange.send_events([*reply.take(), "[DONE]"], is_last=True)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is a name of the interface that only this machine reaches."""
+    return _LOOPBACK.fullmatch(host) is not None
+
+
+def _without_prefix(path: str) -> str:
+    path = re.sub(r"^https?://[^/]*", "", path)  # the absolute form, which proxies use
+    path = path.rstrip("/") or "/"
+    return path[len("/v1") :] if path.startswith("/v1/") else path
+
+
+def _is_friendly(origin: str, host: Optional[str]) -> bool:
+    """Whether a page of this origin may ask: one of this machine or of this server, or no web page at all."""
+    if origin != "null" and not origin.startswith(("http://", "https://")):
+        return True  # an extension or a desktop program
+    name = _host_of(origin)
+    return is_loopback(name) or (host is not None and name == _host_of("//" + host))
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,355 @@
+"""`python -m localchat.server [MODEL.gguf]`: an OpenAI-compatible chat server on http.server.
+
+Connections and the command line: http.server parses requests, one thread per connection, HTTP/1.1 with
+keep-alive; exchange.py carries each one out, and routes.py says what answers it. It listens from the
+start, loads the model meanwhile, and on Ctrl-C ends running answers with an error and their end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import http.server
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable
+from email.message import Message
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Optional
+
+from . import __version__
+from .api import errors
+from .engine import LoadOptions, load
+from .exchange import Exchange, Head, linger
+from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
+from .routes import Routes, Settings, is_loopback
+from .watch import Watcher
+
+if TYPE_CHECKING:  # It brings jinja2, and `main` first looks whether that is there.
+    from .service import Model, Service
+
+log = logging.getLogger("localchat.server")
+
+# How long a connection may be idle between requests: longer than the pools of common clients keep one.
+IDLE_TIMEOUT_S = 120.0
+# How long a peer may take to send or to accept the next bytes: a stuck reader holds one sequence.
+IO_TIMEOUT_S = 30.0
+# How long threads get to send their last words when the server ends.
+CLOSE_TIMEOUT_S = 5.0
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Lets http.server parse requests; each becomes an Exchange. Holds nothing of any request itself."""
+
+    server: ChatServer
+    raw_requestline: bytes
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def handle_one_request(self) -> None:
+        self.connection.settimeout(IDLE_TIMEOUT_S)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        self.connection.settimeout(IO_TIMEOUT_S)
+        if self.raw_requestline in (b"\r\n", b"\n"):  # RFC 9112, 2.2: skip one that came too many
+            self.raw_requestline = self.rfile.readline(65537)
+        if not super().parse_request():
+            return False
+        if self.headers.defects:
+            self.send_error(400, f"the headers are broken: {self.headers.defects[0]}")
+            return False
+        return True
+
+    def handle_expect_100(self) -> bool:
+        return True  # whoever reads the body says so
+
+    def send_error(self, code: int, message: Optional[str] = None, explain: Optional[str] = None) -> None:
+        """What http.server found wrong with a request. The rest of the connection cannot be trusted."""
+        error = errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code))
+        head = Head(self.command or "", "", "HTTP/1.1", Message(), False, self.rfile, self.connection)
+        self._answer(head, _raiser(error))
+        linger(self.connection)
+
+    def log_message(self, format: str, *args: object) -> None:
+        log.debug(format, *args)
+
+    def _route(self) -> None:
+        head = Head(
+            method=self.command,
+            target=self.path,
+            version=self.request_version,
+            headers=self.headers,
+            keep_alive=not self.close_connection,
+            stream=self.rfile,
+            socket=self.connection,
+        )
+        self._answer(head, self.server.routes.answer)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _route  # noqa: N815
+
+    def _answer(self, head: Head, route: Callable[[Exchange], None]) -> None:
+        exchange = Exchange(head, self.server.watcher, self.server.settings.max_body_bytes)
+        exchange.run(route)
+        exchange.log()
+        self.close_connection = not exchange.keep_alive
+
+
+class ChatServer(http.server.ThreadingHTTPServer):
+    """Listens from its making on; answers 503 until the service has its model."""
+
+    daemon_threads = True
+    request_queue_size = 512
+    # On Windows this would let two servers have one port; so would SO_REUSEPORT elsewhere.
+    allow_reuse_address = os.name != "nt"
+    allow_reuse_port = False
+
+    def __init__(self, service: Service, settings: Settings) -> None:
+        self.address_family, _, _, _, address = _addresses(settings.host, settings.port)[0]
+        self.service = service
+        self.settings = settings
+        self.routes = Routes(service, settings)
+        # Connections with a thread; notified as they end.
+        self._open: set[socket.socket] = set()
+        self._changed = threading.Condition()
+        self.watcher = Watcher()
+        try:
+            super().__init__(address[:2], Handler)
+        except BaseException:
+            self.watcher.close()
+            raise
+
+    def server_bind(self) -> None:
+        # Without http.server's own, which asks the name service for our name and may wait long for it.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        # The addresses that mean "all" are none to connect to everywhere.
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}"
+
+    def close(self) -> None:
+        """Ends all: answers at work get an error event and their end, idle connections are closed."""
+        self.server_close()
+        # First, since it would take what we close for clients that leave.
+        self.watcher.close()
+        self.service.stop()
+        self._end_connections()
+        # Last: even the end of an answer takes the model's vocabulary.
+        self.service.close()
+
+    def _end_connections(self) -> None:
+        with self._changed:
+            for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+                for connection in self._open:
+                    with contextlib.suppress(OSError):
+                        connection.shutdown(how)
+                if self._changed.wait_for(lambda: not self._open, CLOSE_TIMEOUT_S):
+                    return
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changed:
+            self._open.discard(request)
+            self._changed.notify_all()
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # A connection that broke is nothing to tell.
+            log.exception("a connection failed")
+
+
+def _raiser(error: Exception) -> Callable[[Exchange], None]:
+    def route(exchange: Exchange) -> None:
+        raise error
+
+    return route
+
+
+def _addresses(host: str, port: int) -> list[Any]:
+    """Where to listen, IPv4 first: clients try 127.0.0.1 for localhost, some nothing else."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return sorted(found, key=lambda info: info[0] != socket.AF_INET)
+
+
+# --- the command line ---
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m localchat.server",
+        description="Serve a model in the GGUF format to OpenAI-compatible clients.",
+        epilog="Ctrl-C ends it. While the model loads, requests get status 503 with Retry-After.",
+    )
+    whole = _at_least(0)
+    positive = _at_least(1)
+    add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in one)")
+    add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
+    add("--port", type=whole, default=8080, help="port to listen on; 0 for a free one (default: %(default)s)")
+    add("--ctx", type=whole, default=0, metavar="N", help="tokens that one request may use (default: the model's own)")
+    add("--parallel", type=positive, default=8, metavar="N", help="requests answered at once (default: %(default)s)")
+    add("--queue", type=whole, default=256, metavar="N", help="requests that may wait then (default: %(default)s)")
+    add("--gpu-layers", type=_at_least(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
+    add("--threads", type=whole, default=0, metavar="N", help="CPU threads (default: by the machine)")
+    add("--max-tokens", type=positive, metavar="N", help="default length limit of an answer (default: the context)")
+    add("--alias", metavar="NAME", help="name under which the model is served (default: the file's)")
+    add("--api-key", metavar="KEY", help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see")
+    add("--strict", action="store_true", help="refuse requests with unknown members")
+    add("--version", action="version", version=f"localchat {__version__}")
+    return parser
+
+
+def _at_least(low: int) -> Callable[[str], int]:
+    def integer(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"must be at least {low}, got {value}")
+        return value
+
+    return integer
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    """Serves until Ctrl-C or SIGTERM, then returns 0; 1 when the server or the model cannot start."""
+    options = _parser().parse_args(arguments)
+    missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
+    if missing:
+        return _complain(f"{missing[0]} is not installed: python -m pip install 'localchat[server]'")
+    _log_to_stderr()
+    settings = Settings(
+        host=options.host,
+        port=options.port,
+        api_key=options.api_key or os.environ.get("LOCALCHAT_API_KEY") or None,
+        strict=options.strict,
+    )
+    from .service import Service
+
+    if settings.api_key is None and not is_loopback(settings.host):
+        log.warning("whoever reaches %s can use this server: --api-key asks for a key", settings.host)
+    try:
+        file = model_file(options.model, alias=options.alias)
+        server = ChatServer(Service(Catalog([file])), settings)
+    except ModelFileError as error:
+        return _complain(str(error))
+    except OSError as error:
+        hint = "; choose another with --port" if error.errno == errno.EADDRINUSE else ""
+        return _complain(f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}")
+    return _serve(server, _Loader(server, file, options))
+
+
+def _serve(server: ChatServer, loader: _Loader) -> int:
+    signal.signal(signal.SIGTERM, _interrupt)
+    with contextlib.suppress(KeyboardInterrupt):
+        loader.start()
+        server.serve_forever()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # A second one ends the process at once.
+    server.close()
+    status = 1 if loader.has_failed else 0
+    if loader.is_alive():
+        # Loading cannot be stopped, and the interpreter must not be taken apart under it.
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+class _Loader(threading.Thread):
+    """Loads the model while the server already answers; without a model it ends the server."""
+
+    def __init__(self, server: ChatServer, file: ModelFile, options: argparse.Namespace) -> None:
+        super().__init__(name="localchat-loader", daemon=True)
+        self.has_failed = False
+        self._server = server
+        self._file = file
+        self._options = options
+        self._shown = -1
+
+    def run(self) -> None:
+        try:
+            self._server.service.ready(self._load())
+        except Exception as error:
+            self.has_failed = True
+            self._clear()
+            log.debug("loading failed", exc_info=True)
+            _complain(f"cannot load {self._file.path}: {error}")
+            self._server.shutdown()
+            return
+        self._clear()
+        url = self._server.url + "/v1"
+        _say(f"localchat is ready: {self._file.name} at {url} (Ctrl-C ends it)")
+        _say(f'try: python -m localchat --base-url {url} "What is your name?"')
+
+    def _load(self) -> Model:
+        from .service import Model
+
+        options = self._options
+        load_options = LoadOptions(
+            n_ctx=options.ctx,
+            n_slots=options.parallel,
+            n_gpu_layers=options.gpu_layers,
+            n_threads=options.threads,
+        )
+        engine = load(
+            str(self._file.path),
+            load_options,
+            proof_model=str(DEMO_PATH),
+            max_queue=options.queue,
+            progress=self._show,
+        )
+        try:
+            return Model(self._file.name, engine, max_tokens=options.max_tokens)
+        except BaseException:
+            engine.close()
+            raise
+
+    def _show(self, done: float) -> None:
+        self._server.service.progress = done
+        percent = int(done * 100)
+        if percent != self._shown and sys.stderr.isatty():
+            self._shown = percent
+            print(f"\rloading {self._file.name}: {percent} %", end="", file=sys.stderr, flush=True)
+
+    def _clear(self) -> None:
+        if self._shown >= 0:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _complain(message: str) -> int:
+    _say(f"localchat.server: {message}")
+    return 1
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    package_log = logging.getLogger("localchat")
+    package_log.addHandler(handler)
+    package_log.setLevel(logging.INFO)
+    # llama.cpp tells at length how it loads a model.
+    logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The benchmark measures what it says: its own parsing, and one run against the real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.serve import Dechunker, Stream, main, percentile, read_answer
+
+from .live import running_server
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENTS = [
+    b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":"b"}}]}\n\n',
+    b'data: {"choices":[],"usage":{"completion_tokens":3}}\n\n',
+    b"data: [DONE]\n\n",
+]
+
+
+def chunked(part: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(part), part)
+
+
+def test_answer_has_the_times_of_content_and_the_servers_count():
+    reads = [(1.0 + i, chunked(event)) for i, event in enumerate(EVENTS)]
+    answer = read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, chunked(b""))]))
+    assert (answer.n_tokens, answer.first_s, answer.gaps_s) == (3, 1.5, [1.0])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
+def test_chunk_frames_are_taken_off_at_any_cut(size: int):
+    data = HEAD + b"".join(chunked(event) for event in EVENTS) + chunked(b"")
+    dechunker = Dechunker()
+    body = b"".join(dechunker.feed(data[i : i + size]) for i in range(0, len(data), size))
+    assert body == b"".join(EVENTS)
+
+
+def test_refusal_ends_the_benchmark():
+    with pytest.raises(SystemExit, match="refused"):
+        Dechunker().feed(b"HTTP/1.1 404 Not Found\r\n\r\n")
+
+
+def test_percentiles():
+    assert [percentile([1.0, 2.0, 3.0, 4.0], percent) for percent in (0, 50, 95, 100)] == [1.0, 3.0, 4.0, 4.0]
+
+
+def test_real_server_is_measured(capsys: pytest.CaptureFixture[str]):
+    with running_server() as url:
+        main([f"one={url}", f"two={url}", "--streams", "1", "2", "--requests", "2", "--rounds", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.split() and line.split()[0] in ("one", "two")]
+    assert len(rows) == 4
+    assert all(float(row[1]) > 0 for row in rows)
+    assert rows[0][-1] == "1.00"

@@ -1,0 +1,883 @@
+"""The server over real sockets, with a fake model behind the real engine: order, errors, limits, leaving clients."""
+
+import contextlib
+import http.client
+import json
+import logging
+import re
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from localchat import server as server_module
+from localchat.engine import Engine, GenerationRequest
+from localchat.models.catalog import Catalog, ModelFile
+from localchat.routes import Settings
+from localchat.server import ChatServer
+from localchat.service import Model, Service
+
+from .fakes import END, FakeBackend, echo, endless
+
+DEADLINE_S = 8
+# The fake model then sees the text of the last message alone, and its echo says it again.
+LAST_MESSAGE = "{{ messages[-1].content }}"
+ANY_PORT = Settings(port=0)
+
+
+class Serving:
+    """A running server, and what is behind it."""
+
+    def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend):
+        self.server = server
+        self.engine = engine
+        self.backend = backend
+        self.port = server.server_port
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+
+    def client(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+
+    def chat(self, **members: Any) -> tuple[int, Any]:
+        """One request on a connection of its own: status and body, or the payloads of the stream."""
+        with contextlib.closing(self.client()) as client:
+            return ask(client, **members)
+
+    def wait_until_idle(self) -> None:
+        """The engine runs nothing; without the prefixes that it keeps, no cell is left either."""
+
+        def is_idle() -> bool:
+            stats = self.engine.stats()
+            return stats.n_running + stats.n_waiting + stats.n_cells_used + self.backend.n_samplers == 0
+
+        wait_for(is_idle)
+        self.engine.forget()
+        wait_for(lambda: self.backend.n_cells_used() == 0)
+
+
+@contextlib.contextmanager
+def serving(model=echo, *, chat_template=LAST_MESSAGE, max_queue=8, is_ready=True, settings=ANY_PORT, **facts):
+    threads_before = set(threading.enumerate())
+    backend = FakeBackend(model, chat_template=chat_template, **facts)
+    engine = Engine(backend, max_queue=max_queue).start()
+    service = Service(Catalog([ModelFile(path=None, name="Fake")]))
+    server = ChatServer(service, settings)
+    if is_ready:
+        service.ready(Model("Fake", engine))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield Serving(server, engine, backend)
+    finally:
+        server.shutdown()
+        if backend.gate is not None:
+            backend.gate.release(100_000)
+        server.close()
+        engine.close()
+        thread.join(DEADLINE_S)
+    assert backend.n_samplers == 0
+    wait_for(lambda: set(threading.enumerate()) <= threads_before)
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.002)
+
+
+def ask(client: http.client.HTTPConnection, content: str = "hello", **members: Any) -> tuple[int, Any]:
+    body = {"messages": [{"role": "user", "content": content}], **members}
+    client.request("POST", "/v1/chat/completions", json.dumps(body))
+    return read_answer(client)
+
+
+def read_answer(client: http.client.HTTPConnection) -> tuple[int, Any]:
+    response = client.getresponse()
+    raw = response.read()
+    if response.getheader("Content-Type") == "text/event-stream":
+        return response.status, payloads(raw)
+    return response.status, json.loads(raw)
+
+
+def payloads(raw: bytes) -> list[Any]:
+    events = raw.decode().split("\n\n")
+    assert events.pop() == ""
+    assert all(event.startswith("data: ") for event in events)
+    assert events.pop() == "data: [DONE]"
+    return [json.loads(event[len("data: ") :]) for event in events]
+
+
+def raw_request(body: bytes, *headers: str, path: str = "/v1/chat/completions", method: str = "POST") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+def chat_request(content: str = "hello", **members: Any) -> bytes:
+    return raw_request(json.dumps({"messages": [{"role": "user", "content": content}], **members}).encode())
+
+
+def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
+    """Send bytes, read until the server closes: the head and the JSON of the one answer."""
+    with serving.connect() as sock:
+        sock.sendall(request)
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = raw.partition(b"\r\n\r\n")
+    return head, json.loads(body)
+
+
+def read_until(sock: socket.socket, end: bytes) -> bytes:
+    """Byte by byte, so that nothing beyond is taken."""
+    raw = b""
+    while not raw.endswith(end):
+        piece = sock.recv(1)
+        assert piece, f"closed after {raw!r}"
+        raw += piece
+    return raw
+
+
+def delta_text(chunks: list[Any], i: int = 0) -> str:
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == i]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close so that the peer gets a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+# --- answers ---
+
+
+def test_whole_answer():
+    with serving() as running:
+        status, body = running.chat(content="hello")
+    assert status == 200
+    assert body["id"].startswith("chatcmpl-")
+    assert len(body["id"]) == len("chatcmpl-") + 32
+    assert body["model"] == "Fake"
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "hello"},
+            "logprobs": None,
+            "finish_reason": "stop",
+            "stop_reason": None,
+        }
+    ]
+    usage = body["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (5, 6, 11)
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_stream_byte_for_byte():
+    """K1, K2, K3, K13 and appendix A's last line; each token goes out by itself as it is drawn."""
+    gate = threading.Semaphore(0)
+    with serving(gate=gate) as running, running.connect() as sock:
+        sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
+        gate.release()
+        lines = read_until(sock, b"\r\n\r\n").split(b"\r\n")
+        frames = read_until(sock, b'"content":"h"') + read_until(sock, b"\n\n\r\n")
+        gate.release(3)
+        frames += read_until(sock, b"0\r\n\r\n")
+    assert lines[0] == b"HTTP/1.1 200 OK"
+    assert b"Content-Type: text/event-stream" in lines
+    assert b"Cache-Control: no-cache" in lines
+    assert b"Transfer-Encoding: chunked" in lines
+    events = dechunked(frames).decode().split("\n\n")
+    first = json.loads(events[0][len("data: ") :])
+    start = json.dumps({key: first[key] for key in ("id", "object", "created", "model")}, separators=(",", ":"))[:-1]
+
+    def chunk(delta: str, end: str = '"finish_reason":null') -> str:
+        choice = f'{{"index":0,"delta":{delta},"logprobs":null,{end}}}'
+        return f'data: {start},"choices":[{choice}],"usage":null}}'
+
+    assert events[:-3] == [
+        chunk('{"role":"assistant","content":""}'),
+        chunk('{"content":"h"}'),
+        chunk('{"content":"é"}'),
+        chunk("{}", '"finish_reason":"stop","stop_reason":null'),
+    ]
+    usage = json.loads(events[-3][len("data: ") :])
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 4)
+    assert events[-2:] == ["data: [DONE]", ""]
+
+
+def dechunked(raw: bytes) -> bytes:
+    body, at = b"", 0
+    while True:
+        end = raw.index(b"\r\n", at)
+        size = int(raw[at:end], 16)
+        body += raw[end + 2 : end + 2 + size]
+        at = end + 2 + size
+        assert raw[at : at + 2] == b"\r\n"
+        at += 2
+        if size == 0:
+            assert at == len(raw)
+            return body
+
+
+def test_k31_nothing_is_sent_before_the_first_token():
+    gate = threading.Semaphore(0)
+    with serving(gate=gate) as running, running.connect() as sock:
+        sock.sendall(chat_request(stream=True))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        assert select.select([sock], [], [], 0)[0] == []
+        gate.release()
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_stream_and_whole_answer_agree():
+    with serving() as running:
+        text = 'He said: "naïve" 😀\n\n`x`'
+        _, chunks = running.chat(content=text, stream=True)
+        _, body = running.chat(content=text)
+    assert delta_text(chunks) == body["choices"][0]["message"]["content"] == text
+    assert all("usage" not in chunk for chunk in chunks)
+
+
+def test_k12_stop_text_is_cut_and_reported():
+    with serving(endless) as running:
+        _, body = running.chat(stop=["ef", "zz"])
+        _, chunks = running.chat(stop="ef", stream=True)
+        _, by_token = running.chat(stop_token_ids=[ord("c")])
+    choice = body["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]) == ("abcd", "stop", "ef")
+    assert delta_text(chunks) == "abcd"
+    assert chunks[-1]["choices"][0]["stop_reason"] == "ef"
+    assert by_token["choices"][0]["stop_reason"] == ord("c")
+
+
+def test_max_tokens_and_the_servers_default():
+    with serving(endless) as running:
+        running.server.service.model().max_tokens = 3
+        _, by_default = running.chat()
+        _, asked = running.chat(max_tokens=5)
+    assert by_default["choices"][0]["message"]["content"] == "abc"
+    assert asked["choices"][0]["message"]["content"] == "abcde"
+    assert asked["choices"][0]["finish_reason"] == "length"
+
+
+def test_k26_logprobs_whole_and_streamed():
+    with serving() as running:
+        _, body = running.chat(content="ab", logprobs=True, top_logprobs=1)
+        _, chunks = running.chat(content="ab", logprobs=True, top_logprobs=1, stream=True)
+    entries = body["choices"][0]["logprobs"]["content"]
+    a = {"token": "a", "logprob": -0.5, "bytes": [97]}
+    assert entries[0] == {**a, "top_logprobs": [a]}
+    streamed = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [entry for logprobs in streamed if logprobs for entry in logprobs["content"]] == entries
+
+
+def test_t17_k14_k36_choices_interleave_with_their_indexes():
+    with serving(endless) as running:
+        _, chunks = running.chat(n=3, max_tokens=4, stream=True, stream_options={"include_usage": True})
+        _, body = running.chat(n=3, max_tokens=4)
+    roles = [chunk["choices"][0]["index"] for chunk in chunks[:3]]
+    assert roles == [0, 1, 2]
+    assert [delta_text(chunks, i) for i in range(3)] == ["abcd"] * 3
+    ends = [choice["index"] for chunk in chunks for choice in chunk["choices"] if choice["finish_reason"]]
+    assert sorted(ends) == [0, 1, 2]
+    assert chunks[-1]["usage"]["prompt_tokens"] == 5
+    assert chunks[-1]["usage"]["completion_tokens"] == 12
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+
+
+def says(text: str):
+    """A model that always says this."""
+    script = [*text.encode(), END]
+    return lambda tokens, n_prompt: script[len(tokens) - n_prompt]
+
+
+CALL = """<think>
+hm
+</think>
+
+Let me look.
+<tool_call>
+{"name": "look", "arguments": {"at": "\\"x\\""}}
+</tool_call>"""
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+def test_k6_k16_reasoning_content_and_calls():
+    # A template that knows no tools is told of them in a message, which takes some room.
+    with serving(says(CALL), n_ctx=2000, n_cells=8000) as running:
+        _, body = running.chat(tools=TOOLS)
+        _, chunks = running.chat(tools=TOOLS, stream=True)
+    choice = body["choices"][0]
+    message = choice["message"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert message["reasoning_content"].strip() == "hm"
+    assert message["content"].strip() == "Let me look."
+    function = message["tool_calls"][0]["function"]
+    assert (function["name"], json.loads(function["arguments"])) == ("look", {"at": '"x"'})
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    kinds = [next(iter(delta), "end") for delta in deltas]
+    assert sorted(set(kinds), key=kinds.index) == ["role", "reasoning_content", "content", "tool_calls", "end"]
+    calls = [delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta]
+    assert list(calls[0]) == ["index", "id", "type", "function"]
+    assert calls[0]["id"].startswith("call_")
+    assert all(list(call) == ["index", "function"] for call in calls[1:])
+    assert "".join(call["function"]["arguments"] for call in calls) == function["arguments"]
+
+
+def test_k22_without_tools_nothing_is_a_call():
+    with serving(says(CALL)) as running:
+        for members in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+            _, body = running.chat(**members)
+            message = body["choices"][0]["message"]
+            assert "tool_calls" not in message
+            assert "<tool_call>" in message["content"]
+            assert body["choices"][0]["finish_reason"] == "stop"
+
+
+def test_keep_alive_serves_many_requests_on_one_connection():
+    with serving() as running, contextlib.closing(running.client()) as client:
+        for stream in (False, True, True, False):
+            status, answer = ask(client, stream=stream)
+            assert status == 200
+            assert (delta_text(answer) if stream else answer["choices"][0]["message"]["content"]) == "hello"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/", "/v1/models?x=1", "http://localhost/v1/models"])
+def test_models(path):
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request("GET", path)
+        status, body = read_answer(client)
+    assert status == 200
+    assert [model["id"] for model in body["data"]] == ["Fake"]
+    assert body["data"][0]["meta"]["n_ctx"] == 256
+
+
+@pytest.mark.parametrize(("name", "status"), [("Fake", 200), ("FAKE", 200), ("%46ake", 200), ("other", 404)])
+def test_one_model(name, status):
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request("GET", f"/v1/models/{name}")
+        assert read_answer(client)[0] == status
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models"])
+def test_head_is_get_without_a_body(path):
+    with serving() as running, running.connect() as sock:
+        sock.sendall(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 2)
+        sock.shutdown(socket.SHUT_WR)
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert raw.count(b"HTTP/1.1 200 OK\r\n") == 2
+    assert raw.count(b"Content-Length: ") == 2
+    assert b"{" not in raw
+
+
+def test_http_1_0_gets_its_stream_until_the_end_of_the_connection():
+    with serving() as running, running.connect() as sock:
+        sock.sendall(chat_request(stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, body = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert b"Connection: close" in head
+    assert b"chunked" not in head
+    assert delta_text(payloads(body)) == "hello"
+
+
+# --- errors ---
+
+GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
+
+
+def bad(**members: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "hello"}], **members}).encode()
+
+
+POST = "POST /v1/chat/completions"
+INVALID = "invalid_request_error"
+LONG = [{"role": "user", "content": "x" * 300}]
+EMPTY = [{"role": "user", "content": ""}]
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "status", "code", "param"),
+    [
+        pytest.param(POST, b"", 400, INVALID, "body", id="empty body"),
+        pytest.param(POST, None, 411, "length_required", None, id="no body"),
+        pytest.param(POST, b"hi", 400, INVALID, "body", id="g5-not JSON"),
+        pytest.param(POST, b"[]", 400, INVALID, "body", id="g5-no object"),
+        pytest.param(POST, bad(temperature="hot"), 400, INVALID, "temperature", id="wrong type"),
+        pytest.param(POST, bad(n=0), 400, INVALID, "n", id="wrong range"),
+        pytest.param(POST, bad(messages=[]), 400, INVALID, "messages", id="g6-no messages"),
+        pytest.param(POST, bad(model="gpt"), 404, "model_not_found", "model", id="b-unknown model"),
+        pytest.param(POST, bad(messages=LONG), 400, "context_length_exceeded", "messages", id="k28-too long"),
+        pytest.param(
+            POST, bad(messages=LONG, stream=True), 400, "context_length_exceeded", "messages", id="k31-too long, stream"
+        ),
+        pytest.param(POST, bad(messages=EMPTY), 400, INVALID, "messages", id="empty prompt"),
+        pytest.param(POST, bad(logit_bias={"999": 1}), 400, INVALID, "logit_bias", id="unknown token in logit_bias"),
+        pytest.param(POST, bad(stop_token_ids=[257]), 400, INVALID, "stop_token_ids", id="unknown stop token"),
+        pytest.param("GET /v1/chat/completions", None, 405, "method_not_allowed", None, id="GET chat"),
+        pytest.param("PUT /v1/chat/completions", GOOD, 405, "method_not_allowed", None, id="PUT chat"),
+        pytest.param("POST /v1/models", GOOD, 405, "method_not_allowed", None, id="POST models"),
+        pytest.param("GET /v1/nothing", None, 404, "unknown_path", None, id="unknown path"),
+        pytest.param("POST /", GOOD, 404, "unknown_path", None, id="root"),
+        pytest.param("DELETE /v1/v1/models", None, 404, "unknown_path", None, id="v1 twice"),
+    ],
+)
+def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, status, code, param):
+    """Appendix B, K27, K28."""
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.putrequest(*line.split())
+        if body is not None:
+            client.putheader("Content-Length", str(len(body)))
+        client.endheaders(body)
+        sock = client.sock
+        got_status, answer = read_answer(client)
+        assert ask(client)[0] == 200
+        assert client.sock is sock
+    assert got_status == status
+    assert set(answer) == {"error"}
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert (answer["error"]["code"], answer["error"]["param"]) == (code, param)
+    assert answer["error"]["message"]
+
+
+def test_wrong_method_says_which_are_right():
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request("DELETE", "/v1/models")
+        assert client.getresponse().getheader("Allow") == "GET, HEAD"
+
+
+def test_strict_refuses_unknown_members():
+    with serving(settings=Settings(port=0, strict=True)) as running:
+        assert running.chat(user="u")[0] == 200
+        status, body = running.chat(whatever=1)
+    assert (status, body["error"]["param"]) == (400, "whatever")
+
+
+def test_t23_template_that_refuses_is_a_bad_request():
+    template = "{{ raise_exception('no bad words') if messages[0].content == 'bad' else 'x' }}"
+    with serving(chat_template=template) as running:
+        status, body = running.chat(content="bad")
+    assert (status, body["error"]["param"]) == (400, "messages")
+    assert "no bad words" in body["error"]["message"]
+
+
+def breaks_at(n: int):
+    """A model whose n-th token cannot be drawn."""
+
+    def model(tokens, n_prompt):
+        if len(tokens) - n_prompt == n:
+            raise RuntimeError("broken")
+        return endless(tokens, n_prompt)
+
+    return model
+
+
+@pytest.mark.parametrize(("n", "stream"), [(0, True), (0, False), (3, False)])
+def test_g13_failure_before_anything_is_sent_has_its_status(n, stream):
+    with serving(breaks_at(n)) as running:
+        status, body = running.chat(stream=stream)
+    assert (status, body["error"]["type"], body["error"]["param"]) == (500, "inference_error", None)
+
+
+def test_k5_failure_inside_a_stream_is_an_event_then_done():
+    gate = threading.Semaphore(0)
+    with serving(breaks_at(2), gate=gate) as running, contextlib.closing(running.client()) as client:
+        gate.release()
+        body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+        client.request("POST", "/v1/chat/completions", json.dumps(body))
+        response = client.getresponse()
+        gate.release(1000)
+        assert response.status == 200
+        chunks = payloads(response.read())
+        assert chunks[-1]["error"]["type"] == "inference_error"
+        assert all(choice["finish_reason"] is None for chunk in chunks[:-1] for choice in chunk["choices"])
+        # The stream ended in order, so the connection goes on.
+        client.request("GET", "/health")
+        assert read_answer(client)[0] == 200
+
+
+def test_k40_full_queue_is_429_with_retry_after():
+    gate = threading.Semaphore(0)
+    with serving(endless, gate=gate, n_slots=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
+        work = GenerationRequest(prompt=(1,))
+        with running.engine.submit(work), running.engine.submit(work):
+            client.request("POST", "/v1/chat/completions", GOOD)
+            response = client.getresponse()
+            assert response.status == 429
+            assert int(response.getheader("Retry-After")) > 0
+            assert json.loads(response.read())["error"]["code"] == "queue_full"
+        gate.release(1000)
+        running.wait_until_idle()
+        assert ask(client, max_tokens=1)[0] == 200
+
+
+def test_refused_choices_leave_nothing_running():
+    """Two of three choices fit: the request fails as a whole."""
+    gate = threading.Semaphore(0)
+    with serving(endless, gate=gate, n_slots=1, max_queue=1) as running:
+        assert running.chat(n=3)[0] == 429
+        gate.release(1000)
+        running.wait_until_idle()
+
+
+def test_g11_loading_is_503_then_the_model_serves():
+    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+        for method, path, body in (
+            ("GET", "/health", None),
+            ("GET", "/v1/models", None),
+            ("POST", "/v1/chat/completions", GOOD),
+        ):
+            client.request(method, path, body)
+            response = client.getresponse()
+            assert (response.status, response.getheader("Retry-After")) == (503, "10")
+            assert json.loads(response.read())["error"]["code"] == "model_loading"
+        # What is wrong anyway is said at once (G9).
+        assert ask(client, temperature="hot")[0] == 400
+        assert ask(client, model="gpt")[0] == 404
+        running.server.service.ready(Model("Fake", running.engine))
+        assert ask(client)[0] == 200
+
+
+def test_health_tells_of_a_failed_engine():
+    with serving() as running, contextlib.closing(running.client()) as client:
+        running.engine.failure = RuntimeError("out of luck")
+        client.request("GET", "/health")
+        status, body = read_answer(client)
+        assert (status, body["error"]["type"]) == (500, "inference_error")
+        assert "out of luck" in body["error"]["message"]
+        assert ask(client)[0] == 500
+
+
+def test_bug_in_a_route_is_500_without_details(monkeypatch, caplog):
+    monkeypatch.setattr(Model, "answer", lambda self, request: 1 / 0)
+    with serving() as running, contextlib.closing(running.client()) as client:
+        status, body = ask(client)
+        assert status == 500
+        assert "division" not in body["error"]["message"]
+        assert "ZeroDivisionError" in caplog.text
+        client.request("GET", "/health")
+        assert read_answer(client)[0] == 200
+
+
+# --- who may ask ---
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (None, 401),
+        ("Bearer wrong", 401),
+        ("Bearer sécret", 401),
+        ("secret", 401),
+        ("Basic secret", 401),
+        ("Bearer secret", 200),
+        ("bearer  secret ", 200),
+    ],
+)
+def test_key_is_needed_but_for_the_health(header, status):
+    settings = Settings(port=0, api_key="secret")
+    with serving(settings=settings) as running, contextlib.closing(running.client()) as client:
+        headers = {} if header is None else {"Authorization": header}
+        client.request("POST", "/v1/chat/completions", GOOD, headers)
+        response = client.getresponse()
+        body = json.loads(response.read())
+        client.request("GET", "/health")
+        assert read_answer(client)[0] == 200
+    assert response.status == status
+    if status == 401:
+        assert response.getheader("WWW-Authenticate") == "Bearer"
+        assert body["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({}, 200, id="a program"),
+        pytest.param({"Host": "localhost:8080"}, 200, id="localhost"),
+        pytest.param({"Host": "[::1]:8080"}, 200, id="IPv6"),
+        pytest.param({"Host": "evil.example"}, 403, id="rebound name"),
+        pytest.param({"Host": "127.0.0.1.evil.example"}, 403, id="name like an address"),
+        pytest.param({"Host": "["}, 403, id="broken host"),
+        pytest.param({"Origin": "https://evil.example"}, 403, id="page of another site"),
+        pytest.param({"Origin": "null"}, 403, id="page without origin"),
+        pytest.param({"Origin": "http://localhost:3000"}, 200, id="page of this machine"),
+        pytest.param({"Origin": "vscode-webview://x"}, 200, id="a program's page"),
+    ],
+)
+def test_web_pages_of_others_are_refused(headers, status):
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request("POST", "/v1/chat/completions", GOOD, headers)
+        assert read_answer(client)[0] == status
+    with serving(settings=Settings(port=0, api_key="k")) as running, contextlib.closing(running.client()) as client:
+        client.request("GET", "/v1/models", headers={**headers, "Authorization": "Bearer k"})
+        assert read_answer(client)[0] == 200
+
+
+# --- bytes on the wire ---
+
+CHUNKED = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", "", "")
+
+
+def chunked(*lines: str) -> bytes:
+    return "\r\n".join(CHUNKED).encode() + "\r\n".join(lines).encode()
+
+
+def test_chunked_body_in_pieces_and_the_next_request_after_it():
+    body = GOOD.decode()
+    request = chunked(f"{5:x}", body[:5], f"{len(body) - 5:X};name=value", body[5:], "0", "Trailer: x", "", "")
+    with serving() as running, running.connect() as sock:
+        for i in range(0, len(request), 7):
+            sock.sendall(request[i : i + 7])
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert raw.count(b"HTTP/1.1 200 OK") == 2
+    assert raw.endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400, id="TLS"),
+        pytest.param(b"hello\r\n\r\n", 400, id="one word"),
+        pytest.param(b"GET / HTTP/2.0\r\n\r\n", 505, id="HTTP/2"),
+        pytest.param(b"GET / FTP/1.1\r\n\r\n", 400, id="other protocol"),
+        pytest.param(b"BREW / HTTP/1.1\r\n\r\n", 501, id="unknown method"),
+        pytest.param(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, id="long target"),
+        pytest.param(b"GET / HTTP/1.1\r\nA: " + b"x" * 70_000 + b"\r\n\r\n", 431, id="long header"),
+        pytest.param(b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 200 + b"\r\n", 431, id="many headers"),
+        pytest.param(b"GET /health HTTP/1.1\r\nno colon\r\nA: b\r\n\r\n", 400, id="broken header"),
+        pytest.param(raw_request(GOOD).replace(b"Length: ", b"Length: +"), 400, id="signed length"),
+        pytest.param(raw_request(GOOD).replace(b"Length: ", b"Length: -"), 400, id="negative length"),
+        pytest.param(raw_request(GOOD, "Content-Length: 5"), 400, id="two lengths"),
+        pytest.param(raw_request(GOOD, "Transfer-Encoding: chunked"), 400, id="length and chunked"),
+        pytest.param(raw_request(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: gzip"), 501, id="gzip"),
+        pytest.param(chunked("xyz", ""), 400, id="no chunk size"),
+        pytest.param(chunked("-5", "hello"), 400, id="negative chunk size"),
+        pytest.param(chunked("2", "hello", "0", "", ""), 400, id="chunk longer than its size"),
+        pytest.param(chunked("0", *["A: x"] * 200, "", ""), 400, id="many trailers"),
+        pytest.param(raw_request(b"x" * 2000), 413, id="large body"),
+        pytest.param(chunked("7d0", "x" * 2000, "7d0", "x" * 2000, "0", "", ""), 413, id="large chunked body"),
+    ],
+)
+def test_what_is_not_http_gets_an_error_and_the_connection_ends(request_bytes, status):
+    with serving(settings=Settings(port=0, max_body_bytes=1000)) as running:
+        head, body = exchange(running, request_bytes)
+        assert int(head.split()[1]) == status
+        assert b"Connection: close" in head
+        assert body["error"]["type"] == "invalid_request_error"
+        assert running.chat()[0] == 200
+
+
+def test_body_larger_than_the_limit_but_soon_over_leaves_the_connection_usable():
+    request = chunked("3e9", "x" * 1001, "0", "", "")
+    with serving(settings=Settings(port=0, max_body_bytes=1000)) as running, running.connect() as sock:
+        sock.sendall(request + b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert raw.startswith(b"HTTP/1.1 413 ")
+    assert raw.endswith(b'{"status":"ok"}')
+
+
+def test_expect_continue_is_answered_when_the_body_is_wanted():
+    head, _, body = chat_request().partition(b"\r\n\r\n")
+    with serving() as running, running.connect() as sock:
+        sock.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+        assert read_until(sock, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(body)
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_expect_continue_is_refused_without_reading():
+    request = raw_request(GOOD, "Expect: 100-continue", path="/nothing").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+    with serving() as running:
+        head, _ = exchange(running, request)
+    assert head.startswith(b"HTTP/1.1 404")
+
+
+def test_pipelined_requests_are_answered_in_order():
+    with serving() as running, running.connect() as sock:
+        sock.sendall(chat_request("one") + b"\r\n" + chat_request("two", stream=True) + chat_request("three"))
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    places = [raw.index(text) for text in (b'"one"', b"text/event-stream", b'"three"', b'"ok"')]
+    assert places == sorted(places)
+
+
+def test_head_that_comes_byte_by_byte():
+    with serving() as running, running.connect() as sock:
+        for byte in chat_request():
+            sock.sendall(bytes([byte]))
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_idle_connection_is_closed(monkeypatch):
+    monkeypatch.setattr(server_module, "IDLE_TIMEOUT_S", 0.05)
+    with serving() as running, running.connect() as sock:
+        assert sock.recv(1) == b""
+
+
+def test_request_that_never_ends_is_given_up(monkeypatch):
+    monkeypatch.setattr(server_module, "IO_TIMEOUT_S", 0.05)
+    with serving() as running, running.connect() as sock:
+        sock.sendall(chat_request()[:-5])
+        assert sock.recv(1) == b""
+
+
+# --- clients that leave ---
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("leave", [socket.socket.close, reset, lambda sock: sock.shutdown(socket.SHUT_WR)])
+def test_k33_client_that_leaves_frees_its_sequence(leave, stream, caplog):
+    caplog.set_level(logging.INFO)
+    with serving(endless, n_ctx=100_000, n_cells=1_000_000) as running:
+        sock = running.connect()
+        sock.sendall(chat_request(stream=stream))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        leave(sock)
+        running.wait_until_idle()
+        sock.close()
+        wait_for(lambda: " 499 POST" in caplog.text)
+    # It ended long before its context did.
+    assert "Traceback" not in caplog.text
+
+
+def test_k33_client_that_leaves_while_it_waits_for_a_slot():
+    gate = threading.Semaphore(0)
+
+    def turn_until(n_waiting):
+        wait_for(lambda: gate.release() or running.engine.stats().n_waiting == n_waiting)
+
+    with serving(endless, gate=gate, n_slots=1, n_ctx=100_000, n_cells=100_000) as running, running.connect() as first:
+        first.sendall(chat_request(stream=True))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        with running.connect() as second:
+            second.sendall(chat_request())
+            turn_until(n_waiting=1)
+        turn_until(n_waiting=0)
+        assert running.engine.stats().n_running == 1
+
+
+def test_client_that_sends_its_next_request_early_has_not_left():
+    gate = threading.Semaphore(0)
+    with serving(gate=gate) as running, running.connect() as sock:
+        sock.sendall(chat_request("one"))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        sock.sendall(chat_request("two"))
+        gate.release(1000)
+        read_until(sock, b'"one"')
+        read_until(sock, b'"two"')
+
+
+def test_client_that_does_not_read_hurts_nobody_and_is_given_up(monkeypatch):
+    monkeypatch.setattr(server_module, "IO_TIMEOUT_S", 0.3)
+    with serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running:
+        # Small buffers, which connections inherit, are soon full.
+        running.server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        stuck = socket.socket()
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect(("127.0.0.1", running.port))
+        with stuck:
+            stuck.sendall(chat_request(stream=True))
+            wait_for(lambda: running.engine.stats().n_running == 1)
+            for _ in range(3):
+                assert running.chat(max_tokens=20)[0] == 200
+            running.wait_until_idle()
+
+
+# --- the end ---
+
+
+def test_running_streams_get_an_error_and_their_end_when_the_server_closes():
+    with (
+        serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running,
+        contextlib.closing(running.client()) as client,
+        running.connect() as idle,
+    ):
+        body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+        client.request("POST", "/v1/chat/completions", json.dumps(body))
+        response = client.getresponse()
+        assert response.status == 200
+        running.server.shutdown()
+        closer = threading.Thread(target=running.server.close)
+        closer.start()
+        chunks = payloads(response.read())
+        closer.join(DEADLINE_S)
+        assert not closer.is_alive()
+        assert idle.recv(1) == b""
+    assert chunks[-1]["error"]["code"] == "shutting_down"
+
+
+def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_comes_later():
+    with serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running:
+        with contextlib.closing(running.client()) as client:
+            client.request("POST", "/v1/chat/completions", GOOD)
+            wait_for(lambda: running.engine.stats().n_running == 1)
+            running.server.service.stop()
+            early = read_answer(client)
+        late = running.chat()
+        running.wait_until_idle()
+    for status, body in (early, late):
+        assert (status, body["error"]["code"]) == (503, "shutting_down")
+
+
+def test_log_has_one_line_per_request_and_nothing_forged(caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    with serving(settings=Settings(port=0, api_key="s3cret")) as running, running.connect() as sock:
+        key = "Authorization: Bearer s3cret"
+        sock.sendall(raw_request(GOOD, key) + raw_request(b"", key, path="/\x1b[2J\x9bx", method="GET"))
+        sock.sendall(raw_request(b"", "Connection: close", path="/health", method="GET"))
+        b"".join(iter(lambda: sock.recv(65536), b""))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert re.fullmatch(
+        r"chatcmpl-[0-9a-f]{32} 200 POST /v1/chat/completions [\d.]+ s: "
+        r"in 5 \(0 cached\) out 6, [\d.]+ tokens/s, stop",
+        lines[0],
+    )
+    assert lines[1].startswith(r"- 404 GET /\x1b[2J\x9bx")
+    assert "s3cret" not in caplog.text
+
+
+def test_k10_ignored_members_are_logged_once(caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    with serving() as running:
+        for _ in range(2):
+            assert running.chat(frobnicate=1)[0] == 200
+    assert caplog.text.count("frobnicate") == 1
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    program = [sys.executable, "-m", "localchat.server", *arguments]
+    return subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        pytest.param(["--version"], 0, "localchat ", id="version"),
+        pytest.param(["--help"], 0, "--gpu-layers", id="help"),
+        pytest.param(["--parallel", "0"], 2, "at least 1", id="wrong number"),
+        pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
+        pytest.param(["--host", "203.0.113.1"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
+    ],
+)
+def test_command_line(arguments, status, text):
+    done = command(*arguments)
+    assert done.returncode == status
+    assert text in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_port_in_use_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = command("--port", str(port))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"port {port}" in done.stderr
+    assert "--port" in done.stderr
