@@ -82,6 +82,6 @@ def test_options_in_the_readme_are_those_of_the_server(url: str):
     table = README[README.index("| option |") : README.index("| endpoint |")]
     documented = set(re.findall(r"`(--[\w-]+)`", table))
     offered = set(
-        re.findall(r"^\s+(--[\w-]+)", shell(f"{sys.executable} -m localchat.server --help", url), re.MULTILINE)
+        re.findall(r"^\s+(--[\w-]+)", run([sys.executable, "-m", "localchat.server", "--help"], url), re.MULTILINE)
     )
     assert documented <= offered

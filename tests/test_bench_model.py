@@ -1,0 +1,33 @@
+"""The benchmark's models have the size that was asked for, and the engine runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gguf", reason="part of the extra `bench`")
+
+from bench.model import main, number, shape_for
+from localchat.engine import GenerationRequest, LoadOptions, load
+
+
+@pytest.mark.parametrize(("n_params", "n_vocab"), [(10e6, 152_000), (10e6, 2_000), (0.5e9, 152_000), (7e9, 32_000)])
+def test_shape_is_near_the_size_asked_for(n_params: float, n_vocab: int):
+    assert shape_for(n_params, n_vocab, 4096).n_params == pytest.approx(n_params, rel=0.35)
+
+
+@pytest.mark.parametrize(("text", "value"), [("10M", 10e6), ("0.5B", 0.5e9), ("3k", 3e3), ("42", 42)])
+def test_numbers_have_units(text: str, value: float):
+    assert number(text) == value
+
+
+def test_written_model_runs(tmp_path: Path):
+    path = tmp_path / "random.gguf"
+    main([str(path), "--params", "1M", "--vocab", "2000", "--ctx", "512"])
+    with load(str(path), LoadOptions(n_slots=2)) as engine:
+        assert engine.facts.n_vocab == 2000
+        prompt = tuple(engine.tokenize("<|im_start|>user\nHello, wörld!<|im_end|>\n"))
+        assert prompt[0] == 1998
+        finish = list(engine.submit(GenerationRequest(prompt, max_tokens=5, ignore_end=True)))[-1]
+        assert finish.completion_tokens == 5  # type: ignore[union-attr]
