@@ -1,0 +1,118 @@
+"""A chat client in the standard library alone, for any server that speaks OpenAI's chat protocol.
+
+    from localchat import Client, chat
+
+    print(chat("Why is the sky blue?"))
+
+Everything is loaded when it is first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # Type checkers know the name; importing it from typing would cost some ms.
+
+if TYPE_CHECKING:
+    from .client import Client, Stream, Timeout, chat
+    from .events import (
+        AuthenticationError,
+        BadRequestError,
+        Cancelled,
+        Choice,
+        ConflictError,
+        ConnectError,
+        ContentDelta,
+        ErrorEvent,
+        IncompleteStream,
+        LocalChatError,
+        Logprobs,
+        MessageStart,
+        MessageStop,
+        NotFoundError,
+        PermissionDeniedError,
+        ProtocolError,
+        RateLimitError,
+        ReasoningDelta,
+        RefusalDelta,
+        Reply,
+        ServerError,
+        StatusError,
+        StreamError,
+        StreamEvent,
+        TimedOut,
+        ToolCall,
+        ToolCallDelta,
+        UnprocessableError,
+        Usage,
+        UsageEvent,
+        WarningEvent,
+    )
+    from .sse import ServerSentEvent, SSEDecoder, SSEError
+    from .wire import Accumulator
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # Asking.
+    "chat",
+    "Client",
+    "Stream",
+    "Timeout",
+    # The answer.
+    "Reply",
+    "Choice",
+    "Usage",
+    # The events of a stream.
+    "StreamEvent",
+    "MessageStart",
+    "ContentDelta",
+    "ReasoningDelta",
+    "RefusalDelta",
+    "ToolCallDelta",
+    "ToolCall",
+    "Logprobs",
+    "UsageEvent",
+    "MessageStop",
+    "WarningEvent",
+    "ErrorEvent",
+    # What can go wrong.
+    "LocalChatError",
+    "ConnectError",
+    "TimedOut",
+    "Cancelled",
+    "StatusError",
+    "BadRequestError",
+    "AuthenticationError",
+    "PermissionDeniedError",
+    "NotFoundError",
+    "ConflictError",
+    "UnprocessableError",
+    "RateLimitError",
+    "ServerError",
+    "StreamError",
+    "IncompleteStream",
+    "ProtocolError",
+    # The parts, for use without the client.
+    "Accumulator",
+    "SSEDecoder",
+    "SSEError",
+    "ServerSentEvent",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load the module in which a public name lives when the name is first used."""
+    if name in __all__:
+        from importlib import import_module
+
+        for home in ("sse", "events", "wire", "client"):
+            module = import_module("." + home, __name__)
+            if name in module.__all__:
+                value: object = getattr(module, name)
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,103 @@
+"""Events, values and errors: what every one of them promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import typing
+
+import pytest
+
+from localchat import events
+from localchat.events import Choice, LocalChatError, Reply, StatusError, StreamEvent, ToolCall, Usage
+
+CALL = ToolCall("call_1", "f", {"a": 1}, '{"a": 1}')
+EXAMPLES = {
+    "message_start": events.MessageStart("id", "model"),
+    "content_delta": events.ContentDelta("a"),
+    "reasoning_delta": events.ReasoningDelta("a"),
+    "refusal_delta": events.RefusalDelta("a"),
+    "tool_call_delta": events.ToolCallDelta(0, "call_1", "f", "{"),
+    "tool_call": CALL,
+    "logprobs": events.Logprobs(({"token": "a"},)),
+    "usage": events.UsageEvent(Usage(1, 2, 3)),
+    "message_stop": events.MessageStop("stop", "stop"),
+    "warning": events.WarningEvent("odd"),
+    "error": events.ErrorEvent("bad"),
+}
+
+
+def test_there_is_an_example_of_every_event():
+    assert {type(example) for example in EXAMPLES.values()} == set(typing.get_args(StreamEvent))
+
+
+@pytest.mark.parametrize(("name", "event"), EXAMPLES.items(), ids=EXAMPLES)
+def test_event_has_type_choice_index_and_raw(name, event):
+    assert (event.type, event.choice_index, event.raw) == (name, 0, None)
+
+
+@pytest.mark.parametrize("event", EXAMPLES.values(), ids=EXAMPLES)
+def test_event_is_frozen_and_compares_without_raw(event):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        event.choice_index = 1
+    assert dataclasses.replace(event, raw={"a": 1}) == event
+    assert ", raw=" not in repr(event)
+
+
+@pytest.mark.parametrize("event", EXAMPLES.values(), ids=EXAMPLES)
+def test_event_can_be_pickled(event):
+    assert pickle.loads(pickle.dumps(event)) == event
+
+
+def test_tool_call_status_k18():
+    assert CALL.status == "succeeded"
+    assert dataclasses.replace(CALL, arguments=None, error="not JSON").status == "failed"
+
+
+def test_reply_is_its_first_choice():
+    choice = Choice(0, "text", "thought", "no", (CALL,), "tool_calls", "tool_use")
+    reply = Reply((choice, Choice(1, "other")))
+    assert str(reply) == reply.text == "text"
+    assert (reply.reasoning, reply.refusal, reply.tool_calls) == ("thought", "no", (CALL,))
+    assert (reply.finish_reason, reply.finish_reason_raw) == ("tool_calls", "tool_use")
+
+
+def test_empty_reply_is_empty_text():
+    assert (str(Reply()), Reply().finish_reason, Reply().tool_calls) == ("", None, ())
+
+
+def errors() -> list[type[LocalChatError]]:
+    named = [getattr(events, name) for name in events.__all__]
+    return [item for item in named if isinstance(item, type) and issubclass(item, Exception)]
+
+
+@pytest.mark.parametrize("error_class", errors(), ids=lambda error_class: error_class.__name__)
+def test_error_is_in_the_tree_of_the_docstring_and_survives_pickle(error_class):
+    assert issubclass(error_class, LocalChatError)
+    assert events.__doc__ is not None
+    assert error_class.__name__ in events.__doc__
+    error = error_class("what to do")
+    vars(error).update(partial=Reply((Choice(0, "so far"),)), kind="idle", status=404)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), vars(copy)) == ("what to do", vars(error))
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        (400, "BadRequestError"),
+        (401, "AuthenticationError"),
+        (403, "PermissionDeniedError"),
+        (404, "NotFoundError"),
+        (409, "ConflictError"),
+        (422, "UnprocessableError"),
+        (429, "RateLimitError"),
+        (500, "ServerError"),
+        (503, "ServerError"),
+        (599, "ServerError"),
+        (302, "StatusError"),
+        (418, "StatusError"),
+    ],
+)
+def test_status_has_its_class(status, name):
+    assert StatusError.class_for(status).__name__ == name

@@ -1,0 +1,217 @@
+"""The terminal client as people run it: a child process against a scripted server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import localchat
+
+from .test_client import (
+    ANSWER,
+    DEADLINE_S,
+    DONE,
+    HELLO,
+    OPEN,
+    Peer,
+    Server,
+    always,
+    choice,
+    chunked,
+    piece,
+    sse,
+    with_length,
+)
+
+ROOT = Path(localchat.__file__).parents[1]
+
+
+def environment(url: str | None = None) -> dict[str, str]:
+    hidden = ("OPENAI_", "LOCALCHAT_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    clean.update(PYTHONPATH=str(ROOT), PYTHONIOENCODING="utf-8", PYTHONWARNINGS="error")
+    return clean if url is None else {**clean, "OPENAI_BASE_URL": url}
+
+
+def run(server: Server | None, *arguments: str, piped: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "localchat", *arguments],
+        input=piped,
+        env=environment(server.url if server else None),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def test_prints_the_answer():
+    with always(HELLO) as server:
+        done = run(server, "say", "hello")
+        assert (done.stdout, done.stderr, done.returncode) == ("Hello\n", "", 0)
+        assert server.requests[-1].json["messages"] == [{"role": "user", "content": "say hello"}]
+
+
+def test_base_url_by_option_and_without_streaming():
+    with always(HELLO) as server:
+        done = run(None, "--base-url", server.url, "--no-stream", "hi")
+        assert (done.stdout, done.returncode) == ("Hello\n", 0)
+
+
+def test_options_become_members_of_the_request():
+    with always(HELLO) as server:
+        run(server, "-s", "be brief", "-m", "mine", "-k", "key", "-o", "top_k=5", "-o", "stop=END", "-o", "x={}", "hi")
+        request = server.requests[-1]
+        assert request.headers["authorization"] == "Bearer key"
+        assert request.json["messages"][0] == {"role": "system", "content": "be brief"}
+        assert {name: request.json[name] for name in ("model", "top_k", "stop", "x")} == {
+            "model": "mine",
+            "top_k": 5,
+            "stop": "END",
+            "x": {},
+        }
+
+
+@pytest.mark.parametrize(
+    ("piped", "words", "asked"),
+    [("text\n", ["explain"], "text\n\nexplain"), ("text", [], "text"), ("", ["explain"], "explain")],
+    ids=["both", "piped", "words"],
+)
+def test_piped_input_comes_before_the_text(piped, words, asked):
+    with always(HELLO) as server:
+        run(server, *words, piped=piped)
+        assert server.requests[-1].json["messages"][0]["content"] == asked
+
+
+def test_models():
+    with always(HELLO) as server:
+        assert run(server, "--models").stdout == "first\nsecond\n"
+
+
+def test_usage_goes_to_stderr():
+    with always(HELLO) as server:
+        done = run(server, "--usage", "hi")
+        assert done.stdout == "Hello\n"
+        assert done.stderr.startswith("3 tokens in, 2 out, first after ")
+
+
+def test_reasoning_is_shown_on_demand_on_stderr():
+    thought = sse({"choices": [choice({"reasoning_content": "hm"})]})
+    with always(chunked(thought, *ANSWER)) as server:
+        assert run(server, "hi").stderr == ""
+        done = run(server, "--show-reasoning", "hi")
+        assert (done.stdout, done.stderr) == ("Hello\n", "hm")
+
+
+def test_tool_calls_are_printed():
+    call = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}}
+    raw = chunked(sse({"choices": [choice({"tool_calls": [call]}, "tool_calls")]}), DONE)
+    with always(raw) as server:
+        assert run(server, "hi").stdout == 'f({"q":1})\n'
+
+
+def test_answer_cut_by_a_limit_is_noted():
+    with always(chunked(piece("Hel", "length"), DONE)) as server:
+        done = run(server, "hi")
+        assert (done.stdout, done.returncode) == ("Hel\n", 0)
+        assert "length" in done.stderr
+
+
+EXITS = {
+    "status": (with_length(b'{"error": "bad luck"}', "400 Bad"), 1, "", "bad luck"),
+    "cut": (chunked(piece("Hel")), 3, "Hel", "cut after 3 characters"),
+    "stream-error": (chunked(piece("Hel"), sse({"error": "bad luck"})), 1, "Hel", "bad luck"),
+}
+
+
+@pytest.mark.parametrize(("raw", "code", "out", "words"), EXITS.values(), ids=EXITS)
+def test_exit_code(raw, code, out, words):
+    with always(raw) as server:
+        done = run(server, "-m", "m", "hi")
+        assert (done.returncode, done.stdout.rstrip("\n")) == (code, out)
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--nonsense"], ["-o", "novalue", "hi"]], ids=["nothing", "unknown-option", "bad-option"]
+)
+def test_wrong_usage_is_2(arguments):
+    done = run(None, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage:" in done.stderr
+
+
+def test_nothing_listens():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    done = run(None, "-b", f"http://127.0.0.1:{port}/v1", "-m", "m", "hi")
+    assert done.returncode == 1
+    assert "start a server there" in done.stderr
+
+
+def test_interrupt_is_130_and_the_server_sees_it():
+    gone = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(OPEN)
+        if peer.is_gone():
+            gone.set()
+
+    with Server(handle) as server:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "localchat", "-m", "m", "hi"],
+            env=environment(server.url),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with child:
+            assert child.stdout is not None
+            assert child.stdout.read(1) == b"a"
+            child.send_signal(signal.SIGINT)
+            _, errors = child.communicate(timeout=DEADLINE_S)
+        assert child.returncode == 130
+        assert b"Traceback" not in errors
+        assert gone.wait(DEADLINE_S)
+
+
+def test_closed_output_is_quiet():
+    """As in `python -m localchat ... | head -c 1`."""
+    closed = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(OPEN)
+        assert closed.wait(DEADLINE_S)
+        peer.send(*(chunked(*ANSWER)[len(chunked(end=False)) :],))
+        peer.is_gone()
+
+    with Server(handle) as server:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "localchat", "-m", "m", "hi"],
+            env=environment(server.url),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with child:
+            assert child.stdout is not None
+            assert child.stderr is not None
+            assert child.stdout.read(1) == b"a"
+            child.stdout.close()
+            closed.set()
+            assert child.stderr.read() == b""
+            assert child.wait(DEADLINE_S) == 1
+
+
+def test_version():
+    assert run(None, "--version").stdout == f"localchat {localchat.__version__}\n"

@@ -1,0 +1,353 @@
+"""The SSE decoder and encoder: every rule whole, byte by byte and at every two-way split."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localchat.sse import ServerSentEvent, SSEDecoder, SSEError, comment, encode
+
+BOM = b"\xef\xbb\xbf"
+
+
+def event(data: str, event: str = "message", id: str = "", retry: int | None = None) -> ServerSentEvent:
+    return ServerSentEvent(event, data, id, retry)
+
+
+def decode(chunks: list[bytes], flush: bool = False, **options: object) -> list[ServerSentEvent]:
+    decoder = SSEDecoder(**options)  # type: ignore[arg-type]  # Options come from the tables below.
+    events = [event for chunk in chunks for event in decoder.feed(chunk)]
+    return events + decoder.flush() if flush else events
+
+
+def cuts(raw: bytes) -> list[list[bytes]]:
+    """The whole stream, its single bytes, and every cut in two."""
+    singles = [raw[i : i + 1] for i in range(len(raw))]
+    return [[raw], singles] + [[raw[:i], raw[i:]] for i in range(1, len(raw))]
+
+
+def check(raw: bytes, expected: list[ServerSentEvent], flush: bool = False, **options: object) -> None:
+    for chunks in cuts(raw):
+        assert decode(chunks, flush, **options) == expected, chunks
+
+
+# One row per rule of the WHATWG format; the names carry the rule's number in the project's check list.
+RULES = {
+    "1-2-utf8": ("data: h\u00e9\U0001f600\n\n".encode(), [event("h\u00e9\U0001f600")]),
+    "2-bom-dropped": (BOM + b"data: a\n\n", [event("a")]),
+    "2-invalid-byte": (b"data: a\xffb\n\n", [event("a\ufffdb")]),
+    "2-cut-character": (b"data: \xe2\x82\ndata: x\n\n", [event("\ufffd\nx")]),
+    "2-surrogate-bytes": (b"data: \xed\xa0\x80\n\n", [event("\ufffd\ufffd\ufffd")]),
+    "3-second-bom-kept": (BOM + BOM + b"data: a\n\ndata: b\n\n", [event("b")]),
+    "3-later-bom-kept": (b"data: a\n\n" + BOM + b"data: b\n\n", [event("a")]),
+    "3-bom-before-empty-line": (BOM + b"\ndata: a\n\n", [event("a")]),
+    "4-lf": (b"data: a\ndata: b\n\n", [event("a\nb")]),
+    "4-cr": (b"data: a\rdata: b\r\r", [event("a\nb")]),
+    "4-crlf": (b"data: a\r\ndata: b\r\n\r\n", [event("a\nb")]),
+    "4-only-these": (
+        "data: a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029b\n\n".encode(),
+        [event("a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029b")],
+    ),
+    "5-cr-ends-at-once": (b"data: a\r\r", [event("a")]),
+    "5-blank-cr-fires-once": (b"data: one\r\r\n", [event("one")]),
+    "5-lf-after-crlf": (b"data: a\r\n\ndata: b\n\n", [event("a"), event("b")]),
+    "6-lf-crlf": (b"data: a\n\r\ndata: b\n\n", [event("a"), event("b")]),
+    "6-cr-cr": (b"data: a\r\rdata: b\r\r", [event("a"), event("b")]),
+    "6-many-empty-lines": (b"\n\n\r\rdata: a\n\n\n\n\r\n", [event("a")]),
+    "7-comment": (b": hi\ndata: a\n:data: b\n:\n\n", [event("a")]),
+    "7-comment-does-not-end": (b"data: a\n: x\ndata: b\n\n", [event("a\nb")]),
+    "7-nul-comment": (b":\0\ndata: a\n\n", [event("a")]),
+    "8-one-space": (b"data:a\n\ndata: b\n\ndata:  c\n\n", [event("a"), event("b"), event(" c")]),
+    "8-tab-kept": (b"data:\tx\n\n", [event("\tx")]),
+    "8-first-colon": (b"data: a: b:c\n\n", [event("a: b:c")]),
+    "8-trailing-space-kept": (b"data: a  \n\n", [event("a  ")]),
+    "9-bare-data": (b"data\n\n", [event("")]),
+    "9-bare-id-resets": (b"id: 1\ndata: a\n\nid\ndata: b\n\n", [event("a", id="1"), event("b")]),
+    "9-bare-retry": (b"retry\ndata: a\n\n", [event("a")]),
+    "10-literal-names": (b"Data: a\n data: b\ndata : c\nda-ta: d\nDATA: e\n\n", []),
+    "11-join": (b"data:\ndata:\n\n", [event("\n")]),
+    "11-empty-in-middle": (b"data: a\ndata\ndata: b\n\n", [event("a\n\nb")]),
+    "12-event": (b"event: add\ndata: 1\n\n", [event("1", "add")]),
+    "12-last-wins": (b"event: a\nevent: b\ndata: 1\n\n", [event("1", "b")]),
+    "12-empty-is-message": (b"event: a\nevent:\ndata: 1\n\n", [event("1")]),
+    "12-type-is-reset": (b"event: a\ndata: 1\n\ndata: 2\n\n", [event("1", "a"), event("2")]),
+    "13-id-persists": (b"id: 1\ndata: a\n\ndata: b\n\n", [event("a", id="1"), event("b", id="1")]),
+    "13-nul-ignored": (b"id: 1\nid: 2\0\ndata: a\n\n", [event("a", id="1")]),
+    "13-empty-resets": (b"id: 1\ndata: a\n\nid:\ndata: b\n\n", [event("a", id="1"), event("b")]),
+    "13-id-without-data": (b"id: 7\n\ndata: a\n\n", [event("a", id="7")]),
+    "14-retry": (b"retry: 3000\ndata: a\n\n", [event("a", retry=3000)]),
+    "14-bogus": (b"retry: 3000\nretry: 1000x\ndata: a\n\n", [event("a", retry=3000)]),
+    "14-not-digits": (
+        "".join(f"retry:{value}\n" for value in ("-5", "1_000", "  5", "5 ", "\u0663", "")).encode() + b"data: a\n\n",
+        [event("a")],
+    ),
+    "14-too-many-digits": (b"retry: " + b"9" * 19 + b"\ndata: a\n\n", [event("a")]),
+    "15-no-data-no-event": (b"event: ping\n\nretry: 3000\n\nid: 1\n\n", []),
+    "15-type-reset-without-data": (b"event: ping\n\ndata: a\n\n", [event("a")]),
+    "15-keep-alive-after-id": (b"id: 1\ndata: a\n\n: ping\n\n: ping\n\n", [event("a", id="1")]),
+    "15-one-lf-dropped": (b"data: a\ndata:\n\n", [event("a\n")]),
+    "16-empty-data-fires": (b"data:\n\ndata\n\n", [event(""), event("")]),
+    "17-unfinished-dropped": (b"data: a\n\ndata: b\n", [event("a")]),
+    "17-unfinished-id-forgotten": (b"id: 1\ndata: a\n\nid: 2\ndata: b", [event("a", id="1")]),
+    "empty-stream": (b"", []),
+}
+
+# The format cases of the web-platform-tests suite, by its file names.
+WPT = {
+    "event-data": (
+        b"data:msg\ndata:msg\n\n:\nfalsefield:msg\n\nfalsefield:msg\nData:data\n\ndata\n\ndata:end\n\n",
+        [event("msg\nmsg"), event(""), event("end")],
+    ),
+    "format-bom": (
+        BOM + b"data:1\n\n" + BOM + b"data:2\n\ndata:3\n\n",
+        [event("1"), event("3")],
+    ),
+    "format-bom-2": (BOM + BOM + b"data:1\n\ndata:2\n\ndata:3\n\n", [event("2"), event("3")]),
+    "format-comments": (
+        b"data:1\r:\0\n:\r\ndata:2\n:" + b"x" * 64 + b"\rdata:3\n:data:fail\r:" + b"x" * 64 + b"\ndata:4\n\n",
+        [event("1\n2\n3\n4")],
+    ),
+    "format-data-before-final-empty-line": (
+        b"retry:1000\ndata:test1\n\nid:test\ndata:test2",
+        [event("test1", retry=1000)],
+    ),
+    "format-field-data": (b"data:\n\ndata\ndata\n\ndata:test", [event(""), event("\n")]),
+    "format-field-event": (b"event:test\ndata:x\n\ndata:x\n\n", [event("x", "test"), event("x")]),
+    "format-field-event-empty": (b"event: \ndata:data\n\n", [event("data")]),
+    "format-field-id": (b"id: \xe2\x80\xa6\ndata:1\n\n", [event("1", id="\u2026")]),
+    "format-field-id-3": (
+        b"data:1\nid\n\ndata:2\nid:x\n\nid\n\ndata:3\n\n",
+        [event("1"), event("2", id="x"), event("3")],
+    ),
+    "format-field-id-null": (b"id: a\0b\nid: \0\ndata:ok\n\n", [event("ok")]),
+    "format-field-parsing": (
+        b"data:\0\ndata:  2\rData:1\rdata\0:2\ndata:1\r\0data:4\nda-ta:3\rdata_5\n"
+        b"data:3\rdata:\r\n data:32\ndata:4\n\n",
+        [event("\0\n 2\n1\n3\n\n4")],
+    ),
+    "format-field-retry": (b"retry:03000\ndata:x\n\n", [event("x", retry=3000)]),
+    "format-field-retry-empty": (b"retry\ndata:test\n\n", [event("test")]),
+    "format-field-unknown": (
+        b"data:test\n data\ndata\nfoobar:xxx\njustsometext\n:thisisacommentyay\ndata:test\n\n",
+        [event("test\n\ntest")],
+    ),
+    "format-leading-space": (b"data:\ttest\rdata: \ndata:test\n\n", [event("\ttest\n\ntest")]),
+    "format-newlines": (b"data:test\r\ndata\ndata:test\r\n\r", [event("test\n\ntest")]),
+    "format-null-character": (b"data:\0\n\n\n\n", [event("\0")]),
+    "format-utf-8": ("data:ok\u2026\n\n".encode(), [event("ok\u2026")]),
+}
+
+
+@pytest.mark.parametrize(("raw", "expected"), RULES.values(), ids=RULES.keys())
+def test_decode_by_rule(raw, expected):
+    check(raw, expected)
+
+
+@pytest.mark.parametrize(("raw", "expected"), WPT.values(), ids=WPT.keys())
+def test_decode_web_platform_tests(raw, expected):
+    check(raw, expected)
+
+
+# K39: the two leniencies, and the field `error` of old llama.cpp servers.
+DONE = {"sentinel": "[DONE]"}
+ERROR = {"fields_as_events": ("error",)}
+LENIENT = {
+    "done-without-blank-line": (b"data: 1\n\ndata: [DONE]\n", False, DONE, [event("1"), event("[DONE]")]),
+    "done-glued-to-event": (b"data: 1\ndata: [DONE]\n\n", False, DONE, [event("1"), event("[DONE]")]),
+    "done-glued-to-next": (b"data:[DONE]\r\ndata: 1\n\n", False, DONE, [event("[DONE]"), event("1")]),
+    "done-without-newline": (b"data: 1\n\ndata: [DONE]", True, DONE, [event("1"), event("[DONE]")]),
+    "done-glued-without-newline": (b"data: 1\ndata: [DONE]", True, DONE, [event("1"), event("[DONE]")]),
+    "done-with-blanks": (b"data:  [DONE]\t\n", False, DONE, [event(" [DONE]\t")]),
+    "done-inside-text": (b"data: x [DONE]\n\n", False, DONE, [event("x [DONE]")]),
+    "done-is-text-when-strict": (b"data: 1\ndata: [DONE]\n\n", False, {}, [event("1\n[DONE]")]),
+    "flush-unfinished-line": (b"event: e\ndata: {}", True, {}, [event("{}", "e")]),
+    "flush-unfinished-block": (b"data: a\ndata: b\n", True, {}, [event("a\nb")]),
+    "flush-after-bom-only": (BOM + b"data: a", True, {}, [event("a")]),
+    "flush-nothing": (b"data: a\n\n", True, {}, [event("a")]),
+    "flush-no-data": (b"id: 1\nevent: x", True, {}, []),
+    "error-field": (b'error: {"code": 400}\n\n', False, ERROR, [event('{"code": 400}', "error")]),
+    "error-field-in-order": (
+        b"data: 1\n\nerror: x\n\ndata: [DONE]\n\n",
+        False,
+        ERROR,
+        [event("1"), event("x", "error"), event("[DONE]")],
+    ),
+    "error-field-when-strict": (b"error: x\n\n", False, {}, []),
+}
+
+
+@pytest.mark.parametrize(("raw", "flush", "options", "expected"), LENIENT.values(), ids=LENIENT.keys())
+def test_decode_leniencies_k39(raw, flush, options, expected):
+    check(raw, expected, flush, **options)
+
+
+def test_decode_cr_completes_event_without_waiting():
+    decoder = SSEDecoder()
+    assert decoder.feed(b"data: a\r\r") == [event("a")]
+    assert decoder.feed(b"\ndata: b\r\n\r") == [event("b")]
+
+
+def test_decode_empty_chunk_between_cr_and_lf():
+    assert decode([b"data: a\r", b"", b"\n", b"", b"\r", b"", b"\n"]) == [event("a")]
+
+
+def test_last_event_id_and_retry_follow_the_stream():
+    decoder = SSEDecoder()
+    decoder.feed(b"id: 4\nretry: 20\n\nid: 5\n")
+    assert (decoder.last_event_id, decoder.retry_ms) == ("4", 20)
+
+
+# Limits. The row says how the stream is cut by the size, and what came out before.
+TOO_LONG = {
+    "line-without-end": (b"data: 1\n\n" + b"x" * 11, "line"),
+    "line-with-end": (b"data: 1\n\ndata: 23456\n\n", "line"),
+    "comment": (b"data: 1\n\n:" + b"x" * 10, "line"),
+    "data-lines": (b"data: 1\n\ndata:23\ndata:56\ndata:89\n\n", "event"),
+}
+
+
+@pytest.mark.parametrize(("raw", "what"), TOO_LONG.values(), ids=TOO_LONG.keys())
+def test_too_long_raises_after_earlier_events(raw, what):
+    for chunks in cuts(raw):
+        decoder = SSEDecoder(max_line_bytes=10, max_event_bytes=6)
+        events = []
+        with pytest.raises(SSEError, match=f"SSE {what} of .* no more than") as caught:
+            feed_all(decoder, chunks, events)
+        assert events + list(caught.value.events) == [event("1")]
+        with pytest.raises(SSEError):
+            decoder.feed(b"\n\n")
+        with pytest.raises(SSEError):
+            decoder.flush()
+
+
+def feed_all(decoder: SSEDecoder, chunks: list[bytes], events: list[ServerSentEvent]) -> None:
+    for chunk in chunks:
+        events += decoder.feed(chunk)
+
+
+def test_limits_are_inclusive_and_per_event():
+    raw = b"data: 4567\ndata:\ndata\n\n" * 50
+    assert len(decode([raw], max_line_bytes=10, max_event_bytes=6)) == 50
+
+
+def test_error_survives_pickle():
+    error = pickle.loads(pickle.dumps(SSEError("too long", [event("1")])))
+    assert (str(error), error.events) == ("too long", (event("1"),))
+
+
+def test_ten_megabyte_line_in_small_feeds_is_linear():
+    """Quadratic work would make the line that is 16 times longer 256 times slower; noise is far below 80."""
+    short = min(spent_on_line(10_000_000 // 16) for _ in range(5))
+    long = min(spent_on_line(10_000_000) for _ in range(2))
+    assert long < 80 * short
+
+
+def spent_on_line(size: int) -> float:
+    """Processor time of this process alone: other programs do not count."""
+    raw = b"data: " + b"x" * size + b"\n\n"
+    pieces = [raw[i : i + 64] for i in range(0, len(raw), 64)]
+    start = time.process_time()
+    events = decode(pieces)
+    spent = time.process_time() - start
+    assert [len(event.data) for event in events] == [size]
+    return spent
+
+
+def test_many_empty_data_lines_are_linear():
+    assert decode([b"data\n"] * 100_000 + [b"\n"]) == [event("\n" * 99_999)]
+
+
+def test_every_byte_is_held_once():
+    """The part of a line that waits is stored once, whatever the number of feeds."""
+    decoder = SSEDecoder()
+    for _ in range(1000):
+        decoder.feed(b"x" * 64)
+    assert len(decoder._held) == 64_000
+
+
+ALPHABET = [b"data", b"event", b"id", b"retry", b":", b" ", b"\r", b"\n", b"\r\n"]
+ALPHABET += [b"\0", b"1", b"x", BOM, b"\xc3", b"\xa9", b"[DONE]"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_streams_do_not_depend_on_chunking(seed):
+    chance = random.Random(seed)
+    raw = b"".join(chance.choice(ALPHABET) for _ in range(60))
+    for options in ({}, DONE):
+        whole = decode([raw], True, **options)
+        assert decode([raw[i : i + 1] for i in range(len(raw))], True, **options) == whole
+        border = sorted(chance.randrange(len(raw)) for _ in range(5))
+        pieces = [raw[a:b] for a, b in zip([0, *border], [*border, len(raw)])]
+        assert decode(pieces, True, **options) == whole
+
+
+ENCODED = {
+    "plain": (("hello",), b"data: hello\n\n", event("hello")),
+    "empty": (("",), b"data: \n\n", event("")),
+    "leading-space": ((" x",), b"data:  x\n\n", event(" x")),
+    "lines": (("a\nb",), b"data: a\ndata: b\n\n", event("a\nb")),
+    "trailing-newline": (("a\n",), b"data: a\ndata: \n\n", event("a\n")),
+    "cr-becomes-lf": (("a\rb\r\nc",), b"data: a\ndata: b\ndata: c\n\n", event("a\nb\nc")),
+    "all-fields": (
+        ("x", "e", "7", 20),
+        b"event: e\nid: 7\nretry: 20\ndata: x\n\n",
+        event("x", "e", "7", 20),
+    ),
+    "unicode-line-separators": (
+        ("\u2028\x85\x0b",),
+        b"data: \xe2\x80\xa8\xc2\x85\x0b\n\n",
+        event("\u2028\x85\x0b"),
+    ),
+    "lone-surrogate": (("\ud800",), b"data: ?\n\n", event("?")),
+}
+
+
+@pytest.mark.parametrize(("arguments", "raw", "decoded"), ENCODED.values(), ids=ENCODED.keys())
+def test_encode(arguments, raw, decoded):
+    assert encode(*arguments) == raw
+    check(raw, [decoded])
+
+
+@pytest.mark.parametrize(
+    ("arguments"),
+    [("x", "a\nb"), ("x", "a\r"), ("x", None, "1\n"), ("x", None, "1\0"), ("x", None, None, -1)],
+    ids=["event-lf", "event-cr", "id-lf", "id-nul", "negative-retry"],
+)
+def test_encode_refuses_what_the_format_cannot_carry(arguments):
+    with pytest.raises(ValueError, match="must"):
+        encode(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "raw"),
+    [("ping", b": ping\n\n"), ("", b": \n\n"), ("a\nb", b": a\n: b\n\n")],
+    ids=["word", "empty", "lines"],
+)
+def test_comment_is_no_event(text, raw):
+    assert comment(text) == raw
+    assert decode([encode("a", id="1"), raw, encode("b")]) == [event("a", id="1"), event("b", id="1")]
+
+
+one_line = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\r\n\0"))
+text_without_cr = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\r"))
+
+
+@given(
+    st.lists(
+        st.tuples(text_without_cr, st.none() | one_line, st.none() | one_line, st.none() | st.integers(0, 10**17))
+    ),
+    st.integers(1, 20),
+)
+def test_decode_of_encode_is_the_same(events, step):
+    raw = b"".join(encode(*event) for event in events)
+    expected = []
+    last_id = ""
+    for data, name, id, retry in events:
+        last_id = last_id if id is None else id
+        expected.append(ServerSentEvent(name or "message", data, last_id, retry))
+    assert decode([raw[i : i + step] for i in range(0, len(raw), step)]) == expected

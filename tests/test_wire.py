@@ -1,0 +1,503 @@
+"""Requests, payloads, and the corpus of dialects: every server's stream as recorded bytes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.client import Timeout, _Clocks, _read_events
+from localchat.events import (
+    IncompleteStream,
+    LocalChatError,
+    ProtocolError,
+    StreamError,
+    StreamEvent,
+    Usage,
+)
+from localchat.wire import (
+    Accumulator,
+    ThinkSplitter,
+    build_request,
+    normal_reason,
+    parse_error,
+    parse_frame,
+    parse_models,
+)
+
+DIALECTS = Path(__file__).parent / "data" / "dialects"
+NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
+
+
+# The corpus
+
+
+class Recorded:
+    """Stands where the connection is: hands out recorded bytes in the given pieces."""
+
+    def __init__(self, pieces: Iterable[bytes], content_type: str) -> None:
+        self._pieces = iter(pieces)
+        self.headers = {"content-type": content_type}
+        self.clocks = _Clocks(Timeout())
+        self.ended = False
+
+    def read(self) -> bytes:
+        piece = next(self._pieces, b"")
+        self.ended = not piece
+        return piece
+
+    def drain(self) -> None:
+        """Nothing follows."""
+
+    def mask_payload(self, payload: Any) -> Any:
+        return payload
+
+
+def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], Accumulator]:
+    """The events of a recording in the notation of its .json file."""
+    options = recorded(name)[1].get("options", {})
+    accumulator = Accumulator(options.get("n", 1), options.get("think_tags", "auto"))
+    call: Any = Recorded(pieces, options.get("content_type", "text/event-stream"))
+    shown = []
+    try:
+        for event in _read_events(call, accumulator):
+            shown.append(show(event))
+    except LocalChatError as error:
+        shown.append(["raises", type(error).__name__])
+    return shown, accumulator
+
+
+def recorded(name: str) -> tuple[bytes, dict[str, Any]]:
+    raw = (DIALECTS / f"{name}.stream").read_bytes()
+    return raw, json.loads((DIALECTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def show(event: StreamEvent) -> list[Any]:
+    """One event as a short list: kind, what it holds, and the choice if it is not the first.
+
+    A call that cannot be read shows its text in place of its arguments; made-up ids show as call_*.
+    """
+    index = [event.choice_index] if event.choice_index else []
+    if event.type == "message_start":
+        return ["start", event.id, event.model]
+    if event.type in ("content_delta", "reasoning_delta", "refusal_delta"):
+        return [event.type.partition("_")[0], event.delta, *index]
+    if event.type == "tool_call_delta":
+        return ["call_delta", event.index, event.id, event.name, event.delta, *index]
+    if event.type == "tool_call":
+        assert (event.arguments is None) == (event.error is not None)
+        id = "call_*" if len(event.id) == len("call_") + 24 else event.id
+        extra = [event.extra] if event.extra else []
+        return ["call", id, event.name, event.arguments_json if event.error else event.arguments, *extra, *index]
+    if event.type == "logprobs":
+        return ["logprobs", "".join(item["token"] for item in event.items), *index]
+    if event.type == "usage":
+        usage = event.usage
+        counts = [usage.input_tokens, usage.output_tokens, usage.total_tokens]
+        return ["usage", *counts, usage.cached_tokens, usage.reasoning_tokens]
+    if event.type == "message_stop":
+        return ["stop", event.reason, event.reason_raw, event.inferred, *index]
+    return [event.type, event.text if event.type == "warning" else event.message, *index]
+
+
+def in_pieces(raw: bytes, seed: int) -> Iterator[bytes]:
+    chance = random.Random(seed)
+    while raw:
+        size = chance.randrange(1, 60)
+        yield raw[:size]
+        raw = raw[size:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dialect(name):
+    raw, expected = recorded(name)
+    assert play(name, [raw])[0] == expected["events"], expected["about"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dialect_does_not_depend_on_chunking(name):
+    raw, expected = recorded(name)
+    assert play(name, (raw[i : i + 1] for i in range(len(raw))))[0] == expected["events"]
+    for seed in range(10):
+        assert play(name, in_pieces(raw, seed))[0] == expected["events"], seed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dialect_cut_anywhere_is_never_another_answer(name):
+    """What a cut stream gives is a prefix of the whole, and then an error unless nothing was missing."""
+    raw, expected = recorded(name)
+    whole = expected["events"]
+    full = play(name, [raw])[1].reply()
+    for end in random.Random(name).sample(range(len(raw)), min(40, len(raw))):
+        shown, accumulator = play(name, [raw[:end]])
+        if shown and shown[-1][0] == "stop":
+            assert accumulator.reply().text == full.text
+            continue
+        assert shown[-1][0] == "raises", end
+        told = [event for event in shown[:-1] if event[0] != "warning"]
+        assert told == [event for event in whole if event[0] != "warning"][: len(told)], end
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reply_is_the_sum_of_the_events(name):
+    raw, expected = recorded(name)
+    reply = play(name, [raw])[1].reply()
+    if name == "think-stray":
+        assert (reply.reasoning, reply.text) == ("hm\n", "42")
+        return
+    for choice in reply.choices:
+        index = [choice.index] if choice.index else []
+        for kind, told in (("content", choice.text), ("reasoning", choice.reasoning)):
+            own = [event[1] for event in expected["events"] if event[0] == kind and event[2:] == index]
+            assert told == "".join(own)
+    calls = [event[2] for event in expected["events"] if event[0] == "call"]
+    assert [call.name for call in reply.tool_calls] == calls or expected["events"][-1][0] == "raises"
+
+
+# Requests
+
+
+def test_request_from_text():
+    assert build_request("hi") == {
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_request_from_messages_leaves_them_alone():
+    messages = [{"role": "user", "content": "hi"}]
+    body = build_request(messages, model="m", system="s")
+    assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]
+    assert messages == [{"role": "user", "content": "hi"}]
+
+
+OPTIONS = {
+    "unknown-passes": ({"min_p": 0.1, "grammar": "root ::= x"}, {"min_p": 0.1, "grammar": "root ::= x"}),
+    "none-is-not-set": ({"seed": None, "temperature": 0}, {"temperature": 0}),
+    "no-tools-c5": ({"tools": [], "tool_choice": "auto"}, {}),
+    "required-without-tools-is-sent": ({"tool_choice": "required"}, {"tool_choice": "required"}),
+    "tools": (
+        {"tools": [{"type": "function"}], "tool_choice": "auto"},
+        {"tools": [{"type": "function"}], "tool_choice": "auto"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "members"), OPTIONS.values(), ids=OPTIONS)
+def test_request_options(options, members):
+    body = build_request("hi", stream=False, options=options)
+    assert body == {"messages": body["messages"], **members, "stream": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [({"include_usage": False}, {"include_usage": False}), ({}, None), (None, {"include_usage": True})],
+    ids=["own", "empty", "none"],
+)
+def test_request_stream_options(given, sent):
+    assert build_request("hi", options={"stream_options": given}).get("stream_options") == sent
+
+
+# Payloads
+
+
+FRAMES = {
+    "chunk": ("message", '{"a": 1}', {"a": 1}),
+    "done": ("message", "[DONE]", True),
+    "done-with-blanks": ("message", " [DONE]\r", True),
+    "blank": ("message", "  ", None),
+    "wrapped-comment": ("message", ": PROCESSING", None),
+    "error-event": ("error", '{"message": "m"}', {"error": {"message": "m"}}),
+    "error-event-with-error": ("error", '{"error": "m"}', {"error": "m"}),
+    "error-event-text": ("error", "oh no", {"error": "oh no"}),
+    "error-event-empty-object": ("error", "{}", {"error": "{}"}),
+    "other-event": ("progress", '{"a": 1}', None),
+    "other-event-text": ("progress", "oh no", None),
+    "other-event-list": ("progress", "[]", None),
+    "other-event-with-choices": ("progress", '{"choices": []}', {"choices": []}),
+    "other-event-with-error": ("progress", '{"error": "m"}', {"error": "m"}),
+}
+
+
+@pytest.mark.parametrize(("event", "data", "payload"), FRAMES.values(), ids=FRAMES)
+def test_parse_frame(event, data, payload):
+    assert parse_frame(event, data) == payload
+
+
+@pytest.mark.parametrize("data", ["oops", "[1]", '"text"', "null", '{"a":', "[" * 100_000], ids=lambda data: data[:9])
+def test_parse_frame_that_is_no_object(data):
+    with pytest.raises(ProtocolError) as caught:
+        parse_frame("message", data)
+    assert caught.value.head == (data if len(data) < 200 else data[:200] + "...")
+
+
+ERROR_BODIES = {
+    "openai": ('{"error": {"message": "m", "type": "t", "param": "p", "code": "c"}}', ("m", "t", "c", "p")),
+    "numeric-code": ('{"error": {"message": "m", "code": 400}}', ("m", None, "400", None)),
+    "text": ('{"error": "m"}', ("m", None, None, None)),
+    "text-and-type": ('{"error": "m", "type": "t"}', ("m", "t", None, None)),
+    "error-and-message": ('{"error": {"type": "t"}, "message": "m"}', ("m", "t", None, None)),
+    "flat": ('{"object": "error", "message": "m", "type": "t", "code": 40}', ("m", "t", "40", None)),
+    "detail": ('{"detail": "m"}', ("m", None, None, None)),
+    "detail-list": (
+        '{"detail": [{"loc": ["body", "n"], "msg": "too big", "type": "v"}, {"msg": "odd"}]}',
+        ("body.n: too big; odd", None, None, None),
+    ),
+    "message": ('{"message": "m"}', ("m", None, None, None)),
+    "list": ('[{"error": {"message": "m", "code": 400}}]', ("m", None, "400", None)),
+    "plain": ("Bad Gateway\n", ("Bad Gateway", None, None, None)),
+    "html": ("<html>\n<h1>502</h1></html>", ("<html> <h1>502</h1></html>", None, None, None)),
+    "empty": ("", ("no reason given", None, None, None)),
+    "json-text": ('"m"', ("m", None, None, None)),
+    "strange": ('{"error": {"x": 1}}', ('{"error": {"x": 1}}', None, None, None)),
+    "null": ("null", ("null", None, None, None)),
+    "number": ('{"error": 5}', ("5", None, None, None)),
+    "long": ("x" * 500, ("x" * 200 + "...", None, None, None)),
+}
+
+
+@pytest.mark.parametrize(("body", "expected"), ERROR_BODIES.values(), ids=ERROR_BODIES)
+def test_parse_error_k27(body, expected):
+    error = parse_error(body)
+    assert (error.message, error.error_type, error.code, error.param) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ({"data": [{"id": "a"}, {"id": "b"}]}, ["a", "b"]),
+        ({"models": [{"name": "a", "model": "a"}]}, ["a"]),
+        ([{"id": "a"}, "b", 3], ["a", "b"]),
+        ({"data": []}, []),
+    ],
+    ids=["openai", "ollama", "bare", "empty"],
+)
+def test_parse_models(body, names):
+    assert parse_models(body) == names
+
+
+@pytest.mark.parametrize("body", [{}, {"data": None}, "text", 5], ids=str)
+def test_parse_models_that_is_no_list(body):
+    with pytest.raises(ProtocolError):
+        parse_models(body)
+
+
+REASONS = {
+    "stop": "stop eos EOS_TOKEN end_turn STOP COMPLETE",
+    "length": "length MAX_TOKENS model_length",
+    "tool_calls": "tool_calls tool_use function_call",
+    "content_filter": "content_filter SAFETY refusal",
+    "error": "error network_error abort",
+}
+
+
+@pytest.mark.parametrize(("reason", "words"), REASONS.items(), ids=REASONS)
+def test_normal_reason_k7(reason, words):
+    assert {normal_reason(word) for word in words.split()} == {reason}
+    assert normal_reason("because") is None
+
+
+USAGES = {
+    "openai": ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}, Usage(1, 2, 3)),
+    "derived-total": ({"prompt_tokens": 1, "completion_tokens": 2}, Usage(1, 2, 3)),
+    "aliases": ({"input_tokens": 1, "output_tokens": 2}, Usage(1, 2, 3)),
+    "zero-hides-nothing": ({"prompt_tokens": 0, "input_tokens": 4, "output_tokens": 2}, Usage(4, 2, 6)),
+    "cached-zero-is-known": (
+        {"prompt_tokens": 1, "total_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+        Usage(1, 0, 1, 0),
+    ),
+    "cached-null-details": ({"prompt_tokens": 1, "total_tokens": 1, "prompt_tokens_details": None}, Usage(1, 0, 1)),
+    "anthropic-cache": ({"input_tokens": 1, "cache_read_input_tokens": 9}, Usage(1, 0, 1, 9)),
+    "text-and-floats": ({"prompt_tokens": "1", "completion_tokens": 2.0}, Usage(1, 2, 3)),
+    "nan": ({"prompt_tokens": float("nan"), "completion_tokens": 2}, Usage(0, 2, 2)),
+    "infinity": ({"prompt_tokens": float("inf"), "completion_tokens": 2}, Usage(0, 2, 2)),
+    "bool": ({"prompt_tokens": True, "completion_tokens": 2}, Usage(0, 2, 2)),
+}
+
+
+@pytest.mark.parametrize(("raw", "usage"), USAGES.values(), ids=USAGES)
+def test_usage_c15(raw, usage):
+    accumulator = Accumulator()
+    accumulator.add({"choices": [], "usage": raw})
+    assert accumulator.reply().usage == usage
+
+
+# The accumulator by itself
+
+
+def test_accumulator_needs_no_transport():
+    accumulator = Accumulator()
+    events = accumulator.add({"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}]})
+    events += accumulator.finish()
+    assert [event.type for event in events] == ["message_start", "content_delta", "message_stop"]
+    assert accumulator.reply().text == "Hi"
+    assert accumulator.finish() == []
+
+
+def test_accumulator_raises_what_the_server_reported():
+    accumulator = Accumulator()
+    accumulator.add({"choices": [{"delta": {"content": "Hi"}}]})
+    accumulator.add({"error": {"message": "bad luck", "code": "c", "type": "t"}})
+    with pytest.raises(StreamError, match="bad luck") as caught:
+        accumulator.finish(done=True)
+    assert (caught.value.code, caught.value.error_type) == ("c", "t")
+    assert caught.value.partial is not None
+    assert caught.value.partial.text == "Hi"
+
+
+def test_missing_choice_is_incomplete():
+    accumulator = Accumulator(n=2)
+    accumulator.add({"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]})
+    with pytest.raises(IncompleteStream):
+        accumulator.finish()
+
+
+def test_reply_keeps_members_of_servers():
+    accumulator = Accumulator()
+    accumulator.add({"id": "1", "timings": {"n": 1}, "choices": [{"delta": {"content": "Hi"}}]})
+    accumulator.add({"id": "1", "choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": "##"}]})
+    reply = accumulator.reply()
+    assert reply.raw == {"id": "1", "timings": {"n": 1}}
+    assert reply.choice.stop_reason == "##"
+
+
+def test_reply_knows_where_reasoning_came_from():
+    accumulator = Accumulator()
+    accumulator.add({"choices": [{"delta": {"reasoning": "hm"}}]})
+    assert accumulator.reply().choice.reasoning_field == "reasoning"
+
+
+def test_reply_of_a_stream_under_way_has_no_finish():
+    accumulator = Accumulator()
+    accumulator.add({"choices": [{"delta": {"tool_calls": [{"function": {"name": "f", "arguments": '{"a'}}]}}]})
+    reply = accumulator.reply()
+    assert reply.finish_reason is None
+    assert reply.tool_calls[0].status == "failed"
+
+
+def test_partial_of_a_cut_answer_has_no_finish_reason():
+    accumulator = Accumulator()
+    accumulator.add({"choices": [{"delta": {"content": "Hi"}}]})
+    with pytest.raises(IncompleteStream) as caught:
+        accumulator.finish()
+    assert caught.value.partial is not None
+    assert (caught.value.partial.text, caught.value.partial.finish_reason) == ("Hi", None)
+
+
+def test_id_of_a_call_is_stable_and_a_late_one_is_taken():
+    accumulator = Accumulator()
+    accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": "{}"}}))
+    made = accumulator.reply().tool_calls[0].id
+    assert accumulator.reply().tool_calls[0].id == made
+    accumulator.add(tool_delta({"index": 0, "id": "late"}))
+    assert accumulator.reply().tool_calls[0].id == "late"
+
+
+def tool_delta(call: dict[str, Any]) -> dict[str, Any]:
+    return {"choices": [{"delta": {"tool_calls": [call]}}]}
+
+
+def test_deep_nesting_is_read_or_refused():
+    deep: Any = "x"
+    for _ in range(900):
+        deep = [deep]
+    accumulator = Accumulator()
+    accumulator.add({"choices": [{"delta": {"content": [deep], "tool_calls": [{"name": "f", "arguments": deep}]}}]})
+    accumulator.finish(done=True)
+    assert parse_error([deep]).message
+
+
+STRANGE = [None, 1, "x", [], {}, [None], [1], {"a": 1}, True, -1, 1e308, "\ud800"]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_strange_payloads_raise_only_our_errors(seed):
+    chance = random.Random(seed)
+
+    def strange(depth: int) -> Any:
+        names = ["choices", "delta", "message", "content", "index", "finish_reason", "tool_calls", "function"]
+        names += ["name", "arguments", "id", "usage", "error", "function_call", "logprobs", "x_groq", "thought"]
+        names += ["reasoning", "reasoning_details", "text", "done", "prompt_tokens", "total_tokens", "detail"]
+        if depth == 0 or chance.random() < 0.2:
+            return chance.choice(STRANGE)
+        if chance.random() < 0.3:
+            return [strange(depth - 1) for _ in range(chance.randrange(3))]
+        return {chance.choice(names): strange(depth - 1) for _ in range(4)}
+
+    accumulator = Accumulator()
+    for _ in range(20):
+        choice = {"delta": strange(3), "message": strange(3), "finish_reason": strange(1), "index": strange(0)}
+        accumulator.add({"choices": [choice], "usage": strange(2), "error": None})
+        payload = strange(5)
+        if isinstance(payload, dict):
+            accumulator.add(payload)
+    try:
+        accumulator.finish(done=True)
+    except LocalChatError:
+        assert accumulator.reply() is not None
+
+
+# <think>
+
+
+SPLITS = {
+    "tag-first": ("auto", "<think>a</think>b", "a", "b"),
+    "blank-first": ("auto", " \n<think>\na\n</think>\n\nb", "a\n", "b"),
+    "no-tag": ("auto", "b", "", "b"),
+    "tag-later": ("auto", "b <think>a</think>", "", "b <think>a</think>"),
+    "not-a-tag": ("auto", "<thin b", "", "<thin b"),
+    "open-only": ("auto", "<think>a", "a", ""),
+    "half-a-tag-at-the-end": ("auto", "b<think", "", "b<think"),
+    "half-a-closing-tag-at-the-end": ("auto", "<think>a</thi", "a</thi", ""),
+    "second-thought-stays": ("auto", "<think>a</think>b<think>c</think>", "a", "b<think>c</think>"),
+    "other-tag": ("auto", "<thought>a</thought>b", "a", "b"),
+    "tags-do-not-mix": ("auto", "<thought>a</think>b", "a</think>b", ""),
+    "stray-on-its-line": ("auto", "a\n</think>\nb", "a\n", "b"),
+    "stray-at-line-end": ("auto", "a.</think>\n\nb", "a.", "b"),
+    "stray-first": ("auto", "</think>\nb", "", "b"),
+    "closing-in-a-sentence": ("auto", "use `</think>` here", "", "use `</think>` here"),
+    "closing-at-the-very-end": ("auto", "ends with </think>", "", "ends with </think>"),
+    "prefilled": ("prefilled", "a</think>b", "a", "b"),
+    "prefilled-and-opened-again": ("prefilled", "<think>a</think>b", "a", "b"),
+    "prefilled-never-closed": ("prefilled", "a", "a", ""),
+    "prefilled-half-a-tag": ("prefilled", "<thi", "<thi", ""),
+    "off": ("off", "<think>a</think>b", "", "<think>a</think>b"),
+    "blank-only": ("auto", "  ", "", "  "),
+    "empty": ("auto", "", "", ""),
+}
+
+
+@pytest.mark.parametrize(("mode", "text", "reasoning", "content"), SPLITS.values(), ids=SPLITS)
+def test_think_splitter(mode, text, reasoning, content):
+    """Whole, by characters, and at every cut in two."""
+    for pieces in [[text], list(text)] + [[text[:i], text[i:]] for i in range(len(text))]:
+        accumulator = Accumulator(think_tags=mode)
+        for piece in pieces:
+            accumulator.add({"choices": [{"delta": {"content": piece}}]})
+        accumulator.add({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        accumulator.finish()
+        assert (accumulator.reply().reasoning, accumulator.reply().text) == (reasoning, content), pieces
+
+
+def test_think_splitter_holds_back_no_more_than_a_tag():
+    splitter = ThinkSplitter()
+    sent = "<think>" + "a<b" * 50
+    out = "".join(text for character in sent for _, text in splitter.feed(character))
+    assert len(sent) - len("<think>") - len(out) <= len("</think>") - 1
+
+
+def test_think_splitter_has_three_modes():
+    with pytest.raises(ValueError, match="think_tags must be one of auto, prefilled, off"):
+        Accumulator(think_tags="yes")
+
+
+def test_reasoning_that_is_never_closed_is_reported():
+    accumulator = Accumulator(think_tags="prefilled")
+    accumulator.add({"choices": [{"delta": {"content": "42"}, "finish_reason": "stop"}]})
+    warnings = [event.text for event in accumulator.finish() if event.type == "warning"]
+    assert warnings == ["the reasoning was never closed: the answer may be in it"]
