@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.serve import Dechunker, Stream, main, percentile, read_answer
+from bench.measure import Dechunker, Refused, Stream, percentile, read_answer
+from bench.serve import main
 
 from .live import running_server
 
@@ -25,7 +26,7 @@ def chunked(part: bytes) -> bytes:
 def test_answer_has_the_times_of_content_and_the_servers_count():
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(EVENTS)]
     answer = read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, chunked(b""))]))
-    assert (answer.n_tokens, answer.first_s, answer.gaps_s) == (3, 1.5, [1.0])
+    assert (answer.n_tokens, answer.first_s, answer.gaps_s, answer.text) == (3, 1.5, [1.0], "ab")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
@@ -36,8 +37,8 @@ def test_chunk_frames_are_taken_off_at_any_cut(size: int):
     assert body == b"".join(EVENTS)
 
 
-def test_refusal_ends_the_benchmark():
-    with pytest.raises(SystemExit, match="refused"):
+def test_refusal_is_an_error():
+    with pytest.raises(Refused, match="404"):
         Dechunker().feed(b"HTTP/1.1 404 Not Found\r\n\r\n")
 
 
