@@ -88,7 +88,7 @@ class FakeBackend:
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         return list(text.encode())
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, token: int, special: bool = False) -> bytes:
         return b"" if token == END else bytes([token])
 
     def is_end(self, token: int) -> bool:

@@ -1,0 +1,37 @@
+"""Grammars for structured output: JSON Schema, regular expressions, choices and tool calls to GBNF.
+
+Pure and of the standard library alone. `*_to_grammar` give the text for llama.cpp's grammar engine;
+`*_rule` give parts for grammars that are composed with `Rules`; `check_grammar` guards against grammars
+of others that would harm the process.
+"""
+
+from .calls import CallLayout, ToolSchema, arguments_rule, call_rule, calls_rule, calls_to_grammar
+from .check import GrammarError, check_grammar
+from .errors import PatternError, SchemaError
+from .rules import Expr, Literal, Ref, Rules, alt, chars, seq
+from .schema import choice_to_grammar, json_object_grammar, regex_to_grammar, schema_rule, schema_to_grammar
+
+__all__ = [
+    "schema_to_grammar",
+    "json_object_grammar",
+    "regex_to_grammar",
+    "choice_to_grammar",
+    "calls_to_grammar",
+    "check_grammar",
+    "CallLayout",
+    "ToolSchema",
+    "SchemaError",
+    "PatternError",
+    "GrammarError",
+    "Rules",
+    "Expr",
+    "Literal",
+    "Ref",
+    "alt",
+    "chars",
+    "seq",
+    "schema_rule",
+    "arguments_rule",
+    "call_rule",
+    "calls_rule",
+]

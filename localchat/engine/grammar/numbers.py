@@ -1,0 +1,357 @@
+"""Numbers as digits: the texts of the integers and decimals within bounds.
+
+Bounds are exact fractions. Numbers of unlimited size get a limit of digits, since a model that goes on
+writing digits would never come to an end. Within bounds, decimals are written without exponent. Knows
+nothing of schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor, gcd
+from typing import Optional, Union
+
+from .errors import TooLarge
+from .rules import EMPTY, NEVER, Expr, Literal, Rules, alt, chars, factored, seq
+
+# Enough for 256-bit integers; readers of JSON begin to refuse at some hundreds (Python at 4300).
+MAX_DIGITS = 80
+MAX_EXPONENT_DIGITS = 3
+# Decimals of up to 15 digits keep their order as IEEE doubles; beyond, a reader may round to the bound.
+DOUBLE_DIGITS = 15
+MAX_FRACTION_DIGITS = 60
+# Multiples within bounds are listed one by one up to this many.
+MAX_LISTED = 1000
+# Without bounds they are told by their remainders, which takes a rule for each.
+MAX_REMAINDERS = 200
+
+DIGIT = chars("09")
+NONZERO = chars("19")
+MINUS = Literal("-")
+ZERO = Literal("0")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An end of a range."""
+
+    value: Fraction
+    inclusive: bool = True
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The numbers between two bounds, all or the multiples of `step`; None is without bound."""
+
+    low: Optional[Bound] = None
+    high: Optional[Bound] = None
+    step: Optional[Fraction] = None
+
+    def __and__(self, that: Interval) -> Interval:
+        lows = [bound for bound in (self.low, that.low) if bound]
+        highs = [bound for bound in (self.high, that.high) if bound]
+        return Interval(
+            max(lows, key=lambda bound: (bound.value, not bound.inclusive), default=None),
+            min(highs, key=lambda bound: (bound.value, bound.inclusive), default=None),
+            _common_step(self.step, that.step),
+        )
+
+    def __contains__(self, value: Fraction) -> bool:
+        return (
+            (self.low is None or value > self.low.value or (value == self.low.value and self.low.inclusive))
+            and (self.high is None or value < self.high.value or (value == self.high.value and self.high.inclusive))
+            and (self.step is None or (value / self.step).denominator == 1)
+        )
+
+    def is_empty(self) -> bool:
+        """Whether the bounds leave nothing between them."""
+        if self.low is None or self.high is None:
+            return False
+        strict = not (self.low.inclusive and self.high.inclusive)
+        return self.low.value > self.high.value or (strict and self.low.value == self.high.value)
+
+
+def _common_step(left: Optional[Fraction], right: Optional[Fraction]) -> Optional[Fraction]:
+    """The smallest number that is a multiple of both."""
+    if left is None or right is None:
+        return left or right
+    over = left.numerator * right.numerator // gcd(left.numerator, right.numerator)
+    return Fraction(over, gcd(left.denominator, right.denominator))
+
+
+def exact(number: Union[int, float]) -> Fraction:
+    """The value of a JSON number as it was written, not of the nearest double."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+
+
+# Integers
+
+
+def integers(rules: Rules, interval: Interval) -> Expr:
+    """The integers of the interval. Raises TooLarge for multiples that no small grammar matches."""
+    low, high = _integer_bounds(interval)
+    step = _common_step(interval.step, Fraction(1))
+    if interval.step is None or step == 1:
+        return _integer_range(rules, low, high)
+    assert step is not None
+    return _multiples(rules, low, high, int(step))
+
+
+def _integer_bounds(interval: Interval) -> tuple[Optional[int], Optional[int]]:
+    low, high = interval.low, interval.high
+    return (
+        None if low is None else ceil(low.value) if low.inclusive else floor(low.value) + 1,
+        None if high is None else floor(high.value) if high.inclusive else ceil(high.value) - 1,
+    )
+
+
+def _integer_range(rules: Rules, low: Optional[int], high: Optional[int]) -> Expr:
+    negative, positive = NEVER, NEVER
+    if low is None or low < 0:
+        nearest = 1 if high is None or high >= 0 else -high
+        negative = seq(MINUS, _naturals(rules, nearest, None if low is None else -low))
+    if high is None or high >= 0:
+        positive = _naturals(rules, max(low or 0, 0), high)
+    if low is None and high is None:
+        return rules.add("integer", seq(rules.repeat(MINUS, 0, 1), positive))
+    return alt(negative, positive)
+
+
+def _naturals(rules: Rules, low: int, high: Optional[int]) -> Expr:
+    """The integers from `low`, which is not negative, without leading zeros."""
+    most = 10**MAX_DIGITS - 1
+    high = most if high is None else min(high, most)
+    zero = ZERO if low == 0 <= high else NEVER
+    return alt(zero, *_by_length(rules, max(low, 1), high))
+
+
+def _by_length(rules: Rules, low: int, high: int) -> Iterator[Expr]:
+    """Numbers of as many digits as `low`, those of as many as `high`, and all those between."""
+    while low <= high:
+        n = len(str(low))
+        if low == 10 ** (n - 1) and high >= 10**n - 1:
+            n_most = len(str(high + 1)) - 1
+            yield seq(NONZERO, rules.repeat(DIGIT, n - 1, n_most - 1))
+            low = 10**n_most
+        else:
+            last = min(high, 10**n - 1)
+            yield _between(rules, str(low), str(last))
+            low = last + 1
+
+
+def _between(rules: Rules, low: str, high: str) -> Expr:
+    """Digits of one length in the order of their values."""
+    n = len(low)
+    if low == "0" * n and high == "9" * n:
+        return rules.repeat(DIGIT, n, n)
+    if low[0] == high[0]:
+        return seq(Literal(low[0]), _between(rules, low[1:], high[1:]) if n > 1 else EMPTY)
+    if n == 1:
+        return chars(low + high)
+    options: list[Expr] = []
+    first, last = int(low[0]), int(high[0])
+    if low[1:].strip("0"):
+        options.append(seq(Literal(low[0]), _between(rules, low[1:], "9" * (n - 1))))
+        first += 1
+    if high[1:].strip("9"):
+        options.append(seq(Literal(high[0]), _between(rules, "0" * (n - 1), high[1:])))
+        last -= 1
+    if first <= last:
+        options.append(seq(_digits(first, last), rules.repeat(DIGIT, n - 1, n - 1)))
+    return alt(*options)
+
+
+def _digits(first: int, last: int) -> Expr:
+    return Literal(str(first)) if first == last else chars(f"{first}{last}")
+
+
+def _multiples(rules: Rules, low: Optional[int], high: Optional[int], step: int) -> Expr:
+    first = None if low is None else ceil(Fraction(low, step))
+    last = None if high is None else floor(Fraction(high, step))
+    if first is not None and last is not None and last - first < MAX_LISTED:
+        return factored(*(Literal(str(n * step)) for n in range(first, last + 1)))
+    n_zeros = len(str(step)) - 1
+    if step == 10**n_zeros:
+        return _round(rules, first, last, Literal("0" * n_zeros))
+    if step > MAX_REMAINDERS or first not in (None, 0, 1) or last not in (None, 0, -1):
+        raise TooLarge(
+            f"multiples of {step} are only possible as powers of ten, up to {MAX_REMAINDERS} without other "
+            f"bounds than 0, or at most {MAX_LISTED} of them within bounds"
+        )
+    return _by_remainder(rules, first, last, step)
+
+
+def _round(rules: Rules, first: Optional[int], last: Optional[int], zeros: Literal) -> Expr:
+    """The integers from `first` to `last` with zeros behind them, but 0 itself with none."""
+    below = _integer_range(rules, first, -1 if last is None else min(last, -1)) if first is None or first < 0 else NEVER
+    above = _integer_range(rules, 1 if first is None else max(first, 1), last)
+    zero = ZERO if (first or 0) <= 0 <= (last or 0) else NEVER
+    return alt(zero, seq(below, zeros), seq(above, zeros))
+
+
+def _by_remainder(rules: Rules, first: Optional[int], last: Optional[int], step: int) -> Expr:
+    """The multiples of `step`, digit by digit: what counts is the remainder of what is written so far."""
+    refs = [rules.declare(f"multiple-{step}") for _ in range(step)]
+    for n, ref in enumerate(refs):
+        more = [seq(Literal(str(d)), refs[(10 * n + d) % step]) for d in range(10)]
+        rules.define(ref, alt(*more, *([EMPTY] if n == 0 else [])))
+    positive = rules.add("multiple", alt(*(seq(Literal(str(d)), refs[d % step]) for d in range(1, 10))))
+    return alt(
+        ZERO if first != 1 and last != -1 else NEVER,
+        positive if last is None else NEVER,
+        seq(MINUS, positive) if first is None else NEVER,
+    )
+
+
+# Decimals
+
+
+def decimals(rules: Rules, interval: Interval) -> Expr:
+    """The numbers of the interval. Raises TooLarge for multiples that no small grammar matches."""
+    if interval == Interval():
+        return _any_number(rules)
+    step = interval.step
+    if step is not None and step.denominator == 1:
+        return integers(rules, interval)
+    listed = None if step is None else _listed(interval, step)
+    return _decimal_range(rules, interval) if listed is None else listed
+
+
+def _any_number(rules: Rules) -> Expr:
+    fraction = seq(Literal("."), rules.repeat(DIGIT, 1, MAX_DIGITS))
+    sign = rules.repeat(chars("+", "-"), 0, 1)
+    exponent = seq(chars("e", "E"), sign, rules.repeat(DIGIT, 1, MAX_EXPONENT_DIGITS))
+    tail = seq(rules.repeat(fraction, 0, 1), rules.repeat(exponent, 0, 1))
+    return rules.add("number", seq(_integer_range(rules, None, None), tail))
+
+
+def _listed(interval: Interval, step: Fraction) -> Optional[Expr]:
+    """The multiples of `step` one by one, if they are few."""
+    if interval.low is None or interval.high is None:
+        return None
+    first, last = ceil(interval.low.value / step), floor(interval.high.value / step)
+    if last - first >= MAX_LISTED:
+        return None
+    return factored(*(Literal(_plain(n * step)) for n in range(first, last + 1) if n * step in interval))
+
+
+def _plain(value: Fraction) -> str:
+    whole, digits = _expanded(abs(value))
+    return ("-" if value < 0 else "") + str(whole) + ("." + digits if digits else "")
+
+
+def _expanded(value: Fraction) -> tuple[int, str]:
+    """The whole part of a number that is not negative, and the digits after its point. Raises TooLarge."""
+    whole, rest = divmod(value, 1)
+    digits = ""
+    while rest:
+        if len(digits) == MAX_FRACTION_DIGITS:
+            raise TooLarge(f"bounds and steps may have {MAX_FRACTION_DIGITS} digits after the point")
+        digit, rest = divmod(rest * 10, 1)
+        digits += str(digit)
+    return whole, digits
+
+
+def _decimal_range(rules: Rules, interval: Interval) -> Expr:
+    low, high = interval.low, interval.high
+    decimal = _Decimals(rules, _n_places(interval))
+    negative, positive = NEVER, NEVER
+    if low is None or low.value < 0:
+        nearest = Bound(Fraction(0), False) if high is None or high.value >= 0 else _mirrored(high)
+        negative = seq(MINUS, decimal.range(nearest, _mirrored(low)))
+    if high is None or high.value >= 0:
+        positive = decimal.range(Bound(Fraction(0)) if low is None or low.value < 0 else low, high)
+    return alt(negative, positive)
+
+
+def _mirrored(bound: Optional[Bound]) -> Optional[Bound]:
+    return None if bound is None else Bound(-bound.value, bound.inclusive)
+
+
+def _n_places(interval: Interval) -> int:
+    """How many digits may follow the point."""
+    if interval.step is not None:
+        n = len(_expanded(interval.step)[1])
+        if interval.step * 10**n != 1:
+            raise TooLarge(
+                "multiples of a fraction are only possible for 0.1, 0.01 and so on, or if at most "
+                f"{MAX_LISTED} of them lie between a minimum and a maximum"
+            )
+        return n
+    bounds = [_expanded(abs(bound.value)) for bound in (interval.low, interval.high) if bound]
+    n_free = DOUBLE_DIGITS - max((len(str(whole)) for whole, _ in bounds), default=0)
+    return max(n_free, 1, *(len(digits) for _, digits in bounds))
+
+
+# The digits of a bound that are still to be compared, and whether the bound itself is within.
+Rest = Optional[tuple[str, bool]]
+
+
+@dataclass(frozen=True)
+class _Decimals:
+    """Decimals that are not negative, with up to `n_places` digits after the point."""
+
+    rules: Rules
+    n_places: int
+
+    def range(self, low: Optional[Bound], high: Optional[Bound]) -> Expr:
+        assert low is not None
+        first, low_digits = _expanded(low.value)
+        low_rest = (low_digits, low.inclusive)
+        if high is None:
+            above = _integer_range(self.rules, first + 1, None)
+            return alt(seq(Literal(str(first)), self.fraction(low_rest, None)), seq(above, self.fraction(None, None)))
+        last, high_digits = _expanded(high.value)
+        high_rest = (high_digits, high.inclusive)
+        if first >= last:
+            return seq(Literal(str(first)), self.fraction(low_rest, high_rest)) if first == last else NEVER
+        between = _naturals(self.rules, first + 1, last - 1)
+        return alt(
+            seq(Literal(str(first)), self.fraction(low_rest, None)),
+            seq(between, self.fraction(None, None)),
+            seq(Literal(str(last)), self.fraction(None, high_rest)),
+        )
+
+    def fraction(self, low: Rest, high: Rest) -> Expr:
+        """The point and what follows it, or nothing."""
+        digits = self.tail(low, high, self.n_places, started=False)
+        if low is None and high is None:
+            return self.rules.repeat(self.rules.add("fraction", seq(Literal("."), digits)), 0, 1)
+        return alt(EMPTY if _may_end(low, high) else NEVER, seq(Literal("."), digits))
+
+    def tail(self, low: Rest, high: Rest, n: int, started: bool = True) -> Expr:
+        """Up to `n` more digits. A bound counts as long as all digits before were its own."""
+        if low is None and high is None:
+            return self.rules.repeat(DIGIT, 0 if started else 1, n)
+        options: list[Expr] = [EMPTY] if started and _may_end(low, high) else []
+        for first, last, low_rest, high_rest in _splits(low, high) if n else ():
+            options.append(seq(_digits(first, last), self.tail(low_rest, high_rest, n - 1)))
+        return alt(*options)
+
+
+def _may_end(low: Rest, high: Rest) -> bool:
+    """Whether only zeros from here on would stay within the bounds."""
+    return (low is None or low == ("", True)) and (high is None or high[0] != "" or high[1])
+
+
+def _splits(low: Rest, high: Rest) -> Iterator[tuple[int, int, Rest, Rest]]:
+    """The next digits, and what of the bounds still counts after them."""
+    first = int(low[0][:1] or 0) if low else 0
+    last = int(high[0][:1] or 0) if high else 9
+    low_rest, high_rest = _after_digit(low), _after_digit(high)
+    if low and high and first == last:
+        yield first, first, low_rest, high_rest
+        return
+    if low and first <= last:
+        yield first, first, low_rest, None
+    if high and first <= last:
+        yield last, last, None, high_rest
+    first, last = first + bool(low), last - bool(high)
+    if first <= last:
+        yield first, last, None, None
+
+
+def _after_digit(rest: Rest) -> Rest:
+    return rest and (rest[0][1:], rest[1])

@@ -1,0 +1,267 @@
+"""Regular expressions, read by the rules of ECMA-262 as JSON Schema asks, into languages.
+
+`parse_pattern` reads a pattern that may match anywhere in the text, `parse_full` one for the whole text.
+What needs to look around or to remember raises PatternError. `\\d`, `\\w` and `\\s` are those of ECMA-262:
+ASCII digits, ASCII letters with digits and `_`, and Unicode's white space.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn, Optional
+
+from .errors import PatternError
+from .language import ANY_CHAR, ANY_TEXT, nullable, repeated
+from .rules import EMPTY, NEVER, Chars, Expr, Literal, alt, chars, common, complement, seq
+
+DIGIT = chars("09")
+WORD = chars("az", "AZ", "09", "_")
+SPACE = chars("\t\r", " ", "\u00a0", "\u1680", "\u2000\u200a", "\u2028\u2029", "\u202f", "\u205f", "\u3000", "\ufeff")
+CLASSES = {
+    "d": DIGIT,
+    "w": WORD,
+    "s": SPACE,
+    "D": complement(DIGIT),
+    "W": complement(WORD),
+    "S": complement(SPACE),
+}
+DOT = complement(chars("\n", "\r", "\u2028\u2029"))
+CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
+QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+MAX_COUNT = 100_000
+
+# Whether an expression starts with ^ and ends with $, and what it matches then.
+Anchored = dict[tuple[bool, bool], Expr]
+
+
+def parse_pattern(pattern: str) -> Expr:
+    """The texts in which the pattern matches somewhere. Raises PatternError."""
+    variants = _Parser(pattern).parse()
+    return alt(
+        *(
+            seq(EMPTY if start else ANY_TEXT, node, EMPTY if end else ANY_TEXT)
+            for (start, end), node in variants.items()
+        )
+    )
+
+
+def parse_full(pattern: str) -> Expr:
+    """The texts that the pattern matches as a whole. Raises PatternError."""
+    return alt(*_Parser(pattern).parse().values())
+
+
+def _sequence(left: Anchored, right: Anchored) -> Anchored:
+    """One after the other: only the empty text fits before a ^ and after a $."""
+    result: Anchored = {}
+    for (start, end), first in left.items():
+        for (late_start, late_end), second in right.items():
+            if (late_start and not nullable(first)) or (end and not nullable(second)):
+                continue
+            node = seq(EMPTY if late_start else first, EMPTY if end else second)
+            _include(result, (start or late_start, end or late_end), node)
+    return result
+
+
+def _include(variants: Anchored, key: tuple[bool, bool], node: Expr) -> None:
+    variants[key] = alt(variants.get(key, NEVER), node)
+
+
+class _Parser:
+    """Recursive descent over one pattern; `_at` is the place of the next character."""
+
+    def __init__(self, pattern: str):
+        self._pattern = pattern
+        self._at = 0
+
+    def parse(self) -> Anchored:
+        result = self._alternatives()
+        if self._at < len(self._pattern):
+            self._fail("has a `)` without its `(`")
+        return result
+
+    def _alternatives(self) -> Anchored:
+        result: Anchored = {}
+        while True:
+            for key, node in self._terms().items():
+                _include(result, key, node)
+            if not self._take("|"):
+                return result
+
+    def _terms(self) -> Anchored:
+        result: Anchored = {(False, False): EMPTY}
+        while self._peek() not in ("", "|", ")"):
+            result = _sequence(result, self._term())
+        return result
+
+    def _term(self) -> Anchored:
+        if self._take("^"):
+            return {(True, False): EMPTY}
+        if self._take("$"):
+            return {(False, True): EMPTY}
+        atom = self._group() if self._take("(") else {(False, False): self._atom()}
+        count = self._quantifier()
+        return atom if count is None else self._counted(atom, *count)
+
+    def _counted(self, atom: Anchored, low: int, high: Optional[int]) -> Anchored:
+        if set(atom) <= {(False, False)}:
+            return {key: repeated(node, low, high) for key, node in atom.items()}
+        if high != 1:
+            self._fail("has an anchor inside a repetition: move it out")
+        result = dict(atom)
+        if low == 0:
+            _include(result, (False, False), EMPTY)
+        return result
+
+    def _quantifier(self) -> Optional[tuple[int, Optional[int]]]:
+        count: Optional[tuple[int, Optional[int]]] = QUANTIFIERS.get(self._peek())
+        if count is not None:
+            self._at += 1
+        else:
+            count = self._braces()
+        if count is not None:
+            self._take("?")  # lazy: the same texts match
+            if self._peek() and self._peek() in "*+?":
+                self._fail("has two quantifiers in a row")
+        return count
+
+    def _braces(self) -> Optional[tuple[int, Optional[int]]]:
+        if self._peek() != "{":
+            return None
+        inside, closing, _ = self._pattern[self._at + 1 :].partition("}")
+        low, comma, high = inside.partition(",")
+        if not closing or not _is_number(low) or not (high == "" or _is_number(high)):
+            self._fail("has a `{` that starts no {m,n}: write \\{ for the character")
+        self._at += len(inside) + 2
+        count = int(low), (int(high) if high else None) if comma else int(low)
+        if max(count[0], count[1] or 0) > MAX_COUNT:
+            self._fail(f"repeats more than {MAX_COUNT} times")
+        if count[1] is not None and count[0] > count[1]:
+            self._fail(f"has a repetition from {low} to {high}: the order is wrong")
+        return count
+
+    def _group(self) -> Anchored:
+        if self._take("?"):
+            self._group_kind()
+        result = self._alternatives()
+        if not self._take(")"):
+            self._fail("has a `(` without its `)`")
+        return result
+
+    def _group_kind(self) -> None:
+        """Reads what follows `(?`: only groups that match like plain ones are taken."""
+        if self._take(":"):
+            return
+        self._take("P")
+        if not self._take("<") or self._peek() in ("=", "!"):
+            self._fail("looks ahead or behind, or sets flags: no grammar can do that")
+        name, closing, _ = self._pattern[self._at :].partition(">")
+        if not closing or not name.isidentifier():
+            self._fail("has a group without a proper name")
+        self._at += len(name) + 1
+
+    def _atom(self) -> Expr:
+        char = self._next()
+        if char == ".":
+            return DOT
+        if char == "[":
+            return self._class()
+        if char in "*+?{":
+            self._fail(f"has a `{char}` with nothing before it to repeat")
+        found = self._escape() if char == "\\" else chars(char)
+        code = _single(found)
+        if code is not None and code not in ANY_CHAR:
+            self._fail("has a NUL or half of a surrogate pair: those cannot be generated")
+        return found if code is None else Literal(chr(code))
+
+    def _class(self) -> Chars:
+        negated = self._take("^")
+        ranges: list[tuple[int, int]] = []
+        while not self._take("]"):
+            ranges += self._class_ranges()
+        found = chars(*ranges)
+        if not ranges and not negated:
+            self._fail("has an empty class []: it matches nothing")
+        # Surrogates and NUL are no characters that can be generated.
+        return complement(found) if negated else common(found, ANY_CHAR)
+
+    def _class_ranges(self) -> tuple[tuple[int, int], ...]:
+        first = self._class_char()
+        if self._peek() != "-" or self._pattern[self._at + 1 : self._at + 2] in ("]", ""):
+            return first.ranges
+        self._at += 1
+        last = self._class_char()
+        low, high = _single(first), _single(last)
+        if low is None or high is None or low > high:
+            self._fail("has a range in a class that is none")
+        return ((low, high),)
+
+    def _class_char(self) -> Chars:
+        if self._peek() == "":
+            self._fail("has a `[` without its `]`")
+        char = self._next()
+        if char != "\\":
+            return chars(char)
+        return chars("\b") if self._take("b") else self._escape()
+
+    def _escape(self) -> Chars:
+        char = self._next()
+        if char in CLASSES:
+            return CLASSES[char]
+        if char in CONTROLS:
+            return chars((CONTROLS[char],) * 2)
+        if char == "x":
+            return self._hex(2)
+        if char == "u":
+            return self._braced_hex() if self._take("{") else self._surrogates(self._hex(4))
+        if char == "c" and self._peek().isascii() and self._peek().isalpha():
+            return chars((ord(self._next()) % 32,) * 2)
+        if char.isalnum() or char == "":
+            self._fail(f"has \\{char}, which no grammar can do or which is unknown")
+        return chars(char)
+
+    def _hex(self, n: int) -> Chars:
+        digits = self._pattern[self._at : self._at + n]
+        if len(digits) < n or not set(digits) <= set("0123456789abcdefABCDEF"):
+            self._fail(f"needs {n} hexadecimal digits after its \\x or \\u")
+        self._at += n
+        return chars((int(digits, 16),) * 2)
+
+    def _braced_hex(self) -> Chars:
+        digits = self._pattern[self._at :].partition("}")[0]
+        found = self._hex(len(digits) or 1)
+        if not self._take("}") or (_single(found) or 0) > 0x10FFFF:
+            self._fail("has a \\u{} that is no character")
+        return found
+
+    def _surrogates(self, high: Chars) -> Chars:
+        """JSON and ECMA-262 write the characters beyond U+FFFF as two escapes."""
+        first = _single(high) or 0
+        if not 0xD800 <= first < 0xDC00 or self._pattern[self._at : self._at + 2] != "\\u":
+            return high
+        self._at += 2
+        second = _single(self._hex(4)) or 0
+        return chars((0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00),) * 2)
+
+    def _peek(self) -> str:
+        return self._pattern[self._at : self._at + 1]
+
+    def _next(self) -> str:
+        char = self._peek()
+        self._at += 1
+        return char
+
+    def _take(self, char: str) -> bool:
+        taken = self._peek() == char
+        self._at += taken
+        return taken
+
+    def _fail(self, what: str) -> NoReturn:
+        raise PatternError(f"the pattern {self._pattern!r} {what} (at character {min(self._at, len(self._pattern))})")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _single(found: Chars) -> Optional[int]:
+    (first, last), *more = found.ranges
+    return first if first == last and not more else None

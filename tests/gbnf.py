@@ -1,0 +1,161 @@
+"""The grammar engine of llama.cpp itself, fed with single tokens of the built-in model's vocabulary.
+
+No weights are loaded. A token that the grammar does not allow is never accepted: that would end the
+process. So every token is applied to the grammar first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import random
+from pathlib import Path
+
+import llama_cpp as L
+import numpy as np
+
+DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+
+# The layout of llama_token_data.
+TOKEN_DATA = np.dtype([("id", "i4"), ("logit", "f4"), ("p", "f4")])
+
+
+class InvalidGrammar(Exception):
+    """The engine does not take the grammar; it has printed why."""
+
+
+@L.llama_log_callback
+def _be_quiet(level: int, text: bytes, data: object) -> None:
+    pass
+
+
+class Vocabulary:
+    """Tokens by their bytes."""
+
+    def __init__(self) -> None:
+        L.llama_log_set(_be_quiet, ctypes.c_void_p(0))
+        params = L.llama_model_default_params()
+        params.vocab_only = True
+        self._model = L.llama_model_load_from_file(DEMO.encode(), params)
+        assert self._model, f"no model at {DEMO}"
+        self.handle = L.llama_model_get_vocab(self._model)
+        ids = range(L.llama_vocab_n_tokens(self.handle))
+        self.end = next(token for token in ids if L.llama_vocab_is_eog(self.handle, token))
+        self.pieces = {token: piece for token in ids if (piece := self._piece(token))}
+        self.all = list(self.pieces)
+        # The engine takes some byte sequences that are no UTF-8, so random walks go by whole characters.
+        self.whole = [token for token, piece in self.pieces.items() if _is_text(piece)]
+        self.token_of = {piece: token for token, piece in reversed(self.pieces.items())}
+
+    def _piece(self, token: int) -> bytes:
+        if L.llama_vocab_is_eog(self.handle, token) or L.llama_vocab_is_control(self.handle, token):
+            return b""
+        buffer = ctypes.create_string_buffer(64)
+        n = L.llama_token_to_piece(self.handle, token, buffer, len(buffer), 0, True)
+        return buffer.raw[:n] if n > 0 else b""
+
+    def cut(self, data: bytes) -> list[int]:
+        """The tokens of single bytes."""
+        return [self.token_of[data[i : i + 1]] for i in range(len(data))]
+
+
+def _is_text(piece: bytes) -> bool:
+    try:
+        return bool(piece.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+@functools.lru_cache(maxsize=1)
+def vocabulary() -> Vocabulary:
+    return Vocabulary()
+
+
+class Matcher:
+    """One grammar on the way through one text. Close it, or use it as a context manager."""
+
+    def __init__(self, grammar: str, root: str = "root"):
+        self._vocab = vocabulary()
+        self._sampler = _quietly(grammar, root)
+        if not self._sampler:
+            raise InvalidGrammar(grammar)
+
+    def __enter__(self) -> Matcher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        L.llama_sampler_free(self._sampler)
+
+    def allowed(self, tokens: list[int]) -> list[int]:
+        """Those of the tokens that may come next."""
+        data = np.zeros(len(tokens), TOKEN_DATA)
+        data["id"] = tokens
+        pointer = data.ctypes.data_as(ctypes.POINTER(L.llama_token_data))
+        L.llama_sampler_apply(self._sampler, ctypes.byref(L.llama_token_data_array(pointer, len(tokens), -1, False)))
+        allowed: list[int] = data["id"][np.isfinite(data["logit"])].tolist()
+        return allowed
+
+    def feed(self, token: int) -> bool:
+        if not self.allowed([token]):
+            return False
+        L.llama_sampler_accept(self._sampler, token)
+        return True
+
+    def may_end(self) -> bool:
+        return bool(self.allowed([self._vocab.end]))
+
+
+def _quietly(grammar: str, root: str) -> object:
+    """A sampler, or NULL: then the engine prints the grammar on the process's own stderr, which is hidden."""
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        return L.llama_sampler_init_grammar(vocabulary().handle, grammar.encode(), root.encode())
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
+
+
+def n_matched(grammar: str, text: str, root: str = "root") -> int:
+    """How many bytes of the text the grammar takes; one more if it may also end there."""
+    data = text.encode("utf-8", "surrogatepass")
+    with Matcher(grammar, root) as matcher:
+        for n, token in enumerate(vocabulary().cut(data)):
+            if not matcher.feed(token):
+                return n
+        return len(data) + matcher.may_end()
+
+
+def matches(grammar: str, text: str, root: str = "root") -> bool:
+    return n_matched(grammar, text, root) > len(text.encode("utf-8", "surrogatepass"))
+
+
+def generate(grammar: str, random_: random.Random, max_tokens: int = 300) -> str | None:
+    """A random text of the grammar, or None if it was not finished in time.
+
+    Walks as a sampler does: a random one of the allowed tokens, the end as soon as it is allowed and
+    chance wills it. After half of the tokens it takes what closes something, where it can.
+    """
+    vocab, out = vocabulary(), bytearray()
+    with Matcher(grammar) as matcher:
+        for n in range(max_tokens):
+            hurry = n > max_tokens // 2
+            if matcher.may_end() and (hurry or random_.random() < 0.5):
+                return out.decode()
+            # A character that is no token of its own is spelled in bytes.
+            tokens = matcher.allowed(vocab.whole) or matcher.allowed(vocab.all)
+            if not tokens:
+                assert matcher.may_end(), f"no way on after {bytes(out)!r}"
+                return out.decode()
+            token = _chosen(tokens, random_, hurry)
+            assert matcher.feed(token)
+            out += vocab.pieces[token]
+    return None
+
+
+def _chosen(tokens: list[int], random_: random.Random, hurry: bool) -> int:
+    pieces = vocabulary().pieces
+    closing = [token for token in tokens if pieces[token] in (b'"', b"}", b"]")]
+    return random_.choice(closing if closing and (hurry or random_.random() < 0.2) else tokens)

@@ -1,0 +1,69 @@
+"""Grammars from outside: what would hang or end the process never reaches the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from localchat.engine.grammar import GrammarError, check_grammar, schema_to_grammar
+
+from .gbnf import matches
+from .grammar_cases import CASES
+
+HARMFUL = {
+    "counts in the wrong order": ('root ::= "a"{5,4}', "order"),
+    "left recursion": ('root ::= root "a" | "b"', "left recursion"),
+    "left recursion by way of others": ('root ::= a "x"\na ::= b | "y"\nb ::= root "z"', "left recursion"),
+    "left recursion behind an empty rule": ('root ::= a root "x" | "y"\na ::= b\nb ::= "z"?', "left recursion"),
+    "left recursion behind an empty group": ('root ::= (a)* ("" | [b]?) root | "y"\na ::= "b"', "left recursion"),
+    "endless repetition": ('root ::= (a)*\na ::= b\nb ::= "z"?', "never ends"),
+    "deep groups": ("root ::= " + "(" * 200 + '"a"' + ")" * 200, "deeper"),
+    "many repetitions": ("root ::= " + '"a"{1900} ' * 200, "repetitions"),
+    "many ways": ("\n".join(f'r{n} ::= r{n + 1} "x" | r{n + 1} "y"' for n in range(40)) + '\nr40 ::= "z"', "ways"),
+    "long chain": ("\n".join(f"r{n} ::= r{n + 1}" for n in range(6000)) + '\nr6000 ::= "z"', "begin with one another"),
+    "long": ("root ::= " + '"a" ' * 200_000, "characters"),
+    "no grammar": ("root ::= %", "no meaning"),
+    "no rule": ('"a"', "begin with a rule"),
+    "nothing to repeat": ("root ::= *", "nothing before"),
+    "group not closed": ('root ::= ("a"', "without its"),
+    "group not opened": ('root ::= "a")', "without its"),
+}
+
+
+@pytest.mark.parametrize(("grammar", "words"), HARMFUL.values(), ids=HARMFUL.keys())
+def test_harmful_grammar_is_refused(grammar: str, words: str):
+    with pytest.raises(GrammarError, match=words):
+        check_grammar(grammar)
+
+
+HARMLESS = {
+    "comments and lines": ('# a "comment" {5,4}\nroot ::= a | # one\n  b\na ::= "x" # end\nb ::= [#"]\n', ["x", "#"]),
+    "escapes": (r'root ::= "\"{5,4}" [\]\\{-}]', ['"{5,4}]', '"{5,4}{']),
+    "right recursion": ('root ::= "a" root | "b"', ["aab"]),
+    "recursion in the middle": ('root ::= "(" root? ")"', ["()", "(())"]),
+    "counts": ('root ::= "a"{2} "b"{1,} "c"{0,3} ("d" | "e"){ 1, 2 }', ["aabde"]),
+    "group on several lines": ('root ::= (\n  "a"\n  | "b"\n)+', ["ab"]),
+    "any character": ('root ::= . "x"', ["éx"]),
+}
+
+
+@pytest.mark.parametrize(("grammar", "texts"), HARMLESS.values(), ids=HARMLESS.keys())
+def test_harmless_grammar_passes_and_works(grammar: str, texts: list[str]):
+    check_grammar(grammar)
+    assert all(matches(grammar, text) for text in texts)
+
+
+def test_random_changes_only_raise_grammar_errors():
+    grammar, random_ = schema_to_grammar(CASES["reference: pydantic recursive model"].schema), random.Random(1)
+    for _ in range(500):
+        at = random_.randrange(len(grammar))
+        text = grammar[:at] + random_.choice('(){}[]"|*,1a \\\n') + grammar[at + random_.randrange(20) :]
+        with contextlib.suppress(GrammarError):
+            check_grammar(text)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_own_grammars_pass(name: str):
+    check_grammar(schema_to_grammar(CASES[name].schema))

@@ -1,0 +1,284 @@
+"""The other grammars: expressions, choices, objects of any kind, spaces, tool calls, and their sizes."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+
+from localchat.engine.grammar import (
+    CallLayout,
+    Literal,
+    Rules,
+    SchemaError,
+    ToolSchema,
+    calls_rule,
+    calls_to_grammar,
+    chars,
+    choice_to_grammar,
+    json_object_grammar,
+    regex_to_grammar,
+    schema_rule,
+    schema_to_grammar,
+    seq,
+)
+from localchat.engine.grammar.rules import Impossible
+
+from .gbnf import InvalidGrammar, Matcher, generate, matches
+from .grammar_cases import CASES
+from .grammar_validator import is_valid, load
+
+REGEXES = {
+    "whole text": ("ab", ["ab"], ["xab", "abx", ""]),
+    "anchors change nothing": ("^ab$", ["ab"], ["aab"]),
+    "version": (r"v\d+\.\d+(-(alpha|beta))?", ["v1.0", "v10.22-beta"], ["1.0", "v1", "v1.0-"]),
+    "quotes and line breaks": ('"[^"]*"\n', ['"a b"\n', '"\n"\n'], ['"a"', '"a""\n']),
+    "dot takes no line break": ("a.b", ["axb", "a\tb", "aéb"], ["a\nb", "ab"]),
+    "empty text": ("(a|)", ["a", ""], ["b"]),
+    "long": ("[ab]{150,400}", ["a" * 150, "b" * 400], ["a" * 149, "a" * 401]),
+    "what GBNF needs escaped": (r"[\]\\^-]+\"#\|", ['\\]^-"#|'], ["a"]),
+}
+
+
+@pytest.mark.parametrize(("pattern", "good", "bad"), REGEXES.values(), ids=REGEXES.keys())
+def test_regex(pattern: str, good: list[str], bad: list[str]):
+    grammar = regex_to_grammar(pattern)
+    assert [matches(grammar, text) for text in good + bad] == [True] * len(good) + [False] * len(bad)
+
+
+def test_choice_is_one_of_the_texts():
+    choices = ["yes", "no", "yes, but", 'a "b"\n\\', "ja 😀"]
+    grammar = choice_to_grammar(choices)
+    assert all(matches(grammar, choice) for choice in choices)
+    assert not any(matches(grammar, text) for text in ("", "ye", "yesno", "yes, but ", "Yes"))
+
+
+def test_json_object_is_any_object_and_nothing_else():
+    grammar = json_object_grammar()
+    assert matches(grammar, '{"a": [1, {"b": null}], "c": "d"}')
+    assert not any(matches(grammar, text) for text in ("[]", "1", '"a"', "{", '{"a":1} ', " {}"))
+
+
+def test_root_has_the_name_that_is_asked_for():
+    assert schema_to_grammar({"type": "null"}, root="answer").startswith("answer ::=")
+    assert matches(schema_to_grammar({"type": "null"}, root="answer"), "null", "answer")
+    with pytest.raises(ValueError, match="name"):
+        schema_to_grammar({}, root="no name")
+
+
+def test_same_schema_gives_same_text():
+    schema = CASES["reference: pydantic recursive model"].schema
+    assert schema_to_grammar(schema) == schema_to_grammar(json.loads(json.dumps(schema)))
+
+
+SPACED = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "items": {"type": "integer"}}, "b": {"const": {"c": [1]}}, "d": {}},
+    "required": ["a"],
+}
+VALUE = {"a": [1, 2], "b": {"c": [1]}, "d": [{"e": {}}, []]}
+
+
+@pytest.mark.parametrize("indent", [None, 1, 2, 4])
+def test_indented_documents_only_with_indent(indent: int | None):
+    text = json.dumps(VALUE, indent=indent)
+    assert matches(schema_to_grammar(SPACED), text) == (indent is None)
+    assert matches(schema_to_grammar(SPACED, indent=12), text)
+
+
+def test_indentation_is_bounded():
+    grammar = schema_to_grammar(SPACED, indent=4)
+    assert matches(grammar, '{\n    "a": []\n}')
+    assert not any(matches(grammar, text) for text in ('{\n     "a": []\n}', '{\n\n"a": []\n}', '{"a": [\n\n]}'))
+
+
+def test_indented_documents_validate():
+    grammar, random_ = schema_to_grammar(SPACED, indent=3), random.Random(3)
+    texts = [text for _ in range(20) if (text := generate(grammar, random_, 150))]
+    assert texts
+    assert all(is_valid(text, SPACED) for text in texts)
+
+
+# Tool calls
+
+WEATHER = ToolSchema(
+    "weather",
+    {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city"],
+    },
+)
+NOW = ToolSchema("now")
+SEARCH = ToolSchema("search_web", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
+TOOLS = [WEATHER, NOW, SEARCH]
+HERMES = CallLayout(begin="<tool_call>\n", separator="\n</tool_call>\n<tool_call>\n", end="\n</tool_call>")
+MISTRAL = CallLayout(begin="[TOOL_CALLS][", separator=", ", end="]")
+FUNCTION = CallLayout(
+    before_name="<function=", before_arguments=">", after_call="</function>", separator="", json_name=False
+)
+
+CALLS: dict[str, tuple[CallLayout, list[str], list[str]]] = {
+    "hermes": (
+        HERMES,
+        [
+            '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris", "days": 3}}\n</tool_call>',
+            '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "search_web", '
+            '"arguments": {"q":"x"}}\n</tool_call>',
+        ],
+        [
+            "",
+            '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>',
+            '<tool_call>\n{"name": "weather", "arguments": {"city": "x", "days": 10}}\n</tool_call>',
+            '<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>',
+            '<tool_call>\n{"name": "now", "arguments": {}}',
+            '{"name": "now", "arguments": {}}',
+        ],
+    ),
+    "mistral": (
+        MISTRAL,
+        ['[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]'],
+        ["[TOOL_CALLS][]", '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}}]'],
+    ),
+    "function": (
+        FUNCTION,
+        ["<function=now>{}</function>", '<function=search_web>{"q": "é"}</function><function=now>{}</function>'],
+        ["<function=now></function>", "<function=no>{}</function>"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("layout", "good", "bad"), CALLS.values(), ids=CALLS.keys())
+def test_calls(layout: CallLayout, good: list[str], bad: list[str]):
+    grammar = calls_to_grammar(TOOLS, layout)
+    assert [matches(grammar, text) for text in good + bad] == [True] * len(good) + [False] * len(bad)
+
+
+@pytest.mark.parametrize(("n_calls", "max_calls", "fits"), [(1, 1, True), (2, 1, False), (3, 3, True), (4, 3, False)])
+def test_number_of_calls_is_limited(n_calls: int, max_calls: int, fits: bool):
+    text = "\n".join(['{"name": "now", "arguments": {}}'] * n_calls)
+    assert matches(calls_to_grammar([NOW], max_calls=max_calls), text) == fits
+
+
+def test_named_tool_alone_is_called():
+    assert not matches(calls_to_grammar([WEATHER]), '{"name": "now", "arguments": {}}')
+
+
+def test_names_are_written_as_json():
+    grammar = calls_to_grammar([ToolSchema('a"b\\c')])
+    assert matches(grammar, '{"name": "a\\"b\\\\c", "arguments": {}}')
+
+
+def test_generated_calls_validate():
+    grammar, random_ = calls_to_grammar(TOOLS, max_calls=1), random.Random(1)
+    schemas = {tool.name: tool.parameters or {"maxProperties": 0} for tool in TOOLS}
+    calls = [load(text) for _ in range(30) if (text := generate(grammar, random_, 200))]
+    assert {call["name"] for call in calls} == set(schemas)
+    assert all(is_valid(json.dumps(call["arguments"], default=float), schemas[call["name"]]) for call in calls)
+
+
+def test_bad_tool_schema_is_named():
+    with pytest.raises(SchemaError) as raised:
+        calls_to_grammar([NOW, ToolSchema("bad", {"properties": {"a": {"type": "x"}}})])
+    assert raised.value.path == "bad#/properties/a/type"
+
+
+@pytest.mark.parametrize("arguments", [([], None), ([NOW], 0)], ids=["no tools", "no calls"])
+def test_no_call_is_no_grammar(arguments: tuple[list[ToolSchema], int | None]):
+    with pytest.raises(ValueError, match="at least"):
+        calls_to_grammar(arguments[0], max_calls=arguments[1])
+
+
+def test_parts_are_composed_to_a_larger_grammar():
+    rules = Rules()
+    thought = rules.repeat(chars("az", " "), 0, 200)
+    answer = schema_rule(rules, {"type": "object", "properties": {"a": {"type": "string"}}})
+    calls = calls_rule(rules, TOOLS, HERMES)
+    grammar = rules.render(seq(Literal("<think>"), thought, Literal("</think>"), rules.repeat(calls, 0, 1), answer))
+    assert matches(grammar, '<think>so be it</think>{"a": "b"}')
+    assert matches(grammar, '<think></think><tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>{}')
+    assert not matches(grammar, "<think>SO</think>{}")
+    # The rules of JSON are there once, though two schemas need them.
+    assert grammar.count("char ::=") == 1
+
+
+def test_part_of_a_schema_by_pointer():
+    rules, schema = Rules(), {"$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}}
+    grammar = rules.render(seq(Literal("<a>"), schema_rule(rules, schema, at="#/properties/a"), Literal("</a>")))
+    assert matches(grammar, "<a>12</a>")
+    with pytest.raises(SchemaError, match="#/properties/b"):
+        schema_rule(rules, schema, at="#/properties/b")
+
+
+def test_dead_ends_are_not_rendered():
+    rules = Rules()
+    endless = rules.declare("endless")
+    rules.define(endless, seq(Literal("a"), endless))
+    assert "endless" not in rules.render(rules.repeat(endless, 0, None)) or pytest.fail("a way without an end")
+    with pytest.raises(Impossible):
+        rules.render(endless)
+
+
+def test_engine_refuses_a_bad_grammar():
+    """The harness itself: a grammar that the engine does not take is an error, not an empty one."""
+    with pytest.raises(InvalidGrammar):
+        Matcher("root ::= missing")
+
+
+# Sizes
+
+
+def large_schema(width: int = 50) -> dict[str, Any]:
+    """Fifty properties of every kind, nested five deep, as the tools of real agents have them."""
+    kinds: list[Any] = [
+        {"type": "string", "maxLength": 5000},
+        {"type": "string", "pattern": r"^[A-Z]{2,4}-\d{1,6}$"},
+        {"type": "string", "format": "date-time"},
+        {"type": "integer", "minimum": -1000, "maximum": 86400},
+        {"type": "number", "minimum": 0, "maximum": 99.99},
+        {"enum": [f"option {n}" for n in range(30)]},
+        {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 2000}, "maxItems": 500},
+        {"anyOf": [{"type": "null"}, {"type": "string", "format": "uri"}]},
+        {"$ref": "#/$defs/node"},
+        {"type": "object", "additionalProperties": {"type": "number"}},
+    ]
+    node = {"type": "object", "properties": {"v": kinds[0], "next": {"$ref": "#/$defs/node"}}, "required": ["v"]}
+    schema: dict[str, Any] = {"type": "string"}
+    for depth in range(5):
+        names = [f"property_{depth}_{n}" for n in range(width // 5)]
+        properties = {name: kinds[(n + depth) % len(kinds)] for n, name in enumerate(names)}
+        schema = {"type": "object", "properties": {**properties, "inner": schema}, "required": names[::3]}
+    return {**schema, "$defs": {"node": node}}
+
+
+def wide_schema() -> dict[str, Any]:
+    properties = {f"field_number_{n}": {"type": "string", "maxLength": 100 * n} for n in range(60)}
+    return {"type": "object", "properties": properties, "additionalProperties": True}
+
+
+SIZES = {"deep and wide": large_schema(), "250 properties": large_schema(250), "60 names excluded": wide_schema()}
+
+
+@pytest.mark.parametrize("schema", SIZES.values(), ids=SIZES.keys())
+def test_large_schemas_are_fast(schema: dict[str, Any]):
+    schema_to_grammar(schema)  # patterns and formats are read once per process
+    start = time.perf_counter()
+    grammar = schema_to_grammar(schema)
+    seconds = time.perf_counter() - start
+    # About a tenth of this on an idle machine.
+    assert seconds < 0.5
+    assert len(grammar) < 300_000
+    text = generate(grammar, random.Random(5), 600)
+    assert text is None or is_valid(text, schema)
+
+
+def test_engine_stays_fast_in_long_texts():
+    """At any place only a few ways are open: thousands of characters do not slow the engine down."""
+    grammar = schema_to_grammar({"type": "array", "items": {"type": "string", "minLength": 300, "maxLength": 5000}})
+    text = json.dumps(["x" * 4000] * 3)
+    start = time.perf_counter()
+    assert matches(grammar, text)
+    assert (time.perf_counter() - start) / len(text) < 0.000_2
