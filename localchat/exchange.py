@@ -11,6 +11,7 @@ import logging
 import re
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -32,6 +33,9 @@ MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILERS = 100
 # How long a closing connection is read on, so that the peer sees the answer and not a reset.
 LINGER_S = 2.0
+
+# What a client may call its request: it goes into headers and the log as it is.
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 
 # A message may quote what a client sent.
 MAX_LOGGED_CHARS = 200
@@ -198,6 +202,9 @@ class Exchange:
         # For the log: which answer, and what it took.
         self.id = "-"
         self.summary = ""
+        # The client's own name for the request, or one of ours.
+        self._given_id: Optional[str] = None
+        self.name_request(head.headers.get("X-Request-Id"))
         self._watcher = watcher
         self._began_at = time.monotonic()
         self._is_chunked = False
@@ -205,6 +212,11 @@ class Exchange:
 
     def body(self) -> bytes:
         return self._body.read()
+
+    def name_request(self, id: Optional[str]) -> None:
+        """The client's name for this request, which the answer's header and the log repeat; the first counts (K1)."""
+        if self._given_id is None and id is not None and _REQUEST_ID.fullmatch(id):
+            self._given_id = id
 
     def watched(self, on_gone: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Within the `with`, `on_gone` is called when the client leaves (K33)."""
@@ -228,7 +240,13 @@ class Exchange:
 
     def send_events(self, chunks: list[str], *, is_last: bool = False) -> None:
         """Writes events at once, in one piece; the last ones close the stream."""
-        payload = b"".join(map(sse.encode, chunks))
+        self._send_piece(b"".join(map(sse.encode, chunks)), is_last)
+
+    def send_comment(self) -> None:
+        """Shows that the stream lives, to proxies and to clients that wait only so long."""
+        self._send_piece(sse.comment(), False)
+
+    def _send_piece(self, payload: bytes, is_last: bool) -> None:
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
@@ -274,7 +292,8 @@ class Exchange:
             return
         seconds = time.monotonic() - self._began_at
         what = f"{self.head.method} {printable(self.head.path)}"
-        log.info("%s %s %s %.3f s: %s", self.id, self.status, what, seconds, self.summary or "-")
+        given = f" [{self._given_id}]" if self._given_id else ""
+        log.info("%s %s %s %.3f s: %s%s", self.id, self.status, what, seconds, self.summary or "-", given)
 
     def _invite(self) -> None:
         self.head.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -289,6 +308,7 @@ class Exchange:
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
             "Server: localchat",
             f"Date: {formatdate(usegmt=True)}",
+            f"X-Request-Id: {self._given_id or 'req-' + uuid.uuid4().hex}",
             *(f"{name}: {value}" for name, value in headers.items()),
         ]
         if not self.keep_alive:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hmac
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Optional
@@ -17,17 +16,22 @@ from urllib.parse import unquote, urlsplit
 from .api import errors
 from .api.chat import parse_chat
 from .api.models import models_body
-from .api.reply import StreamReply, WholeReply
+from .endpoints import Endpoints, Table
 from .engine import Cancelled
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange, PeerGone, printable
+from .web import Pages, WebExchange
 
 if TYPE_CHECKING:
-    from .service import Answer, Service
+    from .answer import Answer
+    from .service import Service
 
 log = logging.getLogger("localchat.server")
 
 # A client that makes up names must not fill the memory.
 MAX_TOLD = 100
+
+# How long a stream may be silent before a comment shows that it lives: proxies give up after a minute.
+DEFAULT_PING_S = 20.0
 
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 
@@ -40,6 +44,10 @@ class Settings:
     port: int = 8080
     api_key: Optional[str] = None
     strict: bool = False
+    allow_chat_template: bool = False
+    thought_field: bool = False
+    ping_s: float = DEFAULT_PING_S
+    cors: tuple[str, ...] = ()
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
 
 
@@ -52,25 +60,50 @@ class Routes:
         self._is_local = is_loopback(settings.host)
         # Members that were told of in the log: once each is enough (K10).
         self._told: set[str] = set()
-        self._table: dict[str, dict[str, Callable[[Exchange], None]]] = {
+        self.pages = Pages(settings.cors)
+        self._endpoints = Endpoints(
+            service,
+            self._tell_ignored,
+            strict=settings.strict,
+            allow_chat_template=settings.allow_chat_template,
+            ping_s=settings.ping_s,
+        )
+        self._table: Table = {
             "/chat/completions": {"POST": self._chat},
             "/models": {"GET": self._models},
             "/models/": {"GET": self._one_model},
             "/health": {"GET": self._health},
+            **self._endpoints.table(),
         }
 
-    def answer(self, exchange: Exchange) -> None:
+    def stop(self) -> None:
+        """Ends all that is at work here, because the server ends."""
+        self._endpoints.stop()
+
+    def count(self, exchange: Exchange, seconds: float) -> None:
+        """A request has ended; for the figures in /metrics."""
         path = _without_prefix(exchange.head.path)
+        known = "/models/" if path.startswith("/models/") else path
+        self._endpoints.metrics.count(known if known in self._table else "other", exchange.status, seconds)
+
+    def answer(self, exchange: WebExchange) -> None:
+        path = _without_prefix(exchange.head.path)
+        is_preflight = exchange.head.method == "OPTIONS"
         if path != "/health":
             self._refuse_web_pages(exchange.head.headers)
-            self._check_key(exchange.head.headers)
+            # Browsers ask without the key whether they may send it.
+            if not is_preflight:
+                self._check_key(exchange.head.headers)
         methods = self._table.get("/models/" if path.startswith("/models/") else path)
         if methods is None:
             served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
             raise errors.UnknownPath(f"there is nothing at {exchange.head.path}; this server answers {served}")
+        allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
+        if is_preflight:
+            exchange.send_nothing({"Allow": ", ".join(allowed), **self.pages.preflight(exchange.head.headers)})
+            return
         route = methods.get("GET" if exchange.head.method == "HEAD" else exchange.head.method)
         if route is None:
-            allowed = [*methods, "HEAD"] if "GET" in methods else list(methods)
             message = f"{exchange.head.path} takes {' and '.join(allowed)}, not {exchange.head.method}"
             raise errors.MethodNotAllowed(message, allowed)
         route(exchange)
@@ -86,7 +119,7 @@ class Routes:
         host, origin = headers.get("Host"), headers.get("Origin")
         if self._is_local and host is not None and not is_loopback(_host_of("//" + host)):
             raise errors.Forbidden(f"requests for the host {host!r} are refused: set a key with --api-key")
-        if origin is not None and not _is_friendly(origin, host):
+        if origin is not None and not (self.pages.allow(origin) or _is_friendly(origin, host)):
             raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
 
     def _check_key(self, headers: Message) -> None:
@@ -111,12 +144,14 @@ class Routes:
         exchange.send_json(200, self._service.resolve(name).body())
 
     def _chat(self, exchange: Exchange) -> None:
-        request = parse_chat(exchange.body(), strict=self._settings.strict)
+        settings = self._settings
+        request = parse_chat(exchange.body(), strict=settings.strict, allow_template=settings.allow_chat_template)
         self._tell_ignored(request.unknown)
+        exchange.name_request(request.request_id)
         with self._service.answering(request) as answer, exchange.watched(answer.cancel):
             exchange.id = answer.head.id
             try:
-                (_stream if request.stream else _whole)(exchange, answer)
+                (_stream if request.stream else _whole)(exchange, answer, settings)
             except Cancelled as error:
                 raise PeerGone from error
             finally:
@@ -129,23 +164,28 @@ class Routes:
                 log.info("requests have the member '%s', which is ignored here", printable(name))
 
 
-def _whole(exchange: Exchange, answer: Answer) -> None:
-    reply = WholeReply(answer.head, answer.request.n)
-    while answer.advance(reply):
-        pass
+def _whole(exchange: Exchange, answer: Answer, settings: Settings) -> None:
+    reply = answer.whole(thought=settings.thought_field)
+    while answer.is_running:
+        answer.advance(reply)
     exchange.send_json(200, reply.body(answer.usage))
 
 
-def _stream(exchange: Exchange, answer: Answer) -> None:
-    """Chunks as they come. The status line waits for the first token or an error (K31)."""
-    reply = StreamReply(answer.head, answer.request.n, include_usage=answer.request.include_usage)
-    reply.roles()
-    is_running = answer.advance(reply)
+def _stream(exchange: Exchange, answer: Answer, settings: Settings) -> None:
+    """Chunks as they come. The status line waits for the first token or an error (K31).
+
+    It waits no longer than a silence may last: then it goes out with a comment. All that was to check has
+    been checked by then, and what may still fail is the engine alone.
+    """
+    asked = answer.request.ping_s
+    patience_s = (settings.ping_s if asked is None else asked) or None
+    reply = answer.streamed(thought=settings.thought_field)
+    has_news = answer.advance(reply, patience_s)
     exchange.start_stream()
     try:
-        while is_running:
-            exchange.send_events(reply.take())
-            is_running = answer.advance(reply)
+        while answer.is_running:
+            exchange.send_events(reply.take()) if has_news else exchange.send_comment()
+            has_news = answer.advance(reply, patience_s)
         reply.usage(answer.usage)
     except errors.ApiError as error:
         log.warning("%s broke off: %s", answer.head.id, printable(error.message))

@@ -19,6 +19,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable
 from email.message import Message
 from http import HTTPStatus
@@ -26,11 +27,13 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import __version__
 from .api import errors
+from .api.sampling import parse_default
 from .engine import LoadOptions, load
 from .exchange import Exchange, Head, linger
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
 from .routes import Routes, Settings, is_loopback
 from .watch import Watcher
+from .web import WebExchange
 
 if TYPE_CHECKING:  # It brings jinja2, and `main` first looks whether that is there.
     from .service import Model, Service
@@ -95,10 +98,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _route  # noqa: N815
 
-    def _answer(self, head: Head, route: Callable[[Exchange], None]) -> None:
-        exchange = Exchange(head, self.server.watcher, self.server.settings.max_body_bytes)
-        exchange.run(route)
+    def _answer(self, head: Head, route: Callable[[WebExchange], None]) -> None:
+        began_at = time.monotonic()
+        routes = self.server.routes
+        exchange = WebExchange(head, self.server.watcher, self.server.settings.max_body_bytes, routes.pages)
+        exchange.run(lambda _: route(exchange))
         exchange.log()
+        routes.count(exchange, time.monotonic() - began_at)
         self.close_connection = not exchange.keep_alive
 
 
@@ -143,6 +149,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         # First, since it would take what we close for clients that leave.
         self.watcher.close()
         self.service.stop()
+        self.routes.stop()
         self._end_connections()
         # Last: even the end of an answer takes the model's vocabulary.
         self.service.close()
@@ -208,7 +215,25 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=positive, metavar="N", help="default length limit of an answer (default: the context)")
     add("--alias", metavar="NAME", help="name under which the model is served (default: the file's)")
     add("--api-key", metavar="KEY", help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see")
+    add(
+        "--cors",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let web pages of this origin use the server, such as https://example.org, or * for all (may be repeated)",
+    )
+    add("--any-name", action="store_true", help="answer to every model name, not only to the model's own")
     add("--strict", action="store_true", help="refuse requests with unknown members")
+    add(
+        "--default",
+        type=_sampling_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a sampling value for requests without one, as they would write it: temperature=0.7 (may be repeated)",
+    )
+    add("--allow-chat-template", action="store_true", help="let requests bring a chat template of their own")
+    add("--thought-field", action="store_true", help="repeat thinking in a member 'thought' beside the choices")
     add("--version", action="version", version=f"localchat {__version__}")
     return parser
 
@@ -223,6 +248,13 @@ def _at_least(low: int) -> Callable[[str], int]:
     return integer
 
 
+def _sampling_value(text: str) -> dict[str, Any]:
+    try:
+        return parse_default(text)
+    except errors.BadRequest as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+
+
 def main(arguments: Optional[list[str]] = None) -> int:
     """Serves until Ctrl-C or SIGTERM, then returns 0; 1 when the server or the model cannot start."""
     options = _parser().parse_args(arguments)
@@ -235,6 +267,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
         port=options.port,
         api_key=options.api_key or os.environ.get("LOCALCHAT_API_KEY") or None,
         strict=options.strict,
+        allow_chat_template=options.allow_chat_template,
+        thought_field=options.thought_field,
+        cors=tuple(options.cors),
     )
     from .service import Service
 
@@ -242,7 +277,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
         log.warning("whoever reaches %s can use this server: --api-key asks for a key", settings.host)
     try:
         file = model_file(options.model, alias=options.alias)
-        server = ChatServer(Service(Catalog([file])), settings)
+        server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings)
     except ModelFileError as error:
         return _complain(str(error))
     except OSError as error:
@@ -315,7 +350,8 @@ class _Loader(threading.Thread):
             progress=self._show,
         )
         try:
-            return Model(self._file.name, engine, max_tokens=options.max_tokens)
+            defaults = {name: value for said in options.default for name, value in said.items()}
+            return Model(self._file.name, engine, max_tokens=options.max_tokens, defaults=defaults)
         except BaseException:
             engine.close()
             raise

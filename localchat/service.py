@@ -1,7 +1,6 @@
-"""The flow of a chat request between the wire's values and the engine's: no HTTP, no JSON.
+"""From the wire's values to the engine's: a checked request becomes a prompt and generations. No HTTP, no JSON.
 
-A `ChatRequest` becomes a prompt and n generations; what they generate passes a parser and is told, event
-by event, to a `Reply` of api/reply.py. Errors of the engine and of the template become those of
+What becomes of the generations is in answer.py. Errors of the engine and of the template become those of
 api/errors.py, except `Cancelled`: who cancelled knows why.
 """
 
@@ -9,58 +8,74 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Optional
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Optional
 
+from .answer import Answer, choices_of
 from .api import errors
 from .api.chat import ChatRequest
 from .api.models import model_body
-from .api.reply import Reply, ReplyHead, Usage, finish_reason, logprob_entry
+from .api.reply import ReplyHead
+from .api.sampling import Drawing
 from .chat.errors import TemplateError
-from .chat.events import Content, Event, Reasoning, ToolArguments, ToolHead
-from .chat.formats import detect
-from .chat.output import OutputParser
 from .chat.segments import text_of, tokens_of
 from .chat.template import ChatTemplate
 from .engine import (
-    Cancelled,
+    Constraint,
     Engine,
     EngineError,
     EngineStopped,
-    Finish,
-    Generation,
     GenerationRequest,
+    InvalidGrammar,
     InvalidToken,
-    OutputToken,
     PromptTooLong,
     QueueFull,
+    WritesNoText,
 )
 from .models.catalog import Catalog, ModelNotFound
 
-SHUTTING_DOWN = "the server is shutting down"
+SHUTTING_DOWN = errors.SHUTTING_DOWN
+
+# Templates of requests that are kept compiled: finding out what one expects takes some milliseconds.
+MAX_TEMPLATES = 8
+
+
+class _Dialect(NamedTuple):
+    """A template, and the tokens of control that its model writes calls and thinking with."""
+
+    template: ChatTemplate
+    visible: frozenset[int]
 
 
 class Model:
-    """A loaded model under its public name (K29)."""
+    """A loaded model under its public name (K29).
 
-    def __init__(self, name: str, engine: Engine, *, max_tokens: Optional[int] = None) -> None:
-        facts = engine.facts
+    `defaults` are sampling values that go before the model's own and after those of a request (K9).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        *,
+        max_tokens: Optional[int] = None,
+        defaults: Optional[Mapping[str, Any]] = None,
+    ) -> None:
         self.name = name
         self.engine = engine
         self.max_tokens = max_tokens
         self.created = int(time.time())
-        self.template = ChatTemplate(
-            facts.chat_template,
-            bos_token=facts.bos,
-            eos_token=facts.eos,
-            add_bos=facts.add_bos,
-            special_texts=facts.special_tokens,
-        )
-        self._format = detect(self.template.source)
+        self.sampling = dataclasses.replace(engine.facts.sampling, **(defaults or {}))
+        self._own = self._compiled(engine.facts.chat_template)
+        self._given = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
+
+    @property
+    def template(self) -> ChatTemplate:
+        return self._own.template
 
     def body(self) -> dict[str, Any]:
         """How it stands in the list of models."""
@@ -82,40 +97,91 @@ class Model:
             ApiError: The request cannot be run; nothing of it is left in the engine.
         """
         tools = request.tools if request.tool_choice != "none" else ()
+        dialect = self._dialect(request)
         try:
-            segments = self.template.render(request.messages, tools=tools, variables=request.template_vars)
-            prompt = tokens_of(segments, self._tokenize, self.template.special)
-            work = self._generation_request(request, tuple(prompt))
-            text = text_of(segments)
-            parsers = [OutputParser(self._format, tools=tools, prompt_tail=text) for _ in range(request.n)]
+            segments = dialect.template.render(
+                request.messages,
+                tools=tools,
+                add_generation_prompt=request.add_generation_prompt,
+                continue_final_message=request.continue_final_message,
+                prefix=request.prefix,
+                variables=request.template_vars,
+            )
+            prompt = tuple(tokens_of(segments, self._tokenize, dialect.template.special))
+            work = self.work(
+                request,
+                prompt,
+                visible_tokens=dialect.visible,
+                constraint=_constraint(request),
+                reports_progress=request.stream and request.return_progress,
+            )
             with contextlib.ExitStack() as stack:
                 generations = [stack.enter_context(self.engine.submit(_nth(work, i))) for i in range(request.n)]
-                choices = [_Choice(i, *pair) for i, pair in enumerate(zip(generations, parsers))]
-                return Answer(self, request, choices, stack.pop_all())
+                told = prompt if request.return_token_ids else None
+                head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), self.name, request.role, told)
+                choices = choices_of(request, generations, dialect.template.format, text_of(segments))
+                return Answer(head, request, choices, stack.pop_all(), self._fault)
         except (TemplateError, EngineError) as error:
             raise api_error(error, self.engine) from error
+
+    def work(self, said: Drawing, prompt: tuple[int, ...], **more: Any) -> GenerationRequest:
+        """What the engine is to do for one choice. What the request says goes before all defaults (K9).
+
+        Raises:
+            BadRequest: It names a token that the model does not have.
+        """
+        self._check_tokens("stop_token_ids", said.stop_token_ids)
+        values = {**said.sampling, "logit_bias": tuple(self._biases(said))}
+        return GenerationRequest(
+            prompt=prompt,
+            max_tokens=self.max_tokens if said.max_tokens is None else said.max_tokens,
+            min_tokens=said.min_tokens,
+            sampling=dataclasses.replace(self.sampling, **values),
+            stop=said.stop,
+            stop_token_ids=said.stop_token_ids,
+            ignore_end=said.ignore_eos,
+            top_logprobs=said.top_logprobs,
+            **more,
+        )
+
+    def _fault(self, error: EngineError) -> errors.ApiError:
+        return api_error(error, self.engine)
+
+    def _dialect(self, request: ChatRequest) -> _Dialect:
+        if request.chat_template is None:
+            return self._own
+        try:
+            return self._given(request.chat_template)
+        except TemplateError as error:
+            raise errors.BadRequest(str(error), "chat_template") from error
+
+    def _compiled(self, source: Optional[str]) -> _Dialect:
+        facts = self.engine.facts
+        template = ChatTemplate(
+            source,
+            bos_token=facts.bos,
+            eos_token=facts.eos,
+            add_bos=facts.add_bos,
+            special_texts=facts.special_tokens,
+        )
+        markers = (self._tokenize(marker, True) for marker in template.format.preserved)
+        return _Dialect(template, frozenset(tokens[0] for tokens in markers if len(tokens) == 1))
 
     def _tokenize(self, text: str, parse_special: bool) -> list[int]:
         return self.engine.tokenize(text, parse_special=parse_special)
 
-    def _generation_request(self, request: ChatRequest, prompt: tuple[int, ...]) -> GenerationRequest:
-        """What the request says goes before the command line and the model's own defaults (K9)."""
-        self._check_tokens("stop_token_ids", request.stop_token_ids)
-        self._check_tokens("logit_bias", [token for token, _ in request.logit_bias])
-        said: dict[str, Any] = {**request.sampling, "logit_bias": request.logit_bias}
-        return GenerationRequest(
-            prompt=prompt,
-            max_tokens=self.max_tokens if request.max_tokens is None else request.max_tokens,
-            sampling=dataclasses.replace(self.engine.facts.sampling, **said),
-            stop=request.stop,
-            stop_token_ids=request.stop_token_ids,
-            top_logprobs=request.top_logprobs,
-        )
+    def _biases(self, said: Drawing) -> Iterator[tuple[int, float]]:
+        """A text's bias is that of each of its tokens."""
+        for token, bias in said.logit_bias:
+            tokens = self._tokenize(token, True) if isinstance(token, str) else [token]
+            self._check_tokens("logit_bias", tokens)
+            yield from ((id, bias) for id in tokens)
 
-    def _check_tokens(self, param: str, tokens: Sequence[int]) -> None:
+    def _check_tokens(self, param: str, tokens: Iterable[int]) -> None:
         n_vocab = self.engine.facts.n_vocab
-        if tokens and max(tokens) >= n_vocab:
-            message = f"'{param}' has the token {max(tokens)}, and this model's go from 0 to {n_vocab - 1}"
+        highest = max(tokens, default=0)
+        if highest >= n_vocab:
+            message = f"'{param}' has the token {highest}, and this model's go from 0 to {n_vocab - 1}"
             raise errors.BadRequest(message, param)
 
 
@@ -202,128 +268,9 @@ class Service:
                     self._answers.discard(answer)
 
 
-class Answer:
-    """One chat request at work. Leaving the `with` ends what still runs."""
-
-    def __init__(
-        self, model: Model, request: ChatRequest, choices: list[_Choice], stack: contextlib.ExitStack
-    ) -> None:
-        self.head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), model.name)
-        self.request = request
-        self._engine = model.engine
-        self._choices = choices
-        self._running = list(choices)
-        self._stack = stack
-        self._is_stopped = False
-
-    def __enter__(self) -> Answer:
-        return self
-
-    def __exit__(
-        self, type: Optional[type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        self._stack.close()
-
-    def cancel(self) -> None:
-        """Ends all choices within one turn; any thread. Who advances then gets Cancelled."""
-        for choice in self._choices:
-            choice.generation.cancel()
-
-    def stop(self) -> None:
-        """As `cancel`, because the server ends; any thread. Who advances gets ShuttingDown."""
-        self._is_stopped = True
-        self.cancel()
-
-    def advance(self, reply: Reply) -> bool:
-        """Tell `reply` the next thing of each running choice; False when all have ended.
-
-        Taking turns interleaves the choices (T17): the engine runs them in one batch, so none waits long.
-
-        Raises:
-            ApiError: The request failed.
-            Cancelled: `cancel` was called.
-        """
-        try:
-            self._running = [choice for choice in self._running if choice.advance(reply)]
-        except EngineError as error:
-            if self._is_stopped:
-                raise errors.ShuttingDown(SHUTTING_DOWN) from error
-            if isinstance(error, Cancelled):
-                raise
-            raise api_error(error, self._engine) from error
-        return bool(self._running)
-
-    @property
-    def usage(self) -> Usage:
-        """Over all choices (K14); they have ended."""
-        return Usage.total(choice.usage for choice in self._choices if choice.usage is not None)
-
-    @property
-    def summary(self) -> str:
-        """Tokens, speed and end, for the log."""
-        if any(choice.usage is None for choice in self._choices):
-            return "cut"
-        usage = self.usage
-        ends = ",".join(choice.finish_reason or "-" for choice in self._choices)
-        speed = f"{usage.completion_rate or 0:.1f} tokens/s"
-        return f"in {usage.n_prompt} ({usage.n_cached} cached) out {usage.n_completion}, {speed}, {ends}"
-
-
-class _Choice:
-    """One generation on its way to the reply."""
-
-    def __init__(self, i: int, generation: Generation, parser: OutputParser) -> None:
-        self.generation = generation
-        self.usage: Optional[Usage] = None
-        self.finish_reason: Optional[str] = None
-        self._i = i
-        self._parser = parser
-        self._n_reasoning = 0
-
-    def advance(self, reply: Reply) -> bool:
-        """Tell the next item; False when it was the last."""
-        item = next(self.generation)
-        if isinstance(item, Finish):
-            self._finish(reply, item)
-            return False
-        if item.tokens and item.tokens[0].logprob is not None:
-            reply.logprobs(self._i, [_entry(token) for token in item.tokens])
-        events = self._parser.feed(item.text)
-        if events and isinstance(events[0], Reasoning):
-            self._n_reasoning += len(item.tokens)
-        self._tell(reply, events)
-        return True
-
-    def _finish(self, reply: Reply, end: Finish) -> None:
-        self._tell(reply, self._parser.finish())
-        is_cut = end.reason == "length" and self._parser.inside_tool_call
-        self.finish_reason = finish_reason(end.reason, has_calls=self._parser.has_tool_calls, is_cut=is_cut)
-        self.usage = Usage(
-            n_prompt=end.prompt_tokens,
-            n_cached=end.cached_tokens,
-            n_completion=end.completion_tokens,
-            n_reasoning=self._n_reasoning,
-            prompt_s=end.prompt_s,
-            completion_s=end.completion_s,
-        )
-        reply.finish(self._i, self.finish_reason, end.stop)
-
-    def _tell(self, reply: Reply, events: Iterable[Event]) -> None:
-        for event in events:
-            _TELL[type(event)](reply, self._i, event)
-
-
-_TELL: dict[type, Callable[[Reply, int, Any], None]] = {
-    Content: lambda reply, i, event: reply.content(i, event.text),
-    Reasoning: lambda reply, i, event: reply.reasoning(i, event.text),
-    ToolHead: lambda reply, i, event: reply.tool_head(i, event.index, event.id, event.name),
-    ToolArguments: lambda reply, i, event: reply.tool_arguments(i, event.index, event.text),
-}
-
-
-def _entry(token: OutputToken) -> dict[str, Any]:
-    top = ((other.piece, other.logprob) for other in token.top)
-    return logprob_entry(token.piece, token.logprob or 0.0, top)
+def _constraint(request: ChatRequest) -> Optional[Constraint]:
+    """The grammar that the answer must follow: none, as long as requests can ask for none."""
+    return None
 
 
 def _nth(work: GenerationRequest, i: int) -> GenerationRequest:
@@ -337,7 +284,9 @@ def _nth(work: GenerationRequest, i: int) -> GenerationRequest:
 _ANSWERS: tuple[tuple[type[EngineError], type[errors.ApiError], Optional[str]], ...] = (
     (PromptTooLong, errors.ContextLengthExceeded, "messages"),
     (InvalidToken, errors.BadRequest, "messages"),
+    (InvalidGrammar, errors.BadRequest, "grammar"),
     (QueueFull, errors.QueueFull, None),
+    (WritesNoText, errors.NotSupported, "model"),
 )
 
 

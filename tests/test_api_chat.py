@@ -2,16 +2,18 @@
 
 import contextlib
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localchat.api import errors
-from localchat.api.chat import MAX_N, MAX_STOPS, ChatRequest, parse_chat
+from localchat.api.chat import MAX_N, ChatRequest, parse_chat
 from localchat.api.fields import parse_body
 from localchat.api.models import model_body, models_body
-from localchat.api.reply import ReplyHead, StreamReply, Usage, WholeReply, finish_reason, logprob_entry
+from localchat.api.reply import ReplyHead, StreamReply, Usage, WholeReply, finish_reason, logprob_entry, to_json
+from localchat.api.sampling import MAX_STOPS, parse_default
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -67,6 +69,55 @@ def test_smallest_request_says_nothing_but_the_message():
         pytest.param({"stop": ["42"]}, "stop", ("42",), id="k11-numeric string is text"),
         pytest.param({"stop_token_ids": [1, 2]}, "stop_token_ids", (1, 2), id="k11-ids"),
         pytest.param({"logit_bias": {"5": -100, "6": 1.5}}, "logit_bias", ((5, -100), (6, 1.5)), id="logit_bias"),
+        pytest.param({"logit_bias": {"the": False}}, "logit_bias", (("the", -math.inf),), id="logit_bias text"),
+        pytest.param(
+            {"logit_bias": [[5, 1], ["7", -1], ["a b", False]]},
+            "logit_bias",
+            ((5, 1), ("7", -1), ("a b", -math.inf)),
+            id="logit_bias pairs",
+        ),
+        pytest.param({"logit_bias": []}, "logit_bias", (), id="no logit_bias"),
+        pytest.param({"n_predict": 5}, "max_tokens", 5, id="n_predict"),
+        pytest.param({"n_predict": -1}, "max_tokens", None, id="n_predict without limit"),
+        pytest.param({"n_predict": -1, "max_tokens": 3}, "max_tokens", 3, id="max_tokens before n_predict"),
+        pytest.param({"min_tokens": 5}, "min_tokens", 5, id="min_tokens"),
+        pytest.param({"ignore_eos": True}, "ignore_eos", True, id="ignore_eos"),
+        pytest.param({"n_cmpl": 2}, "n", 2, id="n_cmpl"),
+        pytest.param({"n_probs": 2}, "top_logprobs", 2, id="n_probs"),
+        pytest.param({"n_probs": 0}, "top_logprobs", None, id="n_probs 0"),
+        pytest.param(
+            {"typical_p": 0.5, "typical": 0.6}, "sampling", {"typical_p": 0.5}, id="the name wins over its alias"
+        ),
+        pytest.param({"samplers": "kt"}, "sampling", {"samplers": ("top_k", "temperature")}, id="samplers as letters"),
+        pytest.param({"samplers": []}, "sampling", {"samplers": ()}, id="no samplers"),
+        pytest.param(
+            {"stream_options": {"continuous_usage_stats": True}}, "continuous_usage", False, id="v18-needs usage"
+        ),
+        pytest.param(
+            {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+            "continuous_usage",
+            True,
+            id="v18-continuous",
+        ),
+        pytest.param({"sse_ping_interval": -1}, "ping_s", 0, id="no pings"),
+        pytest.param({"sse_ping_interval": 5}, "ping_s", 5, id="pings"),
+        pytest.param({"functions": [{"name": "look"}]}, "tool_choice", "auto", id="t47-functions"),
+        pytest.param(
+            {"functions": [{"name": "look"}], "function_call": "none"}, "tool_choice", "none", id="t47-function_call"
+        ),
+        pytest.param(
+            {"documents": [{"text": "a"}]}, "template_vars", {"documents": [{"text": "a"}]}, id="v10-documents"
+        ),
+        pytest.param(
+            {"reasoning_effort": "none"},
+            "template_vars",
+            {"enable_thinking": False, "reasoning_effort": "none"},
+            id="no effort is no thinking",
+        ),
+        pytest.param({"reasoning_format": "none"}, "splits_reasoning", False, id="reasoning_format"),
+        pytest.param({"reasoning_format": "deepseek"}, "splits_reasoning", True, id="reasoning_format apart"),
+        pytest.param({"return_tokens": True}, "return_token_ids", True, id="return_tokens"),
+        pytest.param({"lora": [], "use_beam_search": False, "prompt_logprobs": 0}, "n", 1, id="v50-asks for nothing"),
         pytest.param({"logprobs": True}, "top_logprobs", 0, id="k26-logprobs alone"),
         pytest.param({"logprobs": True, "top_logprobs": 5}, "top_logprobs", 5, id="k26-top"),
         pytest.param({"logprobs": False, "top_logprobs": 0}, "top_logprobs", None, id="k26-off"),
@@ -92,6 +143,7 @@ def test_smallest_request_says_nothing_but_the_message():
     ],
 )
 def test_member_is_read(members, attribute, value):
+    """T25, T48, V9, G4, G8."""
     assert getattr(parse(**members), attribute) == value
 
 
@@ -101,13 +153,17 @@ NULLABLE = (
     "min_p", "seed", "stop", "presence_penalty", "frequency_penalty", "repeat_penalty", "repetition_penalty",
     "stop_token_ids", "logit_bias", "logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls",
     "template_vars", "chat_template_kwargs", "enable_thinking", "reasoning_effort", "response_format", "grammar",
-    "echo", "documents", "user",
+    "echo", "documents", "user", "typical_p", "typical", "samplers", "dry_sequence_breakers", "min_tokens",
+    "ignore_eos", "n_predict", "functions", "function_call", "chat_template", "response_prefix",
+    "continue_final_message", "add_generation_prompt", "reasoning_format", "return_progress", "return_token_ids",
+    "sse_ping_interval", "n_cmpl", "n_probs", "use_beam_search", "request_id", "timings_per_token",
 )
 # fmt: on
 
 
 @pytest.mark.parametrize("name", NULLABLE)
 def test_null_is_absent(name):
+    """K41."""
     assert parse(**{name: None}) == parse()
 
 
@@ -146,8 +202,54 @@ def test_null_is_absent(name):
         pytest.param({"stop_token_ids": ["5"]}, "stop_token_ids", id="ids as text"),
         pytest.param({"stop_token_ids": [-1]}, "stop_token_ids", id="negative id"),
         pytest.param({"stop_token_ids": 5}, "stop_token_ids", id="one id"),
-        pytest.param({"logit_bias": []}, "logit_bias", id="logit_bias list"),
-        pytest.param({"logit_bias": {"the": 1}}, "logit_bias", id="logit_bias text"),
+        pytest.param({"logit_bias": 5}, "logit_bias", id="logit_bias number"),
+        pytest.param({"logit_bias": {"": 1}}, "logit_bias", id="logit_bias empty text"),
+        pytest.param({"logit_bias": {"5": True}}, "logit_bias.5", id="logit_bias true"),
+        pytest.param({"logit_bias": {"5": "1"}}, "logit_bias.5", id="logit_bias text value"),
+        pytest.param({"logit_bias": [5]}, "logit_bias[0]", id="logit_bias no pair"),
+        pytest.param({"logit_bias": [[5, 1], [-1, 1]]}, "logit_bias[1]", id="logit_bias negative id"),
+        pytest.param({"logit_bias": [[5, 101]]}, "logit_bias[0]", id="logit_bias pair too large"),
+        pytest.param({"typical_p": 2}, "typical_p", id="typical_p"),
+        pytest.param({"typical": 2}, "typical", id="typical, by its name"),
+        pytest.param({"top_n_sigma": -2}, "top_n_sigma", id="top_n_sigma"),
+        pytest.param({"xtc_probability": 1.5}, "xtc_probability", id="xtc_probability"),
+        pytest.param({"dynatemp_range": -1}, "dynatemp_range", id="dynatemp_range"),
+        pytest.param({"repeat_last_n": -2}, "repeat_last_n", id="repeat_last_n"),
+        pytest.param({"dry_base": 0.5}, "dry_base", id="dry_base"),
+        pytest.param({"dry_sequence_breakers": []}, "dry_sequence_breakers", id="no breakers"),
+        pytest.param({"dry_sequence_breakers": "x"}, "dry_sequence_breakers", id="breakers text"),
+        pytest.param({"dry_sequence_breakers": ["a\0b"]}, "dry_sequence_breakers", id="breaker with NUL"),
+        pytest.param({"mirostat": 3}, "mirostat", id="mirostat"),
+        pytest.param({"samplers": ["top_k", "magic"]}, "samplers", id="unknown sampler"),
+        pytest.param({"samplers": "k?"}, "samplers", id="unknown letter"),
+        pytest.param({"samplers": "kk"}, "samplers", id="sampler twice"),
+        pytest.param({"samplers": 5}, "samplers", id="samplers number"),
+        pytest.param({"adaptive_target": 0.5}, "adaptive_target", id="sampler that is not offered"),
+        pytest.param({"n_predict": 0}, "n_predict", id="n_predict 0"),
+        pytest.param({"n_predict": -2}, "n_predict", id="n_predict -2"),
+        pytest.param({"min_tokens": -1}, "min_tokens", id="min_tokens"),
+        pytest.param({"min_tokens": 5, "max_tokens": 4}, "min_tokens", id="min_tokens above max_tokens"),
+        pytest.param({"ignore_eos": 1}, "ignore_eos", id="ignore_eos"),
+        pytest.param({"use_beam_search": True}, "use_beam_search", id="v50-beam search"),
+        pytest.param({"prompt_logprobs": 1}, "prompt_logprobs", id="v44-prompt_logprobs"),
+        pytest.param({"lora": [{"id": 0, "scale": 1}]}, "lora", id="lora"),
+        pytest.param({"modalities": ["audio"]}, "modalities", id="audio"),
+        pytest.param({"chat_template": "x"}, "chat_template", id="v10-chat_template is off"),
+        pytest.param({"response_prefix": 5}, "response_prefix", id="response_prefix"),
+        pytest.param({"echo": "yes"}, "echo", id="echo"),
+        pytest.param({"continue_final_message": "all"}, "continue_final_message", id="continue_final_message"),
+        pytest.param({"documents": ["x"]}, "documents[0]", id="documents"),
+        pytest.param(
+            {"chat_template_kwargs": {"enable_thinking": "false"}},
+            "chat_template_kwargs.enable_thinking",
+            id="text is no boolean for a template",
+        ),
+        pytest.param({"functions": [{}]}, "functions[0].name", id="function without name"),
+        pytest.param({"functions": [{"name": "f"}], "function_call": 5}, "function_call", id="function_call"),
+        pytest.param({"reasoning_format": "deepseek-legacy"}, "reasoning_format", id="reasoning_format"),
+        pytest.param({"reasoning_budget_tokens": 5}, "reasoning_budget_tokens", id="reasoning budget"),
+        pytest.param({"sse_ping_interval": -2}, "sse_ping_interval", id="sse_ping_interval"),
+        pytest.param({"request_id": 5}, "request_id", id="request_id"),
         pytest.param({"logit_bias": {"9" * 5000: 1}}, "logit_bias", id="logit_bias id of 5000 digits"),
         pytest.param({"logit_bias": {"5": 101}}, "logit_bias.5", id="logit_bias value"),
         pytest.param({"logprobs": 5}, "logprobs", id="logprobs"),
@@ -221,6 +323,7 @@ def test_null_is_absent(name):
     ],
 )
 def test_wrong_member_is_named(members, param):
+    """T27, V9."""
     assert refused(**members).param == param
 
 
@@ -229,6 +332,7 @@ def test_message_gives_both_numbers():
     assert "0" in message
     assert "1" in message
     assert "1.5" in message
+    assert "'min_tokens' is 5, and the limit of the answer is 4" in refused(min_tokens=5, max_tokens=4).message
 
 
 def test_message_does_not_repeat_a_whole_prompt():
@@ -286,9 +390,9 @@ def test_half_a_surrogate_pair_is_replaced(escaped, text):
     )
 )
 def test_any_json_is_a_request_or_a_bad_request(value):
-    for body in ({"messages": value}, {"messages": HI, "tools": value, "stop": value, "logit_bias": value}, value):
+    for body in ({"messages": value}, value, *({"messages": HI, "tools": [TOOL], name: value} for name in NULLABLE)):
         with contextlib.suppress(errors.BadRequest):
-            parse_chat(json.dumps(body).encode("utf-8", "surrogatepass"))
+            parse_chat(json.dumps(body).encode("utf-8", "surrogatepass"), allow_template=True)
 
 
 # --- messages ---
@@ -367,11 +471,12 @@ def tell_all(reply):
 
 
 def test_chunks_byte_for_byte():
-    """Appendix A's last line; K3, K12, K16, K38."""
-    reply = StreamReply(HEAD, 1, include_usage=False)
+    """Appendix A's last line; K3, K12, K16, K38, T1, T12, T15, V22, V24, G34."""
+    reply = StreamReply(HEAD, 1)
     reply.roles()
     tell_all(reply)
     reply.usage(USAGE)
+    timings = ',"timings":' + to_json(USAGE.timings())
     assert reply.take() == [
         chunk('{"role":"assistant","content":""}'),
         chunk('{"reasoning_content":"hm"}'),
@@ -379,12 +484,13 @@ def test_chunks_byte_for_byte():
         chunk('{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"f","arguments":""}}]}'),
         chunk('{"tool_calls":[{"index":0,"function":{"arguments":"{\\"a\\":"}}]}'),
         chunk('{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}'),
-        chunk("{}", end='"finish_reason":"tool_calls","stop_reason":null'),
+        chunk("{}", end='"finish_reason":"tool_calls","stop_reason":null', usage=timings),
     ]
     assert reply.take() == []
 
 
 def test_k13_usage_is_null_until_the_closing_chunk():
+    """V25."""
     reply = StreamReply(HEAD, 1, include_usage=True)
     reply.roles()
     reply.finish(0, "stop", "END")
@@ -392,10 +498,16 @@ def test_k13_usage_is_null_until_the_closing_chunk():
     role, finish, usage = reply.take()
     assert role == chunk('{"role":"assistant","content":""}', usage=',"usage":null')
     assert finish == chunk("{}", end='"finish_reason":"stop","stop_reason":"END"', usage=',"usage":null')
-    assert json.loads(usage) == {**json.loads(role), "choices": [], "usage": USAGE.body()}
+    assert json.loads(usage) == {
+        **json.loads(role),
+        "choices": [],
+        "usage": USAGE.body(),
+        "timings": USAGE.timings(),
+    }
 
 
 def test_k2_k36_one_role_chunk_per_choice_and_right_indexes():
+    """T14."""
     reply = StreamReply(HEAD, 2, include_usage=False)
     reply.roles()
     reply.content(1, "b")
@@ -407,8 +519,9 @@ def test_k2_k36_one_role_chunk_per_choice_and_right_indexes():
 
 
 def test_k26_logprobs_ride_on_the_next_chunk_of_their_choice():
+    """V47."""
     reply = StreamReply(HEAD, 2, include_usage=False)
-    entry = logprob_entry("é".encode()[:1], float("-inf"), [(b"x", -0.5)])
+    entry = logprob_entry((5, "é".encode()[:1], float("-inf")), [(6, b"x", -0.5)])
     assert entry == {
         "token": "�",
         "logprob": -9999.0,
@@ -439,12 +552,12 @@ def test_k5_error_chunk_has_the_error_body():
 
 
 def test_whole_reply():
-    """G30, V42, V43, K20."""
+    """G30, V42, V43, K20, V44."""
     reply = WholeReply(HEAD, 2)
     tell_all(reply)
     reply.finish(1, "length", None)
     body = reply.body(USAGE)
-    assert list(body) == ["id", "object", "created", "model", "choices", "usage"]
+    assert list(body) == ["id", "object", "created", "model", "choices", "usage", "timings"]
     assert (body["id"], body["object"], body["created"], body["model"]) == ("chatcmpl-1", "chat.completion", 7, "m")
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     assert body["choices"] == [
@@ -477,6 +590,7 @@ def test_k20_content_is_null_beside_calls_alone():
 
 
 def test_k15_usage_members():
+    """T7."""
     assert USAGE.body() == {
         "prompt_tokens": 10,
         "prompt_time": 0.5,
@@ -497,6 +611,42 @@ def test_rates_of_nothing_are_null():
     assert body["completion_tokens_per_sec"] is None
 
 
+def test_timings_have_llama_cpps_names():
+    assert USAGE.timings() == {
+        "cache_n": 4,
+        "prompt_n": 6,
+        "prompt_ms": 500.0,
+        "prompt_per_token_ms": 83.333,
+        "prompt_per_second": 12.0,
+        "predicted_n": 3,
+        "predicted_ms": 250.0,
+        "predicted_per_token_ms": 125.0,
+        "predicted_per_second": 8.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("temperature=0", {"temperature": 0}),
+        ("typical=0.5", {"typical_p": 0.5}),
+        ("samplers=kt", {"samplers": ("top_k", "temperature")}),
+        ('dry_sequence_breakers=["."]', {"dry_sequence_breakers": (".",)}),
+        ("max_tokens=5", None),
+        ("temperature", None),
+        ("temperature=hot", None),
+        ("top_p=2", None),
+    ],
+)
+def test_k9_default_on_the_command_line_is_read_as_a_request_is(text, expected):
+    if expected is not None:
+        assert parse_default(text) == expected
+    else:
+        with pytest.raises(errors.BadRequest) as caught:
+            parse_default(text)
+        assert caught.value.param == text.partition("=")[0]
+
+
 def test_k14_usage_over_choices_counts_the_prompt_once():
     total = Usage.total([USAGE, USAGE])
     assert (total.n_prompt, total.n_cached, total.n_completion, total.n_reasoning) == (10, 4, 6, 2)
@@ -513,6 +663,7 @@ def test_k14_usage_over_choices_counts_the_prompt_once():
     ],
 )
 def test_k6_finish_reason(reason, has_calls, is_cut, expected):
+    """V31."""
     assert finish_reason(reason, has_calls=has_calls, is_cut=is_cut) == expected
 
 
@@ -560,6 +711,7 @@ def test_k6_finish_reason(reason, has_calls, is_cut, expected):
     ],
 )
 def test_k27_errors(error, status, type, code, param, headers):
+    """K32, G10."""
     assert error.status == status
     assert error.headers() == headers
     assert error.body() == {"error": {"message": "m", "type": type, "param": param, "code": code or type}}

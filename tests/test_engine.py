@@ -21,6 +21,7 @@ from localchat.engine import (
     Generation,
     GenerationRequest,
     InvalidToken,
+    Progress,
     PromptTooLong,
     QueueFull,
     Sampling,
@@ -97,6 +98,44 @@ def test_tokens_that_are_ready_come_in_one_delta():
         generation = engine.submit(request("abc"))
         step_until_idle(engine)
         assert [type(item) for item in generation] == [Delta, Finish]
+
+
+def test_progress_comes_before_the_text_where_it_was_asked_for():
+    with stepped(FakeBackend(n_batch=4)) as engine:
+        asked, other = engine.submit(request("hello, world", reports_progress=True)), engine.submit(request("x"))
+        seen = []
+        while engine.step():
+            if asked.wait(0) and not any(isinstance(item, (Delta, Finish)) for item in seen):
+                seen.append(next(asked))
+        progress = [item for item in seen if isinstance(item, Progress)]
+        assert progress[0] == Progress(0, 12, 0)
+        assert progress[-1] == Progress(12, 12, 0) or isinstance(seen[-1], Progress)
+        assert [item.n_done for item in progress] == sorted({item.n_done for item in progress})
+        text, _ = read(other)
+        assert text == "x"
+        assert "".join(item.text for item in (*seen, *asked) if isinstance(item, Delta)) == "hello, world"
+
+
+def test_progress_that_nobody_read_in_time_is_only_the_newest():
+    with stepped(FakeBackend(n_batch=4)) as engine:
+        generation = engine.submit(request("hello, world", reports_progress=True))
+        step_until_idle(engine)
+        assert next(generation) == Progress(12, 12, 0)
+        assert read(generation)[0] == "hello, world"
+
+
+def test_wait_says_whether_there_is_something_and_takes_nothing_away():
+    with stepped(FakeBackend()) as engine:
+        generation = engine.submit(request("ab"))
+        assert not generation.wait(0)
+        assert not generation.wait(0.001)
+        assert generation.so_far().completion_tokens == 0
+        step_until_idle(engine)
+        assert generation.wait(0)
+        assert generation.wait(None)
+        text, finish = read(generation)
+        assert (text, generation.so_far().completion_tokens) == ("ab", finish.completion_tokens)
+        assert generation.wait(0)
 
 
 def test_max_tokens_ends_with_length():

@@ -143,7 +143,7 @@ def test_logit_bias_forbids_and_forces(engine: Engine):
 def test_repeat_penalty_knows_the_prompt(engine: Engine):
     """A token that only the prompt has is pushed down by the penalty, never up."""
     prompt = chat(engine, "Repeat after me: zebra zebra zebra")
-    plain = read(engine, GenerationRequest(prompt, sampling=GREEDY))[0]
+    plain = read(engine, GenerationRequest(prompt, sampling=GREEDY, max_tokens=20))[0]
     strong = Sampling(temperature=0, repeat_penalty=5.0, penalty_last_n=-1)
     assert read(engine, GenerationRequest(prompt, sampling=strong, max_tokens=20))[0] != plain
 
@@ -172,6 +172,17 @@ def test_every_sampler_draws_by_its_seed(engine: Engine, sampling: Sampling):
         for seed in (1, 1)
     ]
     assert texts[0] == texts[1] != ""
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(repeat_penalty=1.5, penalty_last_n=2**31 - 1), Sampling(dry_multiplier=1, dry_penalty_last_n=2**31 - 1)],
+    ids=["penalties", "dry"],
+)
+def test_window_longer_than_the_context_is_the_context(engine: Engine, sampling: Sampling):
+    """The library would take its memory at once, and end the process."""
+    _, _, finish = read(engine, GenerationRequest(chat(engine, "Hello!"), max_tokens=3, sampling=sampling))
+    assert finish.completion_tokens > 0
 
 
 def test_ignore_end_goes_on_to_the_limit(engine: Engine):
@@ -349,8 +360,14 @@ def test_constrained_and_free_requests_share_a_batch(engine: Engine):
         ({}, Sampling()),
         ({"general.sampling.temp": "0.6", "general.sampling.top_k": "20"}, Sampling(temperature=0.6, top_k=20)),
         ({"general.sampling.top_p": "much"}, Sampling()),
+        (
+            {"general.sampling.xtc_probability": "0.5", "general.sampling.mirostat": "2"},
+            Sampling(xtc_probability=0.5, mirostat=2),
+        ),
+        ({"general.sampling.sequence": "top-k;typ_p;temp"}, Sampling(samplers=("top_k", "typical_p", "temperature"))),
+        ({"general.sampling.sequence": "top_k;magic"}, Sampling()),
     ],
-    ids=["none", "recommended", "no number"],
+    ids=["none", "recommended", "no number", "more", "sequence", "unknown step"],
 )
 def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: Sampling):
     assert sampling_from(metadata) == expected

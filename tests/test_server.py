@@ -1,164 +1,47 @@
 """The server over real sockets, with a fake model behind the real engine: order, errors, limits, leaving clients."""
 
 import contextlib
-import http.client
 import json
 import logging
 import re
 import select
 import socket
-import struct
 import subprocess
 import sys
 import threading
-import time
-from typing import Any
 
 import pytest
 
 from localchat import server as server_module
-from localchat.engine import Engine, GenerationRequest
-from localchat.models.catalog import Catalog, ModelFile
+from localchat.engine import GenerationRequest
 from localchat.routes import Settings
-from localchat.server import ChatServer
-from localchat.service import Model, Service
+from localchat.service import Model
 
-from .fakes import END, FakeBackend, echo, endless
-
-DEADLINE_S = 8
-# The fake model then sees the text of the last message alone, and its echo says it again.
-LAST_MESSAGE = "{{ messages[-1].content }}"
-ANY_PORT = Settings(port=0)
-
-
-class Serving:
-    """A running server, and what is behind it."""
-
-    def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend):
-        self.server = server
-        self.engine = engine
-        self.backend = backend
-        self.port = server.server_port
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
-
-    def client(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
-
-    def chat(self, **members: Any) -> tuple[int, Any]:
-        """One request on a connection of its own: status and body, or the payloads of the stream."""
-        with contextlib.closing(self.client()) as client:
-            return ask(client, **members)
-
-    def wait_until_idle(self) -> None:
-        """The engine runs nothing; without the prefixes that it keeps, no cell is left either."""
-
-        def is_idle() -> bool:
-            stats = self.engine.stats()
-            return stats.n_running + stats.n_waiting + stats.n_cells_used + self.backend.n_samplers == 0
-
-        wait_for(is_idle)
-        self.engine.forget()
-        wait_for(lambda: self.backend.n_cells_used() == 0)
-
-
-@contextlib.contextmanager
-def serving(model=echo, *, chat_template=LAST_MESSAGE, max_queue=8, is_ready=True, settings=ANY_PORT, **facts):
-    threads_before = set(threading.enumerate())
-    backend = FakeBackend(model, chat_template=chat_template, **facts)
-    engine = Engine(backend, max_queue=max_queue).start()
-    service = Service(Catalog([ModelFile(path=None, name="Fake")]))
-    server = ChatServer(service, settings)
-    if is_ready:
-        service.ready(Model("Fake", engine))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield Serving(server, engine, backend)
-    finally:
-        server.shutdown()
-        if backend.gate is not None:
-            backend.gate.release(100_000)
-        server.close()
-        engine.close()
-        thread.join(DEADLINE_S)
-    assert backend.n_samplers == 0
-    wait_for(lambda: set(threading.enumerate()) <= threads_before)
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.002)
-
-
-def ask(client: http.client.HTTPConnection, content: str = "hello", **members: Any) -> tuple[int, Any]:
-    body = {"messages": [{"role": "user", "content": content}], **members}
-    client.request("POST", "/v1/chat/completions", json.dumps(body))
-    return read_answer(client)
-
-
-def read_answer(client: http.client.HTTPConnection) -> tuple[int, Any]:
-    response = client.getresponse()
-    raw = response.read()
-    if response.getheader("Content-Type") == "text/event-stream":
-        return response.status, payloads(raw)
-    return response.status, json.loads(raw)
-
-
-def payloads(raw: bytes) -> list[Any]:
-    events = raw.decode().split("\n\n")
-    assert events.pop() == ""
-    assert all(event.startswith("data: ") for event in events)
-    assert events.pop() == "data: [DONE]"
-    return [json.loads(event[len("data: ") :]) for event in events]
-
-
-def raw_request(body: bytes, *headers: str, path: str = "/v1/chat/completions", method: str = "POST") -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
-    return "\r\n".join(lines).encode("latin-1") + body
-
-
-def chat_request(content: str = "hello", **members: Any) -> bytes:
-    return raw_request(json.dumps({"messages": [{"role": "user", "content": content}], **members}).encode())
-
-
-def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
-    """Send bytes, read until the server closes: the head and the JSON of the one answer."""
-    with serving.connect() as sock:
-        sock.sendall(request)
-        raw = b"".join(iter(lambda: sock.recv(65536), b""))
-    head, _, body = raw.partition(b"\r\n\r\n")
-    return head, json.loads(body)
-
-
-def read_until(sock: socket.socket, end: bytes) -> bytes:
-    """Byte by byte, so that nothing beyond is taken."""
-    raw = b""
-    while not raw.endswith(end):
-        piece = sock.recv(1)
-        assert piece, f"closed after {raw!r}"
-        raw += piece
-    return raw
-
-
-def delta_text(chunks: list[Any], i: int = 0) -> str:
-    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == i]
-    return "".join(choice["delta"].get("content") or "" for choice in choices)
-
-
-def reset(sock: socket.socket) -> None:
-    """Close so that the peer gets a reset."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
+from .fakes import endless
+from .serving import (
+    DEADLINE_S,
+    TOOLS,
+    ask,
+    bad,
+    chat_request,
+    dechunked,
+    delta_text,
+    exchange,
+    payloads,
+    raw_request,
+    read_answer,
+    read_until,
+    reset,
+    says,
+    serving,
+    wait_for,
+)
 
 # --- answers ---
 
 
 def test_whole_answer():
+    """K1, T2, T3, G39."""
     with serving() as running:
         status, body = running.chat(content="hello")
     assert status == 200
@@ -180,7 +63,7 @@ def test_whole_answer():
 
 
 def test_stream_byte_for_byte():
-    """K1, K2, K3, K13 and appendix A's last line; each token goes out by itself as it is drawn."""
+    """K1, K2, K3, K13 and appendix A's last line; each token goes out by itself as it is drawn (T2, V21, G33, G35)."""
     gate = threading.Semaphore(0)
     with serving(gate=gate) as running, running.connect() as sock:
         sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
@@ -212,21 +95,8 @@ def test_stream_byte_for_byte():
     assert events[-2:] == ["data: [DONE]", ""]
 
 
-def dechunked(raw: bytes) -> bytes:
-    body, at = b"", 0
-    while True:
-        end = raw.index(b"\r\n", at)
-        size = int(raw[at:end], 16)
-        body += raw[end + 2 : end + 2 + size]
-        at = end + 2 + size
-        assert raw[at : at + 2] == b"\r\n"
-        at += 2
-        if size == 0:
-            assert at == len(raw)
-            return body
-
-
 def test_k31_nothing_is_sent_before_the_first_token():
+    """V16."""
     gate = threading.Semaphore(0)
     with serving(gate=gate) as running, running.connect() as sock:
         sock.sendall(chat_request(stream=True))
@@ -246,6 +116,7 @@ def test_stream_and_whole_answer_agree():
 
 
 def test_k12_stop_text_is_cut_and_reported():
+    """T5, G8."""
     with serving(endless) as running:
         _, body = running.chat(stop=["ef", "zz"])
         _, chunks = running.chat(stop="ef", stream=True)
@@ -258,6 +129,7 @@ def test_k12_stop_text_is_cut_and_reported():
 
 
 def test_max_tokens_and_the_servers_default():
+    """K9."""
     with serving(endless) as running:
         running.server.service.model().max_tokens = 3
         _, by_default = running.chat()
@@ -268,6 +140,7 @@ def test_max_tokens_and_the_servers_default():
 
 
 def test_k26_logprobs_whole_and_streamed():
+    """V47."""
     with serving() as running:
         _, body = running.chat(content="ab", logprobs=True, top_logprobs=1)
         _, chunks = running.chat(content="ab", logprobs=True, top_logprobs=1, stream=True)
@@ -292,12 +165,6 @@ def test_t17_k14_k36_choices_interleave_with_their_indexes():
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
 
 
-def says(text: str):
-    """A model that always says this."""
-    script = [*text.encode(), END]
-    return lambda tokens, n_prompt: script[len(tokens) - n_prompt]
-
-
 CALL = """<think>
 hm
 </think>
@@ -306,11 +173,11 @@ Let me look.
 <tool_call>
 {"name": "look", "arguments": {"at": "\\"x\\""}}
 </tool_call>"""
-TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
 
 def test_k6_k16_reasoning_content_and_calls():
     # A template that knows no tools is told of them in a message, which takes some room.
+    """K8, T46, V35, V39."""
     with serving(says(CALL), n_ctx=2000, n_cells=8000) as running:
         _, body = running.chat(tools=TOOLS)
         _, chunks = running.chat(tools=TOOLS, stream=True)
@@ -332,6 +199,7 @@ def test_k6_k16_reasoning_content_and_calls():
 
 
 def test_k22_without_tools_nothing_is_a_call():
+    """T26, T34, V39, L12."""
     with serving(says(CALL)) as running:
         for members in ({}, {"tools": TOOLS, "tool_choice": "none"}):
             _, body = running.chat(**members)
@@ -349,8 +217,11 @@ def test_keep_alive_serves_many_requests_on_one_connection():
             assert (delta_text(answer) if stream else answer["choices"][0]["message"]["content"]) == "hello"
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/", "/v1/models?x=1", "http://localhost/v1/models"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/models", "/v1/models/", "/v1/models?x=1", "http://localhost/v1/models"]
+)
 def test_models(path):
+    """G1."""
     with serving() as running, contextlib.closing(running.client()) as client:
         client.request("GET", path)
         status, body = read_answer(client)
@@ -391,10 +262,6 @@ def test_http_1_0_gets_its_stream_until_the_end_of_the_connection():
 GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
 
 
-def bad(**members: Any) -> bytes:
-    return json.dumps({"messages": [{"role": "user", "content": "hello"}], **members}).encode()
-
-
 POST = "POST /v1/chat/completions"
 INVALID = "invalid_request_error"
 LONG = [{"role": "user", "content": "x" * 300}]
@@ -428,7 +295,7 @@ EMPTY = [{"role": "user", "content": ""}]
     ],
 )
 def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, status, code, param):
-    """Appendix B, K27, K28."""
+    """Appendix B, K27, K28, G12."""
     with serving() as running, contextlib.closing(running.client()) as client:
         client.putrequest(*line.split())
         if body is not None:
@@ -448,7 +315,7 @@ def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, statu
 def test_wrong_method_says_which_are_right():
     with serving() as running, contextlib.closing(running.client()) as client:
         client.request("DELETE", "/v1/models")
-        assert client.getresponse().getheader("Allow") == "GET, HEAD"
+        assert client.getresponse().getheader("Allow") == "GET, HEAD, OPTIONS"
 
 
 def test_strict_refuses_unknown_members():
@@ -459,6 +326,7 @@ def test_strict_refuses_unknown_members():
 
 
 def test_t23_template_that_refuses_is_a_bad_request():
+    """V11."""
     template = "{{ raise_exception('no bad words') if messages[0].content == 'bad' else 'x' }}"
     with serving(chat_template=template) as running:
         status, body = running.chat(content="bad")
@@ -479,12 +347,14 @@ def breaks_at(n: int):
 
 @pytest.mark.parametrize(("n", "stream"), [(0, True), (0, False), (3, False)])
 def test_g13_failure_before_anything_is_sent_has_its_status(n, stream):
+    """T22, G36."""
     with serving(breaks_at(n)) as running:
         status, body = running.chat(stream=stream)
     assert (status, body["error"]["type"], body["error"]["param"]) == (500, "inference_error", None)
 
 
 def test_k5_failure_inside_a_stream_is_an_event_then_done():
+    """K4, T20, T21, V38, G31, G37."""
     gate = threading.Semaphore(0)
     with serving(breaks_at(2), gate=gate) as running, contextlib.closing(running.client()) as client:
         gate.release()
@@ -502,6 +372,7 @@ def test_k5_failure_inside_a_stream_is_an_event_then_done():
 
 
 def test_k40_full_queue_is_429_with_retry_after():
+    """K32."""
     gate = threading.Semaphore(0)
     with serving(endless, gate=gate, n_slots=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
         work = GenerationRequest(prompt=(1,))
@@ -517,7 +388,7 @@ def test_k40_full_queue_is_429_with_retry_after():
 
 
 def test_refused_choices_leave_nothing_running():
-    """Two of three choices fit: the request fails as a whole."""
+    """Two of three choices fit: the request fails as a whole (T19)."""
     gate = threading.Semaphore(0)
     with serving(endless, gate=gate, n_slots=1, max_queue=1) as running:
         assert running.chat(n=3)[0] == 429
@@ -526,6 +397,7 @@ def test_refused_choices_leave_nothing_running():
 
 
 def test_g11_loading_is_503_then_the_model_serves():
+    """K32, G7, G12, G43."""
     with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
         for method, path, body in (
             ("GET", "/health", None),
@@ -544,6 +416,7 @@ def test_g11_loading_is_503_then_the_model_serves():
 
 
 def test_health_tells_of_a_failed_engine():
+    """V5."""
     with serving() as running, contextlib.closing(running.client()) as client:
         running.engine.failure = RuntimeError("out of luck")
         client.request("GET", "/health")
@@ -733,6 +606,7 @@ def test_request_that_never_ends_is_given_up(monkeypatch):
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("leave", [socket.socket.close, reset, lambda sock: sock.shutdown(socket.SHUT_WR)])
 def test_k33_client_that_leaves_frees_its_sequence(leave, stream, caplog):
+    """T18, T19, T24, V45, G41."""
     caplog.set_level(logging.INFO)
     with serving(endless, n_ctx=100_000, n_cells=1_000_000) as running:
         sock = running.connect()
@@ -826,6 +700,7 @@ def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_com
 
 
 def test_log_has_one_line_per_request_and_nothing_forged(caplog):
+    """V49."""
     caplog.set_level(logging.INFO, "localchat.server")
     with serving(settings=Settings(port=0, api_key="s3cret")) as running, running.connect() as sock:
         key = "Authorization: Bearer s3cret"
@@ -836,7 +711,7 @@ def test_log_has_one_line_per_request_and_nothing_forged(caplog):
     assert len(lines) == 2
     assert re.fullmatch(
         r"chatcmpl-[0-9a-f]{32} 200 POST /v1/chat/completions [\d.]+ s: "
-        r"in 5 \(0 cached\) out 6, [\d.]+ tokens/s, stop",
+        r"in 5 \(0 cached\) at [\d.]+/s, out 6 at [\d.]+/s, stop",
         lines[0],
     )
     assert lines[1].startswith(r"- 404 GET /\x1b[2J\x9bx")
@@ -862,11 +737,14 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.param(["--version"], 0, "localchat ", id="version"),
         pytest.param(["--help"], 0, "--gpu-layers", id="help"),
         pytest.param(["--parallel", "0"], 2, "at least 1", id="wrong number"),
+        pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),
+        pytest.param(["--default", "topp=1"], 2, "is no sampling value", id="k9-unknown default"),
         pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
         pytest.param(["--host", "203.0.113.1"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
     ],
 )
 def test_command_line(arguments, status, text):
+    """V1."""
     done = command(*arguments)
     assert done.returncode == status
     assert text in done.stdout + done.stderr

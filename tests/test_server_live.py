@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from localchat.api.sampling import NUMBERS
 from localchat.engine import Engine, LoadOptions, load
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
 from localchat.routes import Settings
@@ -57,22 +58,38 @@ def request_body(question: str, **members: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": question}], "temperature": 0, **members}).encode()
 
 
-def stream(port: int, question: str) -> list[Any]:
-    """All chunks of a greedy answer, with log probabilities."""
+# What the equalities below are proven by; with its tags, thinking is text as its tokens are.
+PROOF: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "reasoning_format": "none"}
+
+
+def post(port: int, body: bytes) -> bytes:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
-        client.request(
-            "POST", "/v1/chat/completions", request_body(question, stream=True, logprobs=True, top_logprobs=2)
-        )
+        client.request("POST", "/v1/chat/completions", body)
         response = client.getresponse()
         assert response.status == 200
-        *events, done, empty = response.read().decode().split("\n\n")
+        return response.read()
+
+
+def stream(port: int, question: str, **members: Any) -> list[Any]:
+    """All chunks of a greedy answer, with log probabilities."""
+    *events, done, empty = post(port, request_body(question, stream=True, **PROOF, **members)).decode().split("\n\n")
     assert (done, empty) == ("data: [DONE]", "")
     return [json.loads(event[len("data: ") :]) for event in events]
+
+
+def whole(port: int, question: str, **members: Any) -> list[Any]:
+    """The choices of an answer in one body, with log probabilities."""
+    choices: list[Any] = json.loads(post(port, request_body(question, **{**PROOF, **members})))["choices"]
+    return choices
 
 
 def tokens_of(chunks: list[Any]) -> list[Any]:
     found = [choice["logprobs"] for chunk in chunks for choice in chunk["choices"]]
     return [entry for logprobs in found if logprobs for entry in logprobs["content"]]
+
+
+def text_of(chunks: list[Any]) -> str:
+    return "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
 
 
 def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
@@ -92,8 +109,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_32_streams_at_once_say_what_each_says_alone(port: int):
-    alone = {question: tokens_of(stream(port, question)) for question in QUESTIONS}
+def test_32_streams_at_once_say_what_each_says_alone(port: int, alone: dict[str, list[Any]]):
     assert all(len(tokens) > 3 for tokens in alone.values())
     asked = [QUESTIONS[i % len(QUESTIONS)] for i in range(32)]
     with ThreadPoolExecutor(32) as pool:
@@ -101,6 +117,106 @@ def test_32_streams_at_once_say_what_each_says_alone(port: int):
     for question, chunks in zip(asked, answers):
         assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
         assert is_same_or_near_tie(alone[question], tokens_of(chunks)), question
+
+
+@pytest.fixture(scope="module")
+def alone(port: int) -> dict[str, list[Any]]:
+    """The tokens of each greedy answer, computed when nothing else ran."""
+    return {question: tokens_of(stream(port, question)) for question in QUESTIONS}
+
+
+def test_greedy_answers_in_a_batch_of_16_are_those_given_alone(port: int, alone: dict[str, list[Any]]):
+    """Equal token for token, or first different at a near tie that the log probabilities prove (K40)."""
+    asked = [QUESTIONS[i % len(QUESTIONS)] for i in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda question: whole(port, question)[0], asked))
+    for question, choice in zip(asked, answers):
+        assert is_same_or_near_tie(alone[question], choice["logprobs"]["content"]), question
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_greedy_answer_is_the_same_streamed_and_not_cached_and_fresh(
+    port: int, engine: Engine, alone: dict[str, list[Any]], question: str
+):
+    engine.forget()
+    fresh = whole(port, question)[0]
+    cached = whole(port, question)[0]
+    chunks = stream(port, question, stream_options={"include_usage": True})
+    assert chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    for entries in (fresh["logprobs"]["content"], cached["logprobs"]["content"], tokens_of(chunks)):
+        assert is_same_or_near_tie(alone[question], entries)
+    # Of one run the text is that of its tokens, whichever way it came.
+    assert text_of(chunks) == b"".join(bytes(entry["bytes"]) for entry in tokens_of(chunks)).decode()
+    assert fresh["message"]["content"] == b"".join(bytes(e["bytes"]) for e in fresh["logprobs"]["content"]).decode()
+
+
+def test_k8_reasoning_tokens_are_those_up_to_the_end_of_thinking(port: int):
+    """K8, G42: whatever the model thinks here, and whether it comes to an end with it."""
+    begun = {"role": "assistant", "content": "", "reasoning_content": "The user wants to know"}
+    messages = [{"role": "user", "content": QUESTIONS[-1]}, begun]
+    members = {"messages": messages, "continue_final_message": "reasoning_content", "max_tokens": 60}
+    body = json.loads(post(port, request_body("", **members, logprobs=True)))
+    assert body["choices"][0]["message"]["reasoning_content"]
+    pieces = [bytes(entry["bytes"]) for entry in body["choices"][0]["logprobs"]["content"]]
+    ends = (n for n in range(len(pieces)) if b"</think>" in b"".join(pieces[:n]))
+    n_thought = next(ends, len(pieces))
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == n_thought
+
+
+def test_progress_of_a_long_prompt_goes_from_what_is_cached_to_all(port: int, engine: Engine):
+    """K31: the real engine reads it in several turns."""
+    engine.forget()
+    chunks = stream(port, "word " * 1500, return_progress=True, max_tokens=1)
+    progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    n_done = [entry["processed"] for entry in progress]
+    assert (n_done[0], n_done[-1]) == (0, progress[0]["total"])
+    assert n_done == sorted(n_done)
+    assert len(n_done) > 2
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_values_at_the_ends_of_their_ranges_are_answered(port: int, name: str):
+    """K28: what is checked on the wire holds for the library, which ends the process over some values."""
+    others = {"temperature": 1, "repeat_penalty": 1.1, "dry_multiplier": 1, "xtc_probability": 1, "top_p": 0.5}
+    for value in NUMBERS[name][1:]:
+        for mirostat in (0, 1, 2):
+            choices = whole(port, QUESTIONS[0], **{**others, "max_tokens": 4, "mirostat": mirostat, name: value})
+            assert choices[0]["finish_reason"] in ("stop", "length")
+
+
+def test_all_tokens_banned_is_an_answer_too(port: int, engine: Engine):
+    never = [[token, False] for token in range(engine.facts.n_vocab)]
+    for temperature in (0, 1):
+        (choice,) = whole(port, QUESTIONS[0], logit_bias=never, max_tokens=3, temperature=temperature)
+        assert choice["finish_reason"] in ("stop", "length")
+
+
+def test_four_choices_with_a_seed_are_four_requests_with_its_successors(port: int):
+    """T17: what a choice says depends on its own seed alone, not on its neighbours."""
+    question, seed = "Tell me something.", 20
+    sampled: dict[str, Any] = {"temperature": 1.5, "top_k": 5, "top_p": 1, "max_tokens": 24, "top_logprobs": 20}
+    together = whole(port, question, n=4, seed=seed, **sampled)
+    single = [whole(port, question, seed=seed + i, **sampled)[0] for i in range(4)]
+    texts = [choice["message"]["content"] for choice in together]
+    assert len(set(texts)) > 1
+    for one, other in zip(single, together):
+        assert is_same_or_as_likely(one["logprobs"]["content"], other["logprobs"]["content"])
+
+
+def is_same_or_as_likely(one: list[Any], other: list[Any]) -> bool:
+    """Equal, or first different by a draw between two tokens, where both saw all but the same chances.
+
+    Only tokens that have a chance to be drawn count: far down, rounding moves the logarithms more.
+    """
+    for a, b in zip(one, other):
+        if a["bytes"] != b["bytes"]:
+            chances = {tuple(entry["bytes"]): entry["logprob"] for entry in a["top_logprobs"]}
+            return all(
+                abs(chances[tuple(entry["bytes"])] - entry["logprob"]) < NEAR_TIE
+                for entry in b["top_logprobs"]
+                if tuple(entry["bytes"]) in chances and entry["logprob"] > -6
+            )
+    return len(one) == len(other)
 
 
 def leave_early(port: int, request: bytes, chance: random.Random) -> None:
@@ -119,6 +235,7 @@ def leave_early(port: int, request: bytes, chance: random.Random) -> None:
 
 
 def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int, engine: Engine):
+    """K33."""
     chance = random.Random(5)
     (end,) = engine.tokenize(engine.facts.eos)
     threads_before = threading.active_count()
@@ -223,6 +340,7 @@ def command(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, list[
 
 
 def test_file_that_is_no_model_ends_the_command_with_1(tmp_path: Path):
+    """G20."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     file = tmp_path / "notes.gguf"
     file.write_text("no model")

@@ -11,118 +11,140 @@ from typing import Any, Optional, Union
 
 from .errors import BadRequest
 from .fields import Members, parse_body, show
+from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
 
-# As OpenAI's own limits, but for n, which is bounded by what one machine runs at a time.
-MAX_TOP_LOGPROBS = 20
+# Each choice is a sequence of its own: bounded by what one machine runs at a time.
 MAX_N = 32
-MAX_TOKEN_ID_DIGITS = 10
-# Each stop text is looked for at each token.
-MAX_STOPS = 64
+MAX_PING_S = 3600
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_INT32 = 2**31 - 1
 
-# Number members that go to the sampler as they are: kind, lowest, highest. Explicit zeros count (G3).
-_SAMPLING: dict[str, tuple[type, Optional[float], Optional[float]]] = {
-    "temperature": (float, 0, 100),
-    "top_p": (float, 0, 1),
-    "top_k": (int, -1, _INT32),
-    "min_p": (float, 0, 1),
-    "presence_penalty": (float, -2, 2),
-    "frequency_penalty": (float, -2, 2),
-    "repeat_penalty": (float, 0.01, 100),
-    "repetition_penalty": (float, 0.01, 100),
-    "seed": (int, -(2**63), 2**64 - 1),
-}
-
-# Other names for the same, and values that stand for "off" or "draw one" elsewhere (K42).
-_ALIASES = {"repetition_penalty": "repeat_penalty"}
-
-# Members that mean something which this server does not do yet, and their values that ask for nothing.
-# Ignoring them would give an answer that looks right and is not.
-_NOT_YET: dict[str, tuple[Any, ...]] = {
+# Members that mean something which this server does not do, and their values that ask for nothing.
+_NOT_YET: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "json_schema": (),
     "grammar": ("",),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "response_prefix": ("",),
-    "echo": (False,),
-    "chat_template": (),
-    "documents": ([],),
+    "grammar_lazy": (False,),
+    "grammar_triggers": ([],),
+    "reasoning_budget_tokens": (-1,),
+    "thinking_budget_tokens": (-1,),
+    "reasoning_budget_message": ("",),
+    "reasoning_control": (False,),
+    "include_reasoning": (True,),
+    "parse_tool_calls": (True,),
+    "modalities": ([], ["text"]),
+    "audio": (),
 }
 
-# Members that have no effect here and never need one: --strict lets them pass.
+# Members that have no effect on the answer here and never need one: --strict lets them pass.
 _WITHOUT_EFFECT = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "verbosity", "modalities",
+    "prompt_cache_retention", "verbosity", "prediction", "priority", "cache_prompt", "id_slot", "n_keep",
+    "n_discard", "n_cache_reuse", "backend_sampling", "response_fields", "add_special_tokens", "verbose",
 )  # fmt: skip
+
+# Which part of the last message is left open, where not simply the message is continued (K24).
+_CONTINUED_PARTS = ("content", "reasoning_content")
+# How thinking is told: llama.cpp's names for "apart from the content", and for "as it is".
+_REASONING_FORMATS = {"auto": True, "deepseek": True, "none": False}
 
 
 @dataclass(frozen=True)
-class ChatRequest:
+class ChatRequest(Drawing):
     """What a caller asked for, checked. None, and a name missing in `sampling`, mean "not said".
 
     `messages` and `tools` are JSON values in the form that templates expect: content is text or missing,
-    and no member is null (T28). `tool_choice` is "none" or "auto". `top_logprobs` is None without
-    `logprobs: true`. `unknown` names the members that were ignored (K10).
+    and no member is null (T28). `tool_choice` is "none" or "auto". `unknown` names the members that were
+    ignored (K10).
+
+    The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
+    by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). `ping_s` is how
+    long a stream may be silent, 0 for ever.
     """
 
-    model: str
-    messages: tuple[dict[str, Any], ...]
+    model: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str = "none"
     parallel_tool_calls: bool = True
     template_vars: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Mapping[str, Union[int, float]] = field(default_factory=dict)
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    max_tokens: Optional[int] = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    top_logprobs: Optional[int] = None
+    chat_template: Optional[str] = None
+    add_generation_prompt: bool = True
+    continue_final_message: Union[bool, str] = False
+    prefix: str = ""
+    echo: bool = False
+    splits_reasoning: bool = True
     n: int = 1
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
+    timings_per_token: bool = False
+    return_progress: bool = False
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    ping_s: Optional[float] = None
+    request_id: Optional[str] = None
     unknown: tuple[str, ...] = ()
 
+    @property
+    def role(self) -> str:
+        """Who speaks the answer (K23)."""
+        last = str(self.messages[-1]["role"])
+        return "assistant" if self.add_generation_prompt or last == "user" else last
 
-def parse_chat(raw: bytes, *, strict: bool = False) -> ChatRequest:
+    @property
+    def opening(self) -> tuple[str, str]:
+        """The thinking and the text that open the answer."""
+        last = self.messages[-1] if self.continue_final_message else {}
+        return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
+
+
+def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False) -> ChatRequest:
     """The request in a body. With `strict` an unknown member is an error too (K10).
 
     Raises:
         BadRequest: Anything is not as it should be.
     """
     body = parse_body(raw)
-    _refuse_not_yet(body)
-    tools = _tools(body)
+    refuse_unsupported(body, _NOT_YET)
+    messages, tools = _messages(body), _tools(body)
+    flag = _flags(body)
     return ChatRequest(
         model=body.text("model") or "",
-        messages=_messages(body),
+        messages=messages,
         tools=tools,
         tool_choice=_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         template_vars=_template_vars(body),
-        sampling=_sampling(body),
-        logit_bias=_logit_bias(body),
-        max_tokens=_max_tokens(body),
-        stop=_stop(body),
-        stop_token_ids=body.integers("stop_token_ids", 0),
+        chat_template=_chat_template(body, allow_template),
+        **_opening(body, messages),
+        splits_reasoning=_REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"],
+        **read_drawing(body),
         top_logprobs=_top_logprobs(body),
-        n=body.integer("n", 1, MAX_N) or 1,
-        stream=body.boolean("stream") or False,
-        include_usage=_include_usage(body),
+        n=_n(body),
+        stream=flag["stream"],
+        **_stream_options(body),
+        timings_per_token=flag["timings_per_token"],
+        return_progress=flag["return_progress"],
+        return_token_ids=flag["return_token_ids"] or flag["return_tokens"],
+        tokens_as_ids=flag["return_tokens_as_token_ids"],
+        ping_s=_ping_s(body),
+        request_id=body.text("request_id"),
         # Last, since what was not read by now is unknown.
         unknown=_unknown(body, strict),
     )
 
 
-def _refuse_not_yet(body: Members) -> None:
-    for name, harmless in _NOT_YET.items():
-        value = body.get(name)
-        if value is not None and value not in harmless:
-            raise BadRequest(f"'{name}' is not supported yet: leave it out (got {show(value)})", name)
+def _flags(body: Members) -> dict[str, bool]:
+    names = (
+        "stream",
+        "timings_per_token",
+        "return_progress",
+        "return_token_ids",
+        "return_tokens",
+        "return_tokens_as_token_ids",
+    )
+    return {name: body.boolean(name) or False for name in names}
 
 
 def _unknown(body: Members, strict: bool) -> tuple[str, ...]:
@@ -132,72 +154,90 @@ def _unknown(body: Members, strict: bool) -> tuple[str, ...]:
     return unknown
 
 
-def _sampling(body: Members) -> dict[str, Union[int, float]]:
-    values: dict[str, Union[int, float]] = {}
-    for name, (kind, low, high) in _SAMPLING.items():
-        value = body.integer(name, low, high) if kind is int else body.number(name, low, high)
-        if value is not None:
-            values[_ALIASES.get(name, name)] = value
-    # -1 elsewhere means "all tokens" and "any seed".
-    if values.get("top_k") == -1:
-        values["top_k"] = 0
-    if values.get("seed") == -1:
-        del values["seed"]
-    return values
-
-
-def _max_tokens(body: Members) -> Optional[int]:
-    """K41: the newer name wins over its alias."""
-    older = body.integer("max_tokens", 1)
-    newer = body.integer("max_completion_tokens", 1)
-    return older if newer is None else newer
-
-
-def _stop(body: Members) -> tuple[str, ...]:
-    """K11: a text or a list of texts; a blank one would end every answer at once."""
-    value = body.get("stop")
-    stops = [value] if isinstance(value, str) else body.items("stop", "strings")
-    if len(stops) > MAX_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
-        body.refuse("stop", f"a string or a list of at most {MAX_STOPS} strings, none of them empty")
-    return tuple(stops)
-
-
-def _logit_bias(body: Members) -> tuple[tuple[int, float], ...]:
-    biases = body.object("logit_bias")
-    if biases is None:
-        return ()
-    for token in biases.raw:
-        if not (token.isascii() and token.isdigit() and len(token) <= MAX_TOKEN_ID_DIGITS):
-            raise BadRequest(f"the names in 'logit_bias' must be token ids, got {show(token)}", "logit_bias")
-    return tuple((int(token), biases.number(token, -100, 100) or 0.0) for token in biases.raw)
+def _n(body: Members) -> int:
+    older = body.integer("n_cmpl", 1, MAX_N)
+    return body.integer("n", 1, MAX_N) or older or 1
 
 
 def _top_logprobs(body: Members) -> Optional[int]:
-    """K26: `logprobs: true` alone asks for the drawn tokens."""
+    """K26: `logprobs: true` alone asks for the drawn tokens; `n_probs` says both at once."""
     wanted = body.boolean("logprobs")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     if top and not wanted:
         raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
-    return (top or 0) if wanted else None
+    return (top or 0) if wanted else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
 
 
-def _include_usage(body: Members) -> bool:
-    options = body.object("stream_options")
-    return options is not None and options.boolean("include_usage") is True
+def _stream_options(body: Members) -> dict[str, Any]:
+    """V18: continuous figures are a refinement of asking for usage at all."""
+    options = body.object("stream_options") or Members({})
+    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
+    return {"include_usage": include, "continuous_usage": include and continuous is True}
+
+
+def _ping_s(body: Members) -> Optional[float]:
+    seconds = body.number("sse_ping_interval", -1, MAX_PING_S)
+    return None if seconds is None else max(seconds, 0.0)
+
+
+def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """K24: what opens the answer. An assistant message at the end does, unless the caller says otherwise."""
+    asked, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
+    continued = body.get("continue_final_message")
+    if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
+        body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
+    if continued and asked:
+        raise BadRequest(
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true: one goes on with the last "
+            "message, the other begins a new one",
+            "continue_final_message",
+        )
+    if prefix and asked is False:
+        raise BadRequest("'response_prefix' needs 'add_generation_prompt' not to be false", "response_prefix")
+    is_open = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    if continued and not is_open:
+        raise BadRequest(
+            "'continue_final_message' needs an assistant message without calls at the end of 'messages'",
+            "continue_final_message",
+        )
+    return {
+        "add_generation_prompt": asked is not False,
+        "continue_final_message": (is_open and not asked) if continued is None else continued,
+        "prefix": prefix,
+        "echo": body.boolean("echo") or False,
+    }
+
+
+def _chat_template(body: Members, is_allowed: bool) -> Optional[str]:
+    template = body.text("chat_template")
+    if template and not is_allowed:
+        raise BadRequest(
+            "'chat_template' is off: the server must be started with --allow-chat-template", "chat_template"
+        )
+    return template or None
 
 
 def _template_vars(body: Members) -> dict[str, Any]:
     """K30: both names for free variables, then those that have members of their own."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
-        given = body.object(name)
-        variables.update(given.raw if given else {})
-    thinking, effort = body.boolean("enable_thinking"), body.text("reasoning_effort")
-    return {**variables, **_without_nulls({"enable_thinking": thinking, "reasoning_effort": effort})}
+        given = body.object(name) or Members({})
+        given.boolean("enable_thinking")  # templates take the text "false" for true
+        variables.update(given.raw)
+    effort = body.text("reasoning_effort")
+    own = {
+        "enable_thinking": False if effort == "none" else None,
+        **_without_nulls({"enable_thinking": body.boolean("enable_thinking")}),
+        "reasoning_effort": effort,
+        "documents": [document.raw for document in body.objects("documents")] or None,
+    }
+    return {**variables, **_without_nulls(own)}
 
 
 def _tools(body: Members) -> tuple[dict[str, Any], ...]:
-    return tuple(_tool(tool) for tool in body.objects("tools"))
+    """The tools, and the functions of the older form, which are the same (K30, T47)."""
+    functions = (_function(function) for function in body.objects("functions"))
+    return (*(_tool(tool) for tool in body.objects("tools")), *functions)
 
 
 def _tool(tool: Members) -> dict[str, Any]:
@@ -205,6 +245,10 @@ def _tool(tool: Members) -> dict[str, Any]:
     function = tool.object("function")
     if function is None:
         tool.refuse("function", "an object")
+    return _function(function)
+
+
+def _function(function: Members) -> dict[str, Any]:
     if not function.text("name"):
         function.refuse("name", "a string that is not empty")
     function.text("description")
@@ -214,30 +258,32 @@ def _tool(tool: Members) -> dict[str, Any]:
 
 def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> str:
     """K21: absent is "auto" where there are tools; what cannot be done at all is an error."""
-    value = body.get("tool_choice")
+    older = body.get("tool_choice") is None and body.get("function_call") is not None
+    member = "function_call" if older else "tool_choice"
+    value = body.get(member)
     if isinstance(value, dict):
-        mode, name = "required", _chosen_name(body)
+        mode, name = "required", _chosen_name(body, member)
     else:
-        mode, name = body.choice("tool_choice", ("none", "auto", "required")) or "auto", None
+        mode, name = body.choice(member, ("none", "auto", "required")) or "auto", None
     offered = [tool["function"]["name"] for tool in tools]
     if mode == "required" and not offered:
-        raise BadRequest(f"'tool_choice' is {show(value)}, which needs 'tools'", "tool_choice")
+        raise BadRequest(f"'{member}' is {show(value)}, which needs 'tools'", member)
     if name is not None and name not in offered:
-        raise BadRequest(f"'tool_choice' names \"{name}\"; 'tools' offers {show(offered)}", "tool_choice")
+        raise BadRequest(f"'{member}' names \"{name}\"; 'tools' offers {show(offered)}", member)
     if mode == "required":
+        # To promise a call needs a constraint on what is drawn.
         raise BadRequest(
-            f"'tool_choice' {show(value)} is not supported yet, as a call cannot be guaranteed: use \"auto\"",
-            "tool_choice",
+            f"'{member}' {show(value)} is not supported yet, as a call cannot be guaranteed: use \"auto\"", member
         )
     return mode if offered else "none"
 
 
-def _chosen_name(body: Members) -> str:
-    choice = body.object("tool_choice")
-    function = choice.object("function") if choice else None
+def _chosen_name(body: Members, member: str) -> str:
+    choice = body.object(member) or Members({})
+    function = choice if member == "function_call" else choice.object("function")
     name = function.text("name") if function else None
     if not name:
-        body.refuse("tool_choice", 'a mode or {"type": "function", "function": {"name": ...}}')
+        body.refuse(member, 'a mode or {"type": "function", "function": {"name": ...}}')
     return name
 
 

@@ -13,6 +13,7 @@
       BodyTooLarge              413  invalid_request_error / body_too_large
       QueueFull                 429  rate_limit_error / queue_full, Retry-After
       InferenceError            500  inference_error
+      NotSupported              501  invalid_request_error / not_supported
       ModelLoading              503  model_loading, Retry-After
       ShuttingDown              503  inference_error / shutting_down, Retry-After
 
@@ -23,6 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Optional
+
+SHUTTING_DOWN = "the server is shutting down"
 
 # A queue moves as fast as answers end, so a client may soon try again (K32).
 RETRY_QUEUE_S = 2
@@ -150,6 +153,14 @@ class QueueFull(ApiError):
 
 class InferenceError(ApiError):
     """The engine failed; not a fault of the request, so it names no parameter (G13)."""
+
+
+class NotSupported(ApiError):
+    """The model that is served cannot do this; another one could."""
+
+    status = 501
+    type = "invalid_request_error"
+    code = "not_supported"
 
 
 class ModelLoading(ApiError):

@@ -24,23 +24,25 @@ to_json = _JSON.encode
 
 @dataclass(frozen=True)
 class ReplyHead:
-    """What all chunks of a reply share (K1, K29)."""
+    """What all of a reply shares (K1, K29). `prompt_tokens` are told where the caller asked for token ids."""
 
     id: str
     created: int
     model: str
+    role: str = "assistant"
+    prompt_tokens: Optional[tuple[int, ...]] = None
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Counts and times of one request. `n_reasoning` is None where it is not known."""
+    """Counts and times of one request."""
 
     n_prompt: int
     n_cached: int
     n_completion: int
     prompt_s: float
     completion_s: float
-    n_reasoning: Optional[int] = None
+    n_reasoning: int = 0
 
     @staticmethod
     def total(parts: Iterable[Usage]) -> Usage:
@@ -52,8 +54,13 @@ class Usage:
             n_completion=sum(usage.n_completion for usage in usages),
             prompt_s=max(usage.prompt_s for usage in usages),
             completion_s=max(usage.completion_s for usage in usages),
-            n_reasoning=sum(usage.n_reasoning or 0 for usage in usages),
+            n_reasoning=sum(usage.n_reasoning for usage in usages),
         )
+
+    @property
+    def prompt_rate(self) -> Optional[float]:
+        """Tokens per second, of those that were not cached."""
+        return _rate(self.n_prompt - self.n_cached, self.prompt_s)
 
     @property
     def completion_rate(self) -> Optional[float]:
@@ -65,19 +72,45 @@ class Usage:
         return {
             "prompt_tokens": self.n_prompt,
             "prompt_time": round(self.prompt_s, 4),
-            "prompt_tokens_per_sec": _rate(self.n_prompt - self.n_cached, self.prompt_s),
+            "prompt_tokens_per_sec": self.prompt_rate,
             "completion_tokens": self.n_completion,
             "completion_time": round(self.completion_s, 4),
             "completion_tokens_per_sec": self.completion_rate,
             "total_tokens": self.n_prompt + self.n_completion,
             "total_time": round(self.prompt_s + self.completion_s, 4),
             "prompt_tokens_details": {"cached_tokens": self.n_cached},
-            "completion_tokens_details": {"reasoning_tokens": self.n_reasoning or 0},
+            "completion_tokens_details": {"reasoning_tokens": self.n_reasoning},
+        }
+
+    def timings(self) -> dict[str, Any]:
+        """The same under llama.cpp's names, which its clients read."""
+        n_read = self.n_prompt - self.n_cached
+        return {
+            "cache_n": self.n_cached,
+            "prompt_n": n_read,
+            "prompt_ms": round(self.prompt_s * 1000, 3),
+            "prompt_per_token_ms": _ms_each(n_read, self.prompt_s),
+            "prompt_per_second": self.prompt_rate,
+            "predicted_n": self.n_completion,
+            "predicted_ms": round(self.completion_s * 1000, 3),
+            "predicted_per_token_ms": _ms_each(self.n_completion - 1, self.completion_s),
+            "predicted_per_second": self.completion_rate,
         }
 
 
 class Reply(Protocol):
-    """What can happen in an answer; `i` is the choice (K36), `call` counts its tool calls from 0."""
+    """What can happen in an answer; `i` is the choice (K36), `call` counts its tool calls from 0.
+
+    With `wants_figures` it is told those by `figures` before what they are to be sent with.
+    """
+
+    wants_figures: bool
+
+    def figures(self, usage: Usage) -> None:
+        """The counts by now, over all choices (K14)."""
+
+    def progress(self, n_done: int, n_prompt: int, n_cached: int, seconds: float) -> None:
+        """So much of the prompt has been read since so many seconds."""
 
     def content(self, i: int, text: str) -> None: ...
 
@@ -90,6 +123,9 @@ class Reply(Protocol):
     def logprobs(self, i: int, entries: list[dict[str, Any]]) -> None:
         """Entries (see `logprob_entry`) of tokens whose text comes now or later."""
 
+    def token_ids(self, i: int, ids: list[int]) -> None:
+        """The tokens whose text comes now or later."""
+
     def finish(self, i: int, reason: str, stop: Union[str, int, None]) -> None: ...
 
 
@@ -98,25 +134,48 @@ def finish_reason(reason: str, *, has_calls: bool, is_cut: bool) -> str:
     return "tool_calls" if has_calls and not is_cut else reason
 
 
-def logprob_entry(piece: bytes, logprob: float, top: Iterable[tuple[bytes, float]]) -> dict[str, Any]:
-    """One position of `logprobs.content` (K26)."""
-    return {**_token(piece, logprob), "top_logprobs": [_token(*other) for other in top]}
+def logprob_entry(
+    token: tuple[int, bytes, float], top: Iterable[tuple[int, bytes, float]], *, as_ids: bool = False
+) -> dict[str, Any]:
+    """One position of `logprobs.content` (K26), of tokens as id, bytes and log probability.
+
+    With `as_ids` a token's text is its id (V48).
+    """
+    return {**_token(*token, as_ids), "top_logprobs": [_token(*other, as_ids) for other in top]}
 
 
 class StreamReply:
-    """Chunks as JSON text. All that stays equal over a stream is written once, here."""
+    """Chunks as JSON text. All that stays equal over a stream is written once, here.
 
-    def __init__(self, head: ReplyHead, n: int, *, include_usage: bool) -> None:
+    `continuous_usage` and `timings_per_token` put the figures of the moment on each chunk (V18); the ends
+    of a stream have them anyway. `thought` repeats the thinking of choice 0 beside the choices (K8).
+    """
+
+    def __init__(
+        self,
+        head: ReplyHead,
+        n: int,
+        *,
+        include_usage: bool = False,
+        continuous_usage: bool = False,
+        timings_per_token: bool = False,
+        thought: bool = False,
+    ) -> None:
         kind = "chat.completion.chunk"
         shared = {"id": head.id, "object": kind, "created": head.created, "model": head.model}
+        self.wants_figures = continuous_usage or timings_per_token
+        self._head = head
         self._start = to_json(shared)[:-1]
         self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
+        self._timings_per_token = timings_per_token
+        self._thought = thought
         # K13: null on ordinary chunks where the figures will come at the end, absent elsewhere.
         self._end = ',"usage":null}' if include_usage else "}"
         self._delta_starts = [f'{self._start},"choices":[{{"index":{i},"delta":' for i in range(n)]
-        self._delta_end = ',"finish_reason":null}]' + self._end
-        # Log probabilities wait for the next chunk of their choice.
+        # Log probabilities and token ids wait for the next chunk of their choice.
         self._logprobs: list[list[dict[str, Any]]] = [[] for _ in range(n)]
+        self._token_ids: list[list[int]] = [[] for _ in range(n)]
         self._chunks: list[str] = []
 
     def take(self) -> list[str]:
@@ -125,15 +184,30 @@ class StreamReply:
         return chunks
 
     def roles(self) -> None:
-        """K2: before all else, one chunk per choice."""
+        """K2: before all else, one chunk per choice. The prompt's tokens, if asked for, are on the first."""
+        prompt = "" if self._head.prompt_tokens is None else f',"prompt_token_ids":{to_json(self._head.prompt_tokens)}'
         for i in range(len(self._delta_starts)):
-            self._add(i, '{"role":"assistant","content":""}')
+            self._add(i, f'{{"role":{to_json(self._head.role)},"content":""}}', "" if i else prompt)
+
+    def figures(self, usage: Usage) -> None:
+        ends = ""
+        if self._include_usage:
+            ends += f',"usage":{to_json(usage.body()) if self._continuous_usage else "null"}'
+        if self._timings_per_token:
+            ends += f',"timings":{to_json(usage.timings())}'
+        self._end = ends + "}"
+
+    def progress(self, n_done: int, n_prompt: int, n_cached: int, seconds: float) -> None:
+        """llama.cpp's member, on a chunk that changes nothing."""
+        progress = {"total": n_prompt, "cache": n_cached, "processed": n_done, "time_ms": round(seconds * 1000)}
+        self._add(0, "{}", f',"prompt_progress":{to_json(progress)}')
 
     def content(self, i: int, text: str) -> None:
         self._add(i, f'{{"content":{to_json(text)}}}')
 
     def reasoning(self, i: int, text: str) -> None:
-        self._add(i, f'{{"reasoning_content":{to_json(text)}}}')
+        thought = f',"thought":{to_json(text)}' if self._thought and i == 0 else ""
+        self._add(i, f'{{"reasoning_content":{to_json(text)}}}', thought)
 
     def tool_head(self, i: int, call: int, id: str, name: str) -> None:
         """K16: the head has the name and empty arguments, which then come in pieces."""
@@ -146,29 +220,37 @@ class StreamReply:
     def logprobs(self, i: int, entries: list[dict[str, Any]]) -> None:
         self._logprobs[i] += entries
 
+    def token_ids(self, i: int, ids: list[int]) -> None:
+        self._token_ids[i] += ids
+
     def finish(self, i: int, reason: str, stop: Union[str, int, None]) -> None:
         """A chunk of its own with an empty delta (K3), and what was hit (K12)."""
-        end = f',"finish_reason":{to_json(reason)},"stop_reason":{to_json(stop)}}}]{self._end}'
-        self._chunks.append(f"{self._delta_starts[i]}{{}}{self._taken_logprobs(i)}{end}")
+        end = f'"finish_reason":{to_json(reason)},"stop_reason":{to_json(stop)}'
+        self._chunks.append(f"{self._delta_starts[i]}{{}}{self._riders(i)},{end}}}]{self._end}")
 
     def usage(self, usage: Usage) -> None:
-        """The closing chunk, where it was asked for (K13)."""
+        """The closing chunk, where it was asked for (K13). The times go with the last chunk there is."""
+        timings = f',"timings":{to_json(usage.timings())}}}'
         if self._include_usage:
-            self._chunks.append(f'{self._start},"choices":[],"usage":{to_json(usage.body())}}}')
+            self._chunks.append(f'{self._start},"choices":[],"usage":{to_json(usage.body())}{timings}')
+        elif self._chunks and not self._timings_per_token:
+            self._chunks[-1] = self._chunks[-1][:-1] + timings
 
     def error(self, error: ApiError) -> None:
         """K5: what went wrong takes the place of everything still to come."""
         self._chunks.append(to_json(error.body()))
 
-    def _add(self, i: int, delta: str) -> None:
-        self._chunks.append(f"{self._delta_starts[i]}{delta}{self._taken_logprobs(i)}{self._delta_end}")
+    def _add(self, i: int, delta: str, beside: str = "") -> None:
+        self._chunks.append(
+            f'{self._delta_starts[i]}{delta}{self._riders(i)},"finish_reason":null}}]{beside}{self._end}'
+        )
 
-    def _taken_logprobs(self, i: int) -> str:
-        entries = self._logprobs[i]
-        if not entries:
-            return ',"logprobs":null'
-        self._logprobs[i] = []
-        return f',"logprobs":{to_json({"content": entries})}'
+    def _riders(self, i: int) -> str:
+        """What tokens have beside their text."""
+        entries, self._logprobs[i] = self._logprobs[i], []
+        ids, self._token_ids[i] = self._token_ids[i], []
+        riders = f',"logprobs":{to_json({"content": entries})}' if entries else ',"logprobs":null'
+        return f'{riders},"token_ids":{to_json(ids)}' if ids else riders
 
 
 class _Choice:
@@ -180,18 +262,24 @@ class _Choice:
         self.calls: list[dict[str, Any]] = []
         self.arguments: list[list[str]] = []
         self.logprobs: list[dict[str, Any]] = []
+        self.token_ids: list[int] = []
         self.end: Mapping[str, Any] = {"finish_reason": None, "stop_reason": None}
 
-    def body(self, i: int) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant"}
+    @property
+    def thought(self) -> str:
+        return "".join(self.reasoning)
+
+    def body(self, i: int, head: ReplyHead) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": head.role}
         if self.reasoning:
-            message["reasoning_content"] = "".join(self.reasoning)
+            message["reasoning_content"] = self.thought
         # K20: null rather than empty beside calls.
         message["content"] = "".join(self.content) or (None if self.calls else "")
         if self.calls:
             message["tool_calls"] = [self._call(k) for k in range(len(self.calls))]
         logprobs = {"content": self.logprobs} if self.logprobs else None
-        return {"index": i, "message": message, "logprobs": logprobs, **self.end}
+        ids = {} if head.prompt_tokens is None else {"token_ids": self.token_ids}
+        return {"index": i, "message": message, "logprobs": logprobs, **ids, **self.end}
 
     def _call(self, k: int) -> dict[str, Any]:
         call = self.calls[k]
@@ -202,9 +290,18 @@ class _Choice:
 class WholeReply:
     """One body for the whole answer."""
 
-    def __init__(self, head: ReplyHead, n: int) -> None:
+    wants_figures = False
+
+    def __init__(self, head: ReplyHead, n: int, *, thought: bool = False) -> None:
         self._head = head
+        self._thought = thought
         self._choices = [_Choice() for _ in range(n)]
+
+    def figures(self, usage: Usage) -> None:
+        """They are in the body, once."""
+
+    def progress(self, n_done: int, n_prompt: int, n_cached: int, seconds: float) -> None:
+        """Nobody can see it before the body."""
 
     def content(self, i: int, text: str) -> None:
         self._choices[i].content.append(text)
@@ -222,24 +319,35 @@ class WholeReply:
     def logprobs(self, i: int, entries: list[dict[str, Any]]) -> None:
         self._choices[i].logprobs += entries
 
+    def token_ids(self, i: int, ids: list[int]) -> None:
+        self._choices[i].token_ids += ids
+
     def finish(self, i: int, reason: str, stop: Union[str, int, None]) -> None:
         self._choices[i].end = {"finish_reason": reason, "stop_reason": stop}
 
     def body(self, usage: Usage) -> dict[str, Any]:
+        head, thought = self._head, self._choices[0].thought
         return {
-            "id": self._head.id,
+            "id": head.id,
             "object": "chat.completion",
-            "created": self._head.created,
-            "model": self._head.model,
-            "choices": [choice.body(i) for i, choice in enumerate(self._choices)],
+            "created": head.created,
+            "model": head.model,
+            "choices": [choice.body(i, head) for i, choice in enumerate(self._choices)],
             "usage": usage.body(),
+            **({} if head.prompt_tokens is None else {"prompt_token_ids": head.prompt_tokens}),
+            **({"thought": thought} if self._thought and thought else {}),
+            "timings": usage.timings(),
         }
 
 
-def _token(piece: bytes, logprob: float) -> dict[str, Any]:
-    text = piece.decode("utf-8", "replace")
+def _token(id: int, piece: bytes, logprob: float, as_ids: bool) -> dict[str, Any]:
+    text = f"token_id:{id}" if as_ids else piece.decode("utf-8", "replace")
     return {"token": text, "logprob": max(logprob, LOGPROB_FLOOR), "bytes": list(piece)}
 
 
 def _rate(n: int, seconds: float) -> Optional[float]:
     return round(n / seconds, 2) if n > 0 and seconds > 0 else None
+
+
+def _ms_each(n: int, seconds: float) -> Optional[float]:
+    return round(seconds * 1000 / n, 3) if n > 0 else None

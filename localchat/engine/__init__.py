@@ -9,8 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import Optional
 
-from .engine import Engine, EngineStats
+from .embedding import Embedder, InputTooLong, normalised, pooling_of
+from .engine import Engine, EngineStats, SequenceStats
 from .generation import Generation
+from .histogram import Histogram, HistogramValues
 from .values import (
     Cancelled,
     Constraint,
@@ -24,16 +26,19 @@ from .values import (
     LoadOptions,
     ModelFacts,
     OutputToken,
+    Progress,
     PromptTooLong,
     QueueFull,
     Sampling,
     TokenLogprob,
+    WritesNoText,
 )
 
 __all__ = [
     "Cancelled",
     "Constraint",
     "Delta",
+    "Embedder",
     "Engine",
     "EngineError",
     "EngineStats",
@@ -41,16 +46,24 @@ __all__ = [
     "Finish",
     "Generation",
     "GenerationRequest",
+    "Histogram",
+    "HistogramValues",
+    "InputTooLong",
     "InvalidGrammar",
     "InvalidToken",
     "LoadOptions",
     "ModelFacts",
     "OutputToken",
+    "Progress",
     "PromptTooLong",
     "QueueFull",
     "Sampling",
+    "SequenceStats",
     "TokenLogprob",
+    "WritesNoText",
     "load",
+    "normalised",
+    "pooling_of",
 ]
 
 log = logging.getLogger("localchat.engine")

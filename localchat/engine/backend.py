@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from .embedding import EmbeddingBackend
 from .scheduler import Batch, Room
 from .values import GenerationRequest, ModelFacts
 
@@ -63,5 +64,11 @@ class Backend(Protocol):
 
     def n_cells_used(self) -> int:
         """Cells that hold something, counted in the memory itself."""
+
+    def open_embeddings(self) -> EmbeddingBackend:
+        """A context of its own that makes vectors; any thread. Raises EngineError when there is no room for it."""
+
+    def pair_tokens(self, query: str, document: str) -> list[int]:
+        """The tokens of which a model with `rank` pooling makes a score; any thread."""
 
     def close(self) -> None: ...

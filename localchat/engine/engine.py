@@ -19,10 +19,22 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
+from .embedding import Embedder, reads_whole_texts
 from .generation import Drawn, Ended, Generation
+from .histogram import Histogram, HistogramValues
 from .pace import PromptPace
 from .scheduler import Batch, Clear, Scheduler, Sequence
-from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, InvalidToken, PromptTooLong, QueueFull
+from .values import (
+    Cancelled,
+    EngineError,
+    EngineStopped,
+    GenerationRequest,
+    InvalidToken,
+    Progress,
+    PromptTooLong,
+    QueueFull,
+    WritesNoText,
+)
 
 log = logging.getLogger("localchat.engine")
 
@@ -30,6 +42,9 @@ log = logging.getLogger("localchat.engine")
 _MAX_DRAWERS = 4
 # Below this size a draw is over before another thread has heard of it.
 _MIN_PARALLEL_VOCAB = 16_384
+
+# From what a cached prompt takes on a GPU to what a long one takes on a laptop.
+_FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 # As many failed turns in a row mean that the next one will fail too: the engine gives up and says so.
 _MAX_FAILED_TURNS = 3
@@ -48,6 +63,20 @@ class EngineStats:
     n_cells_resting: int
     n_tokens_computed: int
     n_tokens_drawn: int
+    n_tokens_cached: int
+    first_token_s: HistogramValues
+
+
+@dataclass(frozen=True)
+class SequenceStats:
+    """A glance at a running generation: tokens of its prompt, those that were cached, computed by now and drawn."""
+
+    id: int
+    n_prompt: int
+    n_cached: int
+    n_computed: int
+    n_drawn: int
+    max_tokens: int
 
 
 @dataclass
@@ -70,6 +99,7 @@ class Engine:
         facts = backend.facts
         self.backend = backend
         self.facts = facts
+        self.embedder = Embedder(lambda: backend.open_embeddings())
         self.failure: Optional[BaseException] = None
         self._scheduler = Scheduler(backend.room)
         self._thread: Optional[threading.Thread] = None
@@ -86,6 +116,8 @@ class Engine:
         self._is_stopping = False
         self._n_computed = 0
         self._n_drawn = 0
+        self._n_cached = 0
+        self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
         self._pace = PromptPace()
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
         n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
@@ -119,6 +151,7 @@ class Engine:
         self._fail_all(EngineStopped("the engine has been closed"))
         if self._drawers is not None:
             self._drawers.shutdown()
+        self.embedder.close()
         self.backend.close()
 
     def submit(self, request: GenerationRequest) -> Generation:
@@ -127,6 +160,7 @@ class Engine:
         Raises:
             PromptTooLong: the prompt leaves no room for one token of answer.
             InvalidToken: a token id that the vocabulary does not have, or an empty prompt.
+            WritesNoText: the model is of another kind.
             InvalidGrammar: the constraint's grammar cannot be read.
             QueueFull: too many requests wait.
             EngineStopped: the engine is closed or has failed.
@@ -170,7 +204,23 @@ class Engine:
             n_cells_resting=scheduler.n_cells_resting,
             n_tokens_computed=self._n_computed,
             n_tokens_drawn=self._n_drawn,
+            n_tokens_cached=self._n_cached,
+            first_token_s=self._first_token_s.values(),
         )
+
+    def running(self) -> list[SequenceStats]:
+        """A glance at what runs, oldest first; any thread."""
+        return [
+            SequenceStats(
+                id=sequence.id,
+                n_prompt=sequence.n_prompt,
+                n_cached=sequence.n_cached or 0,
+                n_computed=sequence.n_computed,
+                n_drawn=sequence.n_drawn,
+                max_tokens=sequence.max_tokens,
+            )
+            for sequence in list(self._scheduler.running)
+        ]
 
     def forget(self) -> None:
         """Drops, before the next turn, all prefixes that are kept in case they come again; any thread."""
@@ -189,6 +239,9 @@ class Engine:
             self._change_memory(batch)
             if not batch.parts:
                 return False
+            for part in batch.parts:
+                if not part.sequence.n_drawn:
+                    self._tell_progress(self._live[part.sequence.id])
             started_at = time.perf_counter()
             self._turn(batch)
             self._pace.note(batch.n_tokens, time.perf_counter() - started_at)
@@ -199,6 +252,8 @@ class Engine:
 
     def _check(self, request: GenerationRequest) -> None:
         n_vocab, n_ctx = self.facts.n_vocab, self.facts.n_ctx
+        if reads_whole_texts(self.facts.metadata):
+            raise WritesNoText("this model makes vectors of texts and writes none: use /v1/embeddings or /v1/rerank")
         if len(request.prompt) >= n_ctx:
             raise PromptTooLong(len(request.prompt), n_ctx)
         if not request.prompt:
@@ -249,6 +304,12 @@ class Engine:
             else:
                 self.backend.share(change.source, change.target, change.n_tokens)
 
+    def _tell_progress(self, job: _Job) -> None:
+        """Who asked hears how much of the prompt is there: before each turn, and before the first token."""
+        sequence = job.sequence
+        if job.generation.request.reports_progress:
+            job.generation.deliver(Progress(sequence.n_computed, sequence.n_prompt, sequence.n_cached or 0))
+
     def _turn(self, batch: Batch) -> None:
         try:
             self.backend.decode(batch)
@@ -288,7 +349,10 @@ class Engine:
                 self._end(job, item)
                 continue
             job.generation.n_cached = job.sequence.n_cached or 0
+            if job.sequence.n_drawn == 1:
+                self._tell_progress(job)
             job.generation.deliver(item)
+            self._count_first(job)
             self._count_min_tokens(job)
             end = self._natural_end(job)
             if end is not None:
@@ -319,10 +383,14 @@ class Engine:
             log.exception("drawing a token failed")
             return EngineError(f"drawing a token failed: {error}")
 
+    def _count_first(self, job: _Job) -> None:
+        if job.sequence.n_drawn == 1:
+            self._n_cached += job.sequence.n_cached or 0
+            self._first_token_s.add(job.generation.so_far().prompt_s)
+
     def _count_min_tokens(self, job: _Job) -> None:
-        request, sequence = job.generation.request, job.sequence
-        n_drawn = len(sequence.tokens) - sequence.n_prompt
-        if n_drawn == request.min_tokens and not request.ignore_end:
+        request = job.generation.request
+        if job.sequence.n_drawn == request.min_tokens and not request.ignore_end:
             self.backend.allow_ends(job.sampler)
 
     def _natural_end(self, job: _Job) -> Optional[Ended]:

@@ -15,7 +15,7 @@ from typing import Optional, Union
 
 from .backend import Backend
 from .text import TextStream
-from .values import Delta, EngineError, Finish, GenerationRequest, OutputToken, TokenLogprob
+from .values import Delta, EngineError, Finish, GenerationRequest, OutputToken, Progress, TokenLogprob
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,15 @@ class Ended:
 
 # A drawn token; with log probabilities a tuple of the token, its own and the likeliest ones.
 Drawn = Union[int, "tuple[int, float, list[tuple[int, float]]]"]
-Item = Union[Drawn, Ended, EngineError]
+Item = Union[Drawn, Progress, Ended, EngineError]
 
 
 class Generation:
     """The tokens of one request as they are drawn: an iterator of Delta, then one Finish.
 
-    Iterating raises EngineError when the generation ends otherwise, once. Leaving the `with` cancels
-    what is still running. One thread iterates; `cancel` may be called from any.
+    Where the request asks for it, Progress comes first. Iterating raises EngineError when the
+    generation ends otherwise, once. Leaving the `with` cancels what is still running. One thread
+    iterates; `cancel` may be called from any.
     """
 
     def __init__(self, request: GenerationRequest, backend: Backend, cancel: Callable[[], None]):
@@ -44,6 +45,8 @@ class Generation:
         self._backend = backend
         self._cancel = cancel
         self._outbox: SimpleQueue[Item] = SimpleQueue()
+        # Taken out of the outbox and not read yet.
+        self._taken: list[Item] = []
         self._text = TextStream(request.stop)
         self._n_drawn = 0
         # The end, from when it is known until it is handed out; `_is_over` from then on.
@@ -63,14 +66,18 @@ class Generation:
         if self._end is None and not self._is_over:
             self.cancel()
 
-    def __iter__(self) -> Iterator[Union[Delta, Finish]]:
+    def __iter__(self) -> Iterator[Union[Progress, Delta, Finish]]:
         return self
 
-    def __next__(self) -> Union[Delta, Finish]:
+    def __next__(self) -> Union[Progress, Delta, Finish]:
         if self._is_over:
             raise StopIteration
         if self._end is None:
-            delta = self._read(self._ready())
+            items = self._ready()
+            progress = self._progress(items)
+            if progress is not None:
+                return progress
+            delta = self._read(items)
             if self._end is None or delta.text or delta.tokens:
                 return delta
         self._is_over = True
@@ -83,9 +90,22 @@ class Generation:
         """Ends the generation within one turn; who iterates then gets Cancelled."""
         self._cancel()
 
+    def wait(self, timeout_s: Optional[float]) -> bool:
+        """Waits until there is something to iterate; False if nothing came by then. For the thread that iterates."""
+        if not self._taken and self._end is None and not self._is_over:
+            try:
+                self._taken.append(self._outbox.get(timeout=timeout_s))
+            except Empty:
+                return False
+        return True
+
+    def so_far(self) -> Finish:
+        """The end as it would be if what was read by now were all."""
+        return self._finish("stop", None)
+
     def deliver(self, item: Item) -> None:
-        """Hands over a token or the end. Runs on the engine thread, or where there is none any more."""
-        if not isinstance(item, (Ended, EngineError)):
+        """Hands over progress, a token or the end. Runs on the engine thread, or where there is none any more."""
+        if not isinstance(item, (Progress, Ended, EngineError)):
             self._last_at = time.perf_counter()
             if self._n_delivered == 0:
                 self._first_at = self._last_at
@@ -94,17 +114,27 @@ class Generation:
 
     def _ready(self) -> list[Item]:
         # Waits for one item and takes what else is there: a slow reader gets fewer, larger deltas.
-        items = [self._outbox.get()]
+        items, self._taken = self._taken or [self._outbox.get()], []
         try:
             while True:
                 items.append(self._outbox.get_nowait())
         except Empty:
             return items
 
+    def _progress(self, items: list[Item]) -> Optional[Progress]:
+        """The newest progress, if the items begin with any; what follows it is left for later."""
+        n = next((i for i, item in enumerate(items) if not isinstance(item, Progress)), len(items))
+        if n == 0:
+            return None
+        newest, self._taken = items[n - 1], items[n:]
+        assert isinstance(newest, Progress)
+        return newest
+
     def _read(self, items: list[Item]) -> Delta:
         """The items up to the first one that ends the generation, as one delta."""
         texts, tokens = [], []
         for item in items:
+            assert not isinstance(item, Progress), "there is none after the first token"
             if isinstance(item, EngineError):
                 texts.append(self._text.finish())
                 self._end = item

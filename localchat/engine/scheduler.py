@@ -42,6 +42,10 @@ class Sequence:
         return len(self.tokens) - self.n_computed
 
     @property
+    def n_drawn(self) -> int:
+        return len(self.tokens) - self.n_prompt
+
+    @property
     def is_full(self) -> bool:
         return len(self.tokens) >= self.max_tokens
 

@@ -74,6 +74,7 @@ class GenerationRequest:
     none is the model's end. `stop` texts end the answer and are never part of it (K11). `top_logprobs`
     None means no log probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
     `visible_tokens` are control tokens that are text all the same, such as the markers of tool calls.
+    With `reports_progress` there is word of how far the prompt has been read.
     """
 
     prompt: tuple[int, ...]
@@ -86,6 +87,7 @@ class GenerationRequest:
     constraint: Optional[Constraint] = None
     top_logprobs: Optional[int] = None
     visible_tokens: frozenset[int] = frozenset()
+    reports_progress: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,15 @@ class OutputToken:
     piece: bytes
     logprob: Optional[float] = None
     top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of the prompt has been read, before the first token; `n_cached` of it needed no reading."""
+
+    n_done: int
+    n_prompt: int
+    n_cached: int
 
 
 @dataclass(frozen=True)
@@ -161,7 +172,8 @@ class ModelFacts:
 
     `n_ctx` is what one request may use, `n_cells` what all running ones share. `bos` and `eos` are
     texts. `special_tokens` are the texts that are single control or user-defined tokens.
-    `sampling` has the model author's recommendations over our defaults (K9).
+    `sampling` has the model author's recommendations over our defaults (K9). `fill_in` are the tokens before
+    the text before a gap, before the text after it, and before what fills it.
     """
 
     description: str
@@ -179,6 +191,7 @@ class ModelFacts:
     special_tokens: frozenset[str]
     sampling: Sampling
     metadata: Mapping[str, str]
+    fill_in: Optional[tuple[int, int, int]] = None
 
 
 class EngineError(Exception):
@@ -191,6 +204,10 @@ class InvalidToken(EngineError):
 
 class InvalidGrammar(EngineError):
     """A grammar that llama.cpp cannot read."""
+
+
+class WritesNoText(EngineError):
+    """The model makes vectors or scores; what its context gives for logits is not of its making."""
 
 
 class PromptTooLong(EngineError):

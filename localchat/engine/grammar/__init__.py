@@ -8,7 +8,8 @@ of others that would harm the process.
 from .calls import CallLayout, ToolSchema, arguments_rule, call_rule, calls_rule, calls_to_grammar
 from .check import GrammarError, check_grammar
 from .errors import PatternError, SchemaError
-from .rules import Expr, Literal, Ref, Rules, alt, chars, seq
+from .free_text import free_text
+from .rules import EMPTY, Expr, Literal, Ref, Rules, alt, chars, seq
 from .schema import choice_to_grammar, json_object_grammar, regex_to_grammar, schema_rule, schema_to_grammar
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "SchemaError",
     "PatternError",
     "GrammarError",
+    "free_text",
     "Rules",
+    "EMPTY",
     "Expr",
     "Literal",
     "Ref",

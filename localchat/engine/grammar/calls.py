@@ -39,6 +39,11 @@ class CallLayout:
     json_name: bool = True
     indent: Optional[int] = None
 
+    def head(self, name: str) -> str:
+        """How a call of the tool of that name begins, up to its arguments."""
+        inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.json_name else name
+        return self.before_name + inside + self.before_arguments
+
 
 def calls_to_grammar(
     tools: Sequence[ToolSchema],
@@ -65,9 +70,9 @@ def calls_rule(
 
 def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
     """One call of one tool, without what stands around all calls."""
-    name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if layout.json_name else tool.name
-    head = layout.before_name + name + layout.before_arguments
-    return seq(Literal(head), arguments_rule(rules, tool, indent=layout.indent), Literal(layout.after_call))
+    return seq(
+        Literal(layout.head(tool.name)), arguments_rule(rules, tool, indent=layout.indent), Literal(layout.after_call)
+    )
 
 
 def arguments_rule(rules: Rules, tool: ToolSchema, *, indent: Optional[int] = None) -> Expr:

@@ -169,12 +169,17 @@ def _common_start(texts: list[str]) -> str:
 
 
 class Rules:
-    """Named rules on the way to one grammar. Names are deterministic: the same calls give the same text."""
+    """Named rules on the way to one grammar. Names are deterministic: the same calls give the same text.
 
-    def __init__(self, root: str = "root"):
-        if not re.fullmatch(r"[A-Za-z0-9-]+", root):
-            raise ValueError(f"a rule's name has letters, digits and dashes, got {root!r}")
+    With a `prefix` to every name the text can stand beside another grammar's.
+    """
+
+    def __init__(self, root: str = "root", *, prefix: str = ""):
+        if not re.fullmatch(r"[A-Za-z0-9-]+", prefix + root):
+            raise ValueError(f"a rule's name has letters, digits and dashes, got {prefix + root!r}")
         self._root = root
+        self._prefix = prefix
+        self._elsewhere: set[str] = set()
         # A name that is declared and not yet defined has no body.
         self._bodies: dict[str, Optional[Expr]] = {root: None}
         self._names: dict[Expr, Ref] = {}
@@ -188,12 +193,19 @@ class Rules:
 
     def declare(self, hint: str) -> Ref:
         """A name to refer to before its body is known, for rules that contain themselves."""
-        base = re.sub("[^A-Za-z0-9]+", "-", hint).strip("-")[:MAX_NAME] or "rule"
+        base = self._prefix + (re.sub("[^A-Za-z0-9]+", "-", hint).strip("-")[:MAX_NAME] or "rule")
         name, n = base, 1
         while name in self._bodies:
             n += 1
             name = f"{base}-{n}"
         self._bodies[name] = None
+        return Ref(name)
+
+    def elsewhere(self, name: str) -> Ref:
+        """A rule that another grammar has, of which the text will stand beside this one's."""
+        assert name not in self._bodies or name in self._elsewhere, name
+        self._elsewhere.add(name)
+        self._bodies[name] = EMPTY  # so that it counts as one that ends
         return Ref(name)
 
     def define(self, ref: Ref, body: Expr) -> None:
@@ -249,7 +261,8 @@ class Rules:
         bodies = self._without_dead_ends({self._root: body})
         if bodies[self._root] == NEVER:
             raise Impossible("no text matches this grammar")
-        lines = (f"{name} ::= {_text(bodies[name], nested=False)}" for name in _reachable(bodies, self._root))
+        names = (name for name in _reachable(bodies, self._root) if name not in self._elsewhere)
+        lines = (f"{name} ::= {_text(bodies[name], nested=False)}" for name in names)
         return "\n".join(lines) + "\n"
 
     def _ending(self) -> set[str]:

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..backend import DecodeFailed, NoRoom
+from ..embedding import EmbeddingBackend
 from ..scheduler import Batch, Room
 from ..values import GenerationRequest, ModelFacts
+from .embed import open_embedding_backend, pair_tokens
 from .library import L, Model, problems
 from .sampler import Sampler
 from .vocabulary import Vocabulary
@@ -90,6 +92,14 @@ class LlamaBackend:
         self._check_output(row)
         pointer = L.llama_get_logits_ith(self._context, row)
         return np.ctypeslib.as_array(pointer, (self._vocabulary.n_tokens,))
+
+    def open_embeddings(self) -> EmbeddingBackend:
+        n_threads = L.llama_n_threads(self._context)
+        return open_embedding_backend(self._model, self._vocabulary, self.facts, n_threads)
+
+    def pair_tokens(self, query: str, document: str) -> list[int]:
+        template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")
+        return pair_tokens(self._vocabulary, query, document, template)
 
     def n_cells_used(self) -> int:
         """Positions that the slots hold, by what the memory itself says; shared cells count for each slot."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from ..scheduler import Room
-from ..values import EngineError, LoadOptions, ModelFacts, Sampling
+from ..values import SAMPLERS, EngineError, LoadOptions, ModelFacts, Sampling
 from .backend import LlamaBackend
 from .library import L, Model, problems
 from .vocabulary import Vocabulary
@@ -32,13 +32,30 @@ _CELL_MEMORY_SHARE = 0.5
 # Measured with the built-in model of 3 MB on 2 cores beside a busy process: one thread was 2 to 4 times as fast as two.
 _TINY_MODEL_BYTES = 32 << 20
 
-_SAMPLING_KEYS: dict[str, tuple[str, Callable[[str], float]]] = {
+# How llama.cpp spells steps where not as we do.
+_STEP_NAMES = {"typ_p": "typical_p", "temp": "temperature"}
+
+
+def _read_steps(text: str) -> tuple[str, ...]:
+    steps = tuple(_STEP_NAMES.get(name, name) for name in text.replace("-", "_").split(";"))
+    if not set(steps) <= set(SAMPLERS):
+        raise ValueError(text)
+    return steps
+
+
+_SAMPLING_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
     "temperature": ("general.sampling.temp", float),
     "top_k": ("general.sampling.top_k", int),
     "top_p": ("general.sampling.top_p", float),
     "min_p": ("general.sampling.min_p", float),
     "repeat_penalty": ("general.sampling.penalty_repeat", float),
     "penalty_last_n": ("general.sampling.penalty_last_n", int),
+    "xtc_probability": ("general.sampling.xtc_probability", float),
+    "xtc_threshold": ("general.sampling.xtc_threshold", float),
+    "mirostat": ("general.sampling.mirostat", int),
+    "mirostat_tau": ("general.sampling.mirostat_tau", float),
+    "mirostat_eta": ("general.sampling.mirostat_eta", float),
+    "samplers": ("general.sampling.sequence", _read_steps),
 }
 
 
@@ -187,6 +204,7 @@ def _read_facts(model: Any, context: Any, vocabulary: Vocabulary, options: LoadO
         special_tokens=vocabulary.special_tokens,
         sampling=sampling_from(metadata),
         metadata=metadata,
+        fill_in=vocabulary.fill_in,
     )
 
 
@@ -198,7 +216,7 @@ def sampling_from(metadata: dict[str, str]) -> Sampling:
             try:
                 values[name] = read(metadata[key])
             except ValueError:
-                log.warning("the model's %s is %r, which is no number: ignored", key, metadata[key])
+                log.warning("the model's %s is %r, which is no such value: ignored", key, metadata[key])
     return Sampling(**values)
 
 

@@ -206,12 +206,19 @@ class _Grammar:
 
 
 def _resolved(sampling: Sampling, n_ctx: int) -> Sampling:
-    """With the length of the context where -1 stands for it: the library would take it for 0."""
+    """With windows as long as the context at most, which -1 stands for: the library takes that for 0.
+
+    It also takes memory for a window at once, and ends the process where there is not enough.
+    """
     return replace(
         sampling,
-        penalty_last_n=n_ctx if sampling.penalty_last_n < 0 else sampling.penalty_last_n,
-        dry_penalty_last_n=n_ctx if sampling.dry_penalty_last_n < 0 else sampling.dry_penalty_last_n,
+        penalty_last_n=_window(sampling.penalty_last_n, n_ctx),
+        dry_penalty_last_n=_window(sampling.dry_penalty_last_n, n_ctx),
     )
+
+
+def _window(n_tokens: int, n_ctx: int) -> int:
+    return n_ctx if n_tokens < 0 else min(n_tokens, n_ctx)
 
 
 def _forbidden(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Optional
 
 from .library import L, Model
 
@@ -24,6 +25,7 @@ class Vocabulary:
         self.bos = self._text(L.llama_vocab_bos(self.pointer))
         self.eos = self._text(L.llama_vocab_eos(self.pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
+        self.fill_in = self._fill_in_tokens()
 
     def tokenize(self, text: str, add_bos: bool, parse_special: bool) -> list[int]:
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special)
@@ -46,6 +48,11 @@ class Vocabulary:
 
     def is_end(self, token: int) -> bool:
         return token in self.ends
+
+    def _fill_in_tokens(self) -> Optional[tuple[int, int, int]]:
+        read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
+        before, after, here = (token(self.pointer) for token in read)
+        return None if min(before, after, here) < 0 else (before, after, here)
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         if not 0 <= token < self.n_tokens:  # the library would abort the process

@@ -1,0 +1,205 @@
+"""POST /v1/completions: the request from a body, and the answer as one body or a stream of chunks.
+
+The older API, in which prompts are plain text or token ids and nothing is a message. Choices are counted
+over all prompts: those of the first prompt come first.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional, Union
+
+from .errors import ApiError, BadRequest
+from .fields import Members, parse_body
+from .inputs import Input, read_inputs
+from .reply import LOGPROB_FLOOR, ReplyHead, Usage, to_json
+from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
+
+# Each choice is a sequence of its own: as many may be in one request, over all its prompts.
+MAX_CHOICES = 128
+
+_NOT_YET: dict[str, tuple[Any, ...]] = {
+    "grammar": ("",),
+    "json_schema": (),
+    "response_format": ({"type": "text"},),
+    "return_progress": (False,),
+    "timings_per_token": (False,),
+    "return_token_ids": (False,),
+}
+_WITHOUT_EFFECT = ("user", "metadata", "cache_prompt", "id_slot", "n_keep", "n_discard", "verbose", "store")
+
+
+@dataclass(frozen=True)
+class CompletionRequest(Drawing):
+    """What a caller asked for, checked. Of `best_of` answers to each prompt the likeliest `n` are given.
+
+    `suffix` is the text after the gap that is to be filled. `unknown` names the members that were ignored.
+    """
+
+    model: str = ""
+    prompts: tuple[Input, ...] = ()
+    suffix: Optional[str] = None
+    echo: bool = False
+    n: int = 1
+    best_of: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def n_choices(self) -> int:
+        return len(self.prompts) * self.n
+
+
+def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
+    """The request in a body. With `strict` an unknown member is an error too (K10).
+
+    Raises:
+        BadRequest: Anything is not as it should be.
+    """
+    body = parse_body(raw)
+    refuse_unsupported(body, _NOT_YET)
+    prompts = read_inputs(body, "prompt", MAX_CHOICES)
+    n = body.integer("n", 1, MAX_CHOICES) or 1
+    request = CompletionRequest(
+        model=body.text("model") or "",
+        prompts=prompts,
+        suffix=body.text("suffix") or None,
+        echo=body.boolean("echo") or False,
+        **read_drawing(body),
+        top_logprobs=body.integer("logprobs", 0, MAX_TOP_LOGPROBS),
+        n=n,
+        best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
+        stream=body.boolean("stream") or False,
+        include_usage=(body.object("stream_options") or Members({})).boolean("include_usage") or False,
+        unknown=unknown_members(body, _WITHOUT_EFFECT, strict),
+    )
+    _check_combinations(request)
+    return request
+
+
+def unknown_members(body: Members, without_effect: Sequence[str], strict: bool) -> tuple[str, ...]:
+    """Names that nobody has asked for by now (K10)."""
+    unknown = tuple(name for name in body.unknown() if name not in without_effect)
+    if strict and unknown:
+        raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
+    return unknown
+
+
+def _check_combinations(request: CompletionRequest) -> None:
+    n_sequences = len(request.prompts) * request.best_of
+    if request.best_of < request.n:
+        raise BadRequest(f"'best_of' is {request.best_of}, and 'n' asks for {request.n} of them", "best_of")
+    if request.best_of > request.n and request.stream:
+        raise BadRequest("'best_of' beyond 'n' cannot be streamed: which is best shows at the end", "best_of")
+    if n_sequences > MAX_CHOICES:
+        raise BadRequest(
+            f"{len(request.prompts)} prompts of {request.best_of} answers each are {n_sequences} answers, and "
+            f"{MAX_CHOICES} are the limit",
+            "prompt",
+        )
+    if request.echo and request.top_logprobs is not None:
+        raise BadRequest(
+            "'logprobs' with 'echo' asks for those of the prompt, which this server does not compute: leave one out",
+            "logprobs",
+        )
+    if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
+        raise BadRequest("'suffix' needs a 'prompt' of text, as both are written around the gap", "suffix")
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """One token of an answer, for `logprobs`, and the likeliest tokens in its place."""
+
+    piece: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+class LogprobWriter:
+    """The four lists of the older API, of tokens of one choice that come at once or in parts."""
+
+    def __init__(self) -> None:
+        # Where the next token begins in the text: one that ends inside a character begins no new one.
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, tokens: Iterable[ScoredToken]) -> dict[str, Any]:
+        names: list[str] = []
+        offsets: list[int] = []
+        values: list[float] = []
+        tops: list[dict[str, float]] = []
+        for token in tokens:
+            name = _text(token.piece)
+            names.append(name)
+            offsets.append(self._offset)
+            values.append(_floored(token.logprob))
+            # The token itself is always among them, as at OpenAI.
+            tops.append({**{_text(piece): _floored(value) for piece, value in token.top}, name: values[-1]})
+            self._offset += len(self._decoder.decode(token.piece))
+        return {"tokens": names, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+@dataclass
+class Choice:
+    """What there is of one choice: all of it, or what is new since the last chunk."""
+
+    text: list[str] = field(default_factory=list)
+    tokens: list[ScoredToken] = field(default_factory=list)
+    reason: Optional[str] = None
+    stop: Union[str, int, None] = None
+
+    def body(self, index: int, logprobs: Optional[LogprobWriter]) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "index": index,
+            "text": "".join(self.text),
+            "logprobs": logprobs.write(self.tokens) if logprobs and self.tokens else None,
+            "finish_reason": self.reason,
+        }
+        return body if self.reason is None else {**body, "stop_reason": self.stop}
+
+
+def completion_body(head: ReplyHead, choices: Sequence[Choice], usage: Usage, *, wants_logprobs: bool) -> Any:
+    """The whole answer."""
+    bodies = [choice.body(i, LogprobWriter() if wants_logprobs else None) for i, choice in enumerate(choices)]
+    return {**_shared(head), "choices": bodies, "usage": usage.body()}
+
+
+class CompletionStream:
+    """Chunks as JSON text: text as it comes, then a chunk of its own for each end, then usage."""
+
+    def __init__(self, head: ReplyHead, n_choices: int, *, wants_logprobs: bool, include_usage: bool) -> None:
+        self._shared = _shared(head)
+        self._writers = [LogprobWriter() if wants_logprobs else None for _ in range(n_choices)]
+        self._include_usage = include_usage
+
+    def chunk(self, index: int, news: Choice) -> str:
+        body = news.body(index, self._writers[index])
+        usage = {"usage": None} if self._include_usage else {}
+        return to_json({**self._shared, "choices": [body], **usage})
+
+    def usage(self, usage: Usage) -> list[str]:
+        if not self._include_usage:
+            return []
+        return [to_json({**self._shared, "choices": [], "usage": usage.body()})]
+
+    def error(self, error: ApiError) -> str:
+        return to_json(error.body())
+
+
+def _shared(head: ReplyHead) -> dict[str, Any]:
+    return {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model}
+
+
+def _text(piece: bytes) -> str:
+    """A piece that is part of a character is told by its bytes, as OpenAI does."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _floored(value: float) -> float:
+    return max(value, LOGPROB_FLOOR)

@@ -1,0 +1,67 @@
+"""POST /v1/embeddings: the request from a body, and vectors as JSON numbers or base64."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from .completions import unknown_members
+from .errors import BadRequest
+from .fields import parse_body
+from .inputs import Input, read_inputs
+
+# As OpenAI's own limit.
+MAX_INPUTS = 2048
+
+_WITHOUT_EFFECT = ("user", "embd_normalize", "truncate_prompt_tokens", "add_special_tokens", "priority")
+
+
+@dataclass(frozen=True)
+class EmbeddingsRequest:
+    """Texts or token ids to make vectors of; with `dimensions` only the first numbers of each."""
+
+    model: str
+    inputs: tuple[Input, ...]
+    dimensions: Optional[int]
+    as_base64: bool
+    unknown: tuple[str, ...] = ()
+
+
+def parse_embeddings(raw: bytes, *, strict: bool = False) -> EmbeddingsRequest:
+    """The request in a body.
+
+    Raises:
+        BadRequest: Anything is not as it should be.
+    """
+    body = parse_body(raw)
+    inputs = read_inputs(body, "input", MAX_INPUTS)
+    if "" in inputs:
+        raise BadRequest("'input' has an empty text, which has no vector", "input")
+    return EmbeddingsRequest(
+        model=body.text("model") or "",
+        inputs=inputs,
+        dimensions=body.integer("dimensions", 1),
+        as_base64=body.choice("encoding_format", ("float", "base64")) == "base64",
+        unknown=unknown_members(body, _WITHOUT_EFFECT, strict),
+    )
+
+
+def embeddings_body(model: str, vectors: Iterable[array[float]], n_tokens: int, *, as_base64: bool) -> dict[str, Any]:
+    encode = _base64 if as_base64 else array.tolist
+    data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
+    return {"object": "list", "data": data, "model": model, "usage": usage_body(n_tokens)}
+
+
+def usage_body(n_tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+
+
+def _base64(vector: array[float]) -> str:
+    if sys.byteorder == "big":  # the wire has the least significant byte first
+        vector = array("f", vector)
+        vector.byteswap()
+    return base64.b64encode(vector.tobytes()).decode("ascii")

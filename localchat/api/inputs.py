@@ -1,0 +1,57 @@
+"""Prompts and inputs as text or as token ids, one or many: the form that completions and embeddings share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+from .errors import BadRequest
+from .fields import Members, show
+
+# A text, or the ids of its tokens.
+Input = Union[str, "tuple[int, ...]"]
+
+_EXPECTED = "a string, a list of token ids, or a list of these"
+
+
+def read_inputs(body: Members, name: str, most: int) -> tuple[Input, ...]:
+    """The inputs in a member, in order: at least one, none of them empty but a text.
+
+    Raises:
+        BadRequest: It is missing, of another type, or has more than `most`.
+    """
+    value = body.get(name)
+    one = _input(value)
+    if one is not None:
+        return (one,)
+    if not isinstance(value, list) or not value:
+        body.refuse(name, _EXPECTED)
+    if len(value) > most:
+        raise BadRequest(f"'{name}' has {len(value)} members, and {most} are the limit", name)
+    return tuple(_listed(item, f"{body.at(name)}[{i}]") for i, item in enumerate(value))
+
+
+def _listed(value: Any, path: str) -> Input:
+    one = _input(value)
+    if one is None:
+        raise BadRequest(f"'{path}' must be a string or a list of token ids, got {show(value)}", path)
+    return one
+
+
+def _input(value: Any) -> Optional[Input]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(map(is_token, value)):
+        return tuple(value)
+    return None
+
+
+def is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_tokens(tokens: Sequence[int], n_vocab: int, name: str) -> None:
+    """Raises BadRequest where a model has no such token."""
+    highest = max(tokens, default=0)
+    if highest >= n_vocab:
+        raise BadRequest(f"'{name}' has the token {highest}, and this model's go from 0 to {n_vocab - 1}", name)

@@ -1,0 +1,79 @@
+"""POST /v1/rerank, in the form of Jina and Cohere: documents in the order in which they answer a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from .completions import unknown_members
+from .embeddings import usage_body
+from .errors import BadRequest
+from .fields import Members, parse_body, show
+
+# As for embeddings.
+MAX_DOCUMENTS = 2048
+
+
+@dataclass(frozen=True)
+class RerankRequest:
+    """A query and the documents to sort; the first `top_n` are given, all without it."""
+
+    model: str
+    query: str
+    documents: tuple[str, ...]
+    top_n: Optional[int]
+    returns_documents: bool
+    unknown: tuple[str, ...] = ()
+
+
+def parse_rerank(raw: bytes, *, strict: bool = False) -> RerankRequest:
+    """The request in a body.
+
+    Raises:
+        BadRequest: Anything is not as it should be.
+    """
+    body = parse_body(raw)
+    query = body.text("query")
+    if not query:
+        body.refuse("query", "a string that is not empty")
+    returns_texts = body.boolean("return_text")
+    return RerankRequest(
+        model=body.text("model") or "",
+        query=query,
+        documents=_documents(body),
+        top_n=body.integer("top_n", 1),
+        returns_documents=body.boolean("return_documents") or returns_texts or False,
+        unknown=unknown_members(body, ("user",), strict),
+    )
+
+
+def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_tokens: int) -> dict[str, Any]:
+    """The documents by their scores, as the model gives them: comparable with one another, not probabilities."""
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
+    results = [
+        {"index": i, "relevance_score": scores[i], **_document(request, i)}
+        for i in order
+    ]  # fmt: skip
+    return {"object": "list", "model": model, "results": results, "usage": usage_body(n_tokens)}
+
+
+def _document(request: RerankRequest, i: int) -> dict[str, Any]:
+    return {"document": {"text": request.documents[i]}} if request.returns_documents else {}
+
+
+def _documents(body: Members) -> tuple[str, ...]:
+    """Texts, or objects with a text; `texts` is another name for them."""
+    texts = body.items("texts", "strings")
+    name = "documents" if body.get("documents") is not None or not texts else "texts"
+    values = body.items(name, "strings")
+    if not 0 < len(values) <= MAX_DOCUMENTS:
+        body.refuse(name, f"a list of 1 to {MAX_DOCUMENTS} strings")
+    return tuple(_document_text(value, f"{name}[{i}]") for i, value in enumerate(values))
+
+
+def _document_text(value: Any, path: str) -> str:
+    text = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise BadRequest(f"'{path}' must be a string, or an object with a 'text', got {show(value)}", path)
+    return text

@@ -1,0 +1,80 @@
+"""POST /tokenize, /detokenize and /apply-template: what the model's vocabulary and template make of things.
+
+The shapes are llama.cpp's. A prompt is the ChatRequest of chat.py, rendered and not answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+from .fields import Members, parse_body
+from .inputs import is_token
+
+
+@dataclass(frozen=True)
+class TokenizeRequest:
+    """A text; `adds_special` puts the model's begin token before it, `parses_special` takes markers for tokens."""
+
+    model: str
+    text: str
+    adds_special: bool
+    parses_special: bool
+    with_pieces: bool
+
+
+def parse_tokenize(raw: bytes) -> TokenizeRequest:
+    """The request in a body; `prompt` and `text` are other servers' names for `content`.
+
+    Raises:
+        BadRequest: Anything is not as it should be.
+    """
+    body = parse_body(raw)
+    texts = [body.text(name) for name in ("content", "prompt", "text")]
+    text = next((text for text in texts if text is not None), None)
+    if text is None:
+        body.refuse("content", "a string")
+    return TokenizeRequest(
+        model=body.text("model") or "",
+        text=text,
+        adds_special=_flag(body, ("add_special", "add_special_tokens"), default=False),
+        parses_special=_flag(body, ("parse_special",), default=True),
+        with_pieces=_flag(body, ("with_pieces",), default=False),
+    )
+
+
+def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable[[int], bytes]) -> dict[str, Any]:
+    if request.with_pieces:
+        return {"tokens": [{"id": token, "piece": _text_or_bytes(piece(token))} for token in tokens]}
+    return {"tokens": list(tokens)}
+
+
+def parse_detokenize(raw: bytes) -> tuple[str, tuple[int, ...]]:
+    """The model's name and the tokens in a body.
+
+    Raises:
+        BadRequest: Anything is not as it should be.
+    """
+    body = parse_body(raw)
+    tokens = body.get("tokens")
+    if not isinstance(tokens, list) or not all(map(is_token, tokens)):
+        body.refuse("tokens", "a list of token ids")
+    return body.text("model") or "", tuple(tokens)
+
+
+def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:
+    """The text that pieces make together; bytes that are no text become U+FFFD."""
+    return {"content": b"".join(pieces).decode("utf-8", "replace")}
+
+
+def _text_or_bytes(piece: bytes) -> Union[str, list[int]]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def _flag(body: Members, names: Sequence[str], *, default: bool) -> bool:
+    given = [body.boolean(name) for name in names]
+    return next((value for value in given if value is not None), default)

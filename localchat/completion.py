@@ -1,0 +1,245 @@
+"""The flow of a text completion between the wire's values and the engine's: prompts in, choices out."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from .api import errors
+from .api.completions import Choice, CompletionRequest, ScoredToken
+from .api.inputs import Input, check_tokens
+from .api.reply import ReplyHead, Usage
+from .engine import (
+    Cancelled,
+    Delta,
+    Engine,
+    EngineError,
+    Finish,
+    Generation,
+    GenerationRequest,
+    OutputToken,
+    WritesNoText,
+)
+from .service import SHUTTING_DOWN, Model, api_error
+
+# How long one choice may keep the others of its request from being looked at.
+POLL_S = 0.02
+
+
+class Completion:
+    """One request at work. Leaving the `with` ends what still runs.
+
+    Raises (on making):
+        ApiError: The request cannot be run; nothing of it is left in the engine.
+    """
+
+    def __init__(self, model: Model, request: CompletionRequest) -> None:
+        self.head = ReplyHead("cmpl-" + uuid.uuid4().hex, int(time.time()), model.name)
+        self.request = request
+        self._engine = model.engine
+        self._is_stopped = False
+        prompts = [_prompt(model.engine, request, i) for i in range(len(request.prompts))]
+        # Which of several answers is best is known by their probabilities.
+        wants = 0 if request.best_of > request.n and request.top_logprobs is None else request.top_logprobs
+        works = [model.work(replace(request, top_logprobs=wants), prompt) for prompt in prompts]
+        with contextlib.ExitStack() as stack, translated(model.engine, "prompt"):
+            self._runs = [
+                _Run(stack.enter_context(model.engine.submit(_nth(work, k))))
+                for work in works
+                for k in range(request.best_of)
+            ]
+            self._stack = stack.pop_all()
+        self._running = list(self._runs)
+        if request.echo:
+            for i, run in enumerate(self._runs):
+                run.choice.text.append(_echoed(model.engine, request.prompts[i // request.best_of]))
+
+    def __enter__(self) -> Completion:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._stack.close()
+
+    def cancel(self) -> None:
+        """Ends all choices within one turn; any thread. Who advances then gets Cancelled."""
+        for run in self._runs:
+            run.generation.cancel()
+
+    def stop(self) -> None:
+        """As `cancel`, because the server ends. Who advances gets ShuttingDown."""
+        self._is_stopped = True
+        self.cancel()
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._running)
+
+    def advance(self, patience_s: Optional[float] = None) -> None:
+        """Waits for news of the running choices, at most so long, and takes them.
+
+        Raises:
+            ApiError: The request failed.
+            Cancelled: `cancel` was called.
+        """
+        with self._translated():
+            for run in self._ready(patience_s):
+                if run.take():
+                    self._running.remove(run)
+
+    def news(self) -> Iterator[tuple[int, Choice]]:
+        """What the choices got since the last time, and in a piece of its own how each ended."""
+        for i, run in enumerate(self._runs):
+            choice, run.choice = run.choice, Choice()
+            if choice.text or choice.tokens:
+                yield i, Choice(choice.text, choice.tokens)
+            if choice.reason is not None:
+                yield i, Choice(reason=choice.reason, stop=choice.stop)
+
+    def choices(self) -> list[Choice]:
+        """The whole choices, all ended: of each prompt the likeliest answers, in the order of their drawing."""
+        n, best_of = self.request.n, self.request.best_of
+        by_prompt = [self._runs[start : start + best_of] for start in range(0, len(self._runs), best_of)]
+        return [run.choice for runs in by_prompt for run in _best(runs, n)]
+
+    @property
+    def usage(self) -> Usage:
+        """By now: each prompt counts once, and every answer that was drawn."""
+        ends = [run.generation.so_far() for run in self._runs]
+        prompts = ends[:: self.request.best_of]
+        return Usage(
+            n_prompt=sum(end.prompt_tokens for end in prompts),
+            n_cached=sum(end.cached_tokens for end in prompts),
+            n_completion=sum(end.completion_tokens for end in ends),
+            prompt_s=max(end.prompt_s for end in ends),
+            completion_s=max(end.completion_s for end in ends),
+        )
+
+    @property
+    def summary(self) -> str:
+        """Tokens and speeds, for the log."""
+        usage = self.usage
+        state = f"{len(self._running)} cut" if self._running else f"{len(self._runs)} done"
+        return (
+            f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s, "
+            f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {state}"
+        )
+
+    def _ready(self, patience_s: Optional[float]) -> list[_Run]:
+        until = None if patience_s is None else time.monotonic() + patience_s
+        while True:
+            left_s = POLL_S if until is None else min(POLL_S, until - time.monotonic())
+            if left_s <= 0:
+                return []
+            # They mostly run in one batch: when the first has news, so have the others.
+            self._running[0].generation.wait(left_s)
+            ready = [run for run in self._running if run.generation.wait(0)]
+            if ready:
+                return ready
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            with translated(self._engine, "prompt"):
+                yield
+        except Cancelled as error:
+            if self._is_stopped:
+                raise errors.ShuttingDown(SHUTTING_DOWN) from error
+            raise
+
+
+class _Run:
+    """One answer on its way, with what has not been handed out yet."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.choice = Choice()
+        self._logprob = 0.0
+        self._n_tokens = 0
+
+    @property
+    def likelihood(self) -> float:
+        """The mean log probability of its tokens."""
+        return self._logprob / max(self._n_tokens, 1)
+
+    def take(self) -> bool:
+        """Takes the next news; True when it was the end."""
+        item = next(self.generation)
+        if isinstance(item, Finish):
+            self.choice.reason, self.choice.stop = item.reason, item.stop
+            return True
+        if isinstance(item, Delta):
+            self.choice.text += [item.text] if item.text else []
+            self.choice.tokens += [_scored(token) for token in item.tokens if token.logprob is not None]
+            self._logprob += sum(token.logprob or 0.0 for token in item.tokens)
+            self._n_tokens += len(item.tokens)
+        return False
+
+
+@contextlib.contextmanager
+def translated(engine: Engine, param: str) -> Iterator[None]:
+    """Within the `with`, the engine's errors become those of the wire, but for Cancelled.
+
+    `param` is what the request calls what the engine calls its prompt.
+    """
+    try:
+        yield
+    except Cancelled:
+        raise
+    except WritesNoText as error:
+        raise errors.NotSupported(str(error), "model") from error
+    except EngineError as error:
+        answer = api_error(error, engine)
+        answer.param = param if answer.param == "messages" else answer.param
+        raise answer from error
+
+
+def _prompt(engine: Engine, request: CompletionRequest, i: int) -> tuple[int, ...]:
+    given = request.prompts[i]
+    name = "prompt" if len(request.prompts) == 1 else f"prompt[{i}]"
+    tokens = _tokens(engine, given, request.suffix)
+    if not tokens:
+        raise errors.BadRequest(f"'{name}' is empty, and this model has no token that begins a text", name)
+    check_tokens(tokens, engine.facts.n_vocab, name)
+    return tokens
+
+
+def _tokens(engine: Engine, given: Input, suffix: Optional[str]) -> tuple[int, ...]:
+    if not isinstance(given, str):
+        return given
+    if suffix is None:
+        return tuple(engine.tokenize(given, add_bos=True))
+    fill_in = engine.facts.fill_in
+    if fill_in is None:
+        raise errors.BadRequest(
+            "'suffix' needs a model with fill-in-the-middle tokens, and this one has none", "suffix"
+        )
+    before, after, here = fill_in
+    begin = engine.tokenize("", add_bos=True)
+    texts = [engine.tokenize(text, parse_special=False) for text in (given, suffix)]
+    return (*begin, before, *texts[0], after, *texts[1], here)
+
+
+def _echoed(engine: Engine, given: Input) -> str:
+    if isinstance(given, str):
+        return given
+    return b"".join(map(engine.backend.piece, given)).decode("utf-8", "replace")
+
+
+def _best(runs: Sequence[_Run], n: int) -> list[_Run]:
+    best = sorted(runs, key=lambda run: -run.likelihood)[:n]
+    return [run for run in runs if run in best]
+
+
+def _nth(work: GenerationRequest, k: int) -> GenerationRequest:
+    """The work for one of several answers: with a seed each gets its own, or all would say the same."""
+    if k == 0 or work.sampling.seed is None:
+        return work
+    return replace(work, sampling=replace(work.sampling, seed=work.sampling.seed + k))
+
+
+def _scored(token: OutputToken) -> ScoredToken:
+    return ScoredToken(token.piece, token.logprob or 0.0, tuple((other.piece, other.logprob) for other in token.top))

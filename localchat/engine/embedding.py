@@ -1,0 +1,193 @@
+"""Vectors of texts: token ids in, one vector each out, on a context of its own beside the generations.
+
+The context is made at the first request, as most servers never need one. Long lists are computed in
+steps, and between two steps other requests get their turn. Knows the protocol, never llama.cpp.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional, Protocol
+
+from .values import Cancelled, EngineError, EngineStopped, InvalidToken
+
+log = logging.getLogger("localchat.engine")
+
+Vector = Sequence[float]
+
+# The numbers of `pooling_type` in a model's metadata. "none" leaves the choice to us.
+_POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
+# Architectures that look at a whole text at once even where the metadata does not say so.
+_WHOLE_TEXT = ("bert", "embedding", "t5encoder")
+
+
+class InputTooLong(EngineError):
+    """An input has more tokens than the embedding context holds; `index` says which."""
+
+    def __init__(self, index: int, n_tokens: int, n_ctx: int):
+        super().__init__(f"input {index} has {n_tokens} tokens and the embedding context holds {n_ctx}: shorten it")
+        self.index = index
+        self.n_tokens = n_tokens
+        self.n_ctx = n_ctx
+
+
+@dataclass(frozen=True)
+class EmbeddingRoom:
+    """What one step takes: `n_step` tokens of at most `n_inputs` inputs.
+
+    An input may have `n_ctx` tokens; one that is longer than a step is computed in several.
+    """
+
+    n_ctx: int
+    n_step: int
+    n_inputs: int
+    n_vocab: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of one input: its tokens `start` to `stop`."""
+
+    index: int
+    start: int
+    stop: int
+
+
+class EmbeddingBackend(Protocol):
+    """A context that turns tokens into vectors; one thread at a time."""
+
+    room: EmbeddingRoom
+
+    def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
+        """Computes a step; the pooled vectors of the inputs that it completes, by their indexes."""
+
+    def forget(self) -> None:
+        """Drops what is left of inputs that will not be completed."""
+
+    def close(self) -> None: ...
+
+
+class Embedder:
+    """Embeds token ids on any number of threads; who comes first, computes first, step by step."""
+
+    def __init__(self, open_backend: Callable[[], EmbeddingBackend]):
+        self._open_backend = open_backend
+        # Held for a step, or while the context is made or closed.
+        self._lock = threading.Lock()
+        self._backend: Optional[EmbeddingBackend] = None
+        self._is_closed = False
+
+    def embed(
+        self, inputs: Sequence[Sequence[int]], is_cancelled: Callable[[], bool] = lambda: False
+    ) -> list[array[float]]:
+        """One vector for each input, as the model's pooling gives it: not normalised.
+
+        Raises:
+            InputTooLong: an input does not fit the context.
+            InvalidToken: an input is empty, or has a token that the vocabulary does not have.
+            Cancelled: `is_cancelled` said so between two steps.
+            EngineStopped: the embedder was closed.
+            EngineError: there is no room for a context, or the model failed.
+        """
+        with self._lock:
+            room = self._opened().room
+        _check(inputs, room)
+        vectors: dict[int, array[float]] = {}
+        for group in groups([len(tokens) for tokens in inputs], room):
+            if is_cancelled():
+                raise Cancelled("the embedding was cancelled")
+            with self._lock:
+                vectors.update(self._compute(inputs, group))
+        return [vectors[index] for index in range(len(inputs))]
+
+    def close(self) -> None:
+        """Frees the context. Waits for the step in progress."""
+        with self._lock:
+            self._is_closed = True
+            backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.close()
+
+    def _opened(self) -> EmbeddingBackend:
+        if self._is_closed:
+            raise EngineStopped("the engine has been closed")
+        if self._backend is None:
+            self._backend = self._open_backend()
+            log.info("made a context for embeddings: %d tokens an input", self._backend.room.n_ctx)
+        return self._backend
+
+    def _compute(self, inputs: Sequence[Sequence[int]], group: Sequence[Sequence[Piece]]) -> dict[int, array[float]]:
+        backend = self._opened()
+        vectors: dict[int, array[float]] = {}
+        try:
+            for step in group:
+                vectors.update(backend.compute(inputs, step))
+        except BaseException:
+            backend.forget()
+            raise
+        return vectors
+
+
+def groups(lengths: Sequence[int], room: EmbeddingRoom) -> Iterator[list[list[Piece]]]:
+    """The steps that embed inputs of these lengths, in groups at whose ends no input is half done."""
+    group: list[list[Piece]] = []
+    for step in steps(lengths, room):
+        group.append(step)
+        last = step[-1]
+        if last.stop == lengths[last.index]:
+            yield group
+            group = []
+
+
+def steps(lengths: Sequence[int], room: EmbeddingRoom) -> Iterator[list[Piece]]:
+    """The steps, filled in order. Only an input longer than a step goes on in the next one."""
+    step: list[Piece] = []
+    n_left = room.n_step
+    for index, length in enumerate(lengths):
+        start = 0
+        while start < length:
+            if len(step) == room.n_inputs or (step and length - start > n_left):
+                yield step
+                step, n_left = [], room.n_step
+            stop = min(length, start + n_left)
+            step.append(Piece(index, start, stop))
+            n_left -= stop - start
+            start = stop
+    if step:
+        yield step
+
+
+def normalised(vector: Vector) -> array[float]:
+    """The vector with length 1; one of zeros stays as it is."""
+    length = math.sqrt(sum(value * value for value in vector))
+    return array("f", [value / length for value in vector] if length else vector)
+
+
+def pooling_of(metadata: Mapping[str, str]) -> str:
+    """How the model's author makes one vector of many: "mean" where nothing is said."""
+    architecture = metadata.get("general.architecture", "")
+    return _POOLINGS.get(metadata.get(f"{architecture}.pooling_type", ""), "mean")
+
+
+def reads_whole_texts(metadata: Mapping[str, str]) -> bool:
+    """Whether every token sees all others, so that a text has to be computed in one piece."""
+    architecture = metadata.get("general.architecture", "")
+    says_so = metadata.get(f"{architecture}.attention.causal") == "false"
+    return says_so or any(name in architecture for name in _WHOLE_TEXT)
+
+
+def _check(inputs: Sequence[Sequence[int]], room: EmbeddingRoom) -> None:
+    for index, tokens in enumerate(inputs):
+        if not tokens:
+            raise InvalidToken(f"input {index} is empty: it needs one token at least")
+        if len(tokens) > room.n_ctx:
+            raise InputTooLong(index, len(tokens), room.n_ctx)
+        if min(tokens) < 0 or max(tokens) >= room.n_vocab:
+            raise InvalidToken(
+                f"token ids go from 0 to {room.n_vocab - 1}; input {index} has {min(tokens)} to {max(tokens)}"
+            )

@@ -1,0 +1,193 @@
+"""A running server in this process, with a fake model behind the real engine, and ways to talk to it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+from localchat.engine import Engine, GenerationRequest
+from localchat.models.catalog import Catalog, ModelFile
+from localchat.routes import Settings
+from localchat.server import ChatServer
+from localchat.service import Model, Service
+
+from .fakes import END, FakeBackend, echo
+
+DEADLINE_S = 8
+# The fake model then sees the text of the last message alone, and its echo says it again.
+LAST_MESSAGE = "{{ messages[-1].content }}"
+ANY_PORT = Settings(port=0)
+
+
+class Serving:
+    """A running server, and what is behind it."""
+
+    def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend):
+        self.server = server
+        self.engine = engine
+        self.backend = backend
+        # What the engine was asked for, in order.
+        self.work: list[GenerationRequest] = []
+        self._record_work()
+        self.port = server.server_port
+
+    @property
+    def last_prompt(self) -> str:
+        """The newest prompt, as the fake's tokens are bytes."""
+        return bytes(self.work[-1].prompt).decode()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+
+    def client(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+
+    def chat(self, **members: Any) -> tuple[int, Any]:
+        """One request on a connection of its own: status and body, or the payloads of the stream."""
+        with contextlib.closing(self.client()) as client:
+            return ask(client, **members)
+
+    def _record_work(self) -> None:
+        new_sampler = self.backend.new_sampler
+
+        def recording(request: GenerationRequest) -> Any:
+            self.work.append(request)
+            return new_sampler(request)
+
+        self.backend.new_sampler = recording  # type: ignore[method-assign]  # a spy
+
+    def wait_until_idle(self) -> None:
+        """The engine runs nothing; without the prefixes that it keeps, no cell is left either."""
+
+        def is_idle() -> bool:
+            stats = self.engine.stats()
+            return stats.n_running + stats.n_waiting + stats.n_cells_used + self.backend.n_samplers == 0
+
+        wait_for(is_idle)
+        self.engine.forget()
+        wait_for(lambda: self.backend.n_cells_used() == 0)
+
+
+@contextlib.contextmanager
+def serving(model=echo, *, chat_template=LAST_MESSAGE, max_queue=8, is_ready=True, settings=ANY_PORT, **facts):
+    threads_before = set(threading.enumerate())
+    backend = FakeBackend(model, chat_template=chat_template, **facts)
+    engine = Engine(backend, max_queue=max_queue).start()
+    service = Service(Catalog([ModelFile(path=None, name="Fake")]))
+    server = ChatServer(service, settings)
+    if is_ready:
+        service.ready(Model("Fake", engine))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield Serving(server, engine, backend)
+    finally:
+        server.shutdown()
+        if backend.gate is not None:
+            backend.gate.release(100_000)
+        server.close()
+        engine.close()
+        thread.join(DEADLINE_S)
+    assert backend.n_samplers == 0
+    wait_for(lambda: set(threading.enumerate()) <= threads_before)
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.002)
+
+
+def ask(client: http.client.HTTPConnection, content: str = "hello", **members: Any) -> tuple[int, Any]:
+    body = {"messages": [{"role": "user", "content": content}], **members}
+    client.request("POST", "/v1/chat/completions", json.dumps(body))
+    return read_answer(client)
+
+
+def read_answer(client: http.client.HTTPConnection) -> tuple[int, Any]:
+    response = client.getresponse()
+    raw = response.read()
+    if response.getheader("Content-Type") == "text/event-stream":
+        return response.status, payloads(raw)
+    return response.status, json.loads(raw)
+
+
+def payloads(raw: bytes) -> list[Any]:
+    events = raw.decode().split("\n\n")
+    assert events.pop() == ""
+    assert all(event.startswith("data: ") for event in events)
+    assert events.pop() == "data: [DONE]"
+    return [json.loads(event[len("data: ") :]) for event in events]
+
+
+def raw_request(body: bytes, *headers: str, path: str = "/v1/chat/completions", method: str = "POST") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+def chat_request(content: str = "hello", **members: Any) -> bytes:
+    return raw_request(json.dumps({"messages": [{"role": "user", "content": content}], **members}).encode())
+
+
+def exchange(serving: Serving, request: bytes) -> tuple[bytes, Any]:
+    """Send bytes, read until the server closes: the head and the JSON of the one answer."""
+    with serving.connect() as sock:
+        sock.sendall(request)
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = raw.partition(b"\r\n\r\n")
+    return head, json.loads(body)
+
+
+def read_until(sock: socket.socket, end: bytes) -> bytes:
+    """Byte by byte, so that nothing beyond is taken."""
+    raw = b""
+    while not raw.endswith(end):
+        piece = sock.recv(1)
+        assert piece, f"closed after {raw!r}"
+        raw += piece
+    return raw
+
+
+def dechunked(raw: bytes) -> bytes:
+    body, at = b"", 0
+    while True:
+        end = raw.index(b"\r\n", at)
+        size = int(raw[at:end], 16)
+        body += raw[end + 2 : end + 2 + size]
+        at = end + 2 + size
+        assert raw[at : at + 2] == b"\r\n"
+        at += 2
+        if size == 0:
+            assert at == len(raw)
+            return body
+
+
+def delta_text(chunks: list[Any], i: int = 0) -> str:
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == i]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def reset(sock: socket.socket) -> None:
+    """Close so that the peer gets a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+def says(text: str):
+    """A model that always says this."""
+    script = [*text.encode(), END]
+    return lambda tokens, n_prompt: script[len(tokens) - n_prompt]
+
+
+def bad(**members: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "hello"}], **members}).encode()

@@ -1,0 +1,143 @@
+"""Text completions on the wire: every member checked, and what the answers look like."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from localchat.api.completions import (
+    Choice,
+    CompletionStream,
+    LogprobWriter,
+    ScoredToken,
+    completion_body,
+    parse_completion,
+)
+from localchat.api.errors import BadRequest
+from localchat.api.reply import ReplyHead, Usage
+
+HEAD = ReplyHead("cmpl-1", 7, "m")
+USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s=0.25)
+
+
+def parse(strict: bool = False, **members: Any):
+    return parse_completion(json.dumps(members).encode(), strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        pytest.param("a", ("a",), id="text"),
+        pytest.param("", ("",), id="empty text"),
+        pytest.param([1, 2], ((1, 2),), id="tokens"),
+        pytest.param(["a", "b"], ("a", "b"), id="texts"),
+        pytest.param([[1], [2, 3]], ((1,), (2, 3)), id="lists of tokens"),
+        pytest.param(["a", [1]], ("a", (1,)), id="mixed"),
+    ],
+)
+def test_prompt_has_many_forms(prompt: Any, prompts: Any):
+    assert parse(prompt=prompt).prompts == prompts
+
+
+def test_defaults_ask_for_one_answer():
+    request = parse(prompt="a")
+    assert (request.n, request.best_of, request.echo, request.stream, request.top_logprobs) == (
+        1,
+        1,
+        False,
+        False,
+        None,
+    )
+    assert request.max_tokens is None
+
+
+def test_members_of_chat_are_read_too():
+    request = parse(prompt="a", temperature=0, stop="x", logit_bias={"5": -1}, max_tokens=3, min_p=0.5, seed=4)
+    assert request.sampling == {"temperature": 0, "min_p": 0.5, "seed": 4}
+    assert (request.stop, request.logit_bias, request.max_tokens) == (("x",), ((5, -1.0),), 3)
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        pytest.param({}, "prompt", id="no prompt"),
+        pytest.param({"prompt": None}, "prompt", id="null prompt"),
+        pytest.param({"prompt": 5}, "prompt", id="number"),
+        pytest.param({"prompt": []}, "prompt", id="empty list"),
+        pytest.param({"prompt": [[]]}, "prompt[0]", id="empty tokens"),
+        pytest.param({"prompt": ["a", None]}, "prompt[1]", id="null in a list"),
+        pytest.param({"prompt": [1, -1]}, "prompt[0]", id="negative token"),
+        pytest.param({"prompt": [True]}, "prompt[0]", id="boolean"),
+        pytest.param({"prompt": ["a"] * 129}, "prompt", id="many prompts"),
+        pytest.param({"prompt": ["a"] * 65, "n": 2}, "prompt", id="many answers"),
+        pytest.param({"prompt": "a", "n": 0}, "n", id="n 0"),
+        pytest.param({"prompt": "a", "n": 3, "best_of": 2}, "best_of", id="best_of below n"),
+        pytest.param({"prompt": "a", "best_of": 2, "stream": True}, "best_of", id="best_of streamed"),
+        pytest.param({"prompt": "a", "logprobs": True}, "logprobs", id="logprobs as in chat"),
+        pytest.param({"prompt": "a", "logprobs": 99}, "logprobs", id="logprobs 99"),
+        pytest.param({"prompt": "a", "logprobs": 0, "echo": True}, "logprobs", id="logprobs of the prompt"),
+        pytest.param({"prompt": "a", "echo": "yes"}, "echo", id="echo text"),
+        pytest.param({"prompt": [1], "suffix": "b"}, "suffix", id="suffix to tokens"),
+        pytest.param({"prompt": "a", "suffix": 4}, "suffix", id="suffix number"),
+        pytest.param({"prompt": "a", "temperature": "hot"}, "temperature", id="temperature text"),
+        pytest.param({"prompt": "a", "stream_options": 1}, "stream_options", id="stream_options"),
+        pytest.param({"prompt": "a", "grammar": "root ::= x"}, "grammar", id="grammar"),
+    ],
+)
+def test_wrong_members_are_named(members: dict[str, Any], param: str):
+    with pytest.raises(BadRequest) as wrong:
+        parse(**members)
+    assert wrong.value.param == param
+
+
+def test_unknown_members_are_ignored_or_refused():
+    assert parse(prompt="a", colour=1, user="u").unknown == ("colour",)
+    with pytest.raises(BadRequest, match="colour"):
+        parse(strict=True, prompt="a", colour=1)
+
+
+def test_logprobs_are_four_lists_with_offsets_in_characters():
+    tokens = [
+        ScoredToken("é".encode(), -0.5, ((b"e", -1.0), ("é".encode(), -0.5))),
+        ScoredToken(b"\xe2\x82", float("-inf")),
+        ScoredToken(b"\xac!", -0.25),
+    ]
+    body = LogprobWriter().write(tokens)
+    assert body["tokens"] == ["é", "bytes:\\xe2\\x82", "bytes:\\xac\\x21"]
+    assert body["token_logprobs"] == [-0.5, -9999.0, -0.25]
+    assert body["top_logprobs"][0] == {"e": -1.0, "é": -0.5}
+    assert body["text_offset"] == [0, 1, 1]
+
+
+def test_logprobs_in_parts_are_those_at_once():
+    tokens = [ScoredToken(piece, -0.5) for piece in (b"a", b"\xc3", b"\xa9", b"bc", b"d")]
+    whole = LogprobWriter().write(tokens)
+    for cut in range(len(tokens) + 1):
+        writer = LogprobWriter()
+        parts = [writer.write(tokens[:cut]), writer.write(tokens[cut:])]
+        assert {name: parts[0][name] + parts[1][name] for name in whole} == whole
+
+
+def test_whole_answer_has_the_older_shape():
+    choices = [Choice(["a", "b"], [], "stop", "x"), Choice(["c"], [ScoredToken(b"c", -1.0)], "length")]
+    body = completion_body(HEAD, choices, USAGE, wants_logprobs=True)
+    assert (body["id"], body["object"], body["created"], body["model"]) == ("cmpl-1", "text_completion", 7, "m")
+    assert body["choices"][0] == {
+        "index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop", "stop_reason": "x"
+    }  # fmt: skip
+    assert body["choices"][1]["logprobs"]["tokens"] == ["c"]
+    assert body["usage"]["total_tokens"] == 5
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_chunks_have_text_then_an_end_then_usage(include_usage: bool):
+    stream = CompletionStream(HEAD, 1, wants_logprobs=False, include_usage=include_usage)
+    chunks = [json.loads(stream.chunk(0, Choice(["hi"]))), json.loads(stream.chunk(0, Choice(reason="length")))]
+    assert [chunk["object"] for chunk in chunks] == ["text_completion"] * 2
+    assert chunks[0]["choices"] == [{"index": 0, "text": "hi", "logprobs": None, "finish_reason": None}]
+    assert chunks[1]["choices"][0]["finish_reason"] == "length"
+    assert [("usage" in chunk) for chunk in chunks] == [include_usage] * 2
+    closing = [json.loads(text) for text in stream.usage(USAGE)]
+    assert [(chunk["choices"], chunk["usage"]["prompt_tokens"]) for chunk in closing] == [([], 3)] * include_usage

@@ -1,0 +1,234 @@
+"""Text completions between the wire and the engine, on a fake model: choices, gaps, ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from localchat.api.completions import parse_completion
+from localchat.api.errors import BadRequest, ContextLengthExceeded, QueueFull, ShuttingDown
+from localchat.completion import Completion
+from localchat.engine import Cancelled, Engine, Histogram
+from localchat.routes import Settings
+from localchat.service import Model
+from localchat.work import AtWork
+
+from .fakes import FakeBackend, echo, endless
+from .test_server import raw_request, read_until, serving, wait_for
+
+DEADLINE_S = 8
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(FakeBackend(echo), max_queue=4).start() as engine:
+        yield engine
+
+
+@pytest.fixture
+def endless_engine() -> Iterator[Engine]:
+    backend = FakeBackend(endless, n_ctx=200_000, n_cells=200_000)
+    with Engine(backend).start() as engine:
+        yield engine
+
+
+def complete(engine: Engine, **members: Any) -> Completion:
+    return Completion(Model("fake", engine), parse_completion(json.dumps(members).encode()))
+
+
+def finish(completion: Completion) -> None:
+    while completion.is_running:
+        completion.advance()
+
+
+def texts(engine: Engine, **members: Any) -> list[str]:
+    with complete(engine, **members) as completion:
+        finish(completion)
+        return ["".join(choice.text) for choice in completion.choices()]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        pytest.param({"prompt": "abc"}, ["abc"], id="text"),
+        pytest.param({"prompt": [104, 105]}, ["hi"], id="tokens"),
+        pytest.param({"prompt": ["ab", [99]], "n": 2}, ["ab", "ab", "c", "c"], id="n of each prompt"),
+        pytest.param({"prompt": [104, 105], "echo": True}, ["hihi"], id="tokens echoed"),
+        pytest.param({"prompt": "abcdef", "stop": "d"}, ["abc"], id="stop"),
+        pytest.param({"prompt": "abcdef", "max_tokens": 2}, ["ab"], id="length"),
+        pytest.param({"prompt": "ab", "best_of": 3, "n": 2}, ["ab", "ab"], id="best of"),
+        pytest.param({"prompt": ["a", "b", "c", "d", "e", "f"]}, list("abcdef"), id="more than there are slots"),
+    ],
+)
+def test_choices_are_in_order(engine: Engine, members: dict[str, Any], expected: list[str]):
+    assert texts(engine, **members) == expected
+
+
+def test_gap_is_filled_between_its_texts():
+    backend = FakeBackend(echo)
+    backend.facts = dataclasses.replace(backend.facts, fill_in=(1, 2, 3))
+    with Engine(backend).start() as engine:
+        assert texts(engine, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]
+
+
+@pytest.mark.parametrize(
+    ("members", "error", "param"),
+    [
+        pytest.param({"prompt": ""}, BadRequest, "prompt", id="empty"),
+        pytest.param({"prompt": ["a", ""]}, BadRequest, "prompt[1]", id="one empty"),
+        pytest.param({"prompt": [999]}, BadRequest, "prompt", id="unknown token"),
+        pytest.param({"prompt": "a", "suffix": "b"}, BadRequest, "suffix", id="no tokens for a gap"),
+        pytest.param({"prompt": "a" * 300}, ContextLengthExceeded, "prompt", id="too long"),
+        pytest.param({"prompt": "a", "stop_token_ids": [999]}, BadRequest, "stop_token_ids", id="stop token"),
+        pytest.param({"prompt": "a", "n": 100}, QueueFull, None, id="more than may wait"),
+    ],
+)
+def test_request_that_cannot_run_leaves_nothing(engine: Engine, members: Any, error: type[Exception], param: Any):
+    with pytest.raises(error) as wrong:
+        complete(engine, **members)
+    assert wrong.value.param == param  # type: ignore[attr-defined]
+    # What had been submitted has been cancelled: the engine hears of it before this.
+    heard = threading.Event()
+    engine.post(heard.set)
+    assert heard.wait(DEADLINE_S)
+    assert texts(engine, prompt="ab") == ["ab"]
+
+
+def test_usage_counts_each_prompt_once(engine: Engine):
+    with complete(engine, prompt=["abc", "de"], n=2) as completion:
+        finish(completion)
+        usage = completion.usage
+    assert usage.n_prompt == 5
+    assert usage.n_completion == (4 + 3) * 2  # with the tokens that end them
+    assert "done" in completion.summary
+
+
+def test_news_come_once_and_the_end_apart(engine: Engine):
+    found = []
+    with complete(engine, prompt="abc", echo=True) as completion:
+        while completion.is_running:
+            completion.advance()
+            found += list(completion.news())
+        assert not list(completion.news())
+    assert "".join(text for _, choice in found for text in choice.text) == "abcabc"
+    assert [choice.reason for _, choice in found if choice.reason] == ["stop"]
+    assert not found[-1][1].text
+
+
+def test_nothing_new_ends_the_patience(endless_engine: Engine):
+    gate = threading.Semaphore(0)
+    with Engine(FakeBackend(echo, gate=gate)).start() as engine, complete(engine, prompt="abc") as completion:
+        completion.advance(patience_s=0.01)
+        assert not list(completion.news())
+        gate.release(100)
+        while completion.is_running:
+            completion.advance(patience_s=DEADLINE_S)
+        assert "".join(completion.choices()[0].text) == "abc"
+
+
+def test_cancel_and_stop_end_a_completion_differently(endless_engine: Engine):
+    for end, error in (("cancel", Cancelled), ("stop", ShuttingDown)):
+        with complete(endless_engine, prompt="a") as completion:
+            completion.advance()
+            getattr(completion, end)()
+            with pytest.raises(error):
+                finish(completion)
+
+
+def test_leaving_ends_what_runs(endless_engine: Engine):
+    with complete(endless_engine, prompt="a", n=2) as completion:
+        completion.advance()
+    assert texts(endless_engine, prompt="b", max_tokens=2) == ["ab"]
+    assert "cut" in completion.summary
+
+
+class Stopped:
+    n = 0
+
+    def stop(self) -> None:
+        self.n += 1
+
+
+def test_work_is_stopped_while_it_lasts_and_as_it_begins():
+    at_work, first, over, late = AtWork(), Stopped(), Stopped(), Stopped()
+    with at_work.during(over):
+        pass
+    with at_work.during(first):
+        at_work.stop()
+    with at_work.during(late):
+        pass
+    assert (first.n, over.n, late.n) == (1, 0, 1)
+
+
+def test_histogram_counts_up_to_each_bound():
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 9.0):
+        histogram.add(value)
+    values = histogram.values()
+    assert (values.counts, values.n, values.total) == ((2, 3), 4, 12.0)
+
+
+def test_engine_counts_first_tokens_and_what_was_cached(engine: Engine):
+    for _ in range(2):
+        texts(engine, prompt="a long enough prompt for a prefix to be shared")
+    stats = engine.stats()
+    assert stats.first_token_s.n == 2
+    assert stats.n_tokens_cached > 0
+    assert engine.running() == []
+
+
+# --- on the server ---
+
+
+def completion_request(**members: Any) -> bytes:
+    return raw_request(json.dumps(members).encode(), path="/v1/completions")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_client_that_leaves_ends_its_completion(stream: bool):
+    with serving(endless, n_ctx=200_000, n_cells=400_000) as running:
+        sock = running.connect()
+        sock.sendall(completion_request(prompt=["a", "b"], stream=stream))
+        wait_for(lambda: running.engine.stats().n_running == 2)
+        sock.close()
+        running.wait_until_idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_end_of_the_server_ends_completions_with_an_error(stream: bool):
+    with serving(endless, n_ctx=200_000, n_cells=200_000) as running, running.connect() as sock:
+        sock.sendall(completion_request(prompt="a", stream=stream))
+        if stream:
+            read_until(sock, b'"text":"')
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        running.server.shutdown()
+        running.server.close()
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert b'"code":"shutting_down"' in raw
+    assert not stream or raw.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def test_silent_stream_shows_that_it_lives():
+    gate = threading.Semaphore(0)
+    with serving(gate=gate, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
+        sock.sendall(completion_request(prompt="ab", stream=True))
+        head = read_until(sock, b"\r\n\r\n")
+        assert b"200 OK" in head
+        read_until(sock, b"\n:")
+        gate.release(100)
+        assert b"[DONE]" in read_until(sock, b"[DONE]")
+
+
+def test_metrics_and_slots_while_the_model_loads():
+    with serving(is_ready=False) as running, running.connect() as sock:
+        sock.sendall(raw_request(b"", path="/metrics", method="GET"))
+        raw = read_until(sock, b"\r\n\r\n")
+        assert b"200 OK" in raw
+        assert b"text/plain" in raw
+        sock.sendall(raw_request(b"", path="/slots", method="GET"))
+        assert b"503 " in read_until(sock, b"loading")

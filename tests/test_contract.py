@@ -1,0 +1,73 @@
+"""docs/contract.md cannot rot: every row is there once, and what it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "contract.md").read_text(encoding="utf-8")
+# How many behaviours each list has.
+ROWS = {"K": 42, "T": 48, "V": 50, "G": 43, "C": 39, "L": 42}
+
+TABLE = re.findall(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+NAMED = sorted({name for _, _, shown_by in TABLE for name in re.findall(r"`(test_\w+(?:::test_\w+)?)`", shown_by)})
+
+
+def test_every_row_is_there_once_and_in_order():
+    assert [row for row, _, _ in TABLE] == [f"{group}{i}" for group, n in ROWS.items() for i in range(1, n + 1)]
+
+
+@pytest.mark.parametrize(("row", "behaviour", "shown_by"), TABLE, ids=[row for row, _, _ in TABLE])
+def test_row_names_its_tests_or_a_reason(row: str, behaviour: str, shown_by: str):
+    tests = r"(client: `test_\w+`|`test_\w+::test_\w+`(, `test_\w+::test_\w+`)*)"
+    assert re.fullmatch(rf"{tests}|(no|later): \S.{{10,}}", shown_by)
+    assert behaviour.strip()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_test_exists(name: str):
+    file, _, function = name.partition("::")
+    tree = ast.parse((TESTS / f"{file}.py").read_text(encoding="utf-8"))
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert function in functions if function else any(name.startswith("test_") for name in functions)
+
+
+# Where a test must say itself which rows it is for.
+CITING = ("test_server", "test_server_chat", "test_server_live", "test_api_chat")
+
+
+def sources(file: str) -> dict[str, str]:
+    """The text of each test of a file, with its cases."""
+    text = (TESTS / f"{file}.py").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    tests = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    starts = {node.name: min([d.lineno for d in node.decorator_list], default=node.lineno) for node in tests}
+    return {node.name: "\n".join(lines[starts[node.name] - 1 : node.end_lineno]) for node in tests}
+
+
+@pytest.mark.parametrize("file", CITING)
+def test_tests_of_the_server_cite_their_rows(file: str):
+    text = sources(file)
+    silent = [
+        (row, function)
+        for row, _, shown_by in TABLE
+        for function in re.findall(rf"`{file}::(test_\w+)`", shown_by)
+        if not re.search(rf"(?<![a-z0-9]){row}(?![a-z0-9])", text[function], re.IGNORECASE)
+    ]
+    assert silent == []
+
+
+def test_ids_that_tests_cite_are_rows():
+    """A typing error in a name like `test_k99_...` would cite nothing."""
+    rows = {row.lower() for row, _, _ in TABLE}
+    cited = {
+        id
+        for path in TESTS.glob("test_*.py")
+        for name in re.findall(r"def test_(\w+)", path.read_text(encoding="utf-8"))
+        for id in re.findall(r"(?:^|_)([ktvgcl]\d+)(?=_)", name)
+    }
+    assert cited <= rows

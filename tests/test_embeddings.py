@@ -1,0 +1,246 @@
+"""Vectors: how inputs are cut into steps, what a request may say, and the numbers on the wire."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from localchat.api.embeddings import embeddings_body, parse_embeddings
+from localchat.api.errors import BadRequest
+from localchat.api.rerank import parse_rerank, rerank_body
+from localchat.engine import Cancelled, EngineError, EngineStopped, InputTooLong, InvalidToken, normalised, pooling_of
+from localchat.engine.embedding import Embedder, EmbeddingRoom, Piece, groups, reads_whole_texts, steps
+
+ROOM = EmbeddingRoom(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
+
+
+class FakeEmbedding:
+    """The vector of an input is its sum and its length; checks what a real one would die of."""
+
+    room = ROOM
+
+    def __init__(self) -> None:
+        self.steps: list[Sequence[Piece]] = []
+        self.n_forgotten = 0
+        self.is_closed = False
+        self.fails = False
+
+    def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
+        assert not self.is_closed
+        assert sum(piece.stop - piece.start for piece in step) <= ROOM.n_step
+        assert len(step) <= ROOM.n_inputs
+        if self.fails:
+            raise EngineError("no")
+        self.steps.append(step)
+        done = [piece.index for piece in step if piece.stop == len(inputs[piece.index])]
+        return {index: array("f", [sum(inputs[index]), len(inputs[index])]) for index in done}
+
+    def forget(self) -> None:
+        self.n_forgotten += 1
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        pytest.param([3], [[(0, 0, 3)]], id="one"),
+        pytest.param([3, 3, 3], [[(0, 0, 3), (1, 0, 3)], [(2, 0, 3)]], id="what does not fit waits"),
+        pytest.param([1, 1, 1, 1], [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(3, 0, 1)]], id="no more inputs than slots"),
+        pytest.param([8, 8], [[(0, 0, 8)], [(1, 0, 8)]], id="exactly a step"),
+        pytest.param(
+            [2, 18, 3],
+            [[(0, 0, 2)], [(1, 0, 8)], [(1, 8, 16)], [(1, 16, 18), (2, 0, 3)]],
+            id="longer than a step",
+        ),
+        pytest.param([], [], id="none"),
+    ],
+)
+def test_steps_are_filled_in_order(lengths: list[int], expected: list[list[tuple[int, int, int]]]):
+    assert [[(p.index, p.start, p.stop) for p in step] for step in steps(lengths, ROOM)] == expected
+
+
+def test_groups_end_where_no_input_is_half_done():
+    assert [len(group) for group in groups([2, 18, 3, 3, 8], ROOM)] == [1, 3, 1]
+
+
+def test_vectors_come_in_the_order_of_the_inputs():
+    backend = FakeEmbedding()
+    inputs = [[i] * n for i, n in enumerate((2, 18, 3, 1, 1, 1, 8, 9), 1)]
+    vectors = Embedder(lambda: backend).embed(inputs)
+    assert [list(vector) for vector in vectors] == [[sum(tokens), len(tokens)] for tokens in inputs]
+
+
+def test_context_is_made_once_and_at_the_first_request():
+    made = []
+    embedder = Embedder(lambda: made.append(FakeEmbedding()) or made[-1])  # type: ignore[func-returns-value]
+    assert not made
+    for _ in range(3):
+        embedder.embed([[1]])
+    assert len(made) == 1
+    embedder.close()
+    embedder.close()
+    assert made[0].is_closed
+    with pytest.raises(EngineStopped):
+        embedder.embed([[1]])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        pytest.param([[1], [1] * 21], InputTooLong, "input 1 has 21 tokens .* holds 20", id="too long"),
+        pytest.param([[]], InvalidToken, "empty", id="empty"),
+        pytest.param([[100]], InvalidToken, "0 to 99", id="beyond the vocabulary"),
+        pytest.param([[-1]], InvalidToken, "-1", id="negative"),
+    ],
+)
+def test_wrong_inputs_are_refused_before_any_is_computed(inputs: Any, error: type[Exception], message: str):
+    backend = FakeEmbedding()
+    with pytest.raises(error, match=message):
+        Embedder(lambda: backend).embed(inputs)
+    assert not backend.steps
+
+
+def test_cancelled_request_ends_between_two_steps():
+    backend = FakeEmbedding()
+    with pytest.raises(Cancelled):
+        Embedder(lambda: backend).embed([[1] * 8] * 10, lambda: len(backend.steps) == 3)
+    assert len(backend.steps) == 3
+
+
+def test_failed_step_leaves_the_embedder_of_use():
+    backend = FakeEmbedding()
+    embedder = Embedder(lambda: backend)
+    backend.fails = True
+    with pytest.raises(EngineError):
+        embedder.embed([[1] * 18])
+    assert backend.n_forgotten == 1
+    backend.fails = False
+    assert list(embedder.embed([[4]])[0]) == [4, 1]
+
+
+def test_threads_get_their_own_vectors():
+    embedder = Embedder(FakeEmbedding)
+    found: dict[int, Any] = {}
+
+    def ask(i: int) -> None:
+        found[i] = [list(vector) for vector in embedder.embed([[i] * n for n in (1, 12, 8)])]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == {i: [[i, 1], [12 * i, 12], [8 * i, 8]] for i in range(8)}
+
+
+def test_normalised_has_length_1():
+    assert list(normalised([3.0, 4.0])) == pytest.approx([0.6, 0.8])
+    assert list(normalised([0.0, 0.0])) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "pooling"),
+    [("0", "mean"), ("1", "mean"), ("2", "cls"), ("3", "last"), ("4", "rank"), (None, "mean"), ("x", "mean")],
+)
+def test_pooling_is_the_models(value: Any, pooling: str):
+    metadata = {"general.architecture": "bert", **({"bert.pooling_type": value} if value else {})}
+    assert pooling_of(metadata) == pooling
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        pytest.param({"general.architecture": "llama"}, False, id="llama"),
+        pytest.param({"general.architecture": "llama", "llama.attention.causal": "false"}, True, id="says so"),
+        pytest.param({"general.architecture": "nomic-bert"}, True, id="bert"),
+        pytest.param({"general.architecture": "gemma-embedding"}, True, id="embedding"),
+        pytest.param({}, False, id="nothing known"),
+    ],
+)
+def test_models_that_read_whole_texts_are_known(metadata: dict[str, str], expected: bool):
+    assert reads_whole_texts(metadata) is expected
+
+
+# --- the wire ---
+
+
+@pytest.mark.parametrize(
+    ("given", "inputs"),
+    [
+        pytest.param("a", ("a",), id="text"),
+        pytest.param(["a", "b"], ("a", "b"), id="texts"),
+        pytest.param([1, 2], ((1, 2),), id="tokens"),
+        pytest.param([[1], [2]], ((1,), (2,)), id="lists of tokens"),
+    ],
+)
+def test_input_has_many_forms(given: Any, inputs: Any):
+    assert parse_embeddings(json.dumps({"input": given}).encode()).inputs == inputs
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        pytest.param({}, "input", id="no input"),
+        pytest.param({"input": ""}, "input", id="empty"),
+        pytest.param({"input": ["a", ""]}, "input", id="one empty"),
+        pytest.param({"input": []}, "input", id="empty list"),
+        pytest.param({"input": ["a"] * 2049}, "input", id="too many"),
+        pytest.param({"input": [{"a": 1}]}, "input[0]", id="object"),
+        pytest.param({"input": "a", "dimensions": 0}, "dimensions", id="no dimensions"),
+        pytest.param({"input": "a", "encoding_format": "hex"}, "encoding_format", id="format"),
+    ],
+)
+def test_wrong_embedding_members_are_named(members: Any, param: str):
+    with pytest.raises(BadRequest) as wrong:
+        parse_embeddings(json.dumps(members).encode())
+    assert wrong.value.param == param
+
+
+def test_vectors_are_numbers_or_base64():
+    vectors = [array("f", [0.5, -1.0])]
+    plain = embeddings_body("m", vectors, 7, as_base64=False)
+    assert plain["data"] == [{"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}]
+    assert plain["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    coded = embeddings_body("m", vectors, 7, as_base64=True)["data"][0]["embedding"]
+    assert base64.b64decode(coded) == b"\x00\x00\x00\x3f\x00\x00\x80\xbf"
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        pytest.param({"documents": ["a"]}, "query", id="no query"),
+        pytest.param({"query": "", "documents": ["a"]}, "query", id="empty query"),
+        pytest.param({"query": "q"}, "documents", id="no documents"),
+        pytest.param({"query": "q", "documents": []}, "documents", id="empty"),
+        pytest.param({"query": "q", "documents": "a"}, "documents", id="text"),
+        pytest.param({"query": "q", "documents": ["a", 1]}, "documents[1]", id="number"),
+        pytest.param({"query": "q", "documents": ["a"], "top_n": 0}, "top_n", id="top_n 0"),
+    ],
+)
+def test_wrong_rerank_members_are_named(members: Any, param: str):
+    with pytest.raises(BadRequest) as wrong:
+        parse_rerank(json.dumps(members).encode())
+    assert wrong.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("more", "results"),
+    [
+        pytest.param({}, [(1, None), (2, None), (0, None)], id="all"),
+        pytest.param({"top_n": 1}, [(1, None)], id="the best"),
+        pytest.param({"top_n": 1, "return_documents": True}, [(1, {"text": "b"})], id="with its text"),
+    ],
+)
+def test_documents_come_by_their_scores(more: Any, results: Any):
+    raw = json.dumps({"query": "q", "documents": ["a", {"text": "b"}, "c"], **more}).encode()
+    body = rerank_body("m", parse_rerank(raw), [-1.0, 2.0, 0.5], 9)
+    assert [(result["index"], result.get("document")) for result in body["results"]] == results
+    assert body["usage"]["total_tokens"] == 9

@@ -1,0 +1,474 @@
+"""The endpoints besides chat, on the real engine and the built-in model: plain HTTP and the openai package."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import logging
+import math
+import re
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import pytest
+
+from localchat.engine import Embedder, Engine, LoadOptions, load
+from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
+from localchat.routes import Settings
+from localchat.server import ChatServer
+from localchat.service import Model, Service
+
+DEADLINE_S = 60
+# The same text alone and beside others.
+SAME = 1e-4
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with load(str(DEMO_PATH), LoadOptions(n_slots=16), max_queue=256) as engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def serving(engine: Engine, **settings: Any) -> Iterator[int]:
+    service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
+    server = ChatServer(service, Settings(port=0, **settings))
+    service.ready(Model(DEMO, engine))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        server.watcher.close()
+        thread.join(DEADLINE_S)
+
+
+@pytest.fixture(scope="module")
+def port(engine: Engine) -> Iterator[int]:
+    with serving(engine) as port:
+        yield port
+
+
+@pytest.fixture
+def connection(port: int) -> Iterator[http.client.HTTPConnection]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def client(port: int) -> Iterator[Any]:
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(
+    connection: http.client.HTTPConnection, path: str, members: Optional[Any] = None, method: str = ""
+) -> tuple[int, Any]:
+    """Status, and the JSON, the events or the text."""
+    body = None if members is None else json.dumps(members)
+    connection.request(method or ("GET" if body is None else "POST"), path, body)
+    response = connection.getresponse()
+    raw = response.read().decode()
+    kind = response.getheader("Content-Type", "").partition(";")[0]
+    if kind == "text/event-stream":
+        *events, done, empty = raw.split("\n\n")
+        assert (done, empty) == ("data: [DONE]", "")
+        return response.status, [json.loads(event[len("data: ") :]) for event in events if event[0] != ":"]
+    return response.status, json.loads(raw) if kind == "application/json" else raw
+
+
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+
+
+# --- completions ---
+
+
+def test_completion_of_text_is_that_of_its_tokens(connection: http.client.HTTPConnection):
+    _, tokens = ask(connection, "/tokenize", {"content": "The capital of", "add_special": True})
+    status, by_text = ask(connection, "/v1/completions", {"prompt": "The capital of", **GREEDY})
+    assert status == 200
+    _, by_tokens = ask(connection, "/completions", {"prompt": tokens["tokens"], **GREEDY})
+    assert by_text["choices"][0]["text"] == by_tokens["choices"][0]["text"] != ""
+    usage = by_text["usage"]
+    assert usage["prompt_tokens"] == len(tokens["tokens"])
+    assert 0 < usage["completion_tokens"] <= 12
+    assert by_tokens["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+
+
+def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnection):
+    members = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2}
+    _, whole = ask(connection, "/v1/completions", members)
+    _, chunks = ask(
+        connection, "/v1/completions", {**members, "stream": True, "stream_options": {"include_usage": True}}
+    )
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    assert chunks[-1]["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
+    for choice in whole["choices"]:
+        parts = [part for chunk in chunks[:-1] for part in chunk["choices"] if part["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [choice["finish_reason"]]
+        offsets = [offset for part in parts if part["logprobs"] for offset in part["logprobs"]["text_offset"]]
+        assert offsets == choice["logprobs"]["text_offset"]
+
+
+def test_logprobs_fit_the_text(connection: http.client.HTTPConnection):
+    _, body = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY, "logprobs": 3})
+    logprobs = body["choices"][0]["logprobs"]
+    assert "".join(logprobs["tokens"]) == body["choices"][0]["text"]
+    for token, value, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]):
+        assert len(top) in (3, 4)
+        assert top[token] == value == max(top.values())
+
+
+def test_echo_repeats_the_prompt(connection: http.client.HTTPConnection):
+    _, plain = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY})
+    for stream in (False, True):
+        _, echoed = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY, "echo": True, "stream": stream})
+        chunks = echoed if stream else [echoed]
+        text = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+        assert text == "Hello" + plain["choices"][0]["text"]
+
+
+def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
+    members = {"prompt": "I think", "seed": 3, "temperature": 1.5, "max_tokens": 8}
+    _, all_of_them = ask(connection, "/v1/completions", {**members, "n": 4, "logprobs": 0})
+    _, best = ask(connection, "/v1/completions", {**members, "best_of": 4})
+    assert best["choices"][0]["logprobs"] is None
+    assert best["usage"]["completion_tokens"] == all_of_them["usage"]["completion_tokens"]
+
+    def likelihood(choice: Any) -> float:
+        values = choice["logprobs"]["token_logprobs"]
+        return sum(values) / len(values)
+
+    assert best["choices"][0]["text"] == max(all_of_them["choices"], key=likelihood)["text"]
+
+
+def test_stop_text_ends_a_completion(connection: http.client.HTTPConnection):
+    _, whole = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY})
+    text = whole["choices"][0]["text"]
+    stop = text[len(text) // 2 :][:2]
+    _, cut = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY, "stop": [stop]})
+    choice = cut["choices"][0]
+    assert choice["text"] == text[: text.index(stop)]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+
+
+# --- vectors ---
+
+
+TEXTS = ["hello world", "A cat sat on the mat.", *("word " * n for n in (1, 7, 40, 150)), "é" * 30, "long text " * 150]
+
+
+def embed(connection: http.client.HTTPConnection, given: Any, **members: Any) -> list[list[float]]:
+    status, body = ask(connection, "/v1/embeddings", {"input": given, **members})
+    assert status == 200, body
+    assert [entry["index"] for entry in body["data"]] == list(range(len(body["data"])))
+    return [entry["embedding"] for entry in body["data"]]
+
+
+def test_text_alone_and_beside_others_has_one_vector(connection: http.client.HTTPConnection):
+    together = embed(connection, TEXTS * 5)
+    for text, vector in zip(TEXTS, together):
+        assert math.isclose(sum(value * value for value in vector), 1, abs_tol=1e-5)
+        alone = embed(connection, text)[0]
+        assert max(abs(one - other) for one, other in zip(alone, vector)) < SAME, text
+    assert together[0] != together[1]
+
+
+def test_tokens_have_the_vector_of_their_text(connection: http.client.HTTPConnection):
+    _, body = ask(connection, "/tokenize", {"content": "hello world", "add_special": True, "parse_special": False})
+    by_text, by_tokens = embed(connection, "hello world"), embed(connection, [body["tokens"]])
+    assert by_text[0] == pytest.approx(by_tokens[0], abs=SAME)
+
+
+def test_dimensions_cut_and_normalise_again(connection: http.client.HTTPConnection):
+    whole, short = embed(connection, "hello")[0], embed(connection, "hello", dimensions=16)[0]
+    assert len(short) == 16
+    length = math.sqrt(sum(value * value for value in whole[:16]))
+    assert short == pytest.approx([value / length for value in whole[:16]], abs=SAME)
+
+
+def test_base64_is_the_same_numbers(connection: http.client.HTTPConnection):
+    plain = embed(connection, "hello")[0]
+    _, body = ask(connection, "/embeddings", {"input": "hello", "encoding_format": "base64"})
+    raw = base64.b64decode(body["data"][0]["embedding"])
+    assert struct.unpack(f"<{len(raw) // 4}f", raw) == pytest.approx(plain, abs=SAME)
+    assert body["usage"]["prompt_tokens"] == body["usage"]["total_tokens"] > 0
+
+
+def test_vectors_are_made_while_text_is_written(connection: http.client.HTTPConnection, port: int):
+    expected = embed(connection, TEXTS)
+    found: list[list[list[float]]] = []
+
+    def more() -> None:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as other:
+            found.append(embed(other, TEXTS))
+
+    threads = [threading.Thread(target=more) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    status, _ = ask(connection, "/v1/completions", {"prompt": ["Hello"] * 8, "max_tokens": 30, "seed": 1})
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert status == 200
+    assert len(found) == 4
+    for vectors in found:
+        for vector, other in zip(vectors, expected):
+            assert vector == pytest.approx(other, abs=SAME)
+
+
+# --- what is wrong with a request ---
+
+WRONG = [
+    pytest.param("/v1/completions", {}, 400, "prompt", None, id="no prompt"),
+    pytest.param("/v1/completions", [], 400, "body", None, id="completion of a list"),
+    pytest.param("/v1/completions", {"prompt": [10**9]}, 400, "prompt", None, id="token beyond the vocabulary"),
+    pytest.param("/v1/completions", {"prompt": ["a", [10**9]]}, 400, "prompt[1]", None, id="in a list"),
+    pytest.param("/v1/completions", {"prompt": "a", "model": "gpt-9"}, 404, "model", "model_not_found", id="model"),
+    pytest.param("/v1/completions", {"prompt": "a", "suffix": "b"}, 400, "suffix", None, id="no suffix tokens"),
+    pytest.param(
+        "/v1/completions", {"prompt": "word " * 5000}, 400, "prompt", "context_length_exceeded", id="long prompt"
+    ),
+    pytest.param("/v1/embeddings", {"input": []}, 400, "input", None, id="no input"),
+    pytest.param("/v1/embeddings", {"input": [[10**9]]}, 400, "input", None, id="embedded token"),
+    pytest.param("/v1/embeddings", {"input": "a", "dimensions": 10**6}, 400, "dimensions", None, id="dimensions"),
+    pytest.param(
+        "/v1/embeddings", {"input": ["a", "word " * 5000]}, 400, "input[1]", "context_length_exceeded", id="long input"
+    ),
+    pytest.param("/v1/rerank", {"query": "a", "documents": ["b"]}, 501, "model", "not_supported", id="no reranker"),
+    pytest.param("/v1/rerank", {"query": "a"}, 400, "documents", None, id="no documents"),
+    pytest.param("/tokenize", {}, 400, "content", None, id="nothing to tokenize"),
+    pytest.param("/tokenize", {"content": 5}, 400, "content", None, id="number to tokenize"),
+    pytest.param("/tokenize", {"content": "a", "with_pieces": 1}, 400, "with_pieces", None, id="with_pieces"),
+    pytest.param("/detokenize", {}, 400, "tokens", None, id="no tokens"),
+    pytest.param("/detokenize", {"tokens": [10**9]}, 400, "tokens", None, id="unknown token"),
+    pytest.param("/detokenize", {"tokens": ["a"]}, 400, "tokens", None, id="texts for tokens"),
+    pytest.param("/apply-template", {"messages": []}, 400, "messages", None, id="no messages"),
+]
+
+
+@pytest.mark.parametrize(("path", "members", "status", "param", "code"), WRONG)
+def test_wrong_request_gets_an_error_and_the_connection_goes_on(
+    connection: http.client.HTTPConnection, path: str, members: Any, status: int, param: str, code: Optional[str]
+):
+    found, body = ask(connection, path, members)
+    error = body["error"]
+    assert (found, error["param"]) == (status, param), error
+    assert error["code"] == (code or error["type"])
+    assert ask(connection, "/health")[0] == 200
+
+
+def test_lengths_are_told_with_both_numbers(connection: http.client.HTTPConnection, engine: Engine):
+    n_tokens = engine.facts.n_ctx + 1
+    _, body = ask(connection, "/v1/embeddings", {"input": [[1] * n_tokens]})
+    assert re.search(rf"{n_tokens} .* {engine.facts.n_ctx}\b", body["error"]["message"])
+
+
+# --- tokens ---
+
+
+@pytest.mark.parametrize("text", ["hello world", "", "é漢字🙂", " a  b\n"])
+def test_tokens_go_there_and_back(connection: http.client.HTTPConnection, text: str):
+    _, tokens = ask(connection, "/v1/tokenize", {"content": text})
+    status, body = ask(connection, "/v1/detokenize", tokens)
+    assert (status, body) == (200, {"content": text})
+
+
+def test_pieces_are_texts_or_bytes(connection: http.client.HTTPConnection):
+    _, body = ask(connection, "/tokenize", {"content": "hi 🙂", "with_pieces": True})
+    pieces = [entry["piece"] for entry in body["tokens"]]
+    assert b"".join(bytes(p) if isinstance(p, list) else p.encode() for p in pieces).decode().strip() == "hi 🙂"
+
+
+def test_template_is_applied_as_for_a_chat(connection: http.client.HTTPConnection):
+    members = {"messages": [{"role": "user", "content": "What is your name?"}]}
+    status, body = ask(connection, "/apply-template", members)
+    assert status == 200
+    assert "What is your name?" in body["prompt"]
+    _, tokens = ask(connection, "/tokenize", {"content": body["prompt"]})
+    _, reply = ask(connection, "/v1/chat/completions", {**members, "max_tokens": 1})
+    assert reply["usage"]["prompt_tokens"] == len(tokens["tokens"])
+
+
+# --- how it stands ---
+
+
+def test_props_say_what_is_served(connection: http.client.HTTPConnection, engine: Engine):
+    status, body = ask(connection, "/props")
+    assert status == 200
+    assert (body["model_alias"], body["total_slots"]) == (DEMO, 16)
+    assert body["default_generation_settings"]["n_ctx"] == engine.facts.n_ctx
+    assert body["default_generation_settings"]["params"]["top_k"] > 0
+    assert body["chat_template"] == engine.facts.chat_template
+    assert str(DEMO_PATH.parent) not in json.dumps(body)
+
+
+def test_slots_show_what_runs(connection: http.client.HTTPConnection, port: int, engine: Engine):
+    status, idle = ask(connection, "/slots")
+    assert status == 200
+    assert [slot["id"] for slot in idle] == list(range(16))
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as other:
+        members = {"prompt": "Hello", "ignore_eos": True, "max_tokens": 800, "stream": True}
+        other.request("POST", "/v1/completions", json.dumps(members))
+        response = other.getresponse()
+        response.read(1)
+        _, slots = ask(connection, "/slots")
+        busy = [slot for slot in slots if slot["is_processing"]]
+        assert len(busy) == 1
+        assert busy[0]["n_prompt_tokens"] > 0
+        assert busy[0]["next_token"][0]["n_decoded"] > 0
+        assert "Hello" not in json.dumps(slots)
+        other.sock.close()  # response has the rest: leaving cancels
+        response.close()
+
+
+def test_metrics_count(connection: http.client.HTTPConnection):
+    before = figures(ask(connection, "/metrics")[1])
+    for _ in range(2):
+        ask(connection, "/v1/completions", {"prompt": "Hello there, my friend.", **GREEDY})
+    ask(connection, "/v1/completions", {})
+    ask(connection, "/no/such/path")
+    after = figures(ask(connection, "/metrics")[1])
+
+    def growth(name: str) -> float:
+        return after[name] - before.get(name, 0.0)
+
+    assert growth('localchat_requests_total{path="/completions",status="200"}') == 2
+    assert growth('localchat_requests_total{path="/completions",status="400"}') == 1
+    assert growth('localchat_requests_total{path="other",status="404"}') == 1
+    assert growth("localchat_tokens_drawn_total") > 0
+    assert growth("localchat_tokens_computed_total") > 0
+    assert growth("localchat_prompt_tokens_cached_total") > 0
+    assert growth("localchat_time_to_first_token_seconds_count") == 2
+    assert growth("localchat_time_to_first_token_seconds_sum") > 0
+    assert growth("localchat_request_duration_seconds_count") >= 4
+    assert after["localchat_requests_waiting"] == 0
+
+
+def figures(text: str) -> dict[str, float]:
+    """Each line is read by its rules: a comment, or a name with labels and a number."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            match = re.fullmatch(r'(localchat_[a-z_]+(?:\{[a-z]+="[^"]*"(?:,[a-z]+="[^"]*")*\})?) ([0-9.e+-]+)', line)
+            assert match, line
+            found[match[1]] = float(match[2])
+    return found
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots", "/metrics", "/v1/models", f"/v1/models/{DEMO}"])
+def test_head_has_the_head_of_get(connection: http.client.HTTPConnection, path: str):
+    connection.request("HEAD", path)
+    response = connection.getresponse()
+    assert response.read() == b""
+    assert response.status == 200
+    assert int(response.getheader("Content-Length", "0")) > 0
+    assert ask(connection, "/health")[0] == 200
+
+
+# --- web pages ---
+
+
+def options(port: int, path: str, headers: dict[str, str], method: str = "OPTIONS") -> tuple[int, Any, bytes]:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+
+
+PAGE = "https://page.example"
+ASKS = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-a"}
+
+
+def test_options_say_what_a_path_takes(port: int):
+    assert options(port, "/v1/completions", {})[1]["Allow"] == "POST, OPTIONS"
+    assert options(port, "/props", {})[1]["Allow"] == "GET, HEAD, OPTIONS"
+    assert options(port, "/nothing", {})[0] == 404
+
+
+def test_pages_are_refused_unless_allowed(port: int):
+    status, headers, _ = options(port, "/v1/completions", ASKS)
+    assert status == 403
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize("allowed", [PAGE, "*"])
+def test_allowed_page_may_ask_and_read(engine: Engine, allowed: str):
+    with serving(engine, cors=(allowed,), api_key="secret") as port:
+        status, headers, body = options(port, "/v1/chat/completions", ASKS)
+        assert (status, body) == (204, b"")
+        assert headers["Access-Control-Allow-Origin"] == PAGE
+        assert headers["Access-Control-Allow-Headers"] == "authorization,x-a"
+        assert "POST" in headers["Access-Control-Allow-Methods"]
+        # An error can be read too, and the key is asked for all the same.
+        status, headers, _ = options(port, "/v1/models", {"Origin": PAGE}, "GET")
+        assert status == 401
+        assert headers["Access-Control-Allow-Origin"] == PAGE
+        status, headers, _ = options(port, "/v1/models", {"Origin": PAGE, "Authorization": "Bearer secret"}, "GET")
+        assert status == 200
+        assert headers["Vary"] == "Origin"
+
+
+def test_other_pages_may_not(engine: Engine):
+    with serving(engine, cors=(PAGE,)) as port:
+        assert options(port, "/v1/models", {"Origin": PAGE}, "GET")[0] == 200
+        status, headers, _ = options(port, "/v1/models", {"Origin": "https://other.example"}, "GET")
+        assert status == 403
+        assert "Access-Control-Allow-Origin" not in headers
+        # A name that points here from outside is no page's origin, and refused as before.
+        assert options(port, "/v1/models", {"Origin": PAGE, "Host": "evil.example"}, "GET")[0] == 403
+
+
+# --- the openai package ---
+
+
+def test_openai_package_completes(client: Any):
+    reply = client.completions.create(model=DEMO, prompt="Hello", temperature=0, max_tokens=8, logprobs=1)
+    assert reply.object == "text_completion"
+    assert reply.choices[0].text == "".join(reply.choices[0].logprobs.tokens)
+    chunks = list(client.completions.create(model=DEMO, prompt="Hello", temperature=0, max_tokens=8, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == reply.choices[0].text
+    assert chunks[-1].choices[0].finish_reason == reply.choices[0].finish_reason
+
+
+def test_openai_package_embeds(client: Any):
+    coded = client.embeddings.create(model=DEMO, input=["hello", "world"])  # as base64, which it decodes
+    plain = client.embeddings.create(model=DEMO, input=["hello", "world"], encoding_format="float")
+    assert len(coded.data) == 2
+    for one, other in zip(coded.data, plain.data):
+        assert one.embedding == pytest.approx(other.embedding, abs=SAME)
+    assert coded.usage.total_tokens > 0
+
+
+def test_openai_package_finds_models(client: Any):
+    assert client.models.retrieve(DEMO).id == DEMO
+
+
+def test_openai_package_understands_errors(client: Any):
+    import openai
+
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.embeddings.create(model=DEMO, input="word " * 5000)
+    assert wrong.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as combined:
+        client.completions.create(model=DEMO, prompt="a", logprobs=1, echo=True)
+    assert combined.value.param == "logprobs"
+
+
+def test_making_the_context_is_told_once(engine: Engine, caplog: pytest.LogCaptureFixture):
+    embedder = Embedder(engine.backend.open_embeddings)
+    with caplog.at_level(logging.INFO, "localchat.engine"):
+        for _ in range(2):
+            embedder.embed([[1, 2, 3]])
+    embedder.close()
+    assert len([record for record in caplog.records if "context for embeddings" in record.getMessage()]) == 1

@@ -1,0 +1,136 @@
+"""Models that make vectors and scores, on the real engine: tiny random ones, encoders and a decoder."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.api.completions import parse_completion
+from localchat.api.embeddings import parse_embeddings
+from localchat.api.errors import ApiError, ContextLengthExceeded, NotSupported
+from localchat.api.rerank import parse_rerank, rerank_body
+from localchat.completion import Completion
+from localchat.engine import Engine, GenerationRequest, LoadOptions, WritesNoText, load
+from localchat.models.catalog import DEMO_PATH
+from localchat.service import Model
+from localchat.vectors import Embedding
+
+gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
+tiny_models = importlib.import_module("tests.tiny_models")
+
+TEXTS = ["the cat sat", "a dog", "what is the mat " * 12, "b"]
+
+
+@contextlib.contextmanager
+def loaded(folder: Path, write: Callable[..., None], *more: Any) -> Iterator[Engine]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    path = folder / "tiny.gguf"
+    write(path, *more)
+    with load(str(path), LoadOptions(n_slots=2), proof_model=str(DEMO_PATH)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with loaded(tmp_path_factory.mktemp("encoder"), tiny_models.write_bert, gguf.PoolingType.MEAN) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with loaded(tmp_path_factory.mktemp("reranker"), tiny_models.write_bert, gguf.PoolingType.RANK) as engine:
+        yield engine
+
+
+def embed(engine: Engine, given: Any) -> list[Any]:
+    return Embedding(Model("tiny", engine)).embed(parse_embeddings(json.dumps({"input": given}).encode()))
+
+
+def test_encoder_gives_a_text_one_vector_alone_and_beside_others(encoder: Engine):
+    together = embed(encoder, TEXTS * 30)
+    for text, vector in zip(TEXTS, together):
+        assert list(embed(encoder, text)[0]) == pytest.approx(list(vector), abs=1e-4)
+
+
+def test_encoder_refuses_what_is_longer_than_its_positions(encoder: Engine):
+    with pytest.raises(ContextLengthExceeded, match=r"input 1 has \d+ tokens .* holds 64") as long:
+        embed(encoder, ["a", "cat " * 100])
+    assert long.value.param == "input[1]"
+    assert len(embed(encoder, [[5] * 64])) == 1
+
+
+@pytest.mark.parametrize("kind", ["encoder", "reranker"])
+def test_model_without_text_writes_none(kind: str, request: pytest.FixtureRequest):
+    engine = request.getfixturevalue(kind)
+    with pytest.raises(WritesNoText):
+        engine.submit(GenerationRequest(prompt=(2, 4, 3)))
+    with pytest.raises(NotSupported):
+        Completion(Model("tiny", engine), parse_completion(b'{"prompt": "a"}'))
+
+
+def test_reranker_makes_no_vectors_and_an_encoder_no_scores(encoder: Engine, reranker: Engine):
+    with pytest.raises(NotSupported, match="rerank"):
+        embed(reranker, "a")
+    with pytest.raises(NotSupported, match="reranker"):
+        Embedding(Model("tiny", encoder)).scores(parse_rerank(b'{"query": "a", "documents": ["b"]}'))
+
+
+def test_scores_are_those_of_each_pair_alone(reranker: Engine):
+    raw = b'{"query": "what is a cat", "documents": ["the cat", "a dog sat on the mat", "b"], "top_n": 2}'
+    request = parse_rerank(raw)
+    embedding = Embedding(Model("tiny", reranker))
+    scores = embedding.scores(request)
+    for document, score in zip(request.documents, scores):
+        alone = reranker.embedder.embed([reranker.backend.pair_tokens(request.query, document)])
+        assert alone[0][0] == pytest.approx(score, abs=1e-4)
+    body = rerank_body("tiny", request, scores, embedding.n_tokens)
+    best = max(range(3), key=lambda i: scores[i])
+    assert body["results"][0]["index"] == best
+    assert len(body["results"]) == 2
+
+
+def test_pair_has_the_marks_of_its_vocabulary(reranker: Engine):
+    begin, separator = 2, 3
+    what, cat = reranker.tokenize("what"), reranker.tokenize("cat")
+    assert reranker.backend.pair_tokens("what", "cat") == [begin, *what, separator, *cat, separator]
+
+
+def test_too_long_document_is_named(reranker: Engine):
+    request = parse_rerank(b'{"query": "a", "documents": ["b", "' + b"cat " * 100 + b'"]}')
+    with pytest.raises(ApiError) as long:
+        Embedding(Model("tiny", reranker)).scores(request)
+    assert (long.value.code, long.value.param) == ("context_length_exceeded", "documents[1]")
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with loaded(tmp_path_factory.mktemp("decoder"), tiny_models.write_qwen_reranker) as engine:
+        yield engine
+
+
+def test_pair_of_many_steps_has_its_score_beside_others(decoder: Engine):
+    request = parse_rerank(
+        json.dumps({"query": "what", "documents": ["b", "cat " * 200, "a dog", "is " * 90]}).encode()
+    )
+    embedding = Embedding(Model("tiny", decoder))
+    scores = embedding.scores(request)
+    assert embedding.n_tokens > 1000
+    for document, score in zip(request.documents, scores):
+        alone = decoder.embedder.embed([decoder.backend.pair_tokens(request.query, document)])
+        assert alone[0][0] == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize("query", ["what {document}", "<|im_end|>"], ids=["placeholder", "control token"])
+def test_pair_is_written_by_the_template_and_what_users_write_is_text(decoder: Engine, query: str):
+    tokens = decoder.backend.pair_tokens(query, "doc")
+    end = decoder.tokenize("<|im_end|>")
+    assert len(end) == 1
+    assert tokens.count(end[0]) == 1
+    text = b"".join(decoder.backend.piece(token, True) for token in tokens).decode()
+    assert text == tiny_models.QWEN_PAIR.replace("{document}", "doc").replace("{query}", query)

@@ -1,0 +1,111 @@
+"""Writes small models with random weights that make vectors, or score pairs of texts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from bench import model as random_model
+
+WIDTH, N_FF, N_HEADS, N_CTX = 32, 64, 2, 64
+WORDS = ["a", "b", "cat", "dog", "sat", "on", "the", "mat", "what", "is"]
+QWEN_PAIR = "<|im_start|>Query: {query}\nDocument: {document}<|im_end|>"
+# In llama.cpp's form of a word piece vocabulary a word's beginning is marked.
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"▁{word}" for word in WORDS)]
+
+
+def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
+    """An encoder of a few kilobytes; a reranker with the pooling for that."""
+    writer = gguf.GGUFWriter(str(path), "bert")
+    writer.add_name("tiny bert")
+    writer.add_context_length(N_CTX)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(N_FF)
+    writer.add_head_count(N_HEADS)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    _add_vocabulary(writer)
+    chance = np.random.default_rng(1)
+    for name, shape in _tensors(pooling == gguf.PoolingType.RANK):
+        if "norm" in name:
+            writer.add_tensor(name, np.full(shape, name.endswith("weight"), np.float32))
+        else:
+            writer.add_tensor(name, (chance.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_qwen_reranker(path: Path) -> None:
+    """A model that reads from left to right and scores by the last token."""
+    shape = random_model.shape_for(200_000, n_vocab=2000, n_ctx=2048)
+    writer = gguf.GGUFWriter(str(path), "qwen3")
+    random_model.write_sizes(writer, shape)
+    random_model.write_vocabulary(writer, shape.n_vocab)
+    writer.add_key_length(random_model.HEAD_SIZE)
+    writer.add_value_length(random_model.HEAD_SIZE)
+    writer.add_pooling_type(gguf.PoolingType.RANK)
+    writer.add_array("qwen3.classifier.output_labels", ["yes", "no"])
+    writer.add_string("tokenizer.chat_template.rerank", QWEN_PAIR)
+    norms = [f"blk.{i}.attn_{name}_norm.weight" for i in range(shape.n_layers) for name in "qk"]
+    tensors = [
+        *random_model.tensors(shape),
+        ("cls.output.weight", 2, shape.width),
+        *((name, 1, random_model.HEAD_SIZE) for name in norms),
+    ]
+    chance = np.random.default_rng(1)
+    for name, rows, columns in tensors:
+        weights = chance.standard_normal((rows, columns)).astype(np.float32) / math.sqrt(columns)
+        writer.add_tensor(name, np.ones(columns, np.float32) if rows == 1 else weights)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
+    writer.add_tokenizer_model("bert")
+    writer.add_tokenizer_pre("jina-v2-en")
+    writer.add_token_list(TOKENS)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 4 + [gguf.TokenType.NORMAL] * len(WORDS))
+    writer.add_token_type_count(2)
+    writer.add_pad_token_id(0)
+    writer.add_unk_token_id(1)
+    writer.add_bos_token_id(2)
+    writer.add_sep_token_id(3)
+    writer.add_eos_token_id(3)
+
+
+def _tensors(scores_pairs: bool) -> list[tuple[str, tuple[int, ...]]]:
+    square = (WIDTH, WIDTH)
+    block = {
+        "attn_q": square,
+        "attn_k": square,
+        "attn_v": square,
+        "attn_output": square,
+        "attn_output_norm": (WIDTH,),
+        "ffn_up": (N_FF, WIDTH),
+        "ffn_down": (WIDTH, N_FF),
+        "layer_output_norm": (WIDTH,),
+    }
+    layers = {"token_embd_norm": (WIDTH,), **{f"blk.0.{name}": shape for name, shape in block.items()}}
+    if scores_pairs:
+        layers.update({"cls": square, "cls.output": (1, WIDTH)})
+    embeddings = [
+        ("token_embd.weight", (len(TOKENS), WIDTH)),
+        ("position_embd.weight", (N_CTX, WIDTH)),
+        ("token_types.weight", (2, WIDTH)),
+    ]
+    both = [
+        (f"{name}.{part}", shape if part == "weight" else shape[:1])
+        for name, shape in layers.items()
+        for part in ("weight", "bias")
+    ]
+    return [*embeddings, *both]
