@@ -12,7 +12,9 @@ from __future__ import annotations
 TYPE_CHECKING = False  # Type checkers know the name; importing it from typing would cost some ms.
 
 if TYPE_CHECKING:
+    from .aio import AsyncClient, AsyncStream
     from .client import Client, Stream, Timeout, chat
+    from .conversation import AsyncConversation, Conversation
     from .events import (
         AuthenticationError,
         BadRequestError,
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
         ConflictError,
         ConnectError,
         ContentDelta,
+        DoesNotFit,
         ErrorEvent,
         IncompleteStream,
         LocalChatError,
@@ -41,12 +44,15 @@ if TYPE_CHECKING:
         TimedOut,
         ToolCall,
         ToolCallDelta,
+        TooManyRounds,
         UnprocessableError,
         Usage,
         UsageEvent,
         WarningEvent,
     )
+    from .record import replay
     from .sse import ServerSentEvent, SSEDecoder, SSEError
+    from .tools import AsyncToolRun, Tool, ToolResult, ToolRun
     from .wire import Accumulator
 
 __version__ = "0.1.0"
@@ -56,7 +62,14 @@ __all__ = [
     "chat",
     "Client",
     "Stream",
+    "AsyncClient",
+    "AsyncStream",
     "Timeout",
+    "Conversation",
+    "AsyncConversation",
+    "Tool",
+    "ToolRun",
+    "AsyncToolRun",
     # The answer.
     "Reply",
     "Choice",
@@ -74,6 +87,7 @@ __all__ = [
     "MessageStop",
     "WarningEvent",
     "ErrorEvent",
+    "ToolResult",
     # What can go wrong.
     "LocalChatError",
     "ConnectError",
@@ -91,6 +105,10 @@ __all__ = [
     "StreamError",
     "IncompleteStream",
     "ProtocolError",
+    "DoesNotFit",
+    "TooManyRounds",
+    # A recording instead of a server.
+    "replay",
     # The parts, for use without the client.
     "Accumulator",
     "SSEDecoder",
@@ -105,10 +123,9 @@ def __getattr__(name: str) -> object:
     if name in __all__:
         from importlib import import_module
 
-        for home in ("sse", "events", "wire", "client"):
-            module = import_module("." + home, __name__)
-            if name in module.__all__:
-                value: object = getattr(module, name)
+        for home in ("sse", "events", "wire", "client", "tools", "conversation", "record", "aio"):
+            value: object = getattr(import_module("." + home, __name__), name, None)
+            if value is not None:
                 globals()[name] = value
                 return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,9 @@ made at the end, and left out of comparison and repr. Snapshots live on the stre
     |  `- ServerError            500 and above
     |- StreamError           the server reported a failure in an answer that had begun
     |- IncompleteStream      the answer was cut
-    `- ProtocolError         not a chat answer at all; `head` shows how it begins
+    |- ProtocolError         not a chat answer at all; `head` shows how it begins
+    |- DoesNotFit            a whole answer, but not what its `response_format` asked for; `path` says where
+    `- TooManyRounds         the model kept calling tools
 
 Errors that end an answer which had begun carry it in `partial`. Every error can be pickled, and none
 contains the key.
@@ -27,42 +29,85 @@ contains the key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 
-__all__ = [
-    "MessageStart",
-    "ContentDelta",
-    "ReasoningDelta",
-    "RefusalDelta",
-    "ToolCallDelta",
-    "ToolCall",
-    "Logprobs",
-    "UsageEvent",
-    "MessageStop",
-    "WarningEvent",
-    "ErrorEvent",
-    "StreamEvent",
-    "Usage",
-    "Choice",
-    "Reply",
-    "LocalChatError",
-    "ConnectError",
-    "TimedOut",
-    "Cancelled",
-    "StatusError",
-    "BadRequestError",
-    "AuthenticationError",
-    "PermissionDeniedError",
-    "NotFoundError",
-    "ConflictError",
-    "UnprocessableError",
-    "RateLimitError",
-    "ServerError",
-    "StreamError",
-    "IncompleteStream",
-    "ProtocolError",
-]
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    # The classes below are frozen dataclasses in all that can be seen of them. The module that makes such
+    # classes costs 6 ms to import and 0.3 ms for each class, more than all else in this package, so they are
+    # made here; it is loaded by who asks for it: by dataclasses.replace, fields or asdict.
+
+    _NOT_SHOWN = ("raw", "headers")
+
+    def dataclass(*, frozen):
+        """What dataclasses.dataclass does, as far as it is needed: `raw` is not compared, nor shown."""
+        return _finish_class
+
+    def _finish_class(cls):
+        cls.__match_args__ = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
+        cls.__dataclass_fields__ = _LateFields(cls)
+        cls.__init__ = _first_init
+        cls.__setattr__ = cls.__delattr__ = _refuse
+        cls.__eq__, cls.__hash__, cls.__repr__ = _equals, _hash, _show
+        return cls
+
+    def _defaults(cls):
+        return {name: vars(cls)[name] for name in cls.__match_args__ if name in vars(cls)}
+
+    def _first_init(self, *values, **named):
+        """Make the real __init__ with the first object: compiling them all would make the import slow."""
+        cls = next(base for base in type(self).__mro__ if vars(base).get("__init__") is _first_init)
+        defaults = _defaults(cls)
+        parameters = [f"{name}=_{name}" if name in defaults else name for name in cls.__match_args__]
+        # A default that can be changed must not be shared.
+        copied = [f"dict({name})" if defaults.get(name) == {} else name for name in cls.__match_args__]
+        lines = [f"    members[{name!r}] = {value}" for name, value in zip(cls.__match_args__, copied)]
+        source = f"def __init__(self, {', '.join(parameters)}):\n    members = self.__dict__\n" + "\n".join(lines)
+        names = {f"_{name}": value for name, value in defaults.items()}
+        exec(source, names)
+        cls.__init__ = names["__init__"]
+        cls.__init__(self, *values, **named)
+
+    def _refuse(self, name, *value):
+        from dataclasses import FrozenInstanceError
+
+        raise FrozenInstanceError(f"cannot change {name!r}")
+
+    def _compared(self):
+        return [value for name, value in vars(self).items() if name != "raw"]
+
+    def _equals(self, other):
+        return _compared(self) == _compared(other) if type(self) is type(other) else NotImplemented
+
+    def _hash(self):
+        return hash((type(self), *_compared(self)))
+
+    def _show(self):
+        shown = [f"{name}={value!r}" for name, value in vars(self).items() if name not in _NOT_SHOWN]
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    class _LateFields:
+        """`__dataclass_fields__` of a class, taken from a real dataclass of the same members when asked for."""
+
+        def __init__(self, cls):
+            self._cls = cls
+
+        def __get__(self, instance, owner):
+            import dataclasses
+
+            cls = self._cls
+            members = {"__annotations__": cls.__annotations__, "__module__": cls.__module__}
+            for name, default in _defaults(cls).items():
+                kind = {"default_factory": dict} if default == {} else {"default": default}
+                shown, compared = name not in _NOT_SHOWN, name != "raw"
+                members[name] = dataclasses.field(**kind, repr=shown, compare=compared)
+            twin = dataclasses.dataclass(frozen=True)(type(cls.__name__, (), members))
+            cls.__dataclass_params__, cls.__dataclass_fields__ = twin.__dataclass_params__, twin.__dataclass_fields__
+            return cls.__dataclass_fields__
+
+
+_EMPTY: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -74,7 +119,7 @@ class Usage:
     total_tokens: int = 0
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +130,7 @@ class MessageStart:
     id: str | None = None
     model: str | None = None
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +140,7 @@ class ContentDelta:
     type: ClassVar[Literal["content_delta"]] = "content_delta"
     delta: str
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +150,7 @@ class ReasoningDelta:
     type: ClassVar[Literal["reasoning_delta"]] = "reasoning_delta"
     delta: str
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +160,7 @@ class RefusalDelta:
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
     delta: str
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +173,7 @@ class ToolCallDelta:
     name: str
     delta: str
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -145,14 +190,21 @@ class ToolCall:
     arguments_json: str
     error: str | None = None
     index: int = 0
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = _EMPTY
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
     @property
     def status(self) -> Literal["succeeded", "failed"]:
         """Whether the arguments could be read (K18)."""
         return "succeeded" if self.error is None else "failed"
+
+    @property
+    def member(self) -> dict[str, Any]:
+        """The call as it goes back to the server, in `tool_calls` of the assistant's message."""
+        text = self.arguments_json if self.arguments and self.error is None else "{}"
+        function = {"name": self.name or "unknown", "arguments": text}
+        return {**self.extra, "id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True)
@@ -162,7 +214,7 @@ class Logprobs:
     type: ClassVar[Literal["logprobs"]] = "logprobs"
     items: tuple[Any, ...]
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +224,7 @@ class UsageEvent:
     type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +242,7 @@ class MessageStop:
     inferred: bool = False
     stop_reason: Any = None
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +252,7 @@ class WarningEvent:
     type: ClassVar[Literal["warning"]] = "warning"
     text: str
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 @dataclass(frozen=True)
@@ -213,7 +265,7 @@ class ErrorEvent:
     code: str | None = None
     param: str | None = None
     choice_index: int = 0
-    raw: Any = field(default=None, repr=False, compare=False)
+    raw: Any = None
 
 
 StreamEvent = Union[
@@ -250,12 +302,31 @@ class Choice:
     logprobs: tuple[Any, ...] = ()
     reasoning_field: str | None = None
 
+    @property
+    def message(self) -> dict[str, Any]:
+        """The choice as a message, to be sent back with the next request.
+
+        Reasoning goes back under the name it came with; what was between tags in the content has none, and
+        templates do not want it back. Arguments that are no JSON object would make servers refuse the whole
+        request, so they go back as none.
+        """
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning and self.reasoning_field:
+            details = self.reasoning_field == "reasoning_details"  # A list, of which we have the text.
+            message["reasoning" if details else self.reasoning_field] = self.reasoning
+        if self.refusal:
+            message["refusal"] = self.refusal
+        if self.tool_calls:
+            message["tool_calls"] = [call.member for call in self.tool_calls]
+        return message
+
 
 @dataclass(frozen=True)
 class Reply:
     """A whole answer, or what there is of it so far. `str(reply)` is the text of the first choice.
 
-    `raw` is the JSON body; of a stream, its members outside `choices`, the last one of each name.
+    `raw` is the JSON body; of a stream, its members outside `choices`, the last one of each name. `parsed` is
+    the value that the text holds, if a `response_format` said which.
     """
 
     choices: tuple[Choice, ...] = ()
@@ -264,8 +335,9 @@ class Reply:
     usage: Usage | None = None
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    raw: Any = field(default=None, repr=False, compare=False)
+    headers: Mapping[str, str] = _EMPTY
+    raw: Any = None
+    parsed: Any = None
 
     @property
     def choice(self) -> Choice:
@@ -275,6 +347,10 @@ class Reply:
     @property
     def text(self) -> str:
         return self.choice.text
+
+    @property
+    def message(self) -> dict[str, Any]:
+        return self.choice.message
 
     @property
     def reasoning(self) -> str:
@@ -298,6 +374,14 @@ class Reply:
 
     def __str__(self) -> str:
         return self.text
+
+
+_Value = TypeVar("_Value", Reply, ErrorEvent)
+
+
+def changed(value: _Value, **members: Any) -> _Value:
+    """A copy with other values for some members: dataclasses.replace without loading dataclasses."""
+    return type(value)(**{**vars(value), **members})
 
 
 class LocalChatError(Exception):
@@ -434,3 +518,16 @@ class ProtocolError(_PartialError):
     def __init__(self, message: str, *, head: str = "", partial: Reply | None = None) -> None:
         super().__init__(message, partial=partial)
         self.head = head
+
+
+class DoesNotFit(_PartialError):
+    """A value is not what its schema says, at `path`. Of an answer, `text` is the raw text."""
+
+    def __init__(self, message: str, *, path: str = "$", text: str = "", partial: Reply | None = None) -> None:
+        super().__init__(message, partial=partial)
+        self.path = path
+        self.text = text
+
+
+class TooManyRounds(_PartialError):
+    """The model called tools in every round that it was given. The last calls, in `partial`, were not run."""

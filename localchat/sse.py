@@ -8,11 +8,8 @@ the standard (K39) is offered as options that are off by default. Raises only SS
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
-from dataclasses import dataclass
-
-__all__ = ["SSEDecoder", "SSEError", "ServerSentEvent", "comment", "encode"]
+from typing import NamedTuple
 
 # Far above any chat event (a 1 MB tool argument is rare), far below what would hurt a small machine.
 DEFAULT_MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -22,11 +19,9 @@ DEFAULT_MAX_EVENT_BYTES = 64 * 1024 * 1024
 _MAX_RETRY_DIGITS = 18
 
 _BOM = b"\xef\xbb\xbf"
-_LINE_END = re.compile("\r\n|\r|\n")
 
 
-@dataclass(frozen=True)
-class ServerSentEvent:
+class ServerSentEvent(NamedTuple):
     """One dispatched event. `id` is the last id of the stream so far, `retry` (ms) that of this block."""
 
     event: str = "message"
@@ -222,7 +217,7 @@ def encode(data: str, event: str | None = None, id: str | None = None, retry: in
         if retry < 0:
             raise ValueError(f"retry must not be negative: {retry}")
         fields.append(f"retry: {retry}\n")
-    fields += [f"data: {line}\n" for line in _LINE_END.split(data)]
+    fields += [f"data: {line}\n" for line in _split_lines(data)]
     return ("".join(fields) + "\n").encode("utf-8", "replace")
 
 
@@ -231,8 +226,13 @@ def comment(text: str = "") -> bytes:
 
     It ends with an empty line, so send it between events only.
     """
-    lines = [f": {line}\n" for line in _LINE_END.split(text)]
+    lines = [f": {line}\n" for line in _split_lines(text)]
     return ("".join(lines) + "\n").encode("utf-8", "replace")
+
+
+def _split_lines(text: str) -> list[str]:
+    """At LF, CR and CRLF, where str.splitlines would know many others."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _field(name: str, value: str | None, forbidden: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Union
 
 from .events import (
@@ -34,22 +33,13 @@ from .events import (
     Usage,
     UsageEvent,
     WarningEvent,
+    changed,
 )
-
-__all__ = [
-    "Accumulator",
-    "ThinkSplitter",
-    "build_request",
-    "cut",
-    "is_whole_answer",
-    "normal_reason",
-    "parse_error",
-    "parse_frame",
-    "parse_models",
-]
 
 Json = dict[str, Any]
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
+
+_DECODER = json.JSONDecoder()
 
 # How much of a strange answer goes into an error message.
 _HEAD_CHARS = 200
@@ -154,7 +144,9 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
     if not text or text.startswith(":"):
         return None
     try:
-        payload = json.loads(text)
+        payload, end = _DECODER.raw_decode(text)
+        if end < len(text):
+            json.loads(text)  # Says what is wrong. Otherwise it is twice as slow as raw_decode on short text.
     except (ValueError, RecursionError) as error:
         if event == "error":
             return {"error": text}
@@ -162,6 +154,8 @@ def parse_frame(event: str, data: str) -> Json | bool | None:
             return None
         message = f"the server sent something that is not JSON ({error}): {cut(text)}"
         raise ProtocolError(message, head=cut(text)) from None
+    if event == "message" and isinstance(payload, dict):
+        return payload
     return _named_payload(event, payload, text)
 
 
@@ -173,8 +167,7 @@ def _named_payload(event: str, payload: Any, text: str) -> Json | None:
         if event != "message":
             return None
         raise ProtocolError(f"the server sent JSON that is no object: {cut(text)}", head=cut(text))
-    ours = event == "message" or "choices" in payload or "error" in payload
-    return payload if ours else None
+    return payload if "choices" in payload or "error" in payload else None
 
 
 def parse_error(body: Any) -> ErrorEvent:
@@ -238,6 +231,21 @@ def parse_models(body: Any) -> list[str]:
     return [name for name in names if isinstance(name, str) and name]
 
 
+def parse_embeddings(body: Any, n: int) -> list[list[float]]:
+    """The vectors of an answer of /embeddings, in the order of the texts.
+
+    Raises:
+        ProtocolError: They are not `n` vectors.
+    """
+    data = body.get("data") if isinstance(body, dict) else None
+    items = [item for item in _listed(data) if isinstance(item, dict)]
+    items.sort(key=lambda item: _index(item.get("index")) or 0)
+    vectors: list[Any] = [item.get("embedding") for item in items]
+    if len(vectors) != n or not all(isinstance(vector, list) for vector in vectors):
+        raise ProtocolError(f"the answer does not hold the embeddings of {n} texts")
+    return vectors
+
+
 def _dump(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
@@ -296,9 +304,12 @@ def _integer(value: Any) -> int | None:
 
 def _find_usage(chunk: Json) -> Json | None:
     """Wherever it hides: at the top, in `x_groq` (Groq), in a choice (Moonshot), or bare (Ollama)."""
-    choices = chunk.get("choices")
     found: Json | None = None
-    for place in (chunk, chunk.get("x_groq"), *(choices if isinstance(choices, list) else ())):
+    choices = chunk.get("choices")
+    places = choices if isinstance(choices, list) else []
+    if "usage" in chunk or "x_groq" in chunk:
+        places = [chunk, chunk.get("x_groq"), *places]
+    for place in places:
         usage = place.get("usage") if isinstance(place, dict) else None
         if usage and isinstance(usage, dict) and (found is None or not _usage(found).total_tokens):
             found = usage
@@ -453,7 +464,7 @@ _PASSING_STEPS = (ThinkSplitter._plain, ThinkSplitter._content)
 # Tool calls
 
 
-class _Call:
+class _OpenCall:
     """One call while its pieces come in."""
 
     def __init__(self, position: int, index: int | None) -> None:
@@ -501,16 +512,16 @@ class _Warnings:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self._new: list[StreamEvent] = []
+        self.new: list[StreamEvent] = []
 
     def add(self, text: str, choice_index: int) -> None:
         if text not in self.texts:
             self.texts.append(text)
-            self._new.append(WarningEvent(text, choice_index))
+            self.new.append(WarningEvent(text, choice_index))
 
     def take(self) -> list[StreamEvent]:
         """The events for what is new."""
-        new, self._new = self._new, []
+        new, self.new = self.new, []
         return new
 
 
@@ -523,9 +534,9 @@ class ToolCalls:
     def __init__(self, choice_index: int, warnings: _Warnings) -> None:
         self._choice_index = choice_index
         self._warnings = warnings
-        self._calls: list[_Call] = []
-        self._by_id: dict[str, _Call] = {}
-        self._by_index: dict[int, _Call] = {}
+        self._calls: list[_OpenCall] = []
+        self._by_id: dict[str, _OpenCall] = {}
+        self._by_index: dict[int, _OpenCall] = {}
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -562,7 +573,7 @@ class ToolCalls:
         used: set[str] = set()
         return [self._finished(call, used) for call in self._calls]
 
-    def _find(self, index: int | None, id: str | None, name: str | None, piece: str) -> _Call | None:
+    def _find(self, index: int | None, id: str | None, name: str | None, piece: str) -> _OpenCall | None:
         """The call that a delta belongs to, None if it begins a new one."""
         known = self._by_id.get(id) if id is not None else None
         if known is not None and (name is None or index is None or index == known.index):
@@ -577,7 +588,7 @@ class ToolCalls:
         return self._nameless(index, piece)
 
     @staticmethod
-    def _begins_anew(held: _Call, id: str | None, name: str | None, piece: str) -> bool:
+    def _begins_anew(held: _OpenCall, id: str | None, name: str | None, piece: str) -> bool:
         """Whether a delta at an index in use is the next call of a server that numbers all calls alike."""
         if name is None or held.name is None:
             return False
@@ -587,7 +598,7 @@ class ToolCalls:
         opens = piece.lstrip().startswith("{") or (other_id and not piece)
         return opens and held.is_whole()
 
-    def _repeated(self, index: int | None, id: str | None, name: str, piece: str) -> _Call | None:
+    def _repeated(self, index: int | None, id: str | None, name: str, piece: str) -> _OpenCall | None:
         """A name without index or id is a new call, unless it repeats that of the call under way."""
         last = self._calls[-1] if self._calls else None
         if last is None or index is not None or id is not None or last.name not in (name, None):
@@ -595,7 +606,7 @@ class ToolCalls:
         opens = piece.lstrip().startswith("{")
         return None if opens or not piece or last.is_whole() else last
 
-    def _nameless(self, index: int | None, piece: str) -> _Call | None:
+    def _nameless(self, index: int | None, piece: str) -> _OpenCall | None:
         """A piece without id and name: part of the only call that is open."""
         if not self._calls:
             return None
@@ -612,14 +623,14 @@ class ToolCalls:
         self._warn("arguments came without a call to belong to; added to the last call")
         return last
 
-    def _open(self, index: int | None) -> _Call:
-        call = _Call(len(self._calls), index)
+    def _open(self, index: int | None) -> _OpenCall:
+        call = _OpenCall(len(self._calls), index)
         self._calls.append(call)
         if index is not None:
             self._by_index[index] = call
         return call
 
-    def _name(self, call: _Call, id: str | None, name: str | None) -> None:
+    def _name(self, call: _OpenCall, id: str | None, name: str | None) -> None:
         """Ids and names are set once; repeats are not appended."""
         if id is not None:
             if call.id is None:
@@ -630,7 +641,7 @@ class ToolCalls:
         elif name is not None and name != call.name:
             self._warn(f"call {call.name!r} was named {name!r} later; the first name is kept")
 
-    def _event(self, call: _Call, piece: str, raw: Any) -> ToolCallDelta | None:
+    def _event(self, call: _OpenCall, piece: str, raw: Any) -> ToolCallDelta | None:
         fresh = call.take(piece)
         if call.name is None:
             call.waiting.append(fresh)
@@ -643,7 +654,7 @@ class ToolCalls:
         call.announced = True
         return ToolCallDelta(call.position, call.id, call.name, fresh, self._choice_index, raw)
 
-    def _finished(self, call: _Call, used: set[str]) -> ToolCall:
+    def _finished(self, call: _OpenCall, used: set[str]) -> ToolCall:
         text = call.text()
         arguments, error = _loads(text)
         if error is not None and call.cumulative:
@@ -744,15 +755,17 @@ class _Choice:
         return events
 
     def _take_delta(self, delta: Json, chunk: Any, events: list[StreamEvent]) -> None:
+        content = delta.get("content")
+        if content and len(delta) == 1:  # Nearly every delta, so nothing else is looked for.
+            self._take_content(content, chunk, events)
+            return
         name, text = _reasoning(delta)
         if text:
             self.reasoning_field = self.reasoning_field or name
             self._emit("reasoning", text, chunk, events)
-        content = delta.get("content")
         if content:
             self._take_content(content, chunk, events)
-        if len(delta) > 1 or "content" not in delta:
-            self._take_rest(delta, chunk, events)
+        self._take_rest(delta, chunk, events)
 
     def _take_rest(self, delta: Json, chunk: Any, events: list[StreamEvent]) -> None:
         refusal = delta.get("refusal")
@@ -829,16 +842,19 @@ class _Choice:
     def _warn(self, text: str) -> None:
         self._warnings.add(text, self.index)
 
-    def close(self) -> list[StreamEvent]:
-        """The end of the stream: what was held back, and the calls."""
+    def flush(self) -> list[StreamEvent]:
+        """What was held back."""
         events: list[StreamEvent] = []
-        if self.splitter.unclosed:
-            self._warn("the reasoning was never closed: the answer may be in it")
         for kind, text in self.splitter.flush():
             self._emit(kind, text, None, events)
-        self.finished_calls = tuple(self._calls())
-        events += self.finished_calls
         return events
+
+    def close(self) -> tuple[ToolCall, ...]:
+        """The end of a stream that was not cut: the calls."""
+        if self.splitter.unclosed:
+            self._warn("the reasoning was never closed: the answer may be in it")
+        self.finished_calls = tuple(self._calls())
+        return self.finished_calls
 
     def _calls(self) -> list[ToolCall]:
         return (self.calls if self.calls else self.legacy).finish()
@@ -945,6 +961,8 @@ class Accumulator:
         self._zero_usage: Usage | None = None
         self._members: Json = {}
         self._warnings = _Warnings()
+        # Events that `finish` owes, when it raises.
+        self._held: list[StreamEvent] = []
         self.error: ErrorEvent | None = None
 
     @property
@@ -971,11 +989,13 @@ class Accumulator:
         usage = _find_usage(chunk)
         if usage is not None:
             events += self._take_usage(usage, chunk)
-        error = self._find_error(chunk)
-        if error is not None and self.error is None:
+        error = self._find_error(chunk) if self.error is None else None
+        if error is not None:
             self.error = error
             events.append(error)
-        return events + self._warnings.take()
+        if self._warnings.new:
+            events += self._warnings.take()
+        return events
 
     def finish(self, done: bool = False) -> list[StreamEvent]:
         """The end of the stream: complete calls, then one message_stop per choice.
@@ -990,18 +1010,26 @@ class Accumulator:
         if self._closed:
             return []
         self._closed = True
-        events = [event for choice in self._sorted() for event in choice.close()]
+        self._held = self.flush()
         if self.error is not None:
             error = self.error
             raise StreamError(error.message, error_type=error.error_type, code=error.code, partial=self.reply())
         if not self._choices or not (done or self.complete):
             raise IncompleteStream(self._cut_message(done), partial=self.reply())
+        events = [*self.flush(), *(event for choice in self._sorted() for event in choice.close())]
         if self._usage is None and self._zero_usage is not None:
             self._usage = self._zero_usage
             events.append(UsageEvent(self._usage))
         self._succeeded = True
         stops = [choice.stop() for choice in self._sorted()]
         return events + self._warnings.take() + stops
+
+    def flush(self) -> list[StreamEvent]:
+        """Text that was held back since it could have become a tag. Where an answer is cut, and after
+        `finish` has raised, this is the rest of what has come."""
+        events = self._held + [event for choice in self._sorted() for event in choice.flush()]
+        self._held = []
+        return events
 
     def reply(self) -> Reply:
         """What there is so far."""
@@ -1043,9 +1071,9 @@ class Accumulator:
         groq = chunk.get("x_groq")
         error = chunk.get("error") or (groq.get("error") if isinstance(groq, dict) else None)
         if error:
-            return replace(parse_error({**chunk, "error": error}), raw=chunk)
+            return changed(parse_error({**chunk, "error": error}), raw=chunk)
         if not self._choices and _is_flat_error(chunk):
-            return replace(parse_error(chunk), raw=chunk)
+            return changed(parse_error(chunk), raw=chunk)
         for choice in self._choices.values():
             if choice.reason_raw is not None and normal_reason(choice.reason_raw) == "error":
                 message = f"the server ended the answer with the finish reason {choice.reason_raw!r}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import os
@@ -13,8 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,189 +37,33 @@ from localchat import (
     chat,
 )
 
-DEADLINE_S = 10
-KEY = "sk-very-secret-key"
+from .raw_server import (
+    ANSWER,
+    DEADLINE_S,
+    DONE,
+    HELLO,
+    KEY,
+    STOP,
+    WHOLE,
+    Peer,
+    Request,
+    Server,
+    always,
+    certificate,
+    chunked,
+    clean_environment,
+    piece,
+    pinging,
+    serving,
+    sse,
+    truncations,
+    until_close,
+    waiting,
+    with_length,
+    with_tls,
+)
 
-
-# A scripted server
-
-
-@dataclass
-class Request:
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Peer:
-    """The server's end of one connection."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self._in = sock.makefile("rb")
-
-    def request(self) -> Request | None:
-        """The next request, None when the client has gone."""
-        line = self._in.readline().decode()
-        if not line:
-            return None
-        method, path, _ = line.split()
-        headers = {}
-        while line := self._in.readline().decode().strip():
-            name, _, value = line.partition(": ")
-            headers[name.lower()] = value
-        return Request(method, path, headers, self._in.read(int(headers.get("content-length", 0))))
-
-    def send(self, *parts: bytes) -> None:
-        for part in parts:
-            self.sock.sendall(part)
-
-    def is_gone(self) -> bool:
-        """Wait until the client closes."""
-        try:
-            return not self._in.read(1)
-        except OSError:
-            return True
-
-    def close(self) -> None:
-        self._in.close()
-        self.sock.close()
-
-
-class Server:
-    """Accepts until it is left; each connection is handled in a thread of its own."""
-
-    def __init__(self, handle: Callable[[Peer, Server], None], listener: socket.socket | None = None) -> None:
-        self.listener = listener or socket.create_server(("127.0.0.1", 0))
-        self.tls: ssl.SSLContext | None = None
-        self.handle = handle
-        self.requests: list[Request] = []
-        self.connections = 0
-        self.failures: list[BaseException] = []
-        self._threads: list[threading.Thread] = []
-
-    @property
-    def port(self) -> int:
-        return int(self.listener.getsockname()[1])
-
-    @property
-    def url(self) -> str:
-        scheme = "https" if self.tls else "http"
-        return f"{scheme}://127.0.0.1:{self.port}/v1"
-
-    def __enter__(self) -> Server:
-        self._start(self._accept)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with contextlib.suppress(OSError):
-            self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        for thread in self._threads:
-            thread.join(DEADLINE_S)
-            assert not thread.is_alive()
-        assert not self.failures or exception[0], self.failures
-
-    def _start(self, run: Callable[..., None], *arguments: Any) -> None:
-        self._threads.append(threading.Thread(target=run, args=arguments))
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            sock.settimeout(DEADLINE_S)
-            self._start(self._serve, sock)
-
-    def _serve(self, sock: socket.socket) -> None:
-        try:
-            peer = Peer(self.tls.wrap_socket(sock, server_side=True) if self.tls else sock)
-        except OSError:
-            sock.close()
-            return
-        try:
-            self.handle(peer, self)
-        except OSError:
-            pass  # The client went away; tests that care look for it.
-        except BaseException as error:
-            self.failures.append(error)
-        finally:
-            peer.close()
-
-
-def serving(answer: Callable[[Request, int], bytes | None]) -> Server:
-    """A keep-alive server: `answer` gets each request and its number; None closes the connection."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        while (request := peer.request()) is not None:
-            server.requests.append(request)
-            raw = answer(request, len(server.requests))
-            if raw is None:
-                return
-            peer.send(raw)
-            if b"Connection: close" in raw:
-                return
-
-    return Server(handle)
-
-
-def always(raw: bytes) -> Server:
-    return serving(lambda request, number: MODELS if request.method == "GET" else raw)
-
-
-# Answers
-
-
-def with_length(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
-    return head.encode() + body
-
-
-def chunked(*parts: bytes, end: bool = True) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
-    return head + body + (b"0\r\n\r\n" if end else b"")
-
-
-def until_close(*parts: bytes) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
-    return head + b"".join(parts)
-
-
-def sse(payload: Any) -> bytes:
-    return b"data: " + json.dumps(payload).encode() + b"\n\n"
-
-
-def piece(text: str, finish: str | None = None) -> bytes:
-    return sse({"id": "1", "model": "m", "choices": [choice({"content": text}, finish)]})
-
-
-def choice(delta: Any, finish: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "finish_reason": finish}
-
-
-STOP = sse({"choices": [choice({}, "stop")]})
-USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
-DONE = b"data: [DONE]\n\n"
-ANSWER = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
-HELLO = chunked(*ANSWER)
-MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}, {"id": "second"}]}')
-WHOLE = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("OPENAI_", "LOCALCHAT_")) or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
+__all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
 
 
 def make_client(server: Server, **options: Any) -> Client:
@@ -230,7 +72,7 @@ def make_client(server: Server, **options: Any) -> Client:
     return Client(server.url, **options)
 
 
-def failure(server: Server, kind: type[Exception], words: str = "", **options: Any) -> Any:
+def failure(server: Server, kind: type[Exception], words: str = ".", **options: Any) -> Any:
     """The error in which one chat with this server ends."""
     with server, make_client(server, **options) as client, pytest.raises(kind, match=words) as caught:
         client.chat("hi")
@@ -367,7 +209,7 @@ BASE_URLS = {
 
 @pytest.mark.parametrize(("url", "scheme", "host", "port", "path"), BASE_URLS.values(), ids=BASE_URLS)
 def test_base_url(url, scheme, host, port, path):
-    address = Client(url)._address
+    address = Client(url).address
     assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
 
 
@@ -386,10 +228,15 @@ def test_base_url_keeps_its_query():
 # Forms of an answer
 
 
+def with_chunks_of_one(body: bytes) -> bytes:
+    """Byte by byte, so that the form of the answer cannot be told at once."""
+    return chunked(*(bytes([byte]) for byte in body)).replace(b"text/event-stream", b"text/plain")
+
+
 FORMS = {
     "chunked": HELLO,
     "one-chunk": chunked(b"".join(ANSWER)),
-    "byte-chunks": chunked(*(bytes([byte]) for byte in b"".join(ANSWER))),
+    "byte-chunks": with_chunks_of_one(b"".join(ANSWER)),
     "length": with_length(b"".join(ANSWER), headers="Content-Type: text/event-stream\r\n"),
     "until-close": until_close(*ANSWER),
     "http-1.0": b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(ANSWER),
@@ -398,6 +245,7 @@ FORMS = {
     "blank-lines-before-json": with_length(b"\n\n \r\n" + WHOLE),
     "pretty-json": with_length(json.dumps(json.loads(WHOLE), indent=2).encode() + b"\n"),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + WHOLE),
+    "bom-in-pieces-of-no-type": with_chunks_of_one(b"\xef\xbb\xbf" + b"".join(ANSWER)),
     "gzip": with_length(gzip.compress(b"".join(ANSWER)), headers="Content-Encoding: gzip\r\n"),
 }
 
@@ -438,6 +286,25 @@ def test_no_chat_answer_is_a_protocol_error(body, words):
         assert caught.value.partial is not None
 
 
+@pytest.mark.parametrize("indent", [None, 2], ids=["one-line", "pretty"])
+def test_json_body_cut_anywhere_is_incomplete(indent):
+    """Also right after a brace, where it looks finished."""
+    body = json.dumps(json.loads(WHOLE), indent=indent).encode()
+    for end in (1, 7, len(body) // 2, body.index(b"}") + 1, body.rindex(b"]") + 1, len(body) - 1):
+        for raw in (with_length(body)[: end - len(body)], until_close(body[:end])):
+            failure(answering_once(raw), IncompleteStream)
+
+
+def answering_once(raw: bytes) -> Server:
+    """Sends the bytes and closes."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(raw)
+
+    return Server(handle)
+
+
 STREAM_ERRORS = {
     "vllm": (piece("a") + b'data: {"error": {"message": "bad luck", "code": 400}}\n\n' + DONE),
     "text": piece("a") + b'data: {"error": "bad luck"}\n\n',
@@ -471,33 +338,6 @@ def test_json_error_at_status_200_is_raised():
 # The truncation matrix: framing by place of the cut. None stands for success.
 
 
-def framings(body: bytes, cut_in_chunk: bool = False) -> dict[str, bytes]:
-    """The body, cut, in each framing."""
-    whole_chunk = chunked(body, end=False) if body else chunked(end=False)
-    return {
-        "chunked": whole_chunk[:-4] if cut_in_chunk else whole_chunk,
-        "length": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + body,
-        "until-close": until_close(body),
-    }
-
-
-def truncations() -> Iterator[Any]:
-    text = piece("Hel") + piece("lo")
-    cuts = {
-        # http.client takes the end of the connection for the end of the headers.
-        "in-headers": ({name: raw[:25] for name, raw in framings(b"").items()}, IncompleteStream),
-        "after-headers": (framings(b""), IncompleteStream),
-        "in-chunk": (framings(text + b'data: {"cho', cut_in_chunk=True), IncompleteStream),
-        "between-chunks": (framings(text), IncompleteStream),
-        "after-finish": (framings(text + STOP), None),
-        "after-done": (framings(text + DONE), None),
-    }
-    yield pytest.param(b"", ConnectError, id="before-headers")
-    for place, (raws, expected) in cuts.items():
-        for framing, raw in raws.items():
-            yield pytest.param(raw, expected, id=f"{place}-{framing}")
-
-
 @pytest.mark.parametrize(("raw", "expected"), list(truncations()))
 def test_truncation_matrix(raw, expected):
     def handle(peer: Peer, server: Server) -> None:
@@ -512,6 +352,34 @@ def test_truncation_matrix(raw, expected):
             client.chat("hi")
         if b"Hel" in raw:
             assert caught.value.partial.text == "Hello"
+
+
+ENDINGS = {
+    "cut": (b"", IncompleteStream),
+    "error": (b'data: {"error": "bad luck"}\n\n', StreamError),
+    "no-json": (b"data: oops\n\n", ProtocolError),
+}
+
+
+@pytest.mark.parametrize(("ending", "kind"), ENDINGS.values(), ids=ENDINGS)
+def test_text_held_back_for_a_tag_comes_before_the_error(ending, kind):
+    seen: list[Any] = []
+    with answering_once(until_close(piece("a <thi") + ending)) as server:
+        client = make_client(server)
+        with pytest.raises(kind) as caught:
+            iter_into(client.stream("hi"), seen)
+    assert "".join(event.delta for event in seen if event.type == "content_delta") == "a <thi"
+    assert caught.value.partial.text == "a <thi"
+
+
+def test_text_held_back_comes_before_a_timeout():
+    seen: list[Any] = []
+    with waiting(chunked(piece("a <thi"), end=False)) as server:
+        client = make_client(server, timeout=0.05)
+        with pytest.raises(TimedOut) as caught:
+            iter_into(client.stream("hi"), seen)
+    assert [event.delta for event in seen if event.type == "content_delta"] == ["a ", "<thi"]
+    assert caught.value.partial is not None
 
 
 def test_body_after_done_is_ignored():
@@ -532,28 +400,6 @@ def test_finish_without_done_ends_although_the_connection_stays_open(monkeypatch
 
 
 # Clocks
-
-
-def waiting(*parts: bytes) -> Server:
-    """Sends the parts, then nothing, until the client goes."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(*parts)
-        assert peer.is_gone()
-
-    return Server(handle)
-
-
-def pinging(*parts: bytes) -> Server:
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(*parts)
-        while True:
-            peer.send(b"8\r\n: ping\n\n\r\n")
-            time.sleep(0.005)  # The pace of the pings; nothing waits for it.
-
-    return Server(handle)
 
 
 OPEN = chunked(piece("a"), end=False)
@@ -846,27 +692,8 @@ def test_unix_socket(tmp_path):
 
 
 def test_localhost_tries_ipv4_first():
-    families = [info[0] for info in localchat.client._addresses("localhost", 80)]
+    families = [info[0] for info in localchat.client.addresses("localhost", 80)]
     assert families[0] == socket.AF_INET
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{path}.key", "-out", f"{path}.crt"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no openssl to make a certificate with: {error}")
-    path.write_bytes(Path(f"{path}.crt").read_bytes() + Path(f"{path}.key").read_bytes())
-    return path
-
-
-def with_tls(server: Server, certificate: Path) -> Server:
-    server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.tls.load_cert_chain(certificate)
-    return server
 
 
 @pytest.mark.parametrize("verify", ["path", "context", False], ids=str)
@@ -932,7 +759,7 @@ def test_no_proxy(no_proxy, url, proxied, monkeypatch):
 
 
 def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
-    return localchat.client._find_proxy(Client(url)._address, proxy)
+    return localchat.client.find_proxy(Client(url).address, proxy)
 
 
 def test_proxy_by_argument(monkeypatch):
@@ -1160,7 +987,7 @@ def test_retry_after_as_a_date():
 def test_delay_grows_to_a_limit_with_jitter():
     client = Client(max_retries=100)
     for tries, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)):
-        delay = client._retry_delay(ConnectError("x"), tries)
+        delay = client.retry_delay(ConnectError("x"), tries)
         assert delay is not None
         assert 0.75 * longest <= delay <= longest
 
@@ -1192,6 +1019,52 @@ def test_key_is_not_sent_to_a_redirect_target():
         raw = with_length(b"", "307 Moved", f"Location: {target.url}\r\n")
         failure(always(raw), StatusError, "it redirects to", api_key=KEY)
         assert target.requests == []
+
+
+def test_redirect_on_the_same_server_is_followed_if_asked():
+    """The body is kept, and so is the key: it goes to the same server."""
+
+    def answer(request: Request, number: int) -> bytes:
+        if request.path not in MOVES:
+            return HELLO
+        return with_length(b"", f"{307 + number % 2} Moved", f"Location: {MOVES[request.path]}\r\n")
+
+    with serving(answer) as server, make_client(server, api_key=KEY, follow_redirects=True) as client:
+        assert client.chat("hi").text == "Hello"
+        assert [request.path for request in server.requests] == ["/v1/chat/completions", "/v2/a", "/v2/b?c=d"]
+        assert len({request.body for request in server.requests}) == 1
+        assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+
+
+MOVES = {"/v1/chat/completions": "/v2/a", "/v2/a": "b?c=d"}
+
+
+@pytest.mark.parametrize(
+    "location", ["https://127.0.0.1:{port}/v1", "http://localhost:{port}/v1", "//127.0.0.1:1/v1", ""]
+)
+def test_redirect_to_another_origin_is_never_followed(location):
+    server = always(HELLO)
+    moved = with_length(b"", "307 Moved", f"Location: {location.format(port=server.port)}\r\n")
+    server.handle = serving_raw(moved)
+    failure(server, StatusError, "it redirects to", api_key=KEY, follow_redirects=True)
+    assert len(server.requests) <= 6
+
+
+def serving_raw(raw: bytes) -> Any:
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            server.requests.append(request)
+            peer.send(raw)
+
+    return handle
+
+
+def test_redirects_in_a_circle_end():
+    raw = with_length(b"", "307 Moved", "Location: /v1/chat/completions\r\n")
+    with always(raw) as server, make_client(server, follow_redirects=True) as client:
+        with pytest.raises(StatusError, match="it redirects to"):
+            client.chat("hi")
+        assert len(server.requests) == 6
 
 
 @pytest.mark.parametrize("key", ["a\nb", "a\r\nX: y", "a\0b", "k\u00e9y"], ids=["lf", "crlf", "nul", "non-ascii"])

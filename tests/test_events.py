@@ -49,6 +49,46 @@ def test_event_can_be_pickled(event):
     assert pickle.loads(pickle.dumps(event)) == event
 
 
+@pytest.mark.parametrize("event", EXAMPLES.values(), ids=EXAMPLES)
+def test_event_is_a_dataclass_to_all_who_ask(event):
+    """Although the module that makes dataclasses is not loaded for it."""
+    fields = {field.name: field for field in dataclasses.fields(event)}
+    assert dataclasses.is_dataclass(type(event))
+    assert tuple(fields) == type(event).__match_args__ == tuple(vars(event))
+    assert not fields["raw"].compare
+    assert list(dataclasses.asdict(event)) == list(fields)
+    assert (
+        hash(dataclasses.replace(event, raw=1)) == hash(event) if event.type not in ("tool_call", "logprobs") else True
+    )
+
+
+def test_wrong_arguments_are_refused_like_those_of_a_function():
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'delta'"):
+        events.ContentDelta()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
+        events.ContentDelta("a", other=1)
+
+
+def test_subclasses_work_plain_and_as_dataclasses():
+    class Plain(events.ContentDelta):
+        def __init__(self, delta: str) -> None:
+            super().__init__(delta, 1)
+
+    @dataclasses.dataclass(frozen=True)
+    class More(events.ContentDelta):
+        more: int = 0
+
+    assert (Plain("a").delta, Plain("a").choice_index) == ("a", 1)
+    assert (More("a", more=2).more, More("a").delta) == (2, "a")
+    assert events.ContentDelta("a") == events.ContentDelta("a", raw=1)
+    assert events.ContentDelta("a") != Plain("a")
+
+
+def test_default_that_can_be_changed_is_not_shared():
+    assert Reply().headers is not Reply().headers
+    assert ToolCall("1", "f", {}, "{}").extra is not ToolCall("1", "f", {}, "{}").extra
+
+
 def test_tool_call_status_k18():
     assert CALL.status == "succeeded"
     assert dataclasses.replace(CALL, arguments=None, error="not JSON").status == "failed"
@@ -67,7 +107,7 @@ def test_empty_reply_is_empty_text():
 
 
 def errors() -> list[type[LocalChatError]]:
-    named = [getattr(events, name) for name in events.__all__]
+    named = [item for name, item in vars(events).items() if not name.startswith("_")]
     return [item for item in named if isinstance(item, type) and issubclass(item, Exception)]
 
 

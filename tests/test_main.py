@@ -14,12 +14,11 @@ import pytest
 
 import localchat
 
-from .test_client import (
+from .raw_server import (
     ANSWER,
     DEADLINE_S,
     DONE,
     HELLO,
-    OPEN,
     Peer,
     Server,
     always,
@@ -30,6 +29,7 @@ from .test_client import (
     with_length,
 )
 
+OPEN = chunked(piece("a"), end=False)
 ROOT = Path(localchat.__file__).parents[1]
 
 

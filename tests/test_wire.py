@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.client import Timeout, _Clocks, _read_events
+from localchat.client import Client, Clocks, Timeout, _read_events
 from localchat.events import (
     IncompleteStream,
     LocalChatError,
@@ -42,7 +42,8 @@ class Recorded:
     def __init__(self, pieces: Iterable[bytes], content_type: str) -> None:
         self._pieces = iter(pieces)
         self.headers = {"content-type": content_type}
-        self.clocks = _Clocks(Timeout())
+        self.clocks = Clocks(Timeout())
+        self.caller = Client(model="m", api_key="")
         self.ended = False
 
     def read(self) -> bytes:
@@ -52,9 +53,6 @@ class Recorded:
 
     def drain(self) -> None:
         """Nothing follows."""
-
-    def mask_payload(self, payload: Any) -> Any:
-        return payload
 
 
 def play(name: str, pieces: Iterable[bytes]) -> tuple[list[list[Any]], Accumulator]:

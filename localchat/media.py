@@ -1,0 +1,140 @@
+"""Images and audio as parts of a message: from a path, bytes or a URL.
+
+Files and bytes become data: URIs, their type told by their first bytes. A URL goes to the server as it is;
+local servers often refuse to fetch it (Ollama does), and then `embed=True` fetches it here.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+if TYPE_CHECKING:
+    from .wire import Prompt
+
+Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
+
+# Servers decode a whole request in memory, and most refuse bodies far smaller than this.
+DEFAULT_MAX_BYTES = 64 * 1024 * 1024
+_FETCH_TIMEOUT_S = 30.0
+
+# How each format begins: an offset and bytes, all of which must match.
+_IMAGES = {
+    "image/png": ((0, b"\x89PNG\r\n\x1a\n"),),
+    "image/jpeg": ((0, b"\xff\xd8\xff"),),
+    "image/gif": ((0, b"GIF8"),),
+    "image/webp": ((0, b"RIFF"), (8, b"WEBP")),
+    "image/bmp": ((0, b"BM"), (6, b"\0\0\0\0")),
+}
+_AUDIO = {"wav": ((0, b"RIFF"), (8, b"WAVE")), "mp3": ((0, b"ID3"),)}
+
+
+def image_part(source: Source, *, detail: str | None = None, embed: bool = False) -> dict[str, Any]:
+    """An image as a part of a message's content.
+
+    Args:
+        source: A path, bytes, a URL (http, https or data), or a part that is ready.
+        detail: OpenAI's hint: "low", "high" or "auto".
+        embed: Fetch a URL here and send the image itself.
+
+    Raises:
+        ValueError: It is no image of a known format, or too large.
+        OSError: It cannot be read.
+    """
+    if isinstance(source, Mapping):
+        return dict(source)
+    as_it_is = _is_data(source) or (_is_url(source) and not embed)
+    url = source if as_it_is else _data_uri(_read(source))
+    return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
+
+
+def audio_part(source: Source) -> dict[str, Any]:
+    """Audio, wav or mp3, as a part of a message's content. A URL is always fetched: the protocol has none.
+
+    Raises:
+        ValueError: It is no audio of a known format, or too large.
+        OSError: It cannot be read.
+    """
+    if isinstance(source, Mapping):
+        return dict(source)
+    data = _read(source)
+    # An mp3 without a tag begins with a frame: eleven set bits, then a version and the layer 3.
+    is_frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2
+    kind = "mp3" if is_frame else _kind(data, _AUDIO, "audio")
+    return {"type": "input_audio", "input_audio": {"data": _base64(data), "format": kind}}
+
+
+def attach(prompt: Prompt, images: Iterable[Source] = (), audio: Iterable[Source] = ()) -> list[dict[str, Any]]:
+    """The prompt as messages, with media before the text of the last message, as models are trained with."""
+    messages = _messages(prompt)
+    parts = [image_part(image) for image in _listed(images)] + [audio_part(sound) for sound in _listed(audio)]
+    if not parts:
+        return messages
+    if not messages or messages[-1].get("role") != "user":
+        messages.append({"role": "user", "content": ""})
+    messages[-1]["content"] = [*parts, *_parts(messages[-1].get("content"))]
+    return messages
+
+
+def _messages(prompt: Prompt) -> list[dict[str, Any]]:
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return [dict(message) for message in prompt]
+
+
+def _parts(content: Any) -> Sequence[Any]:
+    """Content as a list of parts; text that is empty is none."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return content or ()
+
+
+def _listed(sources: Any) -> Iterable[Source]:
+    """One source where a list was asked for is meant as a list of one, and never as a list of characters."""
+    return [sources] if isinstance(sources, (str, bytes, os.PathLike, Mapping)) else sources
+
+
+def _is_url(source: Any) -> bool:
+    return isinstance(source, str) and source.lower().startswith(("http://", "https://", "data:"))
+
+
+def _is_data(source: Any) -> bool:
+    return isinstance(source, str) and source.lower().startswith("data:")
+
+
+def _read(source: Any) -> bytes:
+    if isinstance(source, bytes):
+        data = source
+    elif _is_url(source):
+        import urllib.request  # Late: it costs as much as the whole client.
+
+        with urllib.request.urlopen(source, timeout=_FETCH_TIMEOUT_S) as response:
+            data = response.read(DEFAULT_MAX_BYTES + 1)
+    else:
+        with open(source, "rb") as file:
+            data = file.read(DEFAULT_MAX_BYTES + 1)
+    if len(data) > DEFAULT_MAX_BYTES:
+        raise ValueError(f"{_shown(source)} has more than {DEFAULT_MAX_BYTES} bytes")
+    return data
+
+
+def _data_uri(data: bytes) -> str:
+    return f"data:{_kind(data, _IMAGES, 'image')};base64,{_base64(data)}"
+
+
+def _kind(data: bytes, formats: Mapping[str, Sequence[tuple[int, bytes]]], what: str) -> str:
+    for kind, marks in formats.items():
+        if all(data[at : at + len(mark)] == mark for at, mark in marks):
+            return kind
+    known = ", ".join(kind.rpartition("/")[2] for kind in formats)
+    raise ValueError(f"this is no {what} of a known format ({known}); it begins with {data[:12]!r}")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _shown(source: Any) -> str:
+    return f"{len(source)} bytes" if isinstance(source, bytes) else str(source)[:100]

@@ -1,0 +1,266 @@
+"""Record what goes over the wire, and play it again without a server.
+
+    Client(url, record="answers.jsonl")                      # writes all bytes, the key masked
+    Client(transport=replay("answers.jsonl"), model="m")     # answers from the file
+
+A recording is lines of JSON, one per piece as it was sent or received, so that a replay cuts an answer
+where the network cut it. Secrets are replaced by as many asterisks, since the lengths that HTTP gives
+have to stay true. Works under Client and AsyncClient alike: both ask a transport for a tape.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .events import LocalChatError
+
+_SECRET_HEADERS = re.compile(rb"(?im)^((?:proxy-)?authorization|(?:x-)?api-key|cookie): *([^\r\n]+)")
+
+
+def replay(path: str | os.PathLike[str]) -> Replay:
+    """A transport that answers from a recording: each request gets the next answer to its method and path."""
+    return Replay(path)
+
+
+class Recorder:
+    """A transport that writes down what passes. An older file of the same name is replaced."""
+
+    plays = False
+
+    def __init__(self, path: str | os.PathLike[str], secret: str = "") -> None:
+        self._path = Path(path)
+        self._path.write_bytes(b"")
+        self.secret = secret.encode()
+        self._lock = threading.Lock()
+        self._connections = 0
+        self._start = time.monotonic()
+
+    def tape(self) -> RecordingTape:
+        """The tape of a new connection."""
+        with self._lock:
+            self._connections += 1
+            return RecordingTape(self, self._connections)
+
+    def connect(self, connect: Callable[[], socket.socket]) -> Any:
+        """A socket that keeps its tape while it is used."""
+        return _TapedSocket(connect(), self.tape())
+
+    def write(self, connection: int, kind: str, pieces: Collection[bytes]) -> None:
+        """Add lines to the file. Bytes that are no UTF-8, a cut character say, become lone surrogates."""
+        seconds = round(time.monotonic() - self._start, 4)
+        lines = [
+            json.dumps({"connection": connection, "at": seconds, kind: piece.decode("utf-8", "surrogateescape")})
+            for piece in pieces
+        ]
+        with self._lock, self._path.open("a", encoding="ascii") as file:
+            file.writelines(line + "\n" for line in lines)
+
+
+class RecordingTape:
+    """What passes over one connection."""
+
+    def __init__(self, recorder: Recorder, connection: int) -> None:
+        self._recorder = recorder
+        self._connection = connection
+        # Received pieces that end like the key begins: whether that is the key, the next one tells.
+        self._held: list[bytes] = []
+
+    def sent(self, data: bytes) -> None:
+        self.flush()
+        data = _SECRET_HEADERS.sub(lambda match: match[1] + b": " + b"*" * len(match[2]), data)
+        self._recorder.write(self._connection, "sent", [self._mask(data)])
+
+    def received(self, data: bytes) -> None:
+        """A piece, or nothing for the end of the connection."""
+        self._held.append(data)
+        secret, joined = self._recorder.secret, b"".join(self._held)
+        if not data or not any(joined.endswith(secret[:length]) for length in range(1, len(secret))):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held: nothing more can follow that belongs to it."""
+        if not self._held:
+            return
+        joined, pieces = self._mask(b"".join(self._held)), []
+        for piece in self._held:
+            pieces.append(joined[: len(piece)])
+            joined = joined[len(piece) :]
+        self._held = []
+        self._recorder.write(self._connection, "received", pieces)
+
+    def _mask(self, data: bytes) -> bytes:
+        secret = self._recorder.secret
+        return data.replace(secret, b"*" * len(secret)) if secret else data
+
+
+class _Exchange(NamedTuple):
+    """A request as it was sent, and the pieces of its answer."""
+
+    request: bytes
+    pieces: list[bytes]
+
+
+class Replay:
+    """A transport that plays a recording; nothing is connected."""
+
+    plays = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._lock = threading.Lock()
+        self._left = _exchanges(Path(path))
+
+    def tape(self) -> PlayingTape:
+        return PlayingTape(self)
+
+    def connect(self, connect: Callable[[], socket.socket]) -> Any:
+        return _PlayingSocket(self.tape())
+
+    def take(self, request: bytes) -> list[bytes]:
+        """The pieces of the next answer to such a request.
+
+        Raises:
+            LocalChatError: There is none.
+        """
+        line = _request_line(request)
+        with self._lock:
+            for number, exchange in enumerate(self._left):
+                if _request_line(exchange.request) == line:
+                    return self._left.pop(number).pieces
+        raise LocalChatError(f"the recording holds no further answer to {line.decode('ascii', 'replace')}")
+
+
+class PlayingTape:
+    """One connection of a replay, good for one answer."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._request = b""
+        self._pieces: deque[bytes] | None = None
+
+    def sent(self, data: bytes) -> None:
+        self._request += data
+
+    def read(self) -> bytes:
+        """The next piece, nothing at the end."""
+        if self._pieces is None:
+            self._pieces = deque(self._replay.take(self._request))
+        return self._pieces.popleft() if self._pieces else b""
+
+
+def _request_line(request: bytes) -> bytes:
+    return b" ".join(request.split(b"\r\n", 1)[0].split(b" ")[:2])
+
+
+def _exchanges(path: Path) -> list[_Exchange]:
+    """The requests of a recording and their answers, in the order of the requests."""
+    found: list[_Exchange] = []
+    latest: dict[int, _Exchange] = {}
+    for line in path.read_text(encoding="ascii").splitlines():
+        item = json.loads(line)
+        connection = item["connection"]
+        if "received" in item:
+            if connection in latest:
+                latest[connection].pieces.append(item["received"].encode("utf-8", "surrogateescape"))
+            continue
+        data = item["sent"].encode("utf-8", "surrogateescape")
+        if connection in latest and not latest[connection].pieces:
+            data = latest[connection].request + data
+            found.remove(latest[connection])
+        latest[connection] = _Exchange(data, [])
+        found.append(latest[connection])
+    return found
+
+
+# Sockets, as http.client uses them
+
+
+class _TapedSocket:
+    """A socket of which the traffic is kept."""
+
+    def __init__(self, sock: socket.socket, tape: RecordingTape) -> None:
+        self._sock = sock
+        self._tape = tape
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def sendall(self, data: bytes) -> None:
+        self._tape.sent(data)
+        self._sock.sendall(data)
+
+    def close(self) -> None:
+        self._tape.flush()
+        self._sock.close()
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        raw: io.RawIOBase = self._sock.makefile(mode, buffering=0)  # type: ignore[call-overload]  # Always "rb".
+        return io.BufferedReader(_TapedReader(raw, self._tape))
+
+
+class _TapedReader(io.RawIOBase):
+    def __init__(self, raw: io.RawIOBase, tape: RecordingTape) -> None:
+        self._raw = raw
+        self._tape = tape
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        size: int | None = self._raw.readinto(buffer)
+        if size is not None:
+            self._tape.received(bytes(buffer[:size]))
+        return size
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _PlayingSocket:
+    """Looks like a socket and reads from the tape. It has no file number, so it is never used again."""
+
+    def __init__(self, tape: PlayingTape) -> None:
+        self._tape = tape
+
+    def sendall(self, data: bytes) -> None:
+        self._tape.sent(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_PlayingReader(self._tape))
+
+    def fileno(self) -> int:
+        return -1
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Nothing waits here."""
+
+    def shutdown(self, how: int) -> None:
+        """Nor is anything connected."""
+
+    def close(self) -> None:
+        """Nor open."""
+
+
+class _PlayingReader(io.RawIOBase):
+    def __init__(self, tape: PlayingTape) -> None:
+        self._tape = tape
+        self._held = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._held or self._tape.read()
+        size = min(len(buffer), len(data))
+        buffer[:size], self._held = data[:size], data[size:]
+        return size

@@ -1,0 +1,476 @@
+"""Python functions as tools: their definitions, and the loop that runs what the model calls.
+
+A tool is a plain function: its name, its docstring, and its annotations tell the model all. `ToolRun` asks the
+model, runs the calls, tells it the results, and asks again until it calls nothing more. What the model
+gets wrong (an unknown name, arguments that do not parse or do not fit) is told to the model, not raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
+
+from . import media, schema
+from .events import Cancelled, DoesNotFit, Reply, StreamEvent, ToolCall, TooManyRounds
+
+if TYPE_CHECKING:
+    from .wire import Prompt
+
+log = logging.getLogger(__name__)
+
+DEFAULT_MAX_ROUNDS = 10
+
+# How much of an exception's text goes to the model.
+_ERROR_CHARS = 500
+
+# What OpenAI takes as a name; other servers take the same or more.
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function as the model sees it. `Tool.of` reads all from the function.
+
+    `target` is what arguments are checked with and made from (see schema); without one, `parameters` is.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    function: Callable[..., Any]
+    target: Any = None
+
+    @classmethod
+    def of(cls, function: AnyTool, name: str = "", description: str = "") -> Tool:
+        """The tool that a function is, with another name or description if one is given.
+
+        Raises:
+            TypeError, ValueError: It has no usable name, or parameters that a model cannot give.
+        """
+        if isinstance(function, Tool):
+            return function
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(f"a tool is a function, not {function!r}")
+        name = name or getattr(function, "__name__", "")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name or function!r} is no name for a tool: use Tool.of(function, name=...)")
+        description = description or schema.read_docstring(inspect.getdoc(function) or "")[0]
+        return cls(name, description, schema.json_schema(function), function, function)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The tool as it stands in a request."""
+        described = {"description": self.description} if self.description else {}
+        return {"type": "function", "function": {"name": self.name, **described, "parameters": self.parameters}}
+
+    def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What the function takes, made from what the model gave.
+
+        Raises:
+            DoesNotFit: A name or a type is wrong.
+        """
+        values: dict[str, Any] = schema.build(self.parameters if self.target is None else self.target, arguments)
+        return values
+
+
+AnyTool = Union[Callable[..., Any], Tool]
+AnyRun = TypeVar("AnyRun", "ToolRun", "AsyncToolRun")
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """A call has been answered. `content` goes to the model; `error` is set if it is no result but a failure.
+
+    `value` is what the function returned.
+    """
+
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
+    call: ToolCall
+    content: str
+    error: str | None = None
+    value: Any = field(default=None, repr=False, compare=False)
+    choice_index: int = 0
+    raw: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The result as a message. Some templates print the name, which OpenAI does not need."""
+        return {"role": "tool", "tool_call_id": self.call.id, "name": self.call.name, "content": self.content}
+
+
+RunEvent = Union[StreamEvent, ToolResult]
+
+# Asked before each call. False refuses it, text refuses it and tells the model why, all else lets it run.
+OnCall = Callable[[ToolCall], object]
+
+
+class Toolbox:
+    """Tools by name, and how their calls are answered.
+
+    Args:
+        tools: Functions, or Tools where a function alone does not say enough.
+        on_call: The approval hook; see OnCall. Asked in the order of the calls, before any of them runs.
+        parallel: Run the calls of one round in threads; a number is the most at a time.
+        raise_errors: Let a tool's exception through. Otherwise it is logged, and the model gets its text.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool],
+        *,
+        on_call: OnCall | None = None,
+        parallel: bool | int = False,
+        raise_errors: bool = False,
+    ) -> None:
+        listed = [Tool.of(tool) for tool in tools]
+        self._tools = {tool.name: tool for tool in listed}
+        if len(self._tools) < len(listed):
+            raise ValueError(f"two tools have one name: {', '.join(tool.name for tool in listed)}")
+        self._on_call = on_call
+        self._parallel = parallel
+        self._raise_errors = raise_errors
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        return [tool.definition for tool in self._tools.values()]
+
+    def answer(self, calls: Sequence[ToolCall]) -> Iterator[ToolResult]:
+        """The results, in the order of the calls, each as soon as those before it are there."""
+        ready = [self._prepare(call) for call in calls]
+        if not self._parallel or len(calls) < 2:
+            yield from map(self._run, ready)
+            return
+        from concurrent.futures import ThreadPoolExecutor  # Late: it costs some ms.
+
+        workers = len(calls) if self._parallel is True else self._parallel
+        with ThreadPoolExecutor(workers, "localchat-tool") as pool:
+            yield from pool.map(self._run, ready)
+
+    async def answer_async(self, calls: Sequence[ToolCall]) -> AsyncIterator[ToolResult]:
+        """The same in an event loop: coroutine functions are awaited, others run in threads."""
+        import asyncio  # Late: it costs more than the whole client.
+
+        ready = [self._prepare(call) for call in calls]
+        if not self._parallel:
+            for item in ready:
+                yield await self._run_async(item)
+            return
+        gate = asyncio.Semaphore(len(calls) if self._parallel is True else self._parallel)
+        tasks = [asyncio.ensure_future(self._run_async(item, gate)) for item in ready]
+        try:
+            for task in tasks:
+                yield await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _prepare(self, call: ToolCall) -> _Ready | ToolResult:
+        """Everything before the function itself: what is wrong with a call, and whether it is allowed."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            offered = ", ".join(self._tools) or "none"
+            return _failed(call, f"there is no tool {call.name!r}; the tools are: {offered}")
+        if call.arguments is None:
+            return _failed(call, f"{call.error}; you wrote: {_cut(call.arguments_json)}")
+        try:
+            arguments = tool.read(call.arguments)
+        except DoesNotFit as error:
+            return _failed(call, f"the arguments do not fit: {error}")
+        allowed = True if self._on_call is None else self._on_call(call)
+        if allowed is False or isinstance(allowed, str):
+            return _failed(call, allowed or "the user did not allow this call")
+        return _Ready(call, tool.function, arguments)
+
+    def _run(self, item: _Ready | ToolResult) -> ToolResult:
+        if isinstance(item, ToolResult):
+            return item
+        try:
+            value = item.function(**item.arguments)
+            return ToolResult(item.call, result_text(value), value=value)
+        except Exception as error:
+            if self._raise_errors:
+                raise
+            return _crashed(item.call, error)
+
+    async def _run_async(self, item: _Ready | ToolResult, gate: Any = None) -> ToolResult:
+        import asyncio
+
+        if isinstance(item, ToolResult):
+            return item
+        try:
+            async with gate or contextlib.AsyncExitStack():
+                if inspect.iscoroutinefunction(item.function):
+                    value = await item.function(**item.arguments)
+                else:
+                    value = await asyncio.to_thread(item.function, **item.arguments)
+            return ToolResult(item.call, result_text(value), value=value)
+        except Exception as error:
+            if self._raise_errors:
+                raise
+            return _crashed(item.call, error)
+
+    def refuse_coroutines(self) -> None:
+        """Raise TypeError if some of the functions need an event loop."""
+        names = [name for name, tool in self._tools.items() if inspect.iscoroutinefunction(tool.function)]
+        if names:
+            raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A call that may run."""
+
+    call: ToolCall
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+
+
+def _failed(call: ToolCall, error: str) -> ToolResult:
+    return ToolResult(call, f"Error: {error}", error)
+
+
+def _crashed(call: ToolCall, error: Exception) -> ToolResult:
+    log.warning("tool %s failed", call.name, exc_info=error)
+    return _failed(call, _cut(f"{type(error).__name__}: {error}"))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _ERROR_CHARS else text[:_ERROR_CHARS] + "..."
+
+
+def result_text(value: Any) -> str:
+    """What the model gets to read: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return schema.plain(value)
+    except TypeError:
+        return str(value)
+
+
+class _Run:
+    """What runs of both kinds have in common: what is asked, and what follows from an answer.
+
+    Args:
+        client: Who asks.
+        messages: The question, and what was said before it.
+        tools: How calls are answered.
+        max_rounds: How often the model is asked.
+        on_done: Called with the run when `done` is set.
+        options: Of every round, `tool_choice` aside: it holds for the first, or the model could never answer.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Toolbox,
+        *,
+        max_rounds: int = DEFAULT_MAX_ROUNDS,
+        on_done: Callable[[Any], object] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if max_rounds < 1:
+            raise ValueError(f"max_rounds must be at least 1, not {max_rounds}")
+        # What is asked.
+        self._client = client
+        self._tools = tools
+        self._max_rounds = max_rounds
+        self._on_done = on_done
+        self._options = dict(options or {})
+        self._target = self._options.get("response_format")
+        # What has come. `_reply` is that of a round which is over.
+        self.messages = [dict(message) for message in messages]
+        self.done = False
+        self._stream: Any = None
+        self._reply: Reply | None = None
+
+    @property
+    def reply(self) -> Reply:
+        """The newest reply, or what has come of it."""
+        return self._reply or (Reply() if self._stream is None else self._stream.reply)
+
+    def _open(self) -> Any:
+        """The stream of the next round."""
+        self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
+        self._reply = None
+        return self._stream
+
+    def _take(self, event: StreamEvent) -> None:
+        """The model has spoken. Done before the event tells so: then nobody needs to read on."""
+        if event.type != "message_stop" or self._reply is not None:
+            return
+        reply: Reply = self._stream.reply
+        done = not reply.tool_calls
+        if done and self._target is not None:
+            reply = replace(reply, parsed=schema.read_reply(self._target, reply))
+        self._reply = reply
+        self.messages.append(reply.message)
+        self.done = done
+        if done and self._on_done is not None:
+            self._on_done(self)
+
+    def _check_limit(self, rounds_left: int) -> None:
+        if not rounds_left:
+            names = ", ".join(call.name for call in self.reply.tool_calls)
+            message = f"the model still calls {names} after {self._max_rounds} rounds: raise max_rounds, or look why"
+            raise TooManyRounds(message, partial=self.reply)
+
+    def _told(self, result: ToolResult) -> ToolResult:
+        self.messages.append(result.message)
+        self._options.pop("tool_choice", None)
+        return result
+
+
+class ToolRun(_Run):
+    """One question with tools, under way: iterate it for events, leave the `with` to cancel.
+
+    The events are those of a Stream, round after round, and a `tool_result` for each call. `messages` is
+    what has been said so far, ready for the next request. `done` is set once the model has answered
+    without calling anything, before the last event is handed out.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._tools.refuse_coroutines()
+        self._closed = False
+        self._events = self._rounds()
+
+    def __enter__(self) -> ToolRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[RunEvent]:
+        return self
+
+    def __next__(self) -> RunEvent:
+        return next(self._events)
+
+    @property
+    def text(self) -> Iterator[str]:
+        """The pieces of text, as they come."""
+        for event in self:
+            if event.type == "content_delta":
+                yield event.delta
+
+    def close(self) -> None:
+        """Cancel, from any thread. A tool that is running is not interrupted, but nothing follows it."""
+        self._closed = True
+        if self._stream is not None:
+            self._stream.close()
+        with contextlib.suppress(ValueError):  # Another thread is in it, and is about to notice.
+            self._events.close()
+
+    def finish(self) -> Reply:
+        """Run to the end; the last reply."""
+        with self:
+            for _ in self:
+                pass
+        return self.reply
+
+    def _rounds(self) -> Generator[RunEvent, None, None]:
+        for left in reversed(range(self._max_rounds)):
+            yield from self._ask()
+            if self.done:
+                return
+            self._check_limit(left)
+            for result in self._tools.answer(self.reply.tool_calls):
+                yield self._told(result)
+
+    def _ask(self) -> Iterator[RunEvent]:
+        if self._closed:
+            raise Cancelled("the run was closed", partial=self.reply)
+        with self._open() as stream:
+            for event in stream:
+                self._take(event)
+                yield event
+
+
+class AsyncToolRun(_Run):
+    """A ToolRun of an AsyncClient: `async for` its events, leave the `async with` or cancel the task to end it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._events = self._rounds()
+
+    async def __aenter__(self) -> AsyncToolRun:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[RunEvent]:
+        return self
+
+    async def __anext__(self) -> RunEvent:
+        return await self._events.__anext__()
+
+    @property
+    async def text(self) -> AsyncIterator[str]:
+        """The pieces of text, as they come."""
+        async for event in self:
+            if event.type == "content_delta":
+                yield event.delta
+
+    async def close(self) -> None:
+        await self._events.aclose()
+
+    async def finish(self) -> Reply:
+        """Run to the end; the last reply."""
+        async with self:
+            async for _ in self:
+                pass
+        return self.reply
+
+    async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
+        for left in reversed(range(self._max_rounds)):
+            async with self._open() as stream:
+                async for event in stream:
+                    self._take(event)
+                    yield event
+            if self.done:
+                return
+            self._check_limit(left)
+            async for result in self._tools.answer_async(self.reply.tool_calls):
+                yield self._told(result)
+
+
+def start_run(
+    kind: Callable[..., AnyRun],
+    client: Any,
+    prompt: Prompt,
+    tools: Iterable[AnyTool] = (),
+    *,
+    before: Sequence[Mapping[str, Any]] = (),
+    max_rounds: int = DEFAULT_MAX_ROUNDS,
+    on_call: OnCall | None = None,
+    parallel: bool | int = False,
+    raise_errors: bool = False,
+    on_done: Callable[[Any], object] | None = None,
+    **options: Any,
+) -> AnyRun:
+    """The run of one question: what Client.run and Conversation do. See Toolbox and ToolRun.
+
+    Args:
+        kind: ToolRun, or AsyncToolRun if the client is an AsyncClient.
+        before: Messages before the question.
+    """
+    if options.get("n", 1) not in (None, 1):
+        raise ValueError("a run follows one choice: n must be 1")
+    toolbox = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
+    system: str | None = options.pop("system", None)
+    images, audio = options.pop("images", None) or (), options.pop("audio", None) or ()
+    messages = [*([] if system is None else [{"role": "system", "content": system}]), *before]
+    messages += media.attach(prompt, images, audio)
+    return kind(client, messages, toolbox, max_rounds=max_rounds, on_done=on_done, options=options)

@@ -1,0 +1,246 @@
+"""What in a JSON value breaks a JSON Schema, with the path of each fault. No I/O.
+
+Knows the keywords of types, enums, objects, arrays, numbers, text, references within the document and
+combinations, and the formats of dates and times. What it does not know it passes over, as the standard
+demands of validators: if/then/else, dependencies, patternProperties, contains.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+_SHOWN_CHARS = 80
+
+TYPE_NAMES: dict[type, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+
+
+class Fault(NamedTuple):
+    """Where a value breaks its schema, and how."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
+def faults(value: Any, schema: Any) -> Iterator[Fault]:
+    """What in a parsed JSON value breaks a schema."""
+    return _Checker(schema).check(value, schema, "$")
+
+
+def parse_moment(text: str) -> datetime.datetime:
+    """ISO 8601 as models write it; Python 3.9 reads neither Z nor every number of digits."""
+    text = re.sub(r"[zZ]$", "+00:00", text)
+    return datetime.datetime.fromisoformat(re.sub(r"\.(\d+)", lambda part: "." + part[1][:6].ljust(6, "0"), text))
+
+
+def parse_time(text: str) -> datetime.time:
+    return datetime.time.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+
+
+class _Checker:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+
+    def check(self, value: Any, schema: Any, path: str) -> Iterator[Fault]:
+        if not isinstance(schema, Mapping):  # True allows all, False nothing.
+            if schema is False:
+                yield Fault(path, "not allowed")
+            return
+        for keyword, limit in schema.items():
+            rule = _RULES.get(keyword)
+            if rule is not None:
+                yield from rule(self, limit, value, path, schema)
+            elif keyword in _LIMITS:
+                yield from _limit_fault(keyword, limit, value, path)
+
+    def _reference(self, limit: str, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        target = self._root
+        for step in limit.lstrip("#").split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(target, Mapping) or step not in target:
+                raise ValueError(f"the schema refers to {limit!r}, which it does not have")
+            target = target[step]
+        yield from self.check(value, target, path)
+
+    def _type(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        names = [limit] if isinstance(limit, str) else limit
+        if not any(_is_type(value, name) for name in names):
+            yield Fault(path, f"expected {' or '.join(names)}, got {show(value)}")
+
+    def _enum(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if not any(is_same(value, option) for option in limit):
+            yield Fault(path, f"expected one of {', '.join(map(show, limit))}, got {show(value)}")
+
+    def _const(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        return self._enum([limit], value, path, schema)
+
+    def _properties(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, dict):
+            for name, part in limit.items():
+                if name in value:
+                    yield from self.check(value[name], part, member_path(path, name))
+
+    def _required(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, dict):
+            yield from (Fault(member_path(path, name), "missing") for name in limit if name not in value)
+
+    def _additional(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, dict) and "patternProperties" not in schema:
+            for name in value:
+                if name not in schema.get("properties", {}):
+                    yield from self.check(value[name], limit, member_path(path, name))
+
+    def _items(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, list):
+            first = len(schema.get("prefixItems", ()))
+            for i, item in enumerate(value[first:], first):
+                yield from self.check(item, limit, f"{path}[{i}]")
+
+    def _prefix(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, list):
+            for i, (part, item) in enumerate(zip(limit, value)):
+                yield from self.check(item, part, f"{path}[{i}]")
+
+    def _unique(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if limit and isinstance(value, list):
+            for i, item in enumerate(value):
+                if any(is_same(item, other) for other in value[:i]):
+                    yield Fault(f"{path}[{i}]", f"a second {show(item)}")
+
+    def _all(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        for part in limit:
+            yield from self.check(value, part, path)
+
+    def _any(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        """If none fits, the faults of the one that came furthest tell most."""
+        tried = [list(self.check(value, part, path)) for part in limit]
+        if not all(tried):
+            return
+        furthest = max(tried, key=lambda found: len(found[0].path), default=[])
+        if furthest and furthest[0].path != path:
+            yield from furthest
+        else:
+            yield Fault(path, "; or ".join(dict.fromkeys(found[0].text for found in tried)) or "nothing is allowed")
+
+    def _one(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        fitting = sum(not any(self.check(value, part, path)) for part in limit)
+        if fitting == 0:
+            yield from self._any(limit, value, path, schema)
+        elif fitting > 1:
+            yield Fault(path, f"fits {fitting} forms where it must fit one")
+
+    def _not(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if not any(self.check(value, limit, path)):
+            yield Fault(path, f"{show(value)} is not allowed")
+
+    def _pattern(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, str) and not re.search(limit, value):
+            yield Fault(path, f"expected text like {limit}, got {show(value)}")
+
+    def _format(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, str) and limit in _FORMATS:
+            try:
+                _FORMATS[limit](value)
+            except ValueError:
+                yield Fault(path, f"expected a {limit}, got {show(value)}")
+
+
+_RULES: dict[str, Callable[[_Checker, Any, Any, str, Any], Iterator[Fault]]] = {
+    "$ref": _Checker._reference,
+    "type": _Checker._type,
+    "enum": _Checker._enum,
+    "const": _Checker._const,
+    "required": _Checker._required,
+    "properties": _Checker._properties,
+    "additionalProperties": _Checker._additional,
+    "items": _Checker._items,
+    "prefixItems": _Checker._prefix,
+    "uniqueItems": _Checker._unique,
+    "allOf": _Checker._all,
+    "anyOf": _Checker._any,
+    "oneOf": _Checker._one,
+    "not": _Checker._not,
+    "pattern": _Checker._pattern,
+    "format": _Checker._format,
+}
+
+_FORMATS: dict[str, Callable[[str], object]] = {
+    "date": datetime.date.fromisoformat,
+    "date-time": parse_moment,
+    "time": parse_time,
+}
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    try:
+        return math.isclose(value, round(value / step) * step)
+    except OverflowError:  # JSON's numbers have no end, and infinity is one that Python reads.
+        return False
+
+
+# What is measured, how it is compared, and the words for it.
+_LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
+    "minimum": ((int, float), operator.ge, "at least"),
+    "maximum": ((int, float), operator.le, "at most"),
+    "exclusiveMinimum": ((int, float), operator.gt, "more than"),
+    "exclusiveMaximum": ((int, float), operator.lt, "less than"),
+    "multipleOf": ((int, float), _is_multiple, "a multiple of"),
+    "minLength": (str, operator.ge, "length at least"),
+    "maxLength": (str, operator.le, "length at most"),
+    "minItems": (list, operator.ge, "a number of items of at least"),
+    "maxItems": (list, operator.le, "a number of items of at most"),
+    "minProperties": (dict, operator.ge, "a number of members of at least"),
+    "maxProperties": (dict, operator.le, "a number of members of at most"),
+}
+
+
+def _limit_fault(keyword: str, limit: Any, value: Any, path: str) -> Iterator[Fault]:
+    kind, holds, words = _LIMITS[keyword]
+    if isinstance(value, kind) and not isinstance(value, bool):
+        measure = value if isinstance(value, (int, float)) else len(value)
+        if not holds(measure, limit):
+            yield Fault(path, f"expected {words} {limit}, got {show(value)}")
+
+
+def _is_type(value: Any, name: str) -> bool:
+    """JSON's types: true is no number, 3.0 is an integer."""
+    own = TYPE_NAMES.get(type(value), "")
+    if name == "integer":
+        return own == "integer" or (isinstance(value, float) and value.is_integer())
+    return name == own or (name == "number" and own == "integer")
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Equal as JSON: in Python 1 == True."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
+    return bool(one == other)
+
+
+def member_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name)}]"
+
+
+def show(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."

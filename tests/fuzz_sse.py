@@ -1,0 +1,73 @@
+"""Fuzz the SSE decoder: `python -m tests.fuzz_sse --seconds 60`. A failure names its seed.
+
+Streams are made of fields, line ends, byte order marks and plain noise. The result must not depend on how
+the bytes are cut, nothing but SSEError may be raised, and a reference decoder, simple and slow, that takes
+the whole stream at once must find the same events.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+from localchat.sse import SSEDecoder, SSEError
+
+from .fuzzing import main, pieces_of
+
+PARTS = [
+    *(b"data", b"event", b"id", b"retry", b"Data", b":", b": ", b":\t", b" ", b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r"),
+    *(b"data: x\n\n", b"id: 1\n", b"retry: 30\n", b": ping\n", b"event: e\n", b"data:\n", b"\xef\xbb\xbf", b"\0"),
+    *("\u2028".encode(), "\u0085".encode(), "\u00e9".encode(), b"\xff", b"\x0b", b"\x1c", b"[DONE]", b"123"),
+]
+
+
+def stream(chance: random.Random) -> bytes:
+    noise = bytes(chance.randrange(256) for _ in range(chance.randrange(4)))
+    return b"".join(chance.choice([*PARTS, noise]) for _ in range(chance.randrange(60)))
+
+
+def reference(raw: bytes) -> list[tuple[str, str, str]]:
+    """The rules of the standard, one after the other, over the whole text."""
+    text = raw.decode("utf-8-sig", "replace") if raw.startswith(b"\xef\xbb\xbf") else raw.decode("utf-8", "replace")
+    events, data, kind, last_id = [], [], "", ""
+    for line in re.split("\r\n|\r|\n", text)[:-1]:
+        if not line:
+            if data:
+                events.append((kind or "message", "\n".join(data), last_id))
+            data, kind = [], ""
+            continue
+        name, _, value = line.partition(":")
+        value = value[1:] if value.startswith(" ") else value
+        if name == "data":
+            data.append(value)
+        elif name == "event":
+            kind = value
+        elif name == "id" and "\0" not in value:
+            last_id = value
+    return events
+
+
+def decode(pieces: list[bytes], **options: Any) -> list[Any]:
+    decoder, events = SSEDecoder(**options), []
+    try:
+        for piece in pieces:
+            events += decoder.feed(piece)
+    except SSEError as error:
+        return [*events, *error.events, str(error).partition(" of ")[0]]
+    return events
+
+
+def check(seed: int) -> None:
+    chance = random.Random(seed)
+    raw = stream(chance)
+    options: dict[str, Any] = chance.choice([{}, {"sentinel": "[DONE]"}, {"max_line_bytes": 20, "max_event_bytes": 30}])
+    whole = decode([raw], **options)
+    assert decode(pieces_of(raw, chance), **options) == whole, (seed, raw)
+    assert decode([raw[i : i + 1] for i in range(len(raw))], **options) == whole, (seed, raw)
+    if not options:
+        assert [(event.event, event.data, event.id) for event in whole] == reference(raw), (seed, raw)
+
+
+if __name__ == "__main__":
+    main(check)

@@ -1,0 +1,278 @@
+"""A server of raw bytes for the tests of the clients: real sockets, threads, deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat import ConnectError, IncompleteStream
+
+DEADLINE_S = 10
+KEY = "sk-very-secret-key"
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Peer:
+    """The server's end of one connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._in = sock.makefile("rb")
+
+    def request(self) -> Request | None:
+        """The next request, None when the client has gone."""
+        line = self._in.readline().decode()
+        if not line:
+            return None
+        method, path, _ = line.split()
+        headers = {}
+        while line := self._in.readline().decode().strip():
+            name, _, value = line.partition(": ")
+            headers[name.lower()] = value
+        return Request(method, path, headers, self._in.read(int(headers.get("content-length", 0))))
+
+    def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self.sock.sendall(part)
+
+    def is_gone(self) -> bool:
+        """Wait until the client closes."""
+        try:
+            return not self._in.read(1)
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self._in.close()
+        self.sock.close()
+
+
+class Server:
+    """Accepts until it is left; each connection is handled in a thread of its own."""
+
+    def __init__(self, handle: Callable[[Peer, Server], None], listener: socket.socket | None = None) -> None:
+        self.listener = listener or socket.create_server(("127.0.0.1", 0))
+        self.tls: ssl.SSLContext | None = None
+        self.handle = handle
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.failures: list[BaseException] = []
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://127.0.0.1:{self.port}/v1"
+
+    def __enter__(self) -> Server:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        assert not self.failures or exception[0], self.failures
+
+    def _start(self, run: Callable[..., None], *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=run, args=arguments))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            sock.settimeout(DEADLINE_S)
+            self._start(self._serve, sock)
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            peer = Peer(self.tls.wrap_socket(sock, server_side=True) if self.tls else sock)
+        except OSError:
+            sock.close()
+            return
+        try:
+            self.handle(peer, self)
+        except OSError:
+            pass  # The client went away; tests that care look for it.
+        except BaseException as error:
+            self.failures.append(error)
+        finally:
+            peer.close()
+
+
+def serving(answer: Callable[[Request, int], bytes | None]) -> Server:
+    """A keep-alive server: `answer` gets each request and its number; None closes the connection."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            server.requests.append(request)
+            raw = answer(request, len(server.requests))
+            if raw is None:
+                return
+            peer.send(raw)
+            if b"Connection: close" in raw:
+                return
+
+    return Server(handle)
+
+
+def always(raw: bytes) -> Server:
+    return serving(lambda request, number: MODELS if request.method == "GET" else raw)
+
+
+# Answers
+
+
+def with_length(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    return head.encode() + body
+
+
+def chunked(*parts: bytes, end: bool = True) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+    return head + body + (b"0\r\n\r\n" if end else b"")
+
+
+def until_close(*parts: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    return head + b"".join(parts)
+
+
+def sse(payload: Any) -> bytes:
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
+
+
+def piece(text: str, finish: str | None = None) -> bytes:
+    return sse({"id": "1", "model": "m", "choices": [choice({"content": text}, finish)]})
+
+
+def choice(delta: Any, finish: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "finish_reason": finish}
+
+
+STOP = sse({"choices": [choice({}, "stop")]})
+USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}})
+DONE = b"data: [DONE]\n\n"
+ANSWER = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
+HELLO = chunked(*ANSWER)
+MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}, {"id": "second"}]}')
+WHOLE = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("OPENAI_", "LOCALCHAT_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+# The truncation matrix: framing by place of the cut. None stands for success.
+
+
+def framings(body: bytes, cut_in_chunk: bool = False) -> dict[str, bytes]:
+    """The body, cut, in each framing."""
+    whole_chunk = chunked(body, end=False) if body else chunked(end=False)
+    return {
+        "chunked": whole_chunk[:-4] if cut_in_chunk else whole_chunk,
+        "length": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + body,
+        "until-close": until_close(body),
+    }
+
+
+def truncations() -> Iterator[Any]:
+    text = piece("Hel") + piece("lo")
+    cuts = {
+        # http.client takes the end of the connection for the end of the headers.
+        "in-headers": ({name: raw[:25] for name, raw in framings(b"").items()}, IncompleteStream),
+        "after-headers": (framings(b""), IncompleteStream),
+        "in-chunk": (framings(text + b'data: {"cho', cut_in_chunk=True), IncompleteStream),
+        "between-chunks": (framings(text), IncompleteStream),
+        "after-finish": (framings(text + STOP), None),
+        "after-done": (framings(text + DONE), None),
+    }
+    yield pytest.param(b"", ConnectError, id="before-headers")
+    for place, (raws, expected) in cuts.items():
+        for framing, raw in raws.items():
+            yield pytest.param(raw, expected, id=f"{place}-{framing}")
+
+
+# Servers that make a client wait
+
+
+def waiting(*parts: bytes) -> Server:
+    """Sends the parts, then nothing, until the client goes."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(*parts)
+        assert peer.is_gone()
+
+    return Server(handle)
+
+
+def pinging(*parts: bytes) -> Server:
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(*parts)
+        while True:
+            peer.send(b"8\r\n: ping\n\n\r\n")
+            time.sleep(0.005)  # The pace of the pings; nothing waits for it.
+
+    return Server(handle)
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{path}.key", "-out", f"{path}.crt"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no openssl to make a certificate with: {error}")
+    path.write_bytes(Path(f"{path}.crt").read_bytes() + Path(f"{path}.key").read_bytes())
+    return path
+
+
+def with_tls(server: Server, certificate: Path) -> Server:
+    server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.tls.load_cert_chain(certificate)
+    return server

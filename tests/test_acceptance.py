@@ -1,0 +1,181 @@
+"""The acceptance list of the client, item by item, and the tests for what no other file covers.
+
+1. SSE: the rules, the web platform tests and every cut
+       test_sse.py::test_decode_by_rule, test_sse.py::test_decode_web_platform_tests,
+       test_sse.py::test_random_streams_do_not_depend_on_chunking,
+       test_sse.py::test_ten_megabyte_line_in_small_feeds_is_linear,
+       test_acceptance.py::test_fuzz_sse
+2. Dialects: each with its events, whole and cut anywhere, and through openai
+       test_wire.py::test_dialect, test_wire.py::test_dialect_does_not_depend_on_chunking,
+       test_wire.py::test_dialect_cut_anywhere_is_never_another_answer,
+       test_acceptance.py::test_fuzz_wire, test_acceptance.py::test_openai_differs_from_the_dialects
+3. Truncation matrix
+       test_client.py::test_truncation_matrix, test_aio.py::test_truncation_matrix
+4. Clocks, cancelling and Ctrl-C
+       test_client.py::test_clock_runs_out, test_client.py::test_connect_clock,
+       test_aio.py::test_clock_runs_out, test_aio.py::test_connect_clock,
+       test_client.py::test_cancel_from_another_thread_http,
+       test_client.py::test_cancel_from_another_thread_https,
+       test_client.py::test_cancel_from_another_thread_unix,
+       test_aio.py::test_cancelled_task_closes_the_connection_at_once,
+       test_acceptance.py::test_ctrl_c_ends_the_stream_at_once
+5. Redirects, proxies and the key
+       test_client.py::test_key_is_in_no_error, test_client.py::test_key_is_not_sent_to_a_redirect_target,
+       test_client.py::test_redirect_to_another_origin_is_never_followed,
+       test_client.py::test_loopback_never_uses_a_proxy, test_client.py::test_no_proxy,
+       test_record.py::test_key_is_masked_wherever_it_is,
+       test_acceptance.py::test_key_is_not_sent_to_the_proxy_of_a_tunnel,
+       test_acceptance.py::test_key_is_in_no_repr
+6. Connections
+       test_client.py::test_thousand_calls_on_one_connection, test_client.py::test_threads_share_a_client,
+       test_client.py::test_connection_closed_as_we_write_is_retried_once_without_counting,
+       test_aio.py::test_many_calls_at_once_and_then_one_connection_each
+7. Weight and speed; the rows of bench/client.py carry this number
+       test_acceptance.py::test_time_per_event, test_acceptance.py::test_time_to_import,
+       test_acceptance.py::test_memory, test_vendor.py::test_size_of_the_one_file,
+       test_imports.py::test_import_of_the_client_loads_nothing_heavy
+8. Versions of Python
+       test_vendor.py::test_one_file_answers_without_site_and_environment,
+       test_vendor.py::test_one_file_is_a_module_too, test_vendor.py::test_asynchronous_client_under_every_python
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bench import client as bench
+from bench import dialects
+from localchat import Client, ConnectError
+
+from . import fuzz_sse, fuzz_wire
+from .raw_server import DEADLINE_S, KEY, Peer, Server, chunked, clean_environment, piece
+
+__all__ = ["clean_environment"]  # A fixture: used by name.
+
+HERE = Path(__file__).parent
+NAMED = re.findall(r"(test_\w+\.py)::(test_\w+)", __doc__ or "")
+
+
+@pytest.mark.parametrize(("file", "test"), NAMED, ids=[f"{file}-{test}" for file, test in NAMED])
+def test_list_names_tests_that_exist(file, test):
+    assert re.search(rf"^def {test}\(", (HERE / file).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+# 1 and 2
+
+
+@pytest.mark.parametrize("seed", range(0, 3000, 300))
+def test_fuzz_sse(seed):
+    for step in range(300):
+        fuzz_sse.check(seed + step)
+
+
+@pytest.mark.parametrize("seed", range(0, 1000, 100))
+def test_fuzz_wire(seed):
+    for step in range(100):
+        fuzz_wire.check(seed + step)
+
+
+def test_openai_differs_from_the_dialects(capsys):
+    pytest.importorskip("openai", reason="no release for this Python")
+    dialects.main(["ollama-tools", "tail-cut", "openai-tools"])
+    out = capsys.readouterr().out
+    assert "ollama-tools: calls: [('fgg'" in out
+    assert "tail-cut: raises: None, not 'IncompleteStream'" in out
+
+
+# 4
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot interrupt a wait for the network")
+def test_ctrl_c_ends_the_stream_at_once():
+    program = (
+        "import sys, localchat\n"
+        "with localchat.Client(sys.argv[1], model='m') as client:\n"
+        "    try:\n"
+        "        with client.stream('hi') as stream:\n"
+        "            for text in stream.text: print(text, flush=True)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted with', stream.reply.text)\n"
+    )
+    gone_at: list[float] = []
+    gone = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(chunked(piece("a"), end=False))
+        if peer.is_gone():
+            gone_at.append(time.monotonic())
+            gone.set()
+
+    with Server(handle) as server:
+        command = [sys.executable, "-c", program, server.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "a\n"
+            start = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.read() == "interrupted with a\n"
+            assert process.wait(DEADLINE_S) == 0
+        assert gone.wait(DEADLINE_S)
+    assert gone_at[0] - start < 0.5  # 50 ms where nothing else runs.
+
+
+# 5
+
+
+def test_key_is_not_sent_to_the_proxy_of_a_tunnel():
+    seen: list[str] = []
+
+    def handle(peer: Peer, server: Server) -> None:
+        request = peer.request()
+        assert request is not None
+        seen.append(f"{request.method} {request.path} {request.headers}")
+        peer.send(b"HTTP/1.1 403 No\r\n\r\n")
+
+    with Server(handle) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        client = Client("https://h.example/v1", KEY, "m", proxy=proxy, max_retries=0)
+        with pytest.raises(ConnectError):
+            client.chat("hi")
+    assert seen
+    assert KEY not in "".join(seen)
+
+
+def test_key_is_in_no_repr():
+    client = Client("http://127.0.0.1:1/v1", KEY)
+    stream = client.stream("hi")
+    assert KEY not in f"{client!r} {client} {stream!r} {stream}"
+
+
+# 7. Times are the best of several, and the limits leave room for a machine that does other things too.
+
+
+def test_time_per_event():
+    spent = bench.time_events({"floor": bench.floor, "localchat": bench.localchat_events}, 2000, 5)
+    assert spent["localchat"] - spent["floor"] < 10
+
+
+def test_time_to_import():
+    spent = bench.time_imports(["localchat", "localchat with network", "http.client alone"], 4)
+    assert spent["localchat"] < 5
+    assert spent["localchat with network"] < max(25, 2 * spent["http.client alone"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory otherwise")
+def test_memory():
+    assert bench.peak_memory("localchat with network") < 25
+
+
+def test_benchmark_prints_a_row_for_each_aim(capsys):
+    bench.main(["--events", "50", "--rounds", "1"])
+    out = capsys.readouterr().out
+    assert len(re.findall(r"^7\. .*aim [<>]=", out, re.MULTILINE)) >= 5

@@ -1,0 +1,625 @@
+"""The asynchronous client: its HTTP reader at every cut, and the client against the scripted servers."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import localchat.aio
+import localchat.client
+from localchat import (
+    AsyncClient,
+    Cancelled,
+    ConnectError,
+    IncompleteStream,
+    NotFoundError,
+    ProtocolError,
+    ServerError,
+    StatusError,
+    StreamError,
+    TimedOut,
+    Timeout,
+)
+from localchat.aio import ResponseReader
+
+from .raw_server import (
+    ANSWER,
+    DEADLINE_S,
+    DONE,
+    HELLO,
+    KEY,
+    MODELS,
+    WHOLE,
+    Peer,
+    Request,
+    Server,
+    always,
+    certificate,
+    chunked,
+    clean_environment,
+    piece,
+    pinging,
+    serving,
+    truncations,
+    until_close,
+    waiting,
+    with_length,
+    with_tls,
+)
+
+__all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
+
+OPEN = chunked(piece("a"), end=False)
+
+
+def run(server: Server, use: Callable[[AsyncClient], Awaitable[Any]], **options: Any) -> Any:
+    """What `use` makes of a client of this server."""
+    options.setdefault("max_retries", 0)
+    options.setdefault("model", "m")
+
+    async def main() -> Any:
+        async with AsyncClient(server.url, **options) as client:
+            return await asyncio.wait_for(use(client), DEADLINE_S)
+
+    with server:
+        return asyncio.run(main())
+
+
+async def say(client: AsyncClient) -> str:
+    return (await client.chat("hi")).text
+
+
+def failure(server: Server, kind: type[Exception], words: str = ".", **options: Any) -> Any:
+    with pytest.raises(kind, match=words) as caught:
+        run(server, say, **options)
+    return caught.value
+
+
+# HTTP without I/O
+
+
+RESPONSES = {
+    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", True),
+    "nothing": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
+    "204": (b"HTTP/1.1 204 None\r\n\r\n", b"", True),
+    "chunked": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+        b"hello",
+        True,
+    ),
+    "chunk-extension": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
+        b"hello",
+        True,
+    ),
+    "line-feeds": (b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello", b"hello", True),
+    "announced": (b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200\r\nContent-Length: 1\r\n\r\na", b"a", True),
+    "asked-to-close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na", b"a", False),
+    "older": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", b"a", False),
+    "older-that-stays": (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\na", b"a", True),
+}
+
+
+@pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
+def test_response_at_every_cut(raw, body, keeps_alive):
+    for cuts in [[raw], [raw[i : i + 1] for i in range(len(raw))], *([raw[:i], raw[i:]] for i in range(len(raw)))]:
+        response = ResponseReader()
+        assert b"".join(response.feed(part) for part in cuts) == body
+        assert (response.ended, response.keeps_alive, response.rest) == (True, keeps_alive, b"")
+
+
+@pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
+def test_response_that_is_cut_is_never_whole(raw, body, keeps_alive):
+    for end in range(len(raw)):
+        response = ResponseReader()
+        response.feed(raw[:end])
+        if not response.ended:
+            with pytest.raises(IncompleteStream):
+                response.feed_end()
+
+
+def test_response_until_the_end_of_the_connection():
+    response = ResponseReader()
+    assert response.feed(b"HTTP/1.1 200 OK\r\n\r\nhel") + response.feed(b"lo") == b"hello"
+    response.feed_end()
+    assert (response.ended, response.keeps_alive) == (True, False)
+
+
+def test_response_leaves_the_rest():
+    response = ResponseReader()
+    response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
+    assert response.rest == b"bc"
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"SSH-2.0", b"HTTP/2 200\r\n\r\n", CHUNKED + b"zz\r\n", CHUNKED + b"-5\r\n", CHUNKED + b"1" * 70000],
+    ids=["ssh", "http2", "no-size", "negative", "long-line"],
+)
+def test_response_that_is_no_http(raw):
+    with pytest.raises(ProtocolError):
+        ResponseReader().feed(raw)
+
+
+def test_response_in_small_pieces_is_linear():
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n" + b"x" * 5_000_000
+    response, start = ResponseReader(), time.perf_counter()
+    assert sum(len(response.feed(raw[i : i + 64])) for i in range(0, len(raw), 64)) == 5_000_000
+    assert time.perf_counter() - start < 5
+
+
+# Asking
+
+
+def test_chat_returns_the_reply():
+    reply = run(always(HELLO), lambda client: client.chat("hi"))
+    assert (str(reply), reply.finish_reason, reply.usage.total_tokens) == ("Hello", "stop", 5)
+
+
+def test_events_are_those_of_the_client():
+    async def types(client: AsyncClient) -> list[str]:
+        async with client.stream("hi") as stream:
+            seen = [event.type async for event in stream]
+            assert stream.reply.text == "Hello"
+            return seen
+
+    assert run(always(HELLO), types) == ["message_start", "content_delta", "content_delta", "usage", "message_stop"]
+
+
+def test_stream_text_yields_pieces():
+    async def texts(client: AsyncClient) -> list[str]:
+        async with client.stream("hi") as stream:
+            return [text async for text in stream.text]
+
+    assert run(always(HELLO), texts) == ["Hel", "lo"]
+
+
+def test_stream_without_with_is_sent_by_the_first_step():
+    server = always(HELLO)
+
+    async def texts(client: AsyncClient) -> str:
+        stream = client.stream("hi")
+        assert server.requests == []
+        return "".join([text async for text in stream.text])
+
+    assert run(server, texts) == "Hello"
+
+
+def test_request_is_that_of_the_client():
+    server = always(HELLO)
+    run(
+        server,
+        lambda client: client.chat("hi", system="be brief", top_k=5, extra_headers={"X-Other": "2"}),
+        api_key=KEY,
+    )
+    request = server.requests[0]
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert (request.headers["authorization"], request.headers["x-other"]) == (f"Bearer {KEY}", "2")
+    assert [message["role"] for message in request.json["messages"]] == ["system", "user"]
+    assert (request.json["top_k"], request.json["stream"]) == (5, True)
+
+
+def test_model_is_the_first_on_offer_asked_once():
+    async def twice(client: AsyncClient) -> None:
+        await client.chat("hi")
+        await client.chat("hi")
+
+    server = always(HELLO)
+    run(server, twice, model=None)
+    assert [request.method for request in server.requests] == ["GET", "POST", "POST"]
+    assert server.requests[1].json["model"] == "first"
+
+
+def test_models_lists_names():
+    assert run(always(HELLO), lambda client: client.models()) == ["first", "second"]
+
+
+def test_models_that_are_no_list():
+    with pytest.raises(ProtocolError, match="not JSON"):
+        run(serving(lambda request, number: with_length(b"<html>")), lambda client: client.models())
+
+
+def test_text_goes_on():
+    body = chunked(b'data: {"choices": [{"index": 0, "text": " blue", "finish_reason": "stop"}]}\n\n', DONE)
+    server = always(body)
+    assert run(server, lambda client: client.complete("The sky is")).text == " blue"
+    assert (server.requests[0].path, server.requests[0].json["prompt"]) == ("/v1/completions", "The sky is")
+
+
+def test_vectors():
+    body = b'{"data": [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]}'
+    assert run(always(with_length(body)), lambda client: client.embed(["a", "b"])) == [[1.0], [2.0]]
+    one = b'{"data": [{"index": 0, "embedding": [1.0]}]}'
+    assert run(always(with_length(one)), lambda client: client.embed("a")) == [1.0]
+    with pytest.raises(ProtocolError, match="embeddings are not JSON"):
+        run(always(with_length(b"<html>")), lambda client: client.embed("a"))
+
+
+def test_value_of_a_response_format():
+    answer = chunked(piece('{"name": "Ada"}', "stop"), DONE)
+    reply = run(always(answer), lambda client: client.chat("who?", response_format="name"))
+    assert reply.parsed == {"name": "Ada"}
+
+
+def test_old_server_that_refuses_stream_options_is_asked_without():
+    def answer(request: Request, number: int) -> bytes:
+        refused = with_length(b'{"detail": "extra field stream_options"}', "422 Unprocessable")
+        return refused if "stream_options" in request.json else HELLO
+
+    assert run(serving(answer), say) == "Hello"
+
+
+FORMS = {
+    "chunked": HELLO,
+    "byte-chunks": chunked(*(bytes([byte]) for byte in b"".join(ANSWER))),
+    "length": with_length(b"".join(ANSWER)),
+    "until-close": until_close(*ANSWER),
+    "http-1.0": b"HTTP/1.0 200 OK\r\n\r\n" + b"".join(ANSWER),
+    "whole-json": with_length(WHOLE),
+    "gzip": with_length(gzip.compress(b"".join(ANSWER)), headers="Content-Encoding: gzip\r\n"),
+}
+
+
+@pytest.mark.parametrize("raw", FORMS.values(), ids=FORMS)
+def test_answer_in_every_form(raw):
+    close = b"Connection: close" in raw or b"HTTP/1.0" in raw
+
+    def handle(peer: Peer, server: Server) -> None:
+        while peer.request() is not None:
+            peer.send(raw)
+            if close:
+                return
+
+    async def thrice(client: AsyncClient) -> list[str]:
+        return [await say(client) for _ in range(3)]
+
+    server = Server(handle)
+    assert run(server, thrice) == ["Hello"] * 3
+    assert server.connections == (3 if close else 1)
+
+
+@pytest.mark.parametrize(("raw", "expected"), list(truncations()))
+def test_truncation_matrix(raw, expected):
+    def handle(peer: Peer, server: Server) -> None:
+        if peer.request() is not None:
+            peer.send(raw)
+
+    if expected is None:
+        assert run(Server(handle), say) == "Hello"
+        return
+    error = failure(Server(handle), expected)
+    if b"Hel" in raw:
+        assert error.partial.text == "Hello"
+
+
+def test_error_in_the_stream():
+    body = piece("a") + b'data: {"error": {"message": "bad luck"}}\n\n'
+    assert failure(always(chunked(body)), StreamError, "bad luck").partial.text == "a"
+
+
+# Clocks and cancelling
+
+
+CLOCKS = {
+    "first-no-headers": (waiting, (), Timeout(first=0.05), "first"),
+    "first-only-pings": (pinging, (chunked(end=False),), Timeout(first=0.1), "first"),
+    "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
+    "stall-although-pings": (pinging, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "total": (pinging, (OPEN,), Timeout(total=0.1), "total"),
+}
+
+
+@pytest.mark.parametrize(("kind_of_server", "parts", "timeout", "kind"), CLOCKS.values(), ids=CLOCKS)
+def test_clock_runs_out(kind_of_server, parts, timeout, kind):
+    error = failure(kind_of_server(*parts), TimedOut, f"Timeout.{kind}", timeout=timeout)
+    assert error.kind == kind
+
+
+def test_connect_clock():
+    """A listener whose queue is full does not answer."""
+    server = Server(lambda peer, server: None, socket.create_server(("127.0.0.1", 0), backlog=0))
+    fillers = [socket.socket() for _ in range(4)]
+    for filler in fillers:
+        filler.setblocking(False)
+        filler.connect_ex(("127.0.0.1", server.port))
+
+    async def main() -> None:
+        async with AsyncClient(server.url, model="m", timeout=Timeout(connect=0.1), max_retries=0) as client:
+            await client.chat("hi")
+
+    try:
+        with pytest.raises(TimedOut) as caught:
+            asyncio.run(main())
+        assert caught.value.kind == "connect"
+    finally:
+        for sock in [server.listener, *fillers]:
+            sock.close()
+
+
+def going(*parts: bytes) -> tuple[Server, threading.Event, list[float]]:
+    """A server that notes when the client goes."""
+    arrived, gone_at = threading.Event(), []
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(*parts)
+        arrived.set()
+        if peer.is_gone():
+            gone_at.append(time.monotonic())
+
+    return Server(handle), arrived, gone_at
+
+
+@pytest.mark.parametrize("parts", [(), (OPEN,)], ids=["before-the-answer", "in-the-answer"])
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_cancelled_task_closes_the_connection_at_once(parts, tls, certificate):
+    spent = []
+    for _ in range(3):  # The machine may be busy: the best one tells what the client adds.
+        server, arrived, gone_at = going(*parts)
+        server = with_tls(server, certificate) if tls else server
+
+        async def cancel(client: AsyncClient, arrived=arrived) -> float:
+            task = asyncio.ensure_future(client.chat("hi"))
+            while not arrived.is_set():
+                await asyncio.sleep(0.001)
+            task.cancel()
+            start = time.monotonic()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.sleep(0)
+            return start
+
+        start = run(server, cancel, verify=False)
+        spent.append(gone_at[0] - start)
+    assert min(spent) < 0.05
+
+
+def test_leaving_the_with_cancels():
+    server, _, gone_at = going(OPEN)
+
+    async def leave(client: AsyncClient) -> None:
+        async with client.stream("hi") as stream:
+            async for text in stream.text:
+                assert text == "a"
+                break
+        with pytest.raises(Cancelled):
+            await stream.__anext__()
+
+    run(server, leave)
+    assert gone_at
+
+
+def test_close_from_another_task_wakes_the_reader():
+    async def close(client: AsyncClient) -> None:
+        stream = client.stream("hi")
+        await stream.__anext__()
+        await stream.__anext__()
+        reader = asyncio.ensure_future(stream.__anext__())
+        await asyncio.sleep(0)
+        await stream.close()
+        with pytest.raises(Cancelled):
+            await reader
+
+    run(going(OPEN)[0], close)
+
+
+def test_close_while_waiting_to_retry():
+    async def close(client: AsyncClient) -> None:
+        stream = client.stream("hi")
+        reader = asyncio.ensure_future(stream.__anext__())
+        await asyncio.wait_for(retrying.wait(), DEADLINE_S)
+        await stream.close()
+        with pytest.raises(Cancelled):
+            await reader
+
+    async def main() -> None:
+        nonlocal retrying
+        retrying = asyncio.Event()
+        async with AsyncClient(server.url, model="m", on_retry=lambda *_: retrying.set()) as client:
+            await close(client)
+
+    retrying: Any = None
+    with always(with_length(b"{}", "503 Loading", "Retry-After: 60\r\n")) as server:
+        asyncio.run(main())
+
+
+# Connections
+
+
+def test_many_calls_at_once_and_then_one_connection_each():
+    server = always(HELLO)
+
+    async def many(client: AsyncClient) -> list[str]:
+        first = await asyncio.gather(*(say(client) for _ in range(8)))
+        return [*first, *[await say(client) for _ in range(50)]]
+
+    assert run(server, many) == ["Hello"] * 58
+    assert server.connections <= 8
+
+
+def test_connection_closed_while_idle_or_as_we_write_is_retried_without_counting():
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(HELLO)
+        peer.request()
+
+    async def four(client: AsyncClient) -> list[str]:
+        return [await say(client) for _ in range(4)]
+
+    assert run(Server(handle), four) == ["Hello"] * 4
+
+
+def test_client_in_a_second_event_loop():
+    with always(HELLO) as server:
+        client = AsyncClient(server.url, model="m")
+
+        async def ask() -> str:
+            text = await say(client)
+            await client.close()
+            return text
+
+        assert [asyncio.run(ask()) for _ in range(2)] == ["Hello"] * 2
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no unix sockets here")
+def test_unix_socket(tmp_path):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    server = always(HELLO)
+    server.listener.close()
+    server.listener = listener
+
+    async def main() -> str:
+        async with AsyncClient(f"unix:{tmp_path}/s", model="m") as client:
+            return await say(client)
+
+    with server:
+        assert asyncio.run(main()) == "Hello"
+
+
+def test_tls(certificate):
+    server = with_tls(always(HELLO), certificate)
+    assert run(server, say, verify=f"{certificate}.crt") == "Hello"
+
+
+def test_tls_untrusted_certificate_says_which_knob(certificate):
+    failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH")
+
+
+def test_http_goes_through_the_proxy_with_its_whole_address():
+    server = always(HELLO)
+    proxy = f"http://user:pass@127.0.0.1:{server.port}"
+
+    async def main() -> str:
+        async with AsyncClient("http://h.example/v1", model="m", proxy=proxy) as client:
+            return await say(client)
+
+    with server:
+        assert asyncio.run(main()) == "Hello"
+    assert server.requests[0].path == "http://h.example/v1/chat/completions"
+    assert server.requests[0].headers["proxy-authorization"] == "Basic dXNlcjpwYXNz"
+
+
+def test_https_goes_through_a_tunnel(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    connects: list[str] = []
+
+    def handle(peer: Peer, server: Server) -> None:
+        request = peer.request()
+        assert request is not None
+        connects.append(request.path)
+        peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        inner = Peer(context.wrap_socket(peer.sock, server_side=True))
+        inner.request()
+        inner.send(HELLO)
+        inner.is_gone()
+        inner.close()
+
+    async def main(proxy: str) -> str:
+        async with AsyncClient("https://h.example/v1", model="m", proxy=proxy, verify=False) as client:
+            return await say(client)
+
+    with Server(handle) as server:
+        assert asyncio.run(main(f"http://127.0.0.1:{server.port}")) == "Hello"
+    assert connects == ["h.example:443"]
+
+
+@pytest.mark.parametrize("raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"nonsense\r\n\r\n", b""])
+def test_proxy_that_gives_no_tunnel(raw):
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(raw)
+
+    async def main(proxy: str) -> None:
+        await AsyncClient("https://h.example/v1", model="m", proxy=proxy, max_retries=0).chat("hi")
+
+    with Server(handle) as server, pytest.raises(ConnectError, match="through the proxy"):
+        asyncio.run(main(f"http://127.0.0.1:{server.port}"))
+
+
+# Statuses and retries
+
+
+def test_nothing_listens():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectError, match="nothing listens"):
+        asyncio.run(AsyncClient(f"http://127.0.0.1:{port}/v1", model="m", max_retries=0).chat("hi"))
+
+
+def test_unknown_model_names_those_on_offer():
+    raw = with_length(b'{"error": {"message": "no such model", "code": "model_not_found"}}', "404 Not Found")
+    failure(always(raw), NotFoundError, "it offers first, second")
+
+
+def test_status_is_retried(monkeypatch):
+    monkeypatch.setattr(localchat.client, "_FIRST_DELAY_S", 0.001)
+    busy = with_length(b"{}", "503 Loading")
+    assert run(serving(lambda request, number: HELLO if number == 3 else busy), say, max_retries=2) == "Hello"
+    failure(serving(lambda request, number: busy), ServerError, max_retries=2)
+
+
+def test_dropped_request_is_retried(monkeypatch):
+    monkeypatch.setattr(localchat.client, "_FIRST_DELAY_S", 0.001)
+    assert run(serving(lambda request, number: None if number < 3 else HELLO), say, max_retries=2) == "Hello"
+
+
+def test_redirect_on_the_same_server_is_followed_if_asked():
+    def answer(request: Request, number: int) -> bytes:
+        moved = with_length(b"", "308 Moved", "Location: /v2/chat?a=b\r\n")
+        return HELLO if request.path == "/v2/chat?a=b" else moved
+
+    server = serving(answer)
+    assert run(server, say, follow_redirects=True) == "Hello"
+    assert server.requests[0].body == server.requests[1].body
+    failure(serving(answer), StatusError, "it redirects to")
+
+
+def test_upload_refused_early_still_gives_the_status():
+    def handle(peer: Peer, server: Server) -> None:
+        peer.send(with_length(b'{"error": "too big"}', "413 Too Large", "Connection: close\r\n"))
+        peer.sock.shutdown(socket.SHUT_WR)
+        while peer.sock.recv(65536):
+            pass
+
+    with pytest.raises(StatusError, match="too big"):
+        run(Server(handle), lambda client: client.chat("x" * 10_000_000))
+
+
+def test_no_http_is_a_connect_error_without_the_key():
+    error = failure(always(f"SSH {KEY}\r\n\r\n".encode()), ConnectError, "this is no HTTP", api_key=KEY)
+    assert KEY not in f"{error!s} {vars(error)}"
+
+
+def test_body_after_done_ends_the_connection():
+    server = serving(lambda request, number: chunked(piece("a"), DONE, piece("b")) + MODELS)
+    assert run(server, say) == "a"
+
+
+def test_asyncio_is_loaded_only_by_who_asks_for_it():
+    program = "import sys, localchat; localchat.Client; assert 'asyncio' not in sys.modules; localchat.AsyncClient"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S, env={**os.environ})
+
+
+def test_answers_are_json_lines_too():
+    lines = b"".join(
+        json.dumps({"message": {"content": text}, "done": text == "lo"}).encode() + b"\n" for text in ("Hel", "lo")
+    )
+    assert run(always(with_length(lines)), say) == "Hello"

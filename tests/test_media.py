@@ -1,0 +1,124 @@
+"""Images and audio to parts of a message: where from, what type, and where they go."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+
+from localchat import media
+from localchat.media import attach, audio_part, image_part
+
+PNG = b"\x89PNG\r\n\x1a\n rest"
+WAV = b"RIFF\x24\0\0\0WAVEfmt "
+PNG_URI = "data:image/png;base64," + base64.b64encode(PNG).decode()
+IMAGE = {"type": "image_url", "image_url": {"url": PNG_URI}}
+TEXT = {"type": "text", "text": "what?"}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server that has one image."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(PNG)
+
+        def log_message(self, *args: Any) -> None:
+            """Quiet."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/a.png"
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (PNG, "png"),
+        (b"\xff\xd8\xff\xe0 jfif", "jpeg"),
+        (b"GIF89a...", "gif"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "webp"),
+        (b"BM\x10\0\0\0\0\0\0\0", "bmp"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_image_type_is_told_by_its_first_bytes(data: bytes, kind: str):
+    assert image_part(data)["image_url"]["url"].startswith(f"data:image/{kind};base64,")
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [(WAV, "wav"), (b"ID3\4 tag", "mp3"), (b"\xff\xfb\x90\0 frame", "mp3"), (b"\xff\xf3\x90\0 frame", "mp3")],
+)
+def test_audio_type_is_told_by_its_first_bytes(data: bytes, kind: str):
+    encoded = base64.b64encode(data).decode()
+    assert audio_part(data) == {"type": "input_audio", "input_audio": {"data": encoded, "format": kind}}
+
+
+@pytest.mark.parametrize("make", [image_part, audio_part])
+@pytest.mark.parametrize("data", [b"", b"hello", b"RIFF\0\0\0\0AVI ", b"\xff\xe0", b"\xff"])
+def test_unknown_type_is_an_error_that_names_those_known(make: Any, data: bytes):
+    with pytest.raises(ValueError, match=r"known format \((png|wav)"):
+        make(data)
+
+
+def test_image_comes_from_path_text_bytes_url_and_part(tmp_path: Path):
+    path = tmp_path / "a.dat"
+    path.write_bytes(PNG)
+    for source in (path, str(path), PNG, PNG_URI, IMAGE):
+        assert image_part(source) == IMAGE
+    assert image_part("https://host/a.png", detail="low")["image_url"] == {"url": "https://host/a.png", "detail": "low"}
+
+
+def test_url_is_fetched_if_asked(url: str):
+    assert image_part(url)["image_url"]["url"] == url
+    assert image_part(url, embed=True) == IMAGE
+
+
+def test_audio_from_a_url_is_always_fetched():
+    uri = "data:audio/wav;base64," + base64.b64encode(WAV).decode()
+    assert audio_part(uri) == audio_part(WAV)
+
+
+def test_file_that_is_not_there_or_too_large_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(FileNotFoundError):
+        image_part(tmp_path / "none.png")
+    monkeypatch.setattr(media, "DEFAULT_MAX_BYTES", 4)
+    with pytest.raises(ValueError, match="more than 4 bytes"):
+        image_part(PNG)
+
+
+def test_media_goes_before_the_text_of_the_last_message():
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    asked = attach([*history, {"role": "user", "content": "what?"}], [PNG], [WAV])
+    assert asked[:2] == history
+    assert asked[2] == {"role": "user", "content": [IMAGE, audio_part(WAV), TEXT]}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "content"),
+    [("what?", [IMAGE, TEXT]), ("", [IMAGE]), ([], [IMAGE]), ([{"role": "user", "content": [TEXT]}], [IMAGE, TEXT])],
+)
+def test_prompt_of_any_form_takes_an_image(prompt: Any, content: Any):
+    assert attach(prompt, PNG) == [{"role": "user", "content": content}]
+
+
+def test_message_of_another_is_not_changed():
+    said: Dict[str, Any] = {"role": "assistant", "content": "look"}
+    assert attach([said], [PNG]) == [said, {"role": "user", "content": [IMAGE]}]
+    assert said == {"role": "assistant", "content": "look"}
+
+
+def test_prompt_without_media_is_plain():
+    assert attach("what?") == [{"role": "user", "content": "what?"}]

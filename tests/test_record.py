@@ -1,0 +1,176 @@
+"""Recording and replaying: the same events from the file as from the server, and no key in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat import AsyncClient, Client, IncompleteStream, LocalChatError, ServerError, StreamError, replay
+from localchat.record import Recorder
+
+from .raw_server import (
+    HELLO,
+    KEY,
+    MODELS,
+    Peer,
+    Server,
+    always,
+    certificate,
+    chunked,
+    clean_environment,
+    piece,
+    serving,
+    until_close,
+    with_length,
+    with_tls,
+)
+
+__all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+
+
+def joined(path: Path, kind: str) -> str:
+    return "".join(item.get(kind, "") for item in lines(path))
+
+
+def events(client: Client) -> list[Any]:
+    with client.stream("hi") as stream:
+        return list(stream)
+
+
+def test_replay_gives_the_events_of_the_server(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
+        seen = [events(client) for _ in range(2)]
+        assert server.connections == 1
+    replayed = Client(transport=replay(path), model="m", max_retries=0)
+    assert [events(replayed) for _ in range(2)] == seen
+    with pytest.raises(LocalChatError, match="no further answer to POST /v1/chat/completions"):
+        replayed.chat("hi")
+
+
+def test_recording_is_readable_at_once_and_holds_the_wire(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
+        client.chat("hi")
+        assert joined(path, "sent").startswith("POST /v1/chat/completions HTTP/1.1\r\n")
+        assert joined(path, "received") == HELLO.decode()
+        assert {item["connection"] for item in lines(path)} == {1}
+
+
+@pytest.mark.parametrize(
+    "raw", [chunked(piece("a"), end=False), until_close(piece("a"))], ids=["chunked", "until-close"]
+)
+def test_cut_answer_is_cut_in_the_replay(raw, tmp_path):
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(raw)
+
+    path = tmp_path / "r.jsonl"
+    with Server(handle) as server:
+        client = Client(server.url, model="m", record=path)
+        with pytest.raises(IncompleteStream):
+            client.chat("hi")
+    with pytest.raises(IncompleteStream) as caught:
+        Client(transport=replay(path), model="m").chat("hi")
+    assert caught.value.partial is not None
+    assert caught.value.partial.text == "a"
+
+
+def test_each_path_has_its_own_answers(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with always(HELLO) as server, Client(server.url, record=path) as client:
+        client.chat("hi")
+    replayed = Client(transport=replay(path), model="m")
+    assert replayed.chat("hi").text == "Hello"
+    assert replayed.models() == ["first", "second"]
+
+
+def test_retries_are_replayed_like_answers(tmp_path):
+    path = tmp_path / "r.jsonl"
+    busy = with_length(b"{}", "503 Loading", "Retry-After: 0.001\r\n")
+    server = serving(lambda request, number: HELLO if number == 2 else busy)
+    with server, Client(server.url, model="m", record=path) as client:
+        client.chat("hi")
+    assert Client(transport=replay(path), model="m").chat("hi").text == "Hello"
+    with pytest.raises(ServerError):
+        Client(transport=replay(path), model="m", max_retries=0).chat("hi")
+
+
+def test_key_is_masked_wherever_it_is(tmp_path):
+    """In the request, and in an answer that repeats it over several pieces."""
+    path = tmp_path / "r.jsonl"
+    echo = f'data: {{"error": "wrong key {KEY}"}}\n\n'.encode()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        raw = with_length(echo)
+        for i in range(len(raw)):
+            peer.send(raw[i : i + 1])
+
+    headers = {"X-Api-Key": "other-secret", "Cookie": "c=third-secret"}
+    with Server(handle) as server:
+        client = Client(server.url, KEY, "m", record=path, headers=headers)
+        with pytest.raises(StreamError):
+            client.chat(f"what is {KEY}?")
+    assert "secret" not in path.read_text(encoding="ascii")
+    assert f"wrong key {'*' * len(KEY)}" in joined(path, "received")
+    with pytest.raises(StreamError, match="wrong key"):
+        Client(transport=replay(path), model="m").chat("hi")
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_masking_keeps_the_cuts_and_the_lengths(size, tmp_path):
+    raw = b"aaKEYKEYbKEKEYc\xc3\xa9"
+    recorder = Recorder(tmp_path / "r", secret="KEY")
+    tape = recorder.tape()
+    parts = [raw[i : i + size] for i in range(0, len(raw), size)]
+    for part in parts:
+        tape.received(part)
+    tape.flush()
+    pieces = [item["received"].encode("utf-8", "surrogateescape") for item in lines(tmp_path / "r")]
+    assert b"".join(pieces) == raw.replace(b"KEY", b"***")
+    assert [len(piece) for piece in pieces] == [len(part) for part in parts]
+
+
+def test_tls_is_recorded_as_plain_text(certificate, tmp_path):
+    path = tmp_path / "r.jsonl"
+    server = with_tls(always(HELLO), certificate)
+    with server, Client(server.url, model="m", verify=False, record=path) as client:
+        client.chat("hi")
+    assert Client("https://h/v1", transport=replay(path), model="m").chat("hi").text == "Hello"
+
+
+def test_asynchronous_client_records_and_replays(tmp_path):
+    path = tmp_path / "r.jsonl"
+
+    async def ask(client: AsyncClient) -> list[Any]:
+        async with client, client.stream("hi") as stream:
+            return [event async for event in stream]
+
+    with always(HELLO) as server:
+        seen = asyncio.run(ask(AsyncClient(server.url, KEY, "m", record=path)))
+    assert joined(path, "received") == HELLO.decode()
+    assert KEY not in path.read_text(encoding="ascii")
+    assert asyncio.run(ask(AsyncClient(transport=replay(path), model="m"))) == seen
+    assert events(Client(transport=replay(path), model="m")) == seen
+
+
+def test_replay_of_one_path_in_two_threads_of_a_recording(tmp_path):
+    """Answers of interleaved connections stay apart."""
+    recorder = Recorder(tmp_path / "r")
+    tapes = [recorder.tape(), recorder.tape()]
+    for tape in tapes:
+        tape.sent(b"GET /v1/models HTTP/1.1\r\n\r\n")
+    for i in range(0, len(MODELS), 10):
+        for tape in tapes:
+            tape.received(MODELS[i : i + 10])
+    client = Client(transport=replay(tmp_path / "r"), model="m")
+    assert [client.models() for _ in range(2)] == [["first", "second"]] * 2

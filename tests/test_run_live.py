@@ -1,0 +1,123 @@
+"""Tools and conversations against the real server with the built-in model, and the guide's code blocks.
+
+The built-in model is far too small to choose tools well, so the real server shows what is certain whatever it
+writes: that requests with tools are understood and turns add up. What the guide prints comes from a script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat import Client, TooManyRounds
+
+from .live import running_server
+from .scripted import calls, scripted, text
+
+ROOT = Path(__file__).parents[1]
+GUIDE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+SMALL = {"max_tokens": 12, "temperature": 0, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with running_server() as base_url, Client(base_url, timeout=60) as client:
+        yield client
+
+
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def test_run_ends_in_an_answer_or_at_the_round_limit(client: Client):
+    with client.run("What is 1 + 2?", tools=[add], max_rounds=2, stream=True, **SMALL) as run:
+        with contextlib.suppress(TooManyRounds):
+            list(run)
+        reply = run.reply
+    assert reply.finish_reason in ("stop", "length", "tool_calls")
+    assert reply.usage is not None
+    assert reply.usage.output_tokens > 0
+
+
+def test_history_with_calls_and_results_is_understood(client: Client):
+    """Whatever the model would call: here it has called already, and answers."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": "What is 1 + 2?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "name": "add", "content": "3"},
+    ]
+    with client.run(history, stream=True, **SMALL) as run:
+        types = [event.type for event in run]
+    assert (types[0], types[-1]) == ("message_start", "message_stop")
+    assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_conversation_adds_turns(client: Client):
+    talk = client.conversation(system="Be brief.", **SMALL)
+    first = talk.say("Hello!")
+    second = "".join(talk.stream("And again?").text)
+    assert [message["role"] for message in talk.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert (talk.messages[2]["content"], talk.messages[4]["content"]) == (first.text, second)
+
+
+def test_conversation_that_is_cancelled_stays_as_it_was(client: Client):
+    talk = client.conversation(**{**SMALL, "max_tokens": 200})
+    with talk.stream("Hello!") as answer:
+        next(answer)
+    assert talk.messages == []
+
+
+# The guide
+
+
+def answer(request: dict[str, Any]) -> Any:
+    """What a model might answer to the requests of the guide."""
+    if "input" in request:
+        return [{"data": [{"index": index, "embedding": [0.0, 1.0]} for index, _ in enumerate(request["input"])]}]
+    if "prompt" in request:
+        return [{"choices": [{"index": 0, "text": ", there was", "finish_reason": "stop"}]}]
+    if "response_format" in request:
+        return text('{"name": "Ann", "age": 30}')
+    last = request["messages"][-1]
+    if "tools" in request and last["role"] == "user":
+        tool = request["tools"][0]["function"]
+        wanted = {"city": '"Bonn"', "days": "2", "path": '"a.txt"', "a": "1", "b": "2"}
+        given = ", ".join(f'"{name}": {wanted[name]}' for name in tool["parameters"]["properties"])
+        return calls((tool["name"], f"{{{given}}}"))
+    return text(f"You said: {last['content']}"[:80])
+
+
+EXPECTED = ['"sky": "clear"', "ask the user first", "[add gave 3]", "on the Rhine", "age=30", "You said", "5", "2 2"]
+
+
+def test_guide_has_the_blocks_that_are_expected():
+    assert len(BLOCKS) == len(EXPECTED)
+    assert len(re.findall(r"^```\w+$", GUIDE, re.MULTILINE)) == len(BLOCKS)
+
+
+@pytest.mark.parametrize(("block", "shown"), list(zip(BLOCKS, EXPECTED)))
+def test_block_of_the_guide_runs(block: str, shown: str, tmp_path: Path):
+    with scripted(answer) as script:
+        environment = {**os.environ, "OPENAI_BASE_URL": script.base_url, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", block],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout

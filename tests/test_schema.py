@@ -1,0 +1,517 @@
+"""Types to schemas and back: one row per kind of type, and every fault with its path."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Dict, List, Literal, NewType, Optional, Set, Tuple, TypedDict, Union
+
+import pytest
+
+from localchat.events import Choice, DoesNotFit, Reply, ToolCall
+from localchat.schema import build, json_schema, read_docstring, read_reply, response_format
+from localchat.validator import faults
+
+UserId = NewType("UserId", int)
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+    LARGE = 2
+
+
+class Corner(enum.Enum):
+    """Values that JSON cannot hold."""
+
+    LEFT = (0, 1)
+    RIGHT = (1, 0)
+
+
+@dataclass
+class Address:
+    street: str
+    zip: Optional[str] = None
+
+
+@dataclass
+class Person:
+    """Someone.
+
+    Attributes:
+        name: What they are called.
+    """
+
+    name: str
+    age: Annotated[int, "in years"]
+    home: Address
+    tags: List[str] = field(default_factory=list)
+    color: Color = Color.RED
+    secret: int = field(default=0, init=False)
+
+
+@dataclass
+class Node:
+    value: int
+    kids: List[Node] = field(default_factory=list)
+    parent: Optional[Node] = None
+
+
+@dataclass
+class Positive:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number <= 0:
+            raise ValueError(f"{self.number} is not positive")
+
+
+class Movie(TypedDict):
+    title: str
+    year: int
+
+
+class Loose(TypedDict, total=False):
+    title: str
+
+
+class Model:
+    """What looks like Pydantic's."""
+
+    def __init__(self, **members: Any) -> None:
+        self.members = members
+
+    @classmethod
+    def model_json_schema(cls) -> Any:
+        part = {"Part": {"type": "integer"}}
+        return {"type": "object", "properties": {"x": {"$ref": "#/$defs/Part"}}, "required": ["x"], "$defs": part}
+
+
+def schema_object(required: List[str], **properties: Any) -> Any:
+    return {"type": "object", "properties": properties, "required": required}
+
+
+STRING, INTEGER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}
+
+
+@pytest.mark.parametrize(
+    ("target", "schema", "raw", "value"),
+    [
+        (int, INTEGER, 3.0, 3),
+        (float, {"type": "number"}, 3, 3.0),
+        (bool, {"type": "boolean"}, True, True),
+        (None, NULL, None, None),
+        (Any, {}, [1], [1]),
+        (UserId, INTEGER, 7, 7),
+        (list, {"type": "array"}, [1, "a"], [1, "a"]),
+        (List[int], {"type": "array", "items": INTEGER}, [1], [1]),
+        (
+            Sequence[Color],
+            {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}},
+            ["red"],
+            [Color.RED],
+        ),
+        (set, {"type": "array", "uniqueItems": True}, [1, 2], {1, 2}),
+        (Tuple[int, ...], {"type": "array", "items": INTEGER}, [1, 2], (1, 2)),
+        (
+            Tuple[int, str],
+            {"type": "array", "prefixItems": [INTEGER, STRING], "minItems": 2, "maxItems": 2},
+            [1, "a"],
+            (1, "a"),
+        ),
+        (dict, {"type": "object"}, {"a": 1}, {"a": 1}),
+        (Dict[str, int], {"type": "object", "additionalProperties": INTEGER}, {"a": 1.0}, {"a": 1}),
+        (Mapping[str, Any], {"type": "object", "additionalProperties": {}}, {"a": None}, {"a": None}),
+        (Literal["a", 1, None], {"enum": ["a", 1, None]}, 1, 1),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, "b", "b"),
+        (Size, {"type": "integer", "enum": [1, 2]}, 2, Size.LARGE),
+        (Corner, {"type": "string", "enum": ["LEFT", "RIGHT"]}, "LEFT", Corner.LEFT),
+        (Optional[int], {"anyOf": [INTEGER, NULL]}, None, None),
+        (Union[int, str], {"anyOf": [INTEGER, STRING]}, "a", "a"),
+        (
+            Union[datetime.date, str],
+            {"anyOf": [{"type": "string", "format": "date"}, STRING]},
+            "2024-05-06",
+            datetime.date(2024, 5, 6),
+        ),
+        (Annotated[str, "a name"], {"type": "string", "description": "a name"}, "x", "x"),
+        (
+            datetime.datetime,
+            {"type": "string", "format": "date-time"},
+            "2024-05-06T07:08:09.5Z",
+            datetime.datetime(2024, 5, 6, 7, 8, 9, 500000, datetime.timezone.utc),
+        ),
+        (datetime.time, {"type": "string", "format": "time"}, "07:08:09", datetime.time(7, 8, 9)),
+        (Movie, schema_object(["title", "year"], title=STRING, year=INTEGER), {"title": "a", "year": 1}, None),
+        (Loose, {"type": "object", "properties": {"title": STRING}}, {}, {}),
+        ({"type": "integer"}, INTEGER, 3, 3),
+        (
+            "name, age int, bio: one line",
+            schema_object(
+                ["name", "age", "bio"], name=STRING, age=INTEGER, bio={"type": "string", "description": "one line"}
+            ),
+            {"name": "a", "age": 1, "bio": ""},
+            None,
+        ),
+        ("ok bool\nsize float: in mm, rounded", None, {"ok": True, "size": 1}, {"ok": True, "size": 1.0}),
+    ],
+    ids=str,
+)
+def test_type_gives_its_schema_and_its_value(target: Any, schema: Any, raw: Any, value: Any):
+    if schema is not None:
+        assert json_schema(target) == schema
+    built = build(target, raw)
+    assert built == (raw if value is None else value)
+    assert type(built) is type(raw if value is None else value)
+
+
+def test_dataclass_has_definitions_descriptions_and_defaults():
+    assert json_schema(Person) == {
+        "type": "object",
+        "description": "Someone.",
+        "properties": {
+            "name": {"type": "string", "description": "What they are called."},
+            "age": {"type": "integer", "description": "in years"},
+            "home": {"$ref": "#/$defs/Address"},
+            "tags": {"type": "array", "items": STRING},
+            "color": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+        },
+        "required": ["name", "age", "home"],
+        "$defs": {
+            "Address": {
+                "type": "object",
+                "properties": {"street": STRING, "zip": {"anyOf": [STRING, NULL], "default": None}},
+                "required": ["street"],
+            }
+        },
+    }
+    raw = {"name": "Ann", "age": 3, "home": {"street": "High"}, "color": "blue"}
+    assert build(Person, raw) == Person("Ann", 3, Address("High"), [], Color.BLUE)
+
+
+def test_dataclass_may_refer_to_itself():
+    schema = json_schema(Node)
+    assert schema["properties"]["kids"] == {"type": "array", "items": {"$ref": "#/$defs/Node"}}
+    assert set(schema["$defs"]) == {"Node"}
+    assert build(Node, {"value": 1, "kids": [{"value": 2}]}) == Node(1, [Node(2)])
+
+
+def test_two_classes_of_one_name_have_two_definitions():
+    @dataclass
+    class Inner:
+        a: int
+
+    first = Inner
+
+    @dataclass
+    class Inner:  # type: ignore[no-redef]  # On purpose.
+        b: int
+
+    schema = json_schema(Tuple[first, Inner])  # type: ignore[valid-type]  # Made at run time.
+    assert [ref["$ref"] for ref in schema["prefixItems"]] == ["#/$defs/Inner", "#/$defs/Inner_2"]
+
+
+def test_strict_form_closes_every_object_and_requires_all():
+    schema = json_schema(Person, strict=True)
+    for closed in (schema, schema["$defs"]["Address"]):
+        assert closed["additionalProperties"] is False
+        assert closed["required"] == list(closed["properties"])
+    assert "default" not in json.dumps(schema)
+
+
+def test_strict_form_leaves_a_member_called_default_alone():
+    assert list(json_schema("default, required, enum", strict=True)["properties"]) == ["default", "required", "enum"]
+
+
+def test_model_that_describes_itself_keeps_its_definitions():
+    @dataclass
+    class Holder:
+        model: Model
+
+    Holder.__annotations__["model"] = Model  # It cannot be found by name from outside this function.
+    schema = json_schema(Holder)
+    assert schema["$defs"]["Part"] == INTEGER
+    assert build(Holder, {"model": {"x": 1}}).model.members == {"x": 1}
+    with pytest.raises(DoesNotFit, match=r"\$\.model\.x: expected integer"):
+        build(Holder, {"model": {"x": "1"}})
+
+
+def test_model_of_pydantic_is_read_and_made():
+    pydantic = pytest.importorskip("pydantic")
+    inner = pydantic.create_model("Inner", x=(int, ...))
+    model = pydantic.create_model("Outer", inner=(inner, ...), names=(List[str], []))
+    assert build(model, {"inner": {"x": 1}}) == model(inner=inner(x=1))
+    assert json_schema(model, strict=True)["$defs"]["Inner"]["additionalProperties"] is False
+    with pytest.raises(DoesNotFit, match=r"\$\.inner\.x: missing"):
+        build(model, {"inner": {}})
+
+
+def sample(a: int, b: Optional[Color] = None, *, c: Annotated[str, "see"] = "x", d=None):  # type: ignore[no-untyped-def]  # One without a type.
+    """Do it.
+
+    More text.
+
+    Args:
+        a (int): The first,
+            which goes on.
+        b: The second.
+
+    Returns:
+        c: nothing of the arguments.
+    """
+
+
+def test_function_gives_the_schema_of_its_parameters():
+    assert json_schema(sample) == {
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer", "description": "The first, which goes on."},
+            "b": {
+                "anyOf": [{"type": "string", "enum": ["red", "blue"]}, NULL],
+                "description": "The second.",
+                "default": None,
+            },
+            "c": {"type": "string", "description": "see", "default": "x"},
+            "d": {"default": None},
+        },
+        "required": ["a"],
+    }
+    assert build(sample, {"a": 1, "b": "red"}) == {"a": 1, "b": Color.RED}
+
+
+def test_partial_and_callable_object_are_functions():
+    class Adder:
+        def __call__(self, b: int) -> int:
+            return b
+
+    assert list(json_schema(functools.partial(sample, 1))["properties"]) == ["b", "c", "d"]
+    assert json_schema(Adder()) == schema_object(["b"], b=INTEGER)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (Dict[int, str], "keys of JSON objects are text"),
+        (complex, "no counterpart"),
+        (Literal[b"a"], "JSON cannot hold"),
+        (lambda *args: None, "by name"),
+        (lambda **kwargs: None, "by name"),
+    ],
+    ids=["int-keys", "complex", "bytes", "args", "kwargs"],
+)
+def test_what_json_cannot_describe_is_a_type_error(target: Any, message: str):
+    with pytest.raises(TypeError, match=message):
+        json_schema(target)
+
+
+def test_annotation_that_cannot_be_found_is_a_type_error():
+    def needs(a: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821  # On purpose.
+        """Refers to what is not there."""
+
+    with pytest.raises(TypeError, match="cannot be read from outside"):
+        json_schema(needs)
+
+
+@pytest.mark.parametrize("text", ["", "a, a", "a complex", "1a", "a int int", ":x"])
+def test_short_form_that_is_none_is_a_value_error(text: str):
+    with pytest.raises(ValueError, match=r"short form|a member must be"):
+        json_schema(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "path", "message"),
+    [
+        (int, True, "$", "expected integer, got true"),
+        (int, 1.5, "$", "expected integer, got 1.5"),
+        (Person, {"name": "a", "age": 1}, "$.home", "missing"),
+        (Person, {"name": "a", "age": 1, "home": {"street": 2}}, "$.home.street", "expected string, got 2"),
+        (Node, {"value": 1, "kids": [{"value": 1}, {"value": "x"}]}, "$.kids[1].value", 'expected integer, got "x"'),
+        (Address, {"street": "a", "zap": 1}, "$.zap", "unknown; there are street, zip"),
+        (Dict[str, int], {"a b": "c"}, '$["a b"]', "expected integer"),
+        (Optional[int], "x", "$", 'expected integer, got "x"; or expected null'),
+        (Optional[Address], {"street": 1}, "$.street", "expected string, got 1"),
+        (Tuple[int, str], [1], "$", "expected a number of items of at least 2"),
+        (Color, "green", "$", 'expected one of "red", "blue", got "green"'),
+        (Literal[1], True, "$", "expected one of 1, got true"),
+        (datetime.date, "2024-02-30", "$", 'expected a date, got "2024-02-30"'),
+        (Positive, {"number": -1}, "$", "-1 is not positive"),
+        (set, [1, 1], "$[1]", "a second 1"),
+        (Set[Any], [[1]], "$", "unhashable type"),
+        (float, 10**400, "$", "int too large"),
+    ],
+)
+def test_fault_has_its_path(target: Any, value: Any, path: str, message: str):
+    with pytest.raises(DoesNotFit) as caught:
+        build(target, value)
+    assert caught.value.path == path
+    assert f"{path}: {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": ["integer", "null"]}, [1, 2.0, None], [True, "a", 1.5]),
+        ({"type": "number"}, [1, 1.5], [True, "1"]),
+        ({"const": [1, {"a": 0}]}, [[1, {"a": 0.0}]], [[1, {"a": False}], [True, {"a": 0}], [1]]),
+        ({"minimum": 1, "exclusiveMaximum": 3}, [1, 2.9, "0", True], [0, 3]),
+        ({"multipleOf": 0.1}, [0.3, 7], [0.35, 10**400, float("inf")]),
+        ({"minLength": 2, "maxLength": 3, "pattern": "^a"}, ["ab", 1], ["a", "abcd", "ba"]),
+        ({"minItems": 1, "maxItems": 2, "uniqueItems": True}, [[1], [1, True]], [[], [1, 1], [1, 2, 3]]),
+        ({"prefixItems": [{"type": "integer"}], "items": False}, [[], [1]], [["a"], [1, 2]]),
+        ({"required": ["a"], "properties": {"a": True, "b": False}}, [{"a": 1}, 3], [{}, {"a": 1, "b": 1}]),
+        ({"properties": {"a": {}}, "additionalProperties": False}, [{"a": 1}], [{"b": 1}]),
+        ({"minProperties": 1, "maxProperties": 1}, [{"a": 1}], [{}, {"a": 1, "b": 1}]),
+        ({"allOf": [{"minimum": 1}, {"maximum": 2}]}, [1], [0, 3]),
+        ({"anyOf": [{"type": "string"}, {"minimum": 5}]}, ["a", 5], [4]),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 3}]}, [0, 4], [2]),
+        ({"not": {"type": "string"}}, [1], ["a"]),
+        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, [1], ["a"]),
+        ({"unknown": 1, "format": "email"}, ["a"], []),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
+)
+def test_keyword_tells_good_from_bad(schema: Any, good: List[Any], bad: List[Any]):
+    assert [value for value in good if list(faults(value, schema))] == []
+    assert [value for value in bad if not list(faults(value, schema))] == []
+
+
+@dataclass
+class Other:
+    b: int = 0
+
+
+def test_union_takes_the_class_that_knows_the_members():
+    assert build(Union[Other, Address], {"street": "High"}) == Address("High")
+    assert build(Union[Address, Other], {"b": 1}) == Other(1)
+    with pytest.raises(DoesNotFit, match="unknown"):
+        build(Union[Address, Other], {"c": 1})
+
+
+def test_model_with_a_definition_that_is_taken_is_a_type_error():
+    @dataclass
+    class Part:
+        a: int
+
+    with pytest.raises(TypeError, match="second definition of Part"):
+        json_schema(Tuple[Part, Model])
+
+
+def test_value_that_is_nested_too_deeply_does_not_fit():
+    value: Any = {"value": 1}
+    for _ in range(5000):
+        value = {"value": 1, "kids": [value]}
+    with pytest.raises(DoesNotFit, match="nested too deeply"):
+        build(Node, value)
+
+
+def test_reference_that_leads_nowhere_is_the_fault_of_the_schema():
+    with pytest.raises(ValueError, match="refers to '#/nowhere'"):
+        list(faults(1, {"$ref": "#/nowhere"}))
+
+
+def test_docstring_is_taken_apart():
+    summary, described = read_docstring(sample.__doc__ or "")
+    assert summary == "Do it.\n\nMore text."
+    assert described == {"a": "The first, which goes on.", "b": "The second."}
+
+
+# Answers
+
+
+def reply(text: str, **members: Any) -> Reply:
+    return Reply((Choice(text=text, **members),))
+
+
+@pytest.mark.parametrize("text", ['{"street": "High"}', '```json\n{"street": "High"}\n```', ' {"street":"High"} \n'])
+def test_reply_is_read(text: str):
+    assert read_reply(Address, reply(text)) == Address("High")
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "path", "message"),
+    [
+        ("Sure! {}", {}, "$", "not JSON"),
+        ('{"street": NaN}', {}, "$", "NaN is not JSON"),
+        ('{"street": "Hi', {"finish_reason": "length"}, "$", "raise max_tokens"),
+        ("", {"refusal": "I cannot"}, "$", "the model declined"),
+        ('{"street": 1}', {}, "$.street", "expected string, got 1"),
+        ("[" * 100_000, {}, "$", "not JSON"),
+    ],
+)
+def test_reply_that_does_not_fit_is_an_error_with_all_there_is(text: str, members: Any, path: str, message: str):
+    answer = reply(text, **members)
+    with pytest.raises(DoesNotFit, match=message) as caught:
+        read_reply(Address, answer)
+    assert (caught.value.path, caught.value.text, caught.value.partial) == (path, text, answer)
+
+
+def test_reply_that_calls_tools_instead_has_no_value():
+    assert read_reply(Address, reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "strict"),
+    [(Address, "Address", True), ("a, b", "answer", True), (List[int], None, True), ({"title": "A b"}, "A_b", None)],
+)
+def test_response_format_names_and_describes(target: Any, name: Any, strict: Any):
+    described = response_format(target)["json_schema"]
+    assert described.get("strict") == strict
+    assert name in (None, described["name"])
+    assert described["schema"] == json_schema(target, strict=bool(strict))
+
+
+@pytest.mark.parametrize("ready", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, {"type": "x"}])
+def test_ready_made_response_format_is_left_alone(ready: Any):
+    assert response_format(ready) == ready
+    assert read_reply(ready, reply("not JSON")) is None
+
+
+# Old Pythons
+
+MODERN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import TypedDict
+from localchat.schema import build, json_schema
+
+@dataclass
+class Base:
+    a: int | None = None
+
+@dataclass
+class Node(Base):
+    kids: list[Node | None] | None = None
+    names: dict[str, int | str] | None = None
+
+class Movie(TypedDict):
+    year: int | None
+
+def tool(x: int | list[str], y: Node | None = None): pass
+
+assert build(Node, {"a": 1, "kids": [{"a": 2}, None]}) == Node(1, kids=[Node(2), None])
+assert build(tool, {"x": ["a"], "y": {"a": 1}}) == {"x": ["a"], "y": Node(1)}
+assert json_schema(Movie)["properties"]["year"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+print("fine")
+"""
+
+PYTHONS = [
+    path for path in Path.home().glob(".pyenv/versions/3.*/bin/python") if int(path.parts[-3].split(".")[1]) >= 9
+]
+
+
+@pytest.mark.parametrize("python", [sys.executable, *map(str, sorted(PYTHONS))])
+def test_new_unions_are_read_by_every_python(python: str):
+    root = str(Path(__file__).parents[1])
+    done = subprocess.run([python, "-c", MODERN], cwd=root, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.stdout, done.stderr) == ("fine\n", "")

@@ -1,0 +1,158 @@
+"""The client as one file: it runs without any package, under every Python that is here."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import localchat
+from localchat import vendor
+
+from .raw_server import DEADLINE_S, HELLO, MODELS, Server, always, chunked, clean_environment, piece
+
+__all__ = ["clean_environment"]  # A fixture: used by name.
+
+ROOT = Path(localchat.__file__).parents[1]
+VERSIONS = ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
+
+
+def candidates(version: str) -> Iterator[str]:
+    """This Python, those on the PATH, and those that pyenv has installed."""
+    if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
+        yield sys.executable
+    on_path = shutil.which(f"python{version}")
+    if on_path:
+        yield on_path
+    home = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    yield from (str(path) for path in sorted(home.glob(f"versions/{version}.*/bin/python")))
+
+
+@functools.cache
+def interpreter(version: str) -> str | None:
+    for path in candidates(version):
+        program = "import sys; print('%d.%d' % sys.version_info[:2])"
+        found = subprocess.run([path, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        if found.stdout.strip() == version:
+            return path
+    return None
+
+
+@pytest.fixture(params=VERSIONS)
+def python(request: pytest.FixtureRequest) -> str:
+    path = interpreter(request.param)
+    if path is None:
+        pytest.skip(f"there is no Python {request.param} on this machine")
+    return path
+
+
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vendor") / "chat_client.py"
+    assert vendor.main([str(path)]) == 0
+    return path
+
+
+def run(command: list[str], server: Server, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OPENAI_BASE_URL": server.url, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def test_one_file_answers_without_site_and_environment(python, one_file):
+    with always(HELLO) as server:
+        assert run([python, "-I", "-S", "-W", "error", str(one_file), "hi"], server) == "Hello\n"
+
+
+USE = """
+import copy, dataclasses, pickle, sys
+sys.path.insert(0, sys.argv[1])
+import chat_client as c
+with c.Client(model="m", timeout=5) as client:
+    assert client.models() == ["first", "second"]
+    with client.stream("hi") as stream:
+        events = list(stream)
+    assert [event.type for event in events] == sys.argv[2].split()
+    assert pickle.loads(pickle.dumps(events)) == copy.deepcopy(events) == events
+    assert dataclasses.replace(events[1], delta="x") == c.ContentDelta("x", raw=1)
+    assert [field.name for field in dataclasses.fields(events[1])] == ["delta", "choice_index", "raw"]
+    assert c.Reply().headers is not c.Reply().headers
+    try:
+        client.conversation()
+    except ImportError as error:
+        print("no more:", "conversation.py" in str(error))
+"""
+
+
+def test_one_file_is_a_module_too(python, one_file):
+    types = "message_start content_delta content_delta usage message_stop"
+    with always(HELLO) as server:
+        command = [python, "-I", "-S", "-W", "error", "-c", USE, str(one_file.parent), types]
+        assert run(command, server) == "no more: True\n"
+
+
+ASYNC = """
+import asyncio, sys
+import localchat
+async def main():
+    async with localchat.AsyncClient(timeout=5) as client:
+        for _ in range(2):
+            async with client.stream("hi") as stream:
+                print("".join([text async for text in stream.text]), end=" ")
+        task = asyncio.ensure_future(client.chat("hi", extra_headers={"X-Wait": "1"}))
+        await asyncio.wait([task], timeout=0.1)
+        task.cancel()
+        await asyncio.wait([task])
+        print(task.cancelled())
+asyncio.run(main())
+"""
+
+
+def test_asynchronous_client_under_every_python(python):
+    def handle(peer, server):
+        while (request := peer.request()) is not None:
+            if "x-wait" in request.headers:
+                peer.send(chunked(piece("a"), end=False))
+                assert peer.is_gone()
+                return
+            peer.send(MODELS if request.method == "GET" else HELLO)
+
+    with Server(handle) as server:
+        assert run([python, "-W", "error", "-c", ASYNC], server, PYTHONPATH=str(ROOT)) == "Hello Hello True\n"
+
+
+def test_clash_of_names_is_refused():
+    trees = {"a.py": ast.parse("x = 1"), "b.py": ast.parse("def x(): pass")}
+    with pytest.raises(ValueError, match=r"x is defined in a\.py and in b\.py"):
+        vendor._check_names(trees)
+
+
+def test_size_of_the_one_file(one_file):
+    """Acceptance item 7: lines that hold code; what is left are docstrings, comments and blanks."""
+    source = one_file.read_text(encoding="utf-8")
+    prose = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in prose:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
+        if documented:
+            lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    assert len(lines) < 2500
