@@ -453,6 +453,16 @@ def test_close_ends_what_runs_and_what_waits():
         engine.submit(request())
 
 
+def test_command_that_fails_does_not_end_the_thread():
+    def broken() -> None:
+        raise ZeroDivisionError("a broken command")
+
+    with running(FakeBackend()) as engine:
+        engine.post(broken)
+        with engine.submit(request("still here")) as generation:
+            assert read(generation)[0] == "still here"
+
+
 def test_close_twice_is_harmless():
     with running(FakeBackend()) as engine:
         engine.close()

@@ -230,9 +230,14 @@ class Engine:
         """Has the engine thread run a command before its next turn."""
         self._inbox.put(command)
 
-    def step(self) -> bool:
-        """One turn; False when there was nothing to run. Runs on the engine thread."""
+    def step(self, *, wait: bool = False) -> bool:
+        """One turn; False when there was nothing to run. With `wait`, first waits for a command.
+
+        Runs on the engine thread.
+        """
         try:
+            if wait:
+                self._inbox.get()()
             self._drain_inbox()
             self._scheduler.n_prompt_batch = self._pace.n_tokens
             batch = self._scheduler.schedule()
@@ -263,9 +268,9 @@ class Engine:
             raise InvalidToken(f"token ids go from 0 to {n_vocab - 1}; the request has {min(ids)} to {max(ids)}")
 
     def _run(self) -> None:
+        was_busy = False
         while not self._is_stopping:
-            if not self.step() and not self._is_stopping:
-                self._inbox.get()()
+            was_busy = self.step(wait=not was_busy)
 
     def _stop(self) -> None:
         self._is_stopping = True
