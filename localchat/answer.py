@@ -148,14 +148,15 @@ class Answer:
 
 def choices_of(request: ChatRequest, generations: Sequence[Generation], format: Format, prompt: str) -> list[_Choice]:
     """A choice for each generation. The prompt may have opened thinking."""
-    tools = request.tools if request.tool_choice != "none" else ()
     thought = request.opening[0] if request.continue_final_message == "reasoning_content" else None
     if thought is not None:
         # Thinking that was left open is read from its tag on, so that the parser stands inside it.
         prompt = format.think.start
     choices = []
     for i, generation in enumerate(generations):
-        parser = OutputParser(format, tools=tools, prompt_tail=prompt, reasoning=request.splits_reasoning)
+        parser = OutputParser(
+            format, tools=request.callable_tools, prompt_tail=prompt, reasoning=request.splits_reasoning
+        )
         parser.feed(thought or "")
         choices.append(_Choice(i, generation, parser, _Thinking(format.think.end), request))
     return choices

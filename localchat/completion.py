@@ -13,6 +13,7 @@ from .api import errors
 from .api.completions import Choice, CompletionRequest, ScoredToken
 from .api.inputs import Input, check_tokens
 from .api.reply import ReplyHead, Usage
+from .constraints import plain_constraint
 from .engine import (
     Cancelled,
     Delta,
@@ -45,7 +46,8 @@ class Completion:
         prompts = [_prompt(model.engine, request, i) for i in range(len(request.prompts))]
         # Which of several answers is best is known by their probabilities.
         wants = 0 if request.best_of > request.n and request.top_logprobs is None else request.top_logprobs
-        works = [model.work(replace(request, top_logprobs=wants), prompt) for prompt in prompts]
+        drawn = replace(request, top_logprobs=wants)
+        works = [model.work(drawn, prompt, constraint=plain_constraint(request)) for prompt in prompts]
         with contextlib.ExitStack() as stack, translated(model.engine, "prompt"):
             self._runs = [
                 _Run(stack.enter_context(model.engine.submit(_nth(work, k))))

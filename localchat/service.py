@@ -24,8 +24,8 @@ from .api.sampling import Drawing
 from .chat.errors import TemplateError
 from .chat.segments import text_of, tokens_of
 from .chat.template import ChatTemplate
+from .constraints import constraint_for
 from .engine import (
-    Constraint,
     Engine,
     EngineError,
     EngineStopped,
@@ -107,19 +107,20 @@ class Model:
                 prefix=request.prefix,
                 variables=request.template_vars,
             )
+            text = text_of(segments)
             prompt = tuple(tokens_of(segments, self._tokenize, dialect.template.special))
             work = self.work(
                 request,
                 prompt,
                 visible_tokens=dialect.visible,
-                constraint=_constraint(request),
+                constraint=constraint_for(request, dialect.template, text),
                 reports_progress=request.stream and request.return_progress,
             )
             with contextlib.ExitStack() as stack:
                 generations = [stack.enter_context(self.engine.submit(_nth(work, i))) for i in range(request.n)]
                 told = prompt if request.return_token_ids else None
                 head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), self.name, request.role, told)
-                choices = choices_of(request, generations, dialect.template.format, text_of(segments))
+                choices = choices_of(request, generations, dialect.template.format, text)
                 return Answer(head, request, choices, stack.pop_all(), self._fault)
         except (TemplateError, EngineError) as error:
             raise api_error(error, self.engine) from error
@@ -266,11 +267,6 @@ class Service:
             finally:
                 with self._lock:
                     self._answers.discard(answer)
-
-
-def _constraint(request: ChatRequest) -> Optional[Constraint]:
-    """The grammar that the answer must follow: none, as long as requests can ask for none."""
-    return None
 
 
 def _nth(work: GenerationRequest, i: int) -> GenerationRequest:

@@ -132,14 +132,14 @@ def matches(grammar: str, text: str, root: str = "root") -> bool:
     return n_matched(grammar, text, root) > len(text.encode("utf-8", "surrogatepass"))
 
 
-def generate(grammar: str, random_: random.Random, max_tokens: int = 300) -> str | None:
+def generate(grammar: str, random_: random.Random, max_tokens: int = 300, root: str = "root") -> str | None:
     """A random text of the grammar, or None if it was not finished in time.
 
     Walks as a sampler does: a random one of the allowed tokens, the end as soon as it is allowed and
     chance wills it. After half of the tokens it takes what closes something, where it can.
     """
     vocab, out = vocabulary(), bytearray()
-    with Matcher(grammar) as matcher:
+    with Matcher(grammar, root) as matcher:
         for n in range(max_tokens):
             hurry = n > max_tokens // 2
             if matcher.may_end() and (hurry or random_.random() < 0.5):

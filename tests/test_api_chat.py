@@ -14,9 +14,12 @@ from localchat.api.fields import parse_body
 from localchat.api.models import model_body, models_body
 from localchat.api.reply import ReplyHead, StreamReply, Usage, WholeReply, finish_reason, logprob_entry, to_json
 from localchat.api.sampling import MAX_STOPS, parse_default
+from localchat.api.shape import Shape
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+NAMED = {"type": "function", "function": {"name": "look"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 
 
 def parse(strict=False, **members):
@@ -138,7 +141,51 @@ def test_smallest_request_says_nothing_but_the_message():
             {"enable_thinking": False, "reasoning_effort": "low"},
             id="own members win",
         ),
-        pytest.param({"response_format": {"type": "text"}}, "n", 1, id="response_format that asks for nothing"),
+        pytest.param({"tools": [TOOL], "tool_choice": "required"}, "tool_choice", "required", id="t36-required"),
+        pytest.param({"tools": [TOOL], "tool_choice": NAMED}, "tool_choice", "required", id="t36-named"),
+        pytest.param({"tools": [TOOL], "tool_choice": NAMED}, "allowed", ("look",), id="t38-named"),
+        pytest.param({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, "allowed", ("f",), id="t47-named"),
+        pytest.param({"tools": [TOOL], "tool_choice": ALLOWED}, "tool_choice", "auto", id="allowed_tools mode"),
+        pytest.param({"tools": [TOOL], "tool_choice": ALLOWED}, "allowed", ("look",), id="allowed_tools names"),
+        pytest.param(
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"name": "look"}]},
+            },
+            "tool_choice",
+            "required",
+            id="allowed_tools of the other interface",
+        ),
+        pytest.param({"response_format": {"type": "text"}}, "shape", None, id="response_format that asks for nothing"),
+        pytest.param({"grammar": "", "regex": "", "choice": []}, "shape", None, id="forms that ask for nothing"),
+        pytest.param(
+            {"response_format": {"type": "json_object"}},
+            "shape",
+            Shape("json_object", None, "response_format"),
+            id="json_object",
+        ),
+        pytest.param(
+            {"response_format": {"type": "json_object", "schema": {}}},
+            "shape",
+            Shape("json_schema", {}, "response_format.schema"),
+            id="json_object with a schema",
+        ),
+        pytest.param(
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "null"}}}},
+            "shape",
+            Shape("json_schema", {"type": "null"}, "response_format.json_schema.schema"),
+            id="json_schema",
+        ),
+        pytest.param(
+            {"response_format": {"type": "json_schema", "schema": {}}},
+            "shape",
+            Shape("json_schema", {}, "response_format.schema"),
+            id="json_schema beside its type",
+        ),
+        pytest.param({"json_schema": {}}, "shape", Shape("json_schema", {}, "json_schema"), id="json_schema member"),
+        pytest.param({"grammar": "g"}, "shape", Shape("grammar", "g", "grammar"), id="grammar"),
+        pytest.param({"regex": "a+"}, "shape", Shape("regex", "a+", "regex"), id="regex"),
+        pytest.param({"choice": ["a", "b"]}, "shape", Shape("choice", ("a", "b"), "choice"), id="choice"),
         pytest.param({"user": "u", "metadata": {}, "whatever": 1}, "n", 1, id="k10-unknown members"),
     ],
 )
@@ -269,7 +316,21 @@ def test_null_is_absent(name):
         pytest.param({"tool_choice": 5}, "tool_choice", id="k21-number"),
         pytest.param({"tool_choice": {"type": "function"}}, "tool_choice", id="k21-object without name"),
         pytest.param({"tool_choice": "required"}, "tool_choice", id="k21-required without tools"),
-        pytest.param({"tool_choice": "required", "tools": [TOOL]}, "tool_choice", id="required comes later"),
+        pytest.param(
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": []}}, "tools": [TOOL]},
+            "tool_choice.allowed_tools.mode",
+            id="allowed_tools mode",
+        ),
+        pytest.param(
+            {"tool_choice": {"type": "allowed_tools", "tools": []}, "tools": [TOOL]},
+            "tool_choice.tools",
+            id="allowed_tools without tools",
+        ),
+        pytest.param(
+            {"tool_choice": {"type": "allowed_tools", "tools": [{"name": "other"}]}, "tools": [TOOL]},
+            "tool_choice",
+            id="allowed_tools not offered",
+        ),
         pytest.param(
             {"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": [TOOL]},
             "tool_choice",
@@ -278,7 +339,20 @@ def test_null_is_absent(name):
         pytest.param({"chat_template_kwargs": []}, "chat_template_kwargs", id="template variables"),
         pytest.param({"enable_thinking": "no"}, "enable_thinking", id="enable_thinking"),
         pytest.param({"reasoning_effort": 3}, "reasoning_effort", id="reasoning_effort"),
-        pytest.param({"response_format": {"type": "json_object"}}, "response_format", id="not yet: json"),
+        pytest.param({"response_format": {}}, "response_format.type", id="response_format without type"),
+        pytest.param({"response_format": {"type": "xml"}}, "response_format.type", id="response_format of a type"),
+        pytest.param(
+            {"response_format": {"type": "json_schema"}}, "response_format.json_schema", id="json_schema without one"
+        ),
+        pytest.param(
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema",
+            id="json_schema without schema",
+        ),
+        pytest.param({"json_schema": "x"}, "json_schema", id="json_schema text"),
+        pytest.param({"grammar": 5}, "grammar", id="grammar"),
+        pytest.param({"choice": ["a", ""]}, "choice", id="choice blank"),
+        pytest.param({"regex": "a", "choice": ["a"]}, "choice", id="two forms"),
         pytest.param({"continue_final_message": True}, "continue_final_message", id="not yet: prefill"),
         pytest.param({"messages": None}, "messages", id="messages null"),
         pytest.param({"messages": []}, "messages", id="g6-no messages"),

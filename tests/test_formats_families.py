@@ -483,3 +483,10 @@ def test_preserved_markers_are_complete():
     preserved = FORMATS["kimi-k2"].preserved
     assert {"<think>", "</think>", "<|tool_call_begin|>", "<|tool_calls_section_end|>"} <= set(preserved)
     assert "<|channel|>" in FORMATS["harmony"].preserved
+
+
+def test_lfm_reads_calls_that_are_json_too():
+    text = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
+    head, arguments = parse_every_way(text, FORMATS["lfm2"], tools=TOOLS)
+    assert isinstance(head, ToolHead)
+    assert (head.name, json.loads(arguments.text)) == ("weather", {"city": "[x]"})

@@ -320,6 +320,16 @@ def test_grammar_holds_at_any_temperature(engine: Engine, sampling: Sampling, se
     assert finish.reason == "stop"
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_characters_are_whole_where_a_grammar_counts_them(engine: Engine, seed: int):
+    """The library takes bytes that are no UTF-8 for characters, and a caller would see several for each."""
+    flat = Sampling(temperature=100.0, top_k=0, top_p=1.0, seed=seed)
+    text, finish = constrained(engine, "root ::= [^\\x01-\\x7F]{20}", sampling=flat)
+    assert finish.reason == "stop"
+    assert len(text) == 20
+    assert "\ufffd" not in text
+
+
 def test_grammar_binds_from_its_trigger_on(engine: Engine):
     """The trigger begins within a token and ends with one."""
     request = GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY)

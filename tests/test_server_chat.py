@@ -740,7 +740,7 @@ def test_k37_markers_that_are_control_tokens_reach_the_parser(monkeypatch):
         pytest.param({"min_tokens": 9, "max_tokens": 3}, "min_tokens", id="min above max"),
         pytest.param({"use_beam_search": True}, "use_beam_search", id="v50"),
         pytest.param({"reasoning_format": "odd"}, "reasoning_format", id="reasoning_format"),
-        pytest.param({"tools": TOOLS, "tool_choice": "required"}, "tool_choice", id="t36"),
+        pytest.param({"json_schema": {"if": {}}}, "json_schema#/if", id="schema that no grammar can hold to"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])

@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 from .errors import BadRequest
 from .fields import Members, parse_body, show
 from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
+from .shape import Shape, read_shape
 
 # Each choice is a sequence of its own: bounded by what one machine runs at a time.
 MAX_N = 32
@@ -21,9 +22,6 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 # Members that mean something which this server does not do, and their values that ask for nothing.
 _NOT_YET: Mapping[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
-    "json_schema": (),
-    "grammar": ("",),
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
     "reasoning_budget_tokens": (-1,),
@@ -54,8 +52,9 @@ class ChatRequest(Drawing):
     """What a caller asked for, checked. None, and a name missing in `sampling`, mean "not said".
 
     `messages` and `tools` are JSON values in the form that templates expect: content is text or missing,
-    and no member is null (T28). `tool_choice` is "none" or "auto". `unknown` names the members that were
-    ignored (K10).
+    and no member is null (T28). `tool_choice` is "none", "auto" or "required"; `allowed` are the names that
+    may be called, none for all. `shape` is the form that the answer must have. `unknown` names the members
+    that were ignored (K10).
 
     The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
     by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). `ping_s` is how
@@ -66,7 +65,9 @@ class ChatRequest(Drawing):
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str = "none"
+    allowed: tuple[str, ...] = ()
     parallel_tool_calls: bool = True
+    shape: Optional[Shape] = None
     template_vars: Mapping[str, Any] = field(default_factory=dict)
     chat_template: Optional[str] = None
     add_generation_prompt: bool = True
@@ -93,6 +94,13 @@ class ChatRequest(Drawing):
         return "assistant" if self.add_generation_prompt or last == "user" else last
 
     @property
+    def callable_tools(self) -> tuple[dict[str, Any], ...]:
+        """The tools that may be called; the model may be shown more (K22)."""
+        if self.tool_choice == "none":
+            return ()
+        return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
+
+    @property
     def opening(self) -> tuple[str, str]:
         """The thinking and the text that open the answer."""
         last = self.messages[-1] if self.continue_final_message else {}
@@ -113,8 +121,9 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         model=body.text("model") or "",
         messages=messages,
         tools=tools,
-        tool_choice=_tool_choice(body, tools),
+        **_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
+        shape=read_shape(body),
         template_vars=_template_vars(body),
         chat_template=_chat_template(body, allow_template),
         **_opening(body, messages),
@@ -256,34 +265,47 @@ def _function(function: Members) -> dict[str, Any]:
     return {"type": "function", "function": _without_nulls(function.raw)}
 
 
-def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> str:
+def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """K21: absent is "auto" where there are tools; what cannot be done at all is an error."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     member = "function_call" if older else "tool_choice"
     value = body.get(member)
     if isinstance(value, dict):
-        mode, name = "required", _chosen_name(body, member)
+        mode, names = _chosen(body, member)
     else:
-        mode, name = body.choice(member, ("none", "auto", "required")) or "auto", None
+        mode, names = body.choice(member, ("none", "auto", "required")) or "auto", ()
     offered = [tool["function"]["name"] for tool in tools]
     if mode == "required" and not offered:
         raise BadRequest(f"'{member}' is {show(value)}, which needs 'tools'", member)
-    if name is not None and name not in offered:
-        raise BadRequest(f"'{member}' names \"{name}\"; 'tools' offers {show(offered)}", member)
-    if mode == "required":
-        # To promise a call needs a constraint on what is drawn.
-        raise BadRequest(
-            f"'{member}' {show(value)} is not supported yet, as a call cannot be guaranteed: use \"auto\"", member
-        )
-    return mode if offered else "none"
+    for name in names:
+        if name not in offered:
+            raise BadRequest(f"'{member}' names \"{name}\"; 'tools' offers {show(offered)}", member)
+    return {"tool_choice": mode if offered else "none", "allowed": names}
 
 
-def _chosen_name(body: Members, member: str) -> str:
+def _chosen(body: Members, member: str) -> tuple[str, tuple[str, ...]]:
+    """What an object asks for: the one function that must be called, or the ones that may be."""
     choice = body.object(member) or Members({})
-    function = choice if member == "function_call" else choice.object("function")
-    name = function.text("name") if function else None
+    if member == "tool_choice" and choice.get("type") == "allowed_tools":
+        # OpenAI's two interfaces differ in whether the members stand in an object of their own.
+        listed = choice.object("allowed_tools") or choice
+        mode = listed.choice("mode", ("auto", "required")) or "auto"
+        names = tuple(_chosen_name(tool, listed.at("tools")) for tool in listed.objects("tools"))
+        if not names:
+            listed.refuse("tools", "a list of at least one function")
+        return mode, names
+    return "required", (_chosen_name(choice, member),)
+
+
+def _chosen_name(choice: Members, member: str) -> str:
+    function = choice.object("function") or choice
+    name = function.text("name")
     if not name:
-        body.refuse(member, 'a mode or {"type": "function", "function": {"name": ...}}')
+        raise BadRequest(
+            f"'{member}' must name a function: "
+            'a mode or {"type": "function", "function": {"name": ...}}, got ' + show(choice.raw),
+            member,
+        )
     return name
 
 

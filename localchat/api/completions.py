@@ -16,14 +16,12 @@ from .fields import Members, parse_body
 from .inputs import Input, read_inputs
 from .reply import LOGPROB_FLOOR, ReplyHead, Usage, to_json
 from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
+from .shape import Shape, read_shape
 
 # Each choice is a sequence of its own: as many may be in one request, over all its prompts.
 MAX_CHOICES = 128
 
 _NOT_YET: dict[str, tuple[Any, ...]] = {
-    "grammar": ("",),
-    "json_schema": (),
-    "response_format": ({"type": "text"},),
     "return_progress": (False,),
     "timings_per_token": (False,),
     "return_token_ids": (False,),
@@ -35,13 +33,15 @@ _WITHOUT_EFFECT = ("user", "metadata", "cache_prompt", "id_slot", "n_keep", "n_d
 class CompletionRequest(Drawing):
     """What a caller asked for, checked. Of `best_of` answers to each prompt the likeliest `n` are given.
 
-    `suffix` is the text after the gap that is to be filled. `unknown` names the members that were ignored.
+    `suffix` is the text after the gap that is to be filled, `shape` the form that the answer must have.
+    `unknown` names the members that were ignored.
     """
 
     model: str = ""
     prompts: tuple[Input, ...] = ()
     suffix: Optional[str] = None
     echo: bool = False
+    shape: Optional[Shape] = None
     n: int = 1
     best_of: int = 1
     stream: bool = False
@@ -68,6 +68,7 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         prompts=prompts,
         suffix=body.text("suffix") or None,
         echo=body.boolean("echo") or False,
+        shape=read_shape(body),
         **read_drawing(body),
         top_logprobs=body.integer("logprobs", 0, MAX_TOP_LOGPROBS),
         n=n,

@@ -1,7 +1,8 @@
-"""When a grammar begins to bind: after a text that the model says of its own accord. Pure: bytes in."""
+"""What a grammar's engine leaves to us: when it begins to bind, and that bytes make characters. Pure: bytes in."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from typing import Optional
 
@@ -24,3 +25,14 @@ class TriggerWatch:
             return text[min(starts) :]
         self._tail = text[-self._n_held :] if self._n_held else b""
         return None
+
+
+def rest_of_character(data: bytes) -> Optional[bytes]:
+    """The bytes at the end that begin a character of UTF-8; None if the data is no UTF-8 however it goes on."""
+    try:
+        _, n_read = codecs.utf_8_decode(data, "strict", False)
+    except UnicodeDecodeError:
+        return None
+    rest = data[n_read:]
+    # Python waits for the third byte of half a surrogate pair, which no byte makes a character.
+    return None if rest[:1] == b"\xed" and rest[1:2] >= b"\xa0" else rest

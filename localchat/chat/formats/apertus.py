@@ -6,7 +6,7 @@ from ..calls import Calls
 from ..events import Content
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Reader, closing, one_of, space
-from .base import Format
+from .base import CallTexts, Format
 from .named_json import json_arguments, offered_name
 
 _START, _END = "<|tools_prefix|>", "<|tools_suffix|>"
@@ -43,5 +43,16 @@ FORMAT = Format(
     openers=(_START,),
     read_call=_read_calls,
     closers=(_END,),
+    call_texts=(
+        CallTexts(
+            opener=_START,
+            begin=_START + "[",
+            before_name='{"',
+            before_arguments='": ',
+            after_call="}",
+            separator=", ",
+            end="]" + _END,
+        ),
+    ),
     think=ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
 )

@@ -17,6 +17,51 @@ CallReader = Callable[[Cursor, Calls, str], Reader[bool]]
 
 
 @dataclass(frozen=True)
+class CallTexts:
+    """The texts around calls whose arguments are JSON, for whoever makes a model write them.
+
+    `begin` stands once before all calls and `end` after them; each call is `before_name`, the name,
+    `before_arguments`, the arguments, `after_call`; calls are parted by `separator`.
+
+    Attributes:
+        opener: how calls begin, a text that gives them away; "" where only the name does.
+        json_name: the name stands inside a JSON string.
+        is_single: an answer has one call at most.
+        is_native: the model writes calls so by itself; otherwise they are only read so.
+        after_thought: what stands between thinking and calls.
+        mark: a template without this text is of a model that writes calls otherwise.
+    """
+
+    before_name: str
+    before_arguments: str
+    after_call: str
+    opener: str = ""
+    begin: str = ""
+    separator: str = ""
+    end: str = ""
+    json_name: bool = True
+    is_single: bool = False
+    is_native: bool = True
+    after_thought: str = "\n\n"
+    mark: str = ""
+
+
+def call_objects(
+    opener: str, end: str, *, name: str = "name", arguments: str = "arguments", line: str = ""
+) -> CallTexts:
+    """Calls as a list of JSON objects between two texts, `line` parts them from the list."""
+    return CallTexts(
+        opener=opener,
+        begin=f"{opener}{line}[",
+        before_name=f'{{"{name}": "',
+        before_arguments=f'", "{arguments}": ',
+        after_call="}",
+        separator=", ",
+        end=f"]{line}{end}",
+    )
+
+
+@dataclass(frozen=True)
 class Format:
     """How one family writes its output.
 
@@ -32,6 +77,8 @@ class Format:
         thought_ends_at_call: the model may leave out the end tag before a call.
         write_calls: writes calls for a template that does not.
         text_start: what opens the text of an answer, and after thinking.
+        call_texts: the ways in which calls may be written, the usual one first; none where arguments
+            are no JSON.
     """
 
     name: str
@@ -45,6 +92,7 @@ class Format:
     thought_ends_at_call: bool = False
     write_calls: CallsWriter = calls_text
     text_start: Tuple[str, str] = ("", "\n\n")
+    call_texts: Tuple[CallTexts, ...] = ()
 
     @property
     def preserved(self) -> Tuple[str, ...]:
@@ -56,8 +104,9 @@ class Format:
         return any(all(mark in template for mark in marks) for marks in self.detected_by)
 
     def for_template(self, template: str) -> Format:
-        """This format with the thinking tags that the template names, if it does."""
-        return replace(self, think=reasoning_tags(template) or self.think)
+        """This format with the thinking tags and the ways of calls that the template names, if it does."""
+        named = tuple(texts for texts in self.call_texts if texts.mark in template)
+        return replace(self, think=reasoning_tags(template) or self.think, call_texts=named or self.call_texts)
 
     def opened_thought(self, thought: str, prompt: str) -> List[Segment]:
         """What a prompt needs more to go on with this thinking (K24)."""

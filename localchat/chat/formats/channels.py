@@ -16,7 +16,7 @@ from ..calls import Calls
 from ..events import Content, Event, Reasoning
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, closing, one_of, read, space, stream, until
-from .base import Format
+from .base import CallTexts, Format
 from .tagged import Tags
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -127,6 +127,18 @@ HARMONY = _Channels(
     ends=("<|end|>", "<|call|>", "<|return|>"),
     thought_marks=("analysis",),
     text_start=(_FINAL, _START + "assistant" + _FINAL),
+    # The header of a call is written in more than one order, so only its whole gives it away.
+    call_texts=(
+        CallTexts(
+            before_name=_CHANNEL + "commentary to=functions.",
+            before_arguments=" <|constrain|>json" + _MESSAGE,
+            after_call="",
+            json_name=False,
+            is_single=True,
+            is_native=False,
+            after_thought=_START + "assistant",
+        ),
+    ),
 )
 
 _ATEM_TAGS = Tags(

@@ -9,11 +9,12 @@ R1 writes "function" for the name, then the name and a block of JSON code.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
 from ..calls import Calls
 from ..scan import Cursor, Reader, one_of, space
-from .base import Format
+from .base import CallTexts, Format
 from .named_json import json_arguments, offered_name
 
 _SECTION, _SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -38,6 +39,21 @@ def _calls_text(calls: Sequence[Mapping[str, Any]]) -> str:
     return f"{_SECTION}{''.join(texts)}{_SECTION_END}"
 
 
+_WITH_CODE = CallTexts(
+    opener=_SECTION,
+    begin=_SECTION,
+    before_name=f"{_CALL}function{_SEPARATOR}",
+    before_arguments="\n```json\n",
+    after_call="\n```" + _CALL_END,
+    separator="\n",
+    end=_SECTION_END,
+    json_name=False,
+    mark="```json",
+)
+_PLAIN = replace(
+    _WITH_CODE, before_name=_CALL, before_arguments=_SEPARATOR, after_call=_CALL_END, separator="", mark=""
+)
+
 FORMAT = Format(
     "deepseek",
     detected_by=((_CALL,),),
@@ -46,4 +62,5 @@ FORMAT = Format(
     closers=(_SEPARATOR, _CALL_END),
     dropped=(_SECTION, _SECTION_END),
     write_calls=_calls_text,
+    call_texts=(_WITH_CODE, _PLAIN),
 )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..calls import Calls
 from ..events import Content
 from ..scan import Cursor, Markers, Reader, one_of, read, stream
-from .base import Format
+from .base import CallTexts, Format
 from .named_json import json_arguments
 from .tool_call import FUNCTION_TAGS
 
@@ -25,6 +25,15 @@ V31 = Format(
     openers=_TAGS.openers,
     read_call=_TAGS.read_calls,
     closers=_TAGS.closers,
+    call_texts=(
+        CallTexts(
+            opener=_TAGS.call,
+            before_name=_TAGS.call,
+            before_arguments=_TAGS.name_end,
+            after_call=_TAGS.call_end,
+            json_name=False,
+        ),
+    ),
 )
 
 _NEXT = ">>>"
@@ -47,4 +56,20 @@ class _V32(Format):
                 read(cursor, marker)
 
 
-V32 = _V32("functionary-3.2", detected_by=((">>>all",), (">>>", "all\\n")), closers=(_NEXT,), text_start=(_ALL, _ALL))
+V32 = _V32(
+    "functionary-3.2",
+    detected_by=((">>>all",), (">>>", "all\\n")),
+    closers=(_NEXT,),
+    text_start=(_ALL, _ALL),
+    # Its prompt ends with the mark of a recipient, so nothing gives calls away.
+    call_texts=(
+        CallTexts(
+            before_name="",
+            before_arguments="\n",
+            after_call="",
+            separator=_NEXT,
+            json_name=False,
+            is_native=False,
+        ),
+    ),
+)

@@ -8,7 +8,7 @@ import re
 from ..calls import Calls
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, one_of, space, until
-from .base import Format
+from .base import CallTexts, Format
 from .named_json import offered_name
 
 _START, _END, _QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
@@ -58,5 +58,16 @@ FORMAT = Format(
     openers=(_START,),
     read_call=_read_call,
     closers=(_END, _QUOTE),
+    # JSON is within its notation, though not how it writes of its own accord.
+    call_texts=(
+        CallTexts(
+            before_name=_START + "call:",
+            before_arguments="",
+            after_call=_END,
+            json_name=False,
+            is_native=False,
+            after_thought="",
+        ),
+    ),
     think=ReasoningTags("<|channel>thought", "<channel|>"),
 )

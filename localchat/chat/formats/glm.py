@@ -19,6 +19,7 @@ FORMAT = Format(
     openers=(KEY_VALUE_TAGS.call, FUNCTION_TAGS.call),
     read_call=read_tool_call,
     closers=KEY_VALUE_TAGS.closers,
+    call_texts=KEY_VALUE_TAGS.call_texts,
 )
 
 
@@ -42,5 +43,6 @@ HY = Format(
     openers=_HY_TAGS.openers,
     read_call=_HY_TAGS.read_calls,
     closers=_HY_TAGS.closers,
+    call_texts=_HY_TAGS.call_texts,
     think=ReasoningTags(f"<think{_HY_SUFFIX}>", f"</think{_HY_SUFFIX}>"),
 )

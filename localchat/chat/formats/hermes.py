@@ -7,8 +7,25 @@
 
 from __future__ import annotations
 
-from .base import Format
+from .base import CallTexts, Format
 from .tool_call import END, FUNCTION_TAGS, START, read_tool_call
+
+_OBJECT = CallTexts(
+    opener=START,
+    before_name=START + '\n{"name": "',
+    before_arguments='", "arguments": ',
+    after_call="}\n" + END,
+    separator="\n",
+)
+# Without the tag around it, as models that know both forms write it now and then.
+_FUNCTION = CallTexts(
+    opener=FUNCTION_TAGS.call,
+    before_name=FUNCTION_TAGS.call,
+    before_arguments=">",
+    after_call="</function>",
+    separator="\n",
+    json_name=False,
+)
 
 FORMAT = Format(
     "hermes",
@@ -16,4 +33,5 @@ FORMAT = Format(
     openers=(START, FUNCTION_TAGS.call),
     read_call=read_tool_call,
     closers=(END, *FUNCTION_TAGS.closers),
+    call_texts=(_OBJECT, _FUNCTION),
 )

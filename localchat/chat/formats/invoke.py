@@ -32,6 +32,7 @@ MINIMAX = Format(
     openers=MINIMAX_TAGS.openers,
     read_call=MINIMAX_TAGS.read_calls,
     closers=MINIMAX_TAGS.closers,
+    call_texts=MINIMAX_TAGS.call_texts,
 )
 
 
@@ -61,4 +62,5 @@ DSML = Format(
     openers=_DSML_TAGS.openers,
     read_call=_DSML_TAGS.read_calls,
     closers=_DSML_TAGS.closers,
+    call_texts=_DSML_TAGS.call_texts,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Tuple
 
 from ..reasoning import ReasoningTags
-from .base import Format
+from .base import CallTexts, Format, call_objects
 from .json_calls import Keys, json_calls
 
 _COHERE_KEYS = Keys(name=("tool_name",), arguments=("parameters",), id=("tool_call_id",))
@@ -17,6 +18,7 @@ COHERE = Format(
     openers=("<|START_ACTION|>",),
     read_call=json_calls("<|END_ACTION|>", keys=_COHERE_KEYS),
     closers=("<|END_ACTION|>",),
+    call_texts=(call_objects("<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),),
     dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     think=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
 )
@@ -30,6 +32,7 @@ COMMAND_R = Format(
     detected_by=(("Action:", "```json", "tool_name"),),
     openers=("Action:\n```json", "Action: ```json"),
     read_call=json_calls("```", keys=_COHERE_KEYS),
+    call_texts=(call_objects("Action:\n```json", "```", name="tool_name", arguments="parameters", line="\n"),),
 )
 
 # <TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>
@@ -39,6 +42,7 @@ NEMOTRON = Format(
     openers=("<TOOLCALL>",),
     read_call=json_calls("</TOOLCALL>"),
     closers=("</TOOLCALL>",),
+    call_texts=(call_objects("<TOOLCALL>", "</TOOLCALL>"),),
 )
 
 # Apriel writes a list, MiniMax-M1 one object a line.
@@ -48,6 +52,7 @@ TOOL_CALLS = Format(
     openers=("<tool_calls>",),
     read_call=json_calls("</tool_calls>"),
     closers=("</tool_calls>",),
+    call_texts=(replace(call_objects("<tool_calls>", "</tool_calls>"), is_native=False),),
     dropped=("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
 )
 
@@ -57,6 +62,7 @@ FIREFUNCTION = Format(
     detected_by=(("functools[",),),
     openers=("functools[",),
     read_call=json_calls(),
+    call_texts=(replace(call_objects("functools", ""), opener="functools["),),
 )
 
 # <|tool_call|>[{"name": "f", "arguments": {}}]
@@ -65,26 +71,39 @@ GRANITE = Format(
     detected_by=(("<|tool_call|>",),),
     openers=("<|tool_call|>", "<tool_call>"),
     read_call=json_calls("<|/tool_call|>", "</tool_call>"),
+    call_texts=(call_objects("<|tool_call|>", ""),),
     dropped=("<response>", "</response>"),
 )
 
 # <|function_call|>{"name": "f", "arguments": {}}
 _GIGACHAT_TURN = "<|message_sep|>\n\nfunction call<|role_sep|>"
+_GIGACHAT_CALL = CallTexts(
+    opener="<|function_call|>",
+    begin="<|function_call|>",
+    before_name='{"name": "',
+    before_arguments='", "arguments": ',
+    after_call="}",
+    is_single=True,
+    mark="<|function_call|>",
+)
 GIGACHAT = Format(
     "gigachat",
     detected_by=(("<|function_call|>",), ("function call<|role_sep|>",), ("<|message_sep|>", "function call")),
     openers=("<|function_call|>", _GIGACHAT_TURN, "function call<|role_sep|>"),
     read_call=json_calls("<|message_sep|>"),
     closers=("<|message_sep|>", "<|role_sep|>"),
+    call_texts=(_GIGACHAT_CALL, replace(_GIGACHAT_CALL, opener=_GIGACHAT_TURN, begin=_GIGACHAT_TURN + "\n", mark="")),
 )
 
 # {"name": "f", "parameters": {}}, the whole answer, or <|python_tag|> and that.
+_LLAMA_CALL = CallTexts(before_name='{"name": "', before_arguments='", "parameters": ', after_call="}", separator="; ")
 LLAMA = Format(
     "llama-3",
     detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
     openers=("<|python_tag|>",),
     read_call=json_calls(),
     read_bare=json_calls(keys=Keys(is_strict=True)),
+    call_texts=(_LLAMA_CALL, replace(_LLAMA_CALL, opener="<|python_tag|>", begin="<|python_tag|>")),
 )
 
 JSON_FAMILIES: Tuple[Format, ...] = (

@@ -13,7 +13,7 @@ from typing import FrozenSet, Optional
 from ..calls import Calls
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, one_of, space, until
-from .base import Format
+from .base import CallTexts, Format
 from .named_json import json_arguments, offered_name
 from .tagged import Tags
 
@@ -45,6 +45,20 @@ K2 = Format(
     read_call=_read_call,
     closers=(_ARGUMENTS, _CALL_END),
     dropped=(_SECTION, _SECTION_END),
+    # Calls are numbered in their ids, so each would need a text of its own.
+    call_texts=(
+        CallTexts(
+            opener=_SECTION,
+            begin=_SECTION,
+            before_name=_CALL + "functions.",
+            before_arguments=":0" + _ARGUMENTS,
+            after_call=_CALL_END,
+            end=_SECTION_END,
+            json_name=False,
+            is_single=True,
+            is_native=False,
+        ),
+    ),
 )
 
 
@@ -72,6 +86,7 @@ K3 = Format(
     openers=_K3_TAGS.openers,
     read_call=_K3_TAGS.read_calls,
     closers=("<|open|>", "<|close|>", "<|sep|>"),
+    call_texts=_K3_TAGS.call_texts,
     dropped=(
         "<|open|>response<|sep|>",
         "<|close|>response<|sep|>",

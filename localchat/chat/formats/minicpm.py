@@ -21,4 +21,5 @@ FORMAT = Format(
     openers=_TAGS.openers,
     read_call=_TAGS.read_calls,
     closers=_TAGS.closers,
+    call_texts=_TAGS.call_texts,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..calls import Calls
 from ..scan import Cursor, Markers, Reader, is_next, more, one_of, space, until
-from .base import Format
+from .base import CallTexts, Format, call_objects
 from .json_calls import json_calls
 from .named_json import json_arguments
 
@@ -39,4 +39,15 @@ FORMAT = Format(
     openers=(_CALLS,),
     read_call=_read_call,
     closers=(_ID, _ARGUMENTS),
+    call_texts=(
+        CallTexts(
+            opener=_CALLS,
+            before_name=_CALLS,
+            before_arguments=_ARGUMENTS,
+            after_call="",
+            json_name=False,
+            mark=_ARGUMENTS,
+        ),
+        call_objects(_CALLS, ""),
+    ),
 )

@@ -23,6 +23,7 @@ FORMAT = Format(
     openers=FUNCTION_TAGS.openers,
     read_call=read_tool_call,
     closers=FUNCTION_TAGS.closers,
+    call_texts=FUNCTION_TAGS.call_texts,
     thought_ends_at_call=True,
 )
 
@@ -34,5 +35,6 @@ SEED = Format(
     openers=_SEED_TAGS.openers,
     read_call=_SEED_TAGS.read_calls,
     closers=_SEED_TAGS.closers,
+    call_texts=_SEED_TAGS.call_texts,
     think=ReasoningTags("<seed:think>", "</seed:think>"),
 )

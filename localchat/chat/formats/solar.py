@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..calls import Calls
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, until
-from .base import Format
+from .base import CallTexts, Format
 from .named_json import json_arguments, offered_name
 
 _CALL, _NAME = "<|tool_call:begin|>", "<|tool_call:name|>"
@@ -32,6 +32,19 @@ FORMAT = Format(
     read_call=_read_call,
     closers=(_NAME, _ARGUMENTS, _END),
     dropped=("<|begin|>assistant", "<|content|>", "<|end|>", "<|tool_calls|>", "<|calls|>"),
+    call_texts=(
+        CallTexts(
+            opener="<|tool_calls|>",
+            begin="<|tool_calls|>",
+            before_name=_CALL + _NAME,
+            before_arguments=_ARGUMENTS,
+            after_call=_END,
+            end="<|calls|>",
+            json_name=False,
+            is_native=False,
+            after_thought="<|begin|>assistant",
+        ),
+    ),
     text_start=("<|content|>", "<|begin|>assistant<|content|>"),
     think=ReasoningTags("<|think|>", "<|end|>"),
 )

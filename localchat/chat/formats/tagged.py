@@ -13,6 +13,7 @@ from ..calls import Calls
 from ..events import Content, Event
 from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
 from ..values import is_text_only, parameter_types, text_json, value_json
+from .base import CallTexts
 from .named_json import json_arguments
 
 
@@ -56,6 +57,22 @@ class Tags:
         """The other markers."""
         inner = (self.key, self.key_end, self.value, *self.value_ends, self.call_end)
         return tuple(filter(None, (*inner, *(end for _, end in self.sections))))
+
+    @property
+    def call_texts(self) -> Tuple[CallTexts, ...]:
+        """How a call is written where it must be one: in the family's tags, its arguments as one JSON object."""
+        start, end = self.sections[0] if self.sections else ("", "")
+        texts = CallTexts(
+            begin=start and start + "\n",
+            before_name=self.call,
+            before_arguments=self.name_end + self.attributes_end,
+            after_call=self.call_end,
+            separator="\n",
+            end=end and "\n" + end,
+            json_name=False,
+            is_native=False,
+        )
+        return (texts,)
 
     def read_calls(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         """Read the calls after an opener: those of one section, or a single one."""

@@ -16,10 +16,11 @@ from .schema import schema_rule
 
 @dataclass(frozen=True)
 class ToolSchema:
-    """A tool's name, and the schema of its arguments (None: it takes none)."""
+    """A tool's name, and the schema of its arguments (None: it takes none), or the rule that was made of it."""
 
     name: str
     parameters: Any = None
+    rule: Optional[Expr] = None
 
 
 @dataclass(frozen=True)
@@ -77,5 +78,7 @@ def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
 
 def arguments_rule(rules: Rules, tool: ToolSchema, *, indent: Optional[int] = None) -> Expr:
     """The arguments of one tool as a JSON object. Raises SchemaError."""
+    if tool.rule is not None:
+        return tool.rule
     schema = {"type": "object", "properties": {}} if tool.parameters is None else tool.parameters
     return schema_rule(rules, schema, path=f"{tool.name}#", indent=indent)

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from ..constraint import TriggerWatch
+from ..constraint import TriggerWatch, rest_of_character
 from ..sampling import GREEDY, Step, chain_steps
 from ..values import Constraint, EngineError, GenerationRequest, InvalidGrammar, Sampling
 from .library import L, problems
@@ -161,6 +161,8 @@ class _Grammar:
         self._sampler = L.llama_sampler_init_grammar(
             vocabulary.pointer, constraint.grammar.encode(), constraint.root.encode()
         )
+        # The bytes of a character that is not complete yet.
+        self._begun = b""
         # The library takes an empty grammar for no grammar at all: that would fail open.
         if not self._sampler or not constraint.grammar.strip():
             self.close()
@@ -177,14 +179,27 @@ class _Grammar:
         """Those of the candidates that may come next."""
         array = _token_array(candidates)
         L.llama_sampler_apply(self._sampler, ctypes.byref(array))
-        return candidates[candidates["logit"] > -math.inf]
+        allowed = candidates[candidates["logit"] > -math.inf]
+        return allowed[self._go_on(allowed["id"])]
+
+    def _go_on(self, tokens: Any) -> Any:
+        """Which of the tokens make UTF-8 of the text; the library reads bytes that are none as characters."""
+        kinds = self._vocabulary.characters[tokens]
+        if not self._begun:
+            return kinds > 0
+        rests = (
+            rest_of_character(self._begun + self._vocabulary.piece(int(token), True)) for token in tokens[kinds < 2]
+        )
+        goes_on = np.zeros(len(tokens), bool)
+        goes_on[kinds < 2] = [rest is not None for rest in rests]
+        return goes_on
 
     def accept(self, token: int) -> None:
         """A token was drawn; an active grammar has allowed it."""
         if self._watch is None:
             # The library aborts the process when it is told a token that it does not allow.
             if self._sampler:
-                L.llama_sampler_accept(self._sampler, token)
+                self._accept(token)
             return
         said = self._watch.feed(self._vocabulary.piece(token, special=True))
         if said is not None:
@@ -202,7 +217,11 @@ class _Grammar:
                 # What came with the trigger's last token is not of the grammar: it cannot be taken back.
                 self.close()
                 return
-            L.llama_sampler_accept(self._sampler, token)
+            self._accept(token)
+
+    def _accept(self, token: int) -> None:
+        L.llama_sampler_accept(self._sampler, token)
+        self._begun = rest_of_character(self._begun + self._vocabulary.piece(token, special=True)) or b""
 
 
 def _resolved(sampling: Sampling, n_ctx: int) -> Sampling:

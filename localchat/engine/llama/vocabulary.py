@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Optional
+import functools
+from typing import Any, Optional
 
+import numpy as np
+
+from ..constraint import rest_of_character
 from .library import L, Model
 
 
@@ -45,6 +49,12 @@ class Vocabulary:
         if piece is None:
             piece = self._pieces[token, special] = self._read_piece(token, special)
         return piece
+
+    @functools.cached_property
+    def characters(self) -> Any:
+        """Of each token: 2 if it is whole characters, 1 if its last one is cut, 0 if it begins within one."""
+        rests = (rest_of_character(self.piece(token, special=True)) for token in range(self.n_tokens))
+        return np.fromiter((0 if rest is None else 1 if rest else 2 for rest in rests), np.int8, self.n_tokens)
 
     def is_end(self, token: int) -> bool:
         return token in self.ends

@@ -1,0 +1,254 @@
+"""What binds an answer: the grammars of requests, tried on the engine's own matcher and read by the real parser."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from localchat.api.chat import ChatRequest
+from localchat.api.completions import CompletionRequest
+from localchat.api.errors import BadRequest
+from localchat.api.shape import Shape
+from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
+from localchat.chat.formats import FORMATS
+from localchat.chat.output import OutputParser
+from localchat.chat.template import ChatTemplate
+from localchat.constraints import constraint_for, plain_constraint
+from localchat.engine import Constraint
+
+from .gbnf import generate, matches
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 5}, "days": {"type": "integer", "minimum": 0}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = (
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+)
+MESSAGES = ({"role": "user", "content": "hello"},)
+PLAIN = "{{ messages[-1].content }}{{ tools }}<tool_call></tool_call>"
+THINKS = PLAIN + "{# <think> </think> #}"
+PROMPT = "<|im_start|>assistant\n"
+OPEN_PROMPT = PROMPT + "<think>\n"
+CLOSED_PROMPT = PROMPT + "<think>\n\n</think>\n\n"
+
+WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
+THOUGHT = "<think>\nI wonder: <tool_call>?\n</think>\n\n"
+
+
+def bound(template: str = PLAIN, prompt: str = PROMPT, **members: Any) -> Constraint | None:
+    request = ChatRequest(messages=MESSAGES, **members)
+    return constraint_for(request, ChatTemplate(template), prompt)
+
+
+def fits(constraint: Constraint | None, text: str) -> bool:
+    assert constraint is not None
+    return matches(constraint.grammar, text, constraint.root)
+
+
+def required(**members: Any) -> dict[str, Any]:
+    return {"tools": TOOLS, "tool_choice": "required", **members}
+
+
+def auto(**members: Any) -> dict[str, Any]:
+    return {"tools": TOOLS, "tool_choice": "auto", **members}
+
+
+def shaped(kind: str, value: Any = None) -> dict[str, Any]:
+    return {"shape": Shape(kind, value, kind)}
+
+
+CITY = shaped("json_schema", SCHEMA)
+
+# What is asked for, of which template with which prompt; texts that may be the whole answer, and such that may not.
+ANSWERS = {
+    "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, THOUGHT + NOW]),
+    "one-call": (required(parallel_tool_calls=False), PLAIN, PROMPT, [NOW], [f"{NOW}\n{NOW}"]),
+    "named": (required(allowed=("now",)), PLAIN, PROMPT, [NOW, f"{NOW}\n{NOW}"], [WEATHER]),
+    "required-thinks": (required(), THINKS, PROMPT, [NOW, THOUGHT + WEATHER], [THOUGHT, THOUGHT + WRONG, "<think>"]),
+    "required-open": (required(), THINKS, OPEN_PROMPT, ["hm\n</think>\n\n" + NOW], [NOW, "hm", "hm</think>\n\nhm"]),
+    "required-closed": (required(), THINKS, CLOSED_PROMPT, [NOW], [THOUGHT + NOW]),
+    "required-off": (
+        required(template_vars={"enable_thinking": False}),
+        THINKS,
+        PROMPT,
+        [NOW],
+        [THOUGHT + NOW],
+    ),
+    "auto-thinks": (
+        auto(),
+        THINKS,
+        PROMPT,
+        ["", "Hi.", NOW, f"Hi.\n{WEATHER}\n{NOW}", THOUGHT + "Hi.", THOUGHT + NOW, "<think>cut", "1 < 2 <tool"],
+        [WRONG, f"Hi. {WRONG}", THOUGHT + WRONG, "Hi. <tool_call>", NOW + "Hi."],
+    ),
+    "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", THOUGHT + '{"city": "Rome"}', NOW]),
+    "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', THOUGHT + '{"city":"Rome"}'], [THOUGHT + "{}"]),
+    "schema-open": (CITY, THINKS, OPEN_PROMPT, ['hm</think>\n\n{"city":"Rome"}'], ['{"city":"Rome"}', "hm"]),
+    "schema-or-call": (auto(**CITY), PLAIN, PROMPT, ['{"city":"Rome"}', NOW, f"{NOW}\n{NOW}"], ["{}", WRONG, "Hi."]),
+    "schema-or-call-thinks": (
+        auto(**CITY),
+        THINKS,
+        PROMPT,
+        [THOUGHT + '{"city":"Rome"}', THOUGHT + NOW],
+        [THOUGHT + "{}"],
+    ),
+    "object": (shaped("json_object"), PLAIN, PROMPT, ["{}", '{"a": [1, null]}'], ["[]", "1", ""]),
+    "regex": (shaped("regex", r"\d{3}-[a-c]+"), THINKS, PROMPT, ["123-abc", THOUGHT + "000-c"], ["12-a", ""]),
+    "choice": (shaped("choice", ("yes", "no")), PLAIN, PROMPT, ["yes", "no"], ["", "maybe", "yesno"]),
+    "grammar": (
+        shaped("grammar", 'root ::= "a"+ text\ntext ::= "b"'),
+        THINKS,
+        PROMPT,
+        ["aab", THOUGHT + "ab"],
+        ["a", THOUGHT],
+    ),
+    "none-shaped": ({**auto(**CITY), "tool_choice": "none"}, PLAIN, PROMPT, ['{"city":"Rome"}'], [NOW]),
+    "not-strict": (
+        required(tools=({"function": {"name": "f", "strict": False, "parameters": {"if": {}}}},)),
+        PLAIN,
+        PROMPT,
+        ['<tool_call>\n{"name": "f", "arguments": {"any": [1]}}\n</tool_call>'],
+        ['<tool_call>\n{"name": "f", "arguments": 1}\n</tool_call>'],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS.values(), ids=ANSWERS)
+def test_answer_is_bound_as_asked(case: Any):
+    members, template, prompt, right, wrong = case
+    constraint = bound(template, prompt, **members)
+    assert constraint is not None
+    assert constraint.triggers == ()
+    assert [text for text in right if not fits(constraint, text)] == []
+    assert [text for text in wrong if fits(constraint, text)] == []
+
+
+@pytest.mark.parametrize("members", [{}, {"tools": TOOLS, "tool_choice": "none"}], ids=["plain", "none"])
+def test_nothing_binds_an_answer_that_nothing_was_asked_of(members: Any):
+    assert bound(**members) is None
+
+
+def test_auto_binds_from_the_marks_of_calls_on():
+    constraint = bound(**auto())
+    assert constraint is not None
+    assert constraint.triggers == ("<tool_call>", "<function=")
+    assert fits(constraint, f"{WEATHER}\n{NOW}")
+    assert fits(constraint, "<function=now>{}</function>")
+    assert not fits(constraint, WRONG)
+
+
+def test_auto_leaves_open_thinking_free():
+    constraint = bound(THINKS, OPEN_PROMPT, **auto())
+    assert constraint is not None
+    assert constraint.triggers == ("</think>",)
+    assert fits(constraint, f"</think>\n\nHi.\n{NOW}")
+    assert fits(constraint, "</think>")
+    assert not fits(constraint, "</think>" + WRONG)
+
+
+def test_auto_of_bare_calls_binds_from_an_offered_name_on():
+    constraint = bound('{{ tools }}{"name": function name, "parameters":', **auto())
+    assert constraint is not None
+    assert constraint.triggers[0] == '{"name": "weather", "parameters": '
+    assert fits(constraint, '{"name": "now", "parameters": {}}')
+
+
+def test_auto_leaves_models_alone_whose_calls_are_no_json():
+    assert bound("{{ tools }}<tool_call><arg_key>", **auto()) is None
+
+
+def test_plain_text_is_bound_from_its_start():
+    assert plain_constraint(CompletionRequest()) is None
+    constraint = plain_constraint(CompletionRequest(**CITY))
+    assert fits(constraint, '{"city": "Rome"}')
+    with pytest.raises(BadRequest, match="ignore_eos"):
+        plain_constraint(CompletionRequest(**CITY, ignore_eos=True))
+
+
+BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
+
+# What is asked for, the parameter that the error names, and a word of its message.
+REFUSED = {
+    "schema": (shaped("json_schema", BAD), "json_schema#/properties/a/if", "anyOf"),
+    "tool": (
+        required(tools=(*TOOLS, {"function": {"name": "f", "parameters": BAD}})),
+        "tools[2].function.parameters#/properties/a/if",
+        "strict",
+    ),
+    "tool-auto": (
+        auto(tools=({"function": {"name": "f", "parameters": BAD}},)),
+        "tools[0].function.parameters#/properties/a/if",
+        "strict",
+    ),
+    "regex": (shaped("regex", "(a"), "regex", "regex"),
+    "grammar": (shaped("grammar", "root ::= (" * 200), "grammar", "grammar"),
+    "grammar-taken": (shaped("grammar", 'root ::= localchat-x\nlocalchat-x ::= "a"'), "grammar", "taken"),
+    "choice": (shaped("choice", ("\0",)), "choice", "NUL"),
+    "ignore_eos": (required(ignore_eos=True), "ignore_eos", "ignore_eos"),
+    "min_tokens": ({**CITY, "min_tokens": 5}, "min_tokens", "min_tokens"),
+    "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "begun"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_honoured_is_refused_by_name(case: Any):
+    members, param, word = case
+    with pytest.raises(BadRequest, match=word) as caught:
+        bound(**members)
+    assert caught.value.param == param
+
+
+def test_format_without_known_calls_is_refused_by_name():
+    template = "{{ tools }}<atem:function_calls>"
+    with pytest.raises(BadRequest, match='"muse"') as caught:
+        bound(template, **required())
+    assert caught.value.param == "tool_choice"
+    with pytest.raises(BadRequest, match='"muse"'):
+        bound(template, **auto(**CITY))
+
+
+WAYS = [(name, i) for name, format in FORMATS.items() for i in range(len(format.call_texts))]
+
+
+@pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
+def test_every_way_of_calls_is_read_back_as_written(name: str, i: int):
+    """The grammar of calls and the parser of the same format agree on what a call is."""
+    format = FORMATS[name]
+    template = ChatTemplate("")
+    texts = format.call_texts[i]
+    template.format = type(format)(**{**vars(format), "call_texts": (texts,)})
+    constraint = constraint_for(ChatRequest(messages=MESSAGES, **required()), template, PROMPT)
+    assert constraint is not None
+    n_read = 0
+    for seed in range(8):
+        text = generate(constraint.grammar, random.Random(seed), root=constraint.root)
+        if text is None:
+            continue
+        n_read += 1
+        parser = OutputParser(format, tools=TOOLS, prompt_tail=PROMPT)
+        events = [*parser.feed(text), *parser.finish()]
+        heads = [event for event in events if isinstance(event, ToolHead)]
+        assert heads, (text, events)
+        assert not [event for event in events if isinstance(event, (Content, Reasoning)) and event.text], (text, events)
+        for head in heads:
+            pieces = [e.text for e in events if isinstance(e, ToolArguments) and e.index == head.index]
+            assert isinstance(json.loads("".join(pieces)), dict), (text, events)
+    assert n_read
+
+
+@pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
+def test_opener_begins_the_calls(name: str, i: int):
+    format = FORMATS[name]
+    texts = format.call_texts[i]
+    assert (texts.begin + texts.before_name).startswith(texts.opener)
+    known = (*format.openers, *format.dropped)
+    assert not texts.is_native or not texts.opener or any(mark.startswith(texts.opener) for mark in known)

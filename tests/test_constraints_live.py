@@ -1,0 +1,217 @@
+"""What is guaranteed holds on the real engine: the built-in model drawn at random says only what it may.
+
+LOCALCHAT_ANSWERS sets how many answers the main promises are tried with; the others get half as many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from localchat.engine import LoadOptions, load
+from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
+from localchat.routes import Settings
+from localchat.server import ChatServer
+from localchat.service import Model, Service
+
+from .grammar_validator import is_valid
+
+DEADLINE_S = 120
+N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "100"))
+# At once, as choices of one request; each draws by a seed of its own.
+N_CHOICES = 25
+WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "mood": {"enum": ["good", "so-so", 'the "worst"', None]},
+        "tags": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,6}$"}, "maxItems": 3},
+        "at": {"type": "string", "format": "date"},
+    },
+    "required": ["name", "age", "mood"],
+    "additionalProperties": False,
+}
+SCHEMAS = {
+    "weather": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "minimum": 1}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "now": {"type": "object", "properties": {}, "additionalProperties": False},
+    "add": {
+        "type": "object",
+        "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    },
+    "greet": PERSON,
+}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()]
+NAMED = {"type": "function", "function": {"name": "greet"}}
+ALLOWED = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "add"}}]},
+}
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with load(str(DEMO_PATH), LoadOptions(n_slots=N_CHOICES), max_queue=256) as engine:
+        service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
+        server = ChatServer(service, Settings(port=0))
+        service.ready(Model(DEMO, engine))
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        server.close()
+        thread.join(DEADLINE_S)
+
+
+def post(port: int, path: str = "/v1/chat/completions", **members: Any) -> tuple[int, bytes]:
+    body = {"messages": [{"role": "user", "content": "Call a tool: what is the weather in Rome?"}], **members}
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+        client.request("POST", path, json.dumps(body))
+        response = client.getresponse()
+        return response.status, response.read()
+
+
+def answers(port: int, n_answers: int, **members: Any) -> Iterator[dict[str, Any]]:
+    """As many answers as are wanted: in one body, and every second request in a stream."""
+    for first in range(0, n_answers, N_CHOICES):
+        is_streamed = first // N_CHOICES % 2 == 1
+        given = {**WILD, "n": min(N_CHOICES, n_answers - first), "seed": first, "stream": is_streamed, **members}
+        status, raw = post(port, **given)
+        assert status == 200, raw
+        yield from joined(raw) if is_streamed else whole(raw)
+
+
+def whole(raw: bytes) -> Iterator[dict[str, Any]]:
+    for choice in json.loads(raw)["choices"]:
+        calls = [call["function"] for call in choice["message"].get("tool_calls", [])]
+        yield answer(choice["message"].get("content") or "", calls, choice["finish_reason"])
+
+
+def joined(raw: bytes) -> Iterator[dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for event in raw.decode().split("\n\n")[:-2]:
+        for choice in json.loads(event[len("data: ") :])["choices"]:
+            into = found.setdefault(choice["index"], answer("", [], None))
+            into["content"] += choice["delta"].get("content") or ""
+            into["end"] = choice["finish_reason"] or into["end"]
+            for call in choice["delta"].get("tool_calls", []):
+                if "name" in call["function"]:
+                    into["calls"].append({"name": call["function"]["name"], "arguments": ""})
+                into["calls"][call["index"]]["arguments"] += call["function"].get("arguments", "")
+    yield from found.values()
+
+
+def answer(content: str, calls: list[Any], end: Any) -> dict[str, Any]:
+    return {"content": content, "calls": calls, "end": end}
+
+
+def are_valid(calls: list[Any]) -> bool:
+    return all(call["name"] in SCHEMAS and is_valid(call["arguments"], SCHEMAS[call["name"]]) for call in calls)
+
+
+def is_calls(said: dict[str, Any]) -> bool:
+    return said["end"] == "tool_calls" and bool(said["calls"]) and not said["content"] and are_valid(said["calls"])
+
+
+def calls_only(*names: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda said: is_calls(said) and {call["name"] for call in said["calls"]} <= set(names)
+
+
+def is_said(test: Callable[[str], Any]) -> Callable[[dict[str, Any]], bool]:
+    return lambda said: said["end"] == "stop" and not said["calls"] and bool(test(said["content"]))
+
+
+def is_cut_or(test: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
+    """Where nothing bounds the length, an answer may be cut."""
+    return lambda said: said["end"] == "length" or test(said)
+
+
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+LIST = 'root ::= item ("," item)*\nitem ::= [a-f]{2,4}'
+
+# What is asked for, and what every answer must be.
+PROMISES: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
+    "required": ({"tools": TOOLS, "tool_choice": "required"}, is_calls),
+    "named": ({"tools": TOOLS, "tool_choice": NAMED}, calls_only("greet")),
+    "allowed": ({"tools": TOOLS, "tool_choice": ALLOWED}, calls_only("add")),
+    "one-call": (
+        {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+        lambda said: is_calls(said) and len(said["calls"]) == 1,
+    ),
+    "json_schema": ({"response_format": JSON_SCHEMA}, is_said(lambda text: is_valid(text, PERSON))),
+    "top-level schema": ({"json_schema": PERSON}, is_said(lambda text: is_valid(text, PERSON))),
+    "json_object": (
+        {"response_format": {"type": "json_object"}, "max_tokens": 100},
+        is_cut_or(is_said(lambda text: isinstance(json.loads(text), dict))),
+    ),
+    "regex": ({"regex": r"\d{3}-[a-c]{1,4}"}, is_said(re.compile(r"\d{3}-[a-c]{1,4}").fullmatch)),
+    "choice": ({"choice": ["yes", "no", "a \"third\" way"]}, is_said(("yes", "no", "a \"third\" way").__contains__)),
+    "grammar": (
+        {"grammar": LIST, "max_tokens": 100},
+        is_cut_or(is_said(re.compile(r"[a-f]{2,4}(,[a-f]{2,4})*").fullmatch)),
+    ),
+    "schema or call": (
+        {"tools": TOOLS, "response_format": JSON_SCHEMA},
+        lambda said: is_calls(said) or is_said(lambda text: is_valid(text, PERSON))(said),
+    ),
+    "auto": (
+        {"tools": TOOLS, "max_tokens": 200, "temperature": 1},
+        is_cut_or(lambda said: are_valid(said["calls"]) and "<tool_call>" not in said["content"]),
+    ),
+}  # fmt: skip
+
+
+MAIN = ("required", "named", "json_schema")
+
+
+@pytest.mark.parametrize(("members", "is_kept"), PROMISES.values(), ids=PROMISES)
+def test_promise_is_kept_at_any_temperature(port: int, members: Any, is_kept: Callable[[dict[str, Any]], bool]):
+    is_main = members in [PROMISES[name][0] for name in MAIN]
+    n_answers = N_ANSWERS if is_main else N_ANSWERS // 2
+    said = list(answers(port, n_answers, enable_thinking=False, **members))
+    assert len(said) == n_answers
+    assert [one for one in said if not is_kept(one)] == []
+
+
+@pytest.mark.parametrize("name", ["required", "json_schema", "auto"])
+@pytest.mark.parametrize("enable_thinking", [True, None], ids=["open", "possible"])
+def test_promise_is_kept_after_thinking(port: int, name: str, enable_thinking: Any):
+    """Nothing bounds the length of thinking, so it may be cut."""
+    members, is_kept = PROMISES[name]
+    given = {**members, "enable_thinking": enable_thinking, "max_tokens": 400, "temperature": 0.7}
+    said = list(answers(port, N_ANSWERS // 2, **given))
+    assert [one for one in said if not is_cut_or(is_kept)(one)] == []
+    assert any(one["end"] != "length" for one in said)
+
+
+def test_plain_completion_is_bound_too(port: int):
+    members = {"prompt": "Rome is", "choice": ["old", "new"], "n": N_CHOICES, **WILD}
+    status, raw = post(port, "/v1/completions", **members)
+    assert status == 200, raw
+    assert {choice["text"] for choice in json.loads(raw)["choices"]} == {"old", "new"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_schema_that_cannot_be_honoured_is_named(port: int, stream: bool):
+    bad = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"if": {}}}}}}
+    status, raw = post(port, response_format=bad, stream=stream)
+    assert status == 400
+    assert json.loads(raw)["error"]["param"] == "response_format.json_schema.schema#/properties/a/if"
