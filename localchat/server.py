@@ -29,14 +29,14 @@ from . import __version__
 from .api import errors
 from .api.sampling import parse_default
 from .engine import LoadOptions, load
-from .exchange import Exchange, Head, linger
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
-from .routes import Routes, Settings, is_loopback
-from .watch import Watcher
-from .web import WebExchange
+from .serving.exchange import Exchange, Head, linger
+from .serving.routes import Routes, Settings, is_loopback
+from .serving.watch import Watcher
+from .serving.web import WebExchange
 
 if TYPE_CHECKING:  # It brings jinja2, and `main` first looks whether that is there.
-    from .service import Model, Service
+    from .serving.service import Model, Service
 
 log = logging.getLogger("localchat.server")
 
@@ -271,7 +271,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
         thought_field=options.thought_field,
         cors=tuple(options.cors),
     )
-    from .service import Service
+    from .serving.service import Service
 
     if settings.api_key is None and not is_loopback(settings.host):
         log.warning("whoever reaches %s can use this server: --api-key asks for a key", settings.host)
@@ -333,7 +333,7 @@ class _Loader(threading.Thread):
         _say(f'try: python -m localchat --base-url {url} "What is your name?"')
 
     def _load(self) -> Model:
-        from .service import Model
+        from .serving.service import Model
 
         options = self._options
         load_options = LoadOptions(

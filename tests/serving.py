@@ -13,9 +13,9 @@ from typing import Any
 
 from localchat.engine import Engine, GenerationRequest
 from localchat.models.catalog import Catalog, ModelFile
-from localchat.routes import Settings
 from localchat.server import ChatServer
-from localchat.service import Model, Service
+from localchat.serving.routes import Settings
+from localchat.serving.service import Model, Service
 
 from .fakes import END, FakeBackend, echo
 

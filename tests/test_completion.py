@@ -12,11 +12,11 @@ import pytest
 
 from localchat.api.completions import parse_completion
 from localchat.api.errors import BadRequest, ContextLengthExceeded, QueueFull, ShuttingDown
-from localchat.completion import Completion
 from localchat.engine import Cancelled, Engine, Histogram
-from localchat.routes import Settings
-from localchat.service import Model
-from localchat.work import AtWork
+from localchat.serving.completion import Completion
+from localchat.serving.routes import Settings
+from localchat.serving.service import Model
+from localchat.serving.work import AtWork
 
 from .fakes import FakeBackend, echo, endless
 from .test_server import raw_request, read_until, serving, wait_for

@@ -16,8 +16,8 @@ from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
 from localchat.chat.formats import FORMATS
 from localchat.chat.output import OutputParser
 from localchat.chat.template import ChatTemplate
-from localchat.constraints import constraint_for, plain_constraint
 from localchat.engine import Constraint
+from localchat.serving.constraints import constraint_for, plain_constraint
 
 from .gbnf import generate, matches
 

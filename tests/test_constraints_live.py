@@ -18,9 +18,9 @@ import pytest
 
 from localchat.engine import LoadOptions, load
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.routes import Settings
 from localchat.server import ChatServer
-from localchat.service import Model, Service
+from localchat.serving.routes import Settings
+from localchat.serving.service import Model, Service
 
 from .grammar_validator import is_valid
 

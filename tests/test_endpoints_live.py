@@ -18,9 +18,9 @@ import pytest
 
 from localchat.engine import Embedder, Engine, LoadOptions, load
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.routes import Settings
 from localchat.server import ChatServer
-from localchat.service import Model, Service
+from localchat.serving.routes import Settings
+from localchat.serving.service import Model, Service
 
 DEADLINE_S = 60
 # The same text alone and beside others.

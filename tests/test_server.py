@@ -14,8 +14,8 @@ import pytest
 
 from localchat import server as server_module
 from localchat.engine import GenerationRequest
-from localchat.routes import Settings
-from localchat.service import Model
+from localchat.serving.routes import Settings
+from localchat.serving.service import Model
 
 from .fakes import endless
 from .serving import (

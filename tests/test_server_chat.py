@@ -17,8 +17,8 @@ import pytest
 from localchat.api.sampling import parse_default
 from localchat.engine import Sampling
 from localchat.engine.values import SAMPLERS
-from localchat.routes import Settings
-from localchat.service import Model
+from localchat.serving.routes import Settings
+from localchat.serving.service import Model
 
 from .fakes import END, FakeBackend, endless
 from .serving import (

@@ -24,9 +24,9 @@ import pytest
 from localchat.api.sampling import NUMBERS
 from localchat.engine import Engine, LoadOptions, load
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.routes import Settings
 from localchat.server import ChatServer
-from localchat.service import Model, Service
+from localchat.serving.routes import Settings
+from localchat.serving.service import Model, Service
 
 DEADLINE_S = 60
 # Two log probabilities this close can change places when a batch rounds differently.

@@ -10,8 +10,8 @@ import pytest
 from localchat.api.errors import BadRequest
 from localchat.api.status import Series, Slot, counter, gauge, histogram, metrics_text, props_body, slots_body
 from localchat.api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
-from localchat.metrics import Metrics
-from localchat.web import Pages
+from localchat.serving.metrics import Metrics
+from localchat.serving.web import Pages
 
 
 def test_slots_are_as_many_as_can_run():

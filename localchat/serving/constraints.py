@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Optional
 
-from .api.chat import ChatRequest
-from .api.completions import CompletionRequest
-from .api.errors import BadRequest
-from .api.sampling import Drawing
-from .api.shape import Shape
-from .chat.formats import Format
-from .chat.formats.base import CallTexts
-from .chat.template import ChatTemplate
-from .engine import Constraint
-from .engine.grammar import (
+from ..api.chat import ChatRequest
+from ..api.completions import CompletionRequest
+from ..api.errors import BadRequest
+from ..api.sampling import Drawing
+from ..api.shape import Shape
+from ..chat.formats import Format
+from ..chat.formats.base import CallTexts
+from ..chat.template import ChatTemplate
+from ..engine import Constraint
+from ..engine.grammar import (
     EMPTY,
     CallLayout,
     Expr,

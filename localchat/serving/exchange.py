@@ -19,9 +19,9 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Optional, Protocol
 
-from . import sse
-from .api import errors
-from .api.reply import to_json
+from .. import sse
+from ..api import errors
+from ..api.reply import to_json
 from .watch import Watcher
 
 log = logging.getLogger("localchat.server")

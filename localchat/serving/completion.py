@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Optional
 
-from .api import errors
-from .api.completions import Choice, CompletionRequest, ScoredToken
-from .api.inputs import Input, check_tokens
-from .api.reply import ReplyHead, Usage
-from .constraints import plain_constraint
-from .engine import (
+from ..api import errors
+from ..api.completions import Choice, CompletionRequest, ScoredToken
+from ..api.inputs import Input, check_tokens
+from ..api.reply import ReplyHead, Usage
+from ..engine import (
     Cancelled,
     Delta,
     Engine,
@@ -25,6 +24,7 @@ from .engine import (
     OutputToken,
     WritesNoText,
 )
+from .constraints import plain_constraint
 from .service import SHUTTING_DOWN, Model, api_error
 
 # How long one choice may keep the others of its request from being looked at.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from .api import errors
-from .api.embeddings import EmbeddingsRequest
-from .api.inputs import Input, check_tokens
-from .api.rerank import RerankRequest
+from ..api import errors
+from ..api.embeddings import EmbeddingsRequest
+from ..api.inputs import Input, check_tokens
+from ..api.rerank import RerankRequest
+from ..engine import Cancelled, Engine, InputTooLong, normalised, pooling_of
 from .completion import translated
-from .engine import Cancelled, Engine, InputTooLong, normalised, pooling_of
 from .service import SHUTTING_DOWN, Model
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .api.chat import ChatRequest
-from .chat.errors import TemplateError
-from .chat.segments import text_of
+from ..api.chat import ChatRequest
+from ..chat.errors import TemplateError
+from ..chat.segments import text_of
 from .service import Model, api_error
 
 

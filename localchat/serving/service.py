@@ -15,17 +15,15 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
-from .answer import Answer, choices_of
-from .api import errors
-from .api.chat import ChatRequest
-from .api.models import model_body
-from .api.reply import ReplyHead
-from .api.sampling import Drawing
-from .chat.errors import TemplateError
-from .chat.segments import text_of, tokens_of
-from .chat.template import ChatTemplate
-from .constraints import constraint_for
-from .engine import (
+from ..api import errors
+from ..api.chat import ChatRequest
+from ..api.models import model_body
+from ..api.reply import ReplyHead
+from ..api.sampling import Drawing
+from ..chat.errors import TemplateError
+from ..chat.segments import text_of, tokens_of
+from ..chat.template import ChatTemplate
+from ..engine import (
     Engine,
     EngineError,
     EngineStopped,
@@ -36,7 +34,9 @@ from .engine import (
     QueueFull,
     WritesNoText,
 )
-from .models.catalog import Catalog, ModelNotFound
+from ..models.catalog import Catalog, ModelNotFound
+from .answer import Answer, choices_of
+from .constraints import constraint_for
 
 SHUTTING_DOWN = errors.SHUTTING_DOWN
 

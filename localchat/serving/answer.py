@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Optional, Union
 
-from .api import errors
-from .api.chat import ChatRequest
-from .api.reply import Reply, ReplyHead, StreamReply, Usage, WholeReply, finish_reason, logprob_entry
-from .chat.events import Content, Event, Reasoning, ToolArguments, ToolHead
-from .chat.formats import Format
-from .chat.output import OutputParser
-from .engine import Cancelled, Delta, EngineError, Finish, Generation, OutputToken, Progress
+from ..api import errors
+from ..api.chat import ChatRequest
+from ..api.reply import Reply, ReplyHead, StreamReply, Usage, WholeReply, finish_reason, logprob_entry
+from ..chat.events import Content, Event, Reasoning, ToolArguments, ToolHead
+from ..chat.formats import Format
+from ..chat.output import OutputParser
+from ..engine import Cancelled, Delta, EngineError, Finish, Generation, OutputToken, Progress
 
 # How long one choice may keep the others of its request from being looked at.
 POLL_S = 0.02

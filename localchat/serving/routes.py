@@ -13,11 +13,11 @@ from email.message import Message
 from typing import TYPE_CHECKING, Optional
 from urllib.parse import unquote, urlsplit
 
-from .api import errors
-from .api.chat import parse_chat
-from .api.models import models_body
+from ..api import errors
+from ..api.chat import parse_chat
+from ..api.models import models_body
+from ..engine import Cancelled
 from .endpoints import Endpoints, Table
-from .engine import Cancelled
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange, PeerGone, printable
 from .web import Pages, WebExchange
 

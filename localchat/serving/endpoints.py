@@ -8,16 +8,17 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Union
 
-from . import __version__, metrics
-from .api import errors
-from .api.chat import parse_chat
-from .api.completions import CompletionStream, completion_body, parse_completion
-from .api.embeddings import embeddings_body, parse_embeddings
-from .api.inputs import check_tokens
-from .api.rerank import parse_rerank, rerank_body
-from .api.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, slots_body
-from .api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
-from .engine import Cancelled
+from .. import __version__
+from ..api import errors
+from ..api.chat import parse_chat
+from ..api.completions import CompletionStream, completion_body, parse_completion
+from ..api.embeddings import embeddings_body, parse_embeddings
+from ..api.inputs import check_tokens
+from ..api.rerank import parse_rerank, rerank_body
+from ..api.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, slots_body
+from ..api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
+from ..engine import Cancelled
+from . import metrics
 from .exchange import Exchange, PeerGone, printable
 from .metrics import Metrics
 from .web import WebExchange
