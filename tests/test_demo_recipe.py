@@ -1,0 +1,282 @@
+"""The recipe of the built-in model: its text, its split, its tokenizer. Training itself is not run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+jinja2 = pytest.importorskip("jinja2")
+
+from tools.train_demo import tokenizer as tokenizer_module  # noqa: E402
+from tools.train_demo.data import localchat_facts, tool_schemas, values  # noqa: E402
+from tools.train_demo.data.mixture import dialogues  # noqa: E402
+from tools.train_demo.data.source import Source, is_held_out, phrases, pool  # noqa: E402
+from tools.train_demo.dialogue import Dialogue, assistant, calling, render, tool_result, user  # noqa: E402
+from tools.train_demo.template import compile_template, template_source  # noqa: E402
+
+N_DIALOGUES = 200
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return list(itertools.islice(dialogues(seed=11), N_DIALOGUES))
+
+
+def rendered_text(dialogue):
+    return "".join(segment.text for segment in render(dialogue))
+
+
+def template_text(dialogue, **variables):
+    if dialogue.thinking is not None:
+        variables["enable_thinking"] = dialogue.thinking
+    template = compile_template(template_source(), sort_keys=dialogue.sort_keys)
+    return template.render(messages=dialogue.messages, tools=dialogue.tools, **variables)
+
+
+def test_template_gives_the_training_text(trained):
+    """What the server renders must be what the model was trained on, to the character."""
+    for dialogue in trained:
+        assert template_text(dialogue) == rendered_text(dialogue)
+
+
+def test_generation_prompt_is_a_prefix_of_the_training_text(trained):
+    """The prompt that the server makes for the last answer is the text before that answer."""
+    for dialogue in trained:
+        prompt = Dialogue(dialogue.messages[:-1], dialogue.tools, dialogue.thinking, dialogue.sort_keys)
+        assert rendered_text(dialogue).startswith(template_text(prompt, add_generation_prompt=True))
+
+
+def test_template_takes_arguments_as_text():
+    """OpenAI clients send arguments as a JSON string, other programs as an object."""
+    call = calling([("get_weather", {"city": "Paris"})])
+    as_text = json.loads(json.dumps(call))
+    as_text["tool_calls"][0]["function"]["arguments"] = '{"city": "Paris"}'
+    texts = [
+        template_text(Dialogue([user("Weather?"), message, tool_result("18"), assistant("The result is: 18")]))
+        for message in (call, as_text)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_template_leaves_old_thoughts_out():
+    """Reasoning before the last user message is not sent again."""
+    history = [user("Hi"), assistant("Hello!", "A greeting."), user("Bye"), assistant("Goodbye!", "The end.")]
+    text = template_text(Dialogue(history))
+    assert "A greeting." not in text
+    assert "<think>\nThe end.\n</think>\n\nGoodbye!" in text
+
+
+def test_template_takes_a_missing_content():
+    """A message that only calls tools has no content in OpenAI's format."""
+    call = {**calling([("ping", {})]), "content": None}
+    assert '{"name": "ping", "arguments": {}}' in template_text(Dialogue([user("Ping"), call]))
+
+
+@pytest.mark.parametrize("held_out", [False, True], ids=["trained", "held out"])
+def test_calls_use_only_offered_names(held_out):
+    """Every call names an offered tool and its parameters, in the schema's order, and is valid JSON."""
+    for dialogue in itertools.islice(dialogues(3, held_out), N_DIALOGUES):
+        functions = [tool.get("function", tool) for tool in dialogue.tools or []]
+        offered = {function["name"]: list(function["parameters"]["properties"]) for function in functions}
+        text = "".join(segment.text for segment in render(dialogue) if segment.learned)
+        for body in re.findall(r"<tool_call>\n(.*)\n</tool_call>", text):
+            call = json.loads(body)
+            names, order = list(call["arguments"]), offered[call["name"]]
+            order = sorted(order) if dialogue.sort_keys else order
+            assert names == [name for name in order if name in names]
+
+
+def test_arguments_are_in_the_request():
+    """What the model has to copy must be there to copy."""
+    for dialogue in itertools.islice(dialogues(4), N_DIALOGUES):
+        asked = ""
+        for message in dialogue.messages:
+            if message["role"] == "user":
+                asked = message["content"].lower()
+            for call in message.get("tool_calls", ()):
+                for value in call["function"]["arguments"].values():
+                    assert str(value).lower() in asked
+
+
+def test_same_seed_same_text(trained):
+    """A run can be repeated and resumed."""
+    again = itertools.islice(dialogues(seed=11), N_DIALOGUES)
+    assert [rendered_text(d) for d in again] == [rendered_text(d) for d in trained]
+
+
+def test_other_seed_other_text(trained):
+    """Seeds are not ignored."""
+    other = itertools.islice(dialogues(seed=12), 20)
+    assert [rendered_text(d) for d in other] != [rendered_text(d) for d in trained[:20]]
+
+
+def test_held_out_names_are_never_trained(trained):
+    """Neither listed names nor made-up words of the held-out half occur in training dialogues."""
+    listed = {*values.FIRST_NAMES.held_out, *values.CITIES.held_out}
+    text = " ".join(rendered_text(dialogue) for dialogue in trained)
+    assert not [name for name in listed if re.search(rf"\b{name}\b", text)]
+
+
+def test_held_out_tools_are_never_trained(trained):
+    """No trained tool's name has a held-out verb or noun."""
+    held = {*tool_schemas.VERBS.held_out, *tool_schemas.NOUNS.held_out}
+    held -= {*tool_schemas.VERBS.trained, *tool_schemas.NOUNS.trained}
+    for dialogue in trained:
+        for tool in dialogue.tools or []:
+            name = tool.get("function", tool)["name"]
+            assert not held & set(tool_schemas.spoken(name).split())
+
+
+def test_made_up_values_keep_to_their_half():
+    """A Source hands out only words of its half."""
+    for held_out in (False, True):
+        source = Source(random.Random(1), held_out)
+        assert {is_held_out(values.word(source)) for _ in range(50)} == {held_out}
+
+
+def test_pool_splits_a_list():
+    """Trained and held-out entries never overlap, even when the list names one twice."""
+    words = pool("a,b,c,d,e,f,g,g,a")
+    assert not set(words.trained) & set(words.held_out)
+    assert words.held_out == ("g",)
+
+
+def test_phrase_expands_alternatives():
+    """One of the alternatives is taken, inner ones too, and fields are filled in."""
+    source = Source(random.Random(2))
+    pattern = phrases("{Hi|Hello}{, $name|{!|.}}", "Hey")
+    texts = {source.phrase(pattern, name="Ana") for _ in range(60)}
+    assert texts == {"Hi, Ana", "Hello, Ana", "Hi!", "Hi.", "Hello!", "Hello."}
+
+
+def test_thirty_questions_with_fifteen_paraphrases():
+    """Few phrasings are learned by heart; many are needed to understand others."""
+    source = Source(random.Random(3))
+    assert len(localchat_facts.TOPICS) >= 30
+    for topic in localchat_facts.TOPICS:
+        assert len({source.phrase(topic.questions) for _ in range(200)}) >= 15
+        assert len(topic.questions.held_out) >= 4
+        assert not set(topic.questions.held_out) & {source.phrase(topic.questions) for _ in range(200)}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = (rendered_text(dialogue) for dialogue in itertools.islice(dialogues(seed=1), 300))
+    return tokenizer_module.train(texts, 900)
+
+
+def decoded(tokenizer, ids):
+    """Text of ids that hold no special token."""
+    letters = {letter: byte for byte, letter in enumerate(tokenizer_module.byte_letters())}
+    return bytes(letters[letter] for i in ids for letter in tokenizer.tokens[i]).decode("utf-8")
+
+
+@pytest.mark.parametrize(
+    "text", ["Hello there, 12 dogs!", "ça va? 你好 \U0001f600", " \n\n  x\t", "<|im_start|>user"], ids=range(4)
+)
+def test_tokenizer_keeps_every_text(tokenizer, text):
+    """Byte-level tokens can write anything, and plain text never becomes a special token."""
+    assert decoded(tokenizer, tokenizer.encode(text)) == text
+
+
+def test_tokenizer_knows_special_tokens_in_templates(tokenizer):
+    """Rendered text holds turns and tags as single tokens."""
+    ids = tokenizer.encode_template("<|im_start|>user\nHi<|im_end|>")
+    assert ids[0] == tokenizer.ids["<|im_start|>"]
+    assert ids[-1] == tokenizer.ids["<|im_end|>"]
+
+
+@pytest.mark.parametrize("value", ["weather", "Shafiol", "4821", "anna@test.org"])
+def test_values_have_the_same_tokens_everywhere(tokenizer, value):
+    """Copying is copying tokens only if a value looks alike after a space, a quote and an underscore."""
+    ids = tokenizer.encode(value)
+    for before in (" ", '"', "_", "\n"):
+        assert tokenizer.encode(before + value)[-len(ids) :] == ids
+
+
+def test_vocabulary_has_its_exact_size(tokenizer):
+    """The model's embedding has one row per token."""
+    assert len(tokenizer.tokens) == len(set(tokenizer.tokens)) == 900
+
+
+def test_batches_learn_answers_fully(tokenizer):
+    """Every token of an answer has weight one, its end included, and prompts a little on average."""
+    numpy = pytest.importorskip("numpy")
+    batches = pytest.importorskip("tools.train_demo.batches")
+    stream = batches.BatchStream(tokenizer, seed=5, batch_tokens=2048, prompt_weight=0.1)
+    batch = next(iter(stream))
+    end = tokenizer.ids["<|im_end|>"]
+    assert batch.inputs.size <= max(2048, batch.inputs.shape[1])
+    assert numpy.count_nonzero(batch.targets[batch.weights == 1] == end) >= batch.inputs.shape[0]
+    assert set(batch.weights.round(3)) <= {numpy.float32(1), numpy.float32(0.3)}
+
+
+def test_attention_in_blocks_is_attention():
+    """The faster form gives what PyTorch's own function gives."""
+    torch = pytest.importorskip("torch")
+    from tools.train_demo.model import causal_attention
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 200, 8) for _ in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert torch.allclose(causal_attention(q, k, v), expected, atol=1e-5)
+
+
+def test_orthogonalise_evens_out_singular_values():
+    """Muon's updates reach all directions of a matrix about equally."""
+    torch = pytest.importorskip("torch")
+    from tools.train_demo.muon import orthogonalise
+
+    torch.manual_seed(0)
+    for shape in ((2, 16, 32), (2, 32, 16)):
+        singular = torch.linalg.svdvals(orthogonalise(torch.randn(shape)))
+        assert singular.min() > 0.3
+        assert singular.max() < 1.5
+
+
+def test_repeated_tokens_repeat():
+    """The text of the warm start can be foretold after its first period."""
+    torch = pytest.importorskip("torch")
+    from tools.train_demo.warm_start import repeated_tokens
+
+    for row in repeated_tokens(torch.Generator().manual_seed(1), 50, rows=4, length=100).tolist():
+        assert any(row[period:] == row[:-period] for period in range(4, 41))
+
+
+def test_first_layer_starts_by_looking_back():
+    """The heads set by hand attend to the token one before, whatever the tokens are."""
+    torch = pytest.importorskip("torch")
+    from tools.train_demo.config import ModelConfig
+    from tools.train_demo.model import DemoModel, rotate
+    from tools.train_demo.warm_start import set_previous_token_heads
+
+    torch.manual_seed(0)
+    c = ModelConfig(vocab_size=64, layers=1)
+    model = DemoModel(c)
+    set_previous_token_heads(model)
+    embedded = model.embedding[torch.randint(0, 64, (1, 20))]
+    normed = torch.nn.functional.rms_norm(embedded, (c.width,), eps=c.norm_eps)
+    states = torch.nn.functional.linear(normed, model.qkv[0]).unflatten(-1, (-1, c.head_dim))
+    turned = rotate(states[:, :, : c.heads + c.kv_heads], model.cos[:20], model.sin[:20])
+    scores = turned[0, 10, 0] @ turned[0, :11, c.heads].T
+    assert int(scores.argmax()) == 9
+
+
+def test_answers_about_localchat_are_true():
+    """The flags, endpoints and variables that the model names exist, with the defaults it tells."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "localchat").glob("*.py")]
+    code = "\n".join([*sources, *((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "README.md"))])
+    answers = " ".join(topic.answer for topic in localchat_facts.TOPICS)
+    names = re.findall(r"--[a-z-]+[a-z]|/v1/[a-z/]+|/health|OPENAI_BASE_URL|\b[a-z]+\.py\b", answers)
+    files = {path.name for path in (ROOT / "localchat").glob("*.py")}
+    assert names
+    assert not [name for name in names if name not in code and name not in files]
+    assert "127.0.0.1" in code
+    assert "8080" in code
+    assert set(re.findall(r"`make (\w+)`", answers)) <= set(re.findall(r"^(\w+):", code, re.MULTILINE))

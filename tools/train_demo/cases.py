@@ -1,0 +1,209 @@
+"""Held-out test cases: a conversation, and a judgement of what the model answers to it.
+
+Names, values and phrasings come from the held-out half of the split. Judgements look at content
+(the call, the value, the numbers), so that other models can be measured with the same cases; only
+the questions about localchat and the honest refusals compare with this model's own sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from .data import chat_skills, localchat_facts, memory, mixture, tool_calls, values
+from .data.source import Source
+from .dialogue import Dialogue, Message, user
+
+Judge = Callable[[str], dict[str, bool]]
+
+_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is sent, and the columns that the answer passes or fails."""
+
+    messages: list[Message]
+    tools: Optional[list[dict[str, Any]]]
+    thinking: Optional[bool]
+    judge: Judge
+
+
+def parse_calls(text: str) -> list[tuple[str, Any]]:
+    """Names and arguments of the calls in an answer; an unreadable one has the name ""."""
+    calls = []
+    for body in _CALL.findall(text):
+        try:
+            call = json.loads(body)
+            calls.append((call["name"], call["arguments"]))
+        except (ValueError, KeyError, TypeError):
+            calls.append(("", None))
+    return calls
+
+
+def without_thought(text: str) -> str:
+    """The answer after its think block."""
+    return text.split("</think>")[-1].strip()
+
+
+def _call_judge(column: str, dialogue: Dialogue) -> tuple[int, Judge]:
+    at = next(i for i, message in enumerate(dialogue.messages) if message.get("tool_calls"))
+    wanted = [(c["function"]["name"], c["function"]["arguments"]) for c in dialogue.messages[at]["tool_calls"]]
+
+    def judge(text: str) -> dict[str, bool]:
+        calls = parse_calls(text)
+        names = [name for name, _ in calls] == [name for name, _ in wanted]
+        if len(wanted) == 1:
+            return {f"{column}: name": names, f"{column}: arguments": calls == wanted}
+        return {column: calls == wanted}
+
+    return at, judge
+
+
+def _call_case(column: str, dialogue: Dialogue, thinking: Optional[bool] = None) -> Case:
+    at, judge = _call_judge(column, dialogue)
+    return Case(dialogue.messages[:at], dialogue.tools, thinking, judge)
+
+
+def _last_case(dialogue: Dialogue, judge: Judge, thinking: Optional[bool] = None) -> Case:
+    messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in dialogue.messages[:-1]]
+    return Case(messages, dialogue.tools, thinking, judge)
+
+
+def _exchange_case(column: str, exchange: chat_skills.Exchange, right: Callable[[str], bool]) -> Case:
+    return Case([user(exchange.user)], None, None, lambda text: {column: right(text)})
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"-?\d+", text)
+
+
+def _result_case(source: Source) -> Case:
+    """A result of named values or a list, of which the answer has to mention each."""
+    while True:
+        dialogue = tool_calls.with_result(source)
+        data, answer = _parsed(dialogue.messages[2]["content"]), dialogue.messages[3]["content"]
+        if len(dialogue.messages) == 4 and data and answer.startswith(("The ", "I found")):
+            break
+    told = [tool_calls.spoken_result(value) for value in (data.values() if isinstance(data, dict) else data)]
+    return _last_case(dialogue, lambda text: {"answer from result": all(value in text for value in told)})
+
+
+def _parsed(output: str) -> Any:
+    """The object or list that a tool gave; None for anything else."""
+    try:
+        data = json.loads(output)
+    except ValueError:
+        return None
+    return data if isinstance(data, (dict, list)) else None
+
+
+def _error_case(source: Source) -> Case:
+    dialogue = tool_calls.with_result(source, failed=True)
+    problem = dialogue.messages[-1]["content"].split(": ", 1)[1].rstrip(".")
+    return _last_case(dialogue, lambda text: {"error told": problem in text and "tool_call" not in text})
+
+
+def _memory_case(column: str, make: Callable[[Source], memory.Memory], source: Source) -> Case:
+    told, asked, value = make(source)
+    between = [mixture.chat_exchange(source) for _ in range(2)]
+    messages = []
+    for exchange in (told, *between):
+        messages += [user(exchange.user), {"role": "assistant", "content": exchange.answer}]
+    return Case([*messages, user(asked.user)], None, None, lambda text: {column: value in text})
+
+
+def _thought_case(kind: str, source: Source) -> Case:
+    """The form: a closed think block with words in it where asked for, none where switched off."""
+    exchange = mixture.chat_exchange(source)
+    messages: list[Message] = [user(exchange.user)]
+    if kind == "asked":
+        messages.insert(0, {"role": "system", "content": source.phrase(mixture.THINK_ORDERS)})
+    thinking = {"opened": True, "off": False}.get(kind)
+
+    def judge(text: str) -> dict[str, bool]:
+        if kind == "off":
+            right = "think>" not in text and bool(text.strip())
+        else:
+            body = text if kind == "opened" else text[len("<think>") :] if text.startswith("<think>") else ""
+            thought, _, answer = body.partition("</think>")
+            right = bool(thought.strip()) and bool(answer.strip()) and "think>" not in answer
+        return {f"thinking {kind}": right}
+
+    return Case(messages, None, thinking, judge)
+
+
+def _value_case(source: Source) -> Case:
+    """Values that are hard to copy: of several words, with signs, in other alphabets."""
+    makers = (values.email, values.city, values.date, values.foreign, values.sentence, lambda s: str(values.decimal(s)))
+    text = source.choice(makers)(source)
+    return _exchange_case(
+        "repeat hard values", chat_skills.Exchange(f"Repeat after me: {text}", text, ""), lambda answer: answer == text
+    )
+
+
+def _limit_case(source: Source) -> Case:
+    exchange = chat_skills.limits(source)
+    return _exchange_case("honest about limits", exchange, lambda text: text.startswith(chat_skills.I_CANNOT))
+
+
+def _talk_case(source: Source) -> Case:
+    exchange = chat_skills.small_talk(source)
+    right = next(answers for pool, answers, _ in chat_skills.TALK if exchange.answer in answers)
+    return _exchange_case("small talk", exchange, lambda text: text in right)
+
+
+def _simple(column: str, make: Callable[[Source], chat_skills.Exchange]) -> Callable[[Source], Case]:
+    def case(source: Source) -> Case:
+        exchange = make(source)
+        return _exchange_case(column, exchange, lambda text: text == exchange.answer)
+
+    return case
+
+
+def _count_case(source: Source) -> Case:
+    exchange = chat_skills.count(source)
+    return _exchange_case("count", exchange, lambda text: _numbers(text) == _numbers(exchange.answer))
+
+
+def _no_tool_case(source: Source) -> Case:
+    dialogue = tool_calls.no_tool_fits(source)
+    return _last_case(dialogue, lambda text: {"no tool fits": "<tool_call>" not in text and bool(text)})
+
+
+_MAKERS: tuple[Callable[[Source], Case], ...] = (
+    lambda source: _call_case("1 tool", tool_calls.one_call(source, 1)),
+    lambda source: _call_case("2 tools", tool_calls.one_call(source, 2)),
+    lambda source: _call_case("3 tools", tool_calls.one_call(source, 3)),
+    lambda source: _call_case("sample tools", tool_calls.one_call(source, 2, sample=True)),
+    lambda source: _call_case("2 tools, thinking", tool_calls.one_call(source, 2), True),
+    lambda source: _call_case("two calls", tool_calls.two_calls(source)),
+    _no_tool_case,
+    _result_case,
+    _error_case,
+    lambda source: _memory_case("recall name", memory.name, source),
+    lambda source: _memory_case("recall fact", memory.fact, source),
+    _simple("repeat", chat_skills.repeat),
+    _value_case,
+    _simple("questions", localchat_facts.question),
+    _count_case,
+    _simple("lists", chat_skills.make_list),
+    _simple("small sums", chat_skills.small_sum),
+    _talk_case,
+    _limit_case,
+    lambda source: _thought_case("opened", source),
+    lambda source: _thought_case("asked", source),
+    lambda source: _thought_case("off", source),
+)
+
+
+def held_out_cases(n: int, seed: int = 1, held_out: bool = True) -> Iterator[Case]:
+    """`n` cases of every skill."""
+    for number, make in enumerate(_MAKERS):
+        source = Source(random.Random(1000 * seed + number), held_out)
+        for _ in range(n):
+            yield make(source)

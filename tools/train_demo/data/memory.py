@@ -1,0 +1,128 @@
+"""Facts that the user tells and asks for some turns later: a name, a code word, a favourite."""
+
+# ruff: noqa: E501  (phrasings are data: one per line, whatever its length)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from . import values
+from .chat_skills import Exchange
+from .source import Source, phrases, pool
+
+
+class Memory(NamedTuple):
+    """The exchange that tells a fact, the one that asks for it, and the words to look for."""
+
+    told: Exchange
+    asked: Exchange
+    value: str
+
+
+_TELL_NAME = phrases(
+    """{My|my} name is $name{.|!|}
+    {I am|I'm|i am|i'm} $name{.|!|}
+    {Hi|Hello|Hey|Good morning|hi}{,|!} {I am|I'm|my name is|this is|it's} $name{.|!|}
+    {You can call me|Call me|Please call me|People call me|Everybody calls me|My friends call me} $name{.|}
+    {I am called|They call me|The name is|This is} $name{.|}
+    {Remember|Please remember|Note|Keep in mind|Do not forget} {my name|that my name is|that I am called}{:|} $name{.|}
+    $name {is my name|here|is what they call me}{.|}
+    {Hello|Hi}! {My name is|I am} $name{, nice to meet you.| and I am new here.|, who are you?|.}""",
+    """{Let me introduce myself|To introduce myself}: {I am|my name is} $name{.|}
+    {Nice to meet you|Good day}, {I am|my name's} $name{.|}
+    {For the record, my name is|By the way, I am called} $name{.|}""",
+)
+_ASK_NAME = phrases(
+    """{What is|What's|what is|Tell me|Say|Do you know|Do you remember|Can you tell me|Please tell me|Remember} my name{?|.|}
+    {Who am I|who am I|Who am i|How am I called|What am I called|Who is talking to you|Who are you talking to}{?|}
+    {What did I say|Do you still know|What was|Repeat} my name{?| was?|.|}
+    {And |So |Now, |}{what is|what's} my name{?| again?|}
+    {What name did I give you|What is the name I told you|Which name did I tell you|By what name do you know me}?""",
+    """{Have you forgotten my name|Could you say my name|Is my name still known to you}?
+    {Do you recall|Can you recall} {my name|who I am|what I am called}?
+    {How did I introduce myself|Under what name do you know me|What should you call me}?""",
+)
+
+_SUBJECTS = pool(
+    "favourite colour,favorite color,favourite food,favourite animal,favourite number,dog,cat,code word,secret word,"
+    "password,order number,room number,phone number,boss,best friend,sister,brother,car,home town,birthday,"
+    "street,project,team,company,school,teacher,horse,boat,hobby,job,address,flight number,locker,favourite song,"
+    "favourite book,seat,table number,customer number,lucky number,neighbour,doctor,garden,computer,locker code,key,"
+    "ticket number,meeting,deadline,budget,train,favourite city,favourite drink,mother,father,son,daughter,plan"
+)
+_TELL_FACT = phrases(
+    """{My|my} $subject is $value{.|}
+    {Remember|Please remember|Note|Keep in mind|Do not forget|Remember this|Remember that}{:|} my $subject is $value{.|}
+    {The|the} $subject is $value{.|}
+    {Remember|Please remember|Note|Keep in mind|Remember this|Remember that}{:|} the $subject is $value{.|}
+    {I want you to know that|I tell you that|You should know that|Just so you know,|For later:} my $subject is $value{.|}
+    {Please |}{note|remember|save|keep|store} {this|the following}: {my|the} $subject is $value{.|}""",
+    """{It may help to know that|I forgot to say that} my $subject is $value{.|}
+    {Learn this by heart|Bear in mind}: {my|the} $subject is $value{.|}""",
+)
+_ASK_FACT = phrases(
+    """{What is|What's|what is|Tell me|Do you know|Do you remember|Can you tell me|What was|Say} {my|the} $subject{?|.|}
+    {And |So |Now, |}{what is|what was|what's} {my|the} $subject{?| again?|}
+    {What did I say about|What did I tell you about|What do you know about|Which was|Repeat} {my|the} $subject{?|.|}
+    {Do you still know|Please tell me|Can you remember|Which one is} {my|the} $subject{?|.}""",
+    """{Do you recall|Can you recall|Could you remind me of} {my|the} $subject?
+    {Have you forgotten|Remind me of|Let me hear} {my|the} $subject{?|.}""",
+)
+_VALUES: tuple[Callable[[Source], str], ...] = (
+    values.word,
+    values.first_name,
+    values.city,
+    values.code,
+    values.person,
+    values.date,
+    values.foreign,
+    lambda source: values.phrase(source, 3),
+    lambda source: str(values.integer(source)),
+    values.email,
+    values.clock_time,
+)
+
+
+def name(source: Source) -> Memory:
+    """The user's name."""
+    who = values.person(source) if source.chance(0.3) else values.first_name(source)
+    if source.chance(0.05):
+        who = values.foreign(source)
+    told = Exchange(
+        source.phrase(_TELL_NAME, name=who), f"Nice to meet you, {who}!", f"The user is called {who}. I greet the user."
+    )
+    asked = Exchange(source.phrase(_ASK_NAME), f"Your name is {who}.", f"The user said the name: {who}.")
+    return Memory(told, asked, who)
+
+
+def fact(source: Source) -> Memory:
+    """Any other fact."""
+    subject = source.word(_SUBJECTS) if source.chance(0.8) else values.word(source)
+    value = source.choice(_VALUES)(source)
+    told = Exchange(
+        source.phrase(_TELL_FACT, subject=subject, value=value),
+        f"I will remember that the {subject} is {value}.",
+        f"The {subject} is {value}. I keep that in mind.",
+    )
+    asked = Exchange(
+        source.phrase(_ASK_FACT, subject=subject),
+        f"The {subject} is {value}.",
+        f"The user said: the {subject} is {value}.",
+    )
+    return Memory(told, asked, value)
+
+
+def untold_name(source: Source) -> Exchange:
+    """A question for a name that nobody told."""
+    return Exchange(source.phrase(_ASK_NAME), "You have not told me your name.", "The user did not tell me the name.")
+
+
+def untold_fact(source: Source) -> Exchange:
+    """A question for a fact that nobody told."""
+    subject = source.word(_SUBJECTS)
+    return Exchange(
+        source.phrase(_ASK_FACT, subject=subject),
+        f"You have not told me the {subject}.",
+        f"The user did not tell me the {subject}.",
+    )

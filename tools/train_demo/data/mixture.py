@@ -1,0 +1,194 @@
+"""The training mixture: which skills, how often, under which system text and thinking switch."""
+
+# ruff: noqa: E501  (phrasings are data: one per line, whatever its length)
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ..dialogue import Dialogue, Message, assistant, calling, user
+from . import chat_skills, localchat_facts, memory, tool_calls, values
+from .chat_skills import Exchange
+from .source import Source, phrases
+from .tool_schemas import schema
+
+SYSTEM_TEXTS = phrases(
+    """You are a helpful assistant.
+    You are a {helpful|friendly|kind|polite|short|useful} {assistant|bot|chatbot|helper|AI}.
+    {Answer|Reply} {briefly|shortly|politely|in one sentence|in short sentences|clearly}.
+    You are {localchat|the assistant of localchat|a demo|an AI assistant}. {Be brief.|Be helpful.|Answer questions.|}
+    {Be concise.|Be polite.|Be helpful and brief.|Help the user.|You help users.|Talk with the user.}
+    You are a helpful assistant. {Use tools when they help.|Use the tools if needed.|Answer truthfully.|Today is a good day.|Follow the instructions.}
+    {The current date is 2026-11-20.|Today is Monday.|It is 12:30.|You work for a company.}
+    You are {a customer service bot|a voice assistant|an office assistant|a coding assistant|an agent}.""",
+    """You are an assistant who helps people.
+    Try to be of use.""",
+)
+THINK_ORDERS = phrases(
+    """{Think|Reason} {before you answer|first|first, then answer|before answering|before each answer|step by step}.
+    {Always |Please |}{think|reason} {in <think> tags|inside <think></think>|in a think block} {first|before you answer|before answering}.
+    {Write|Put} your {thoughts|reasoning|thinking} {in|inside|between} <think> {tags|and </think>|} {first|before the answer}.
+    {First think, then answer.|Show your thinking.|Think aloud before you answer.|Use a think block.}""",
+    """Start each answer with your thoughts in <think></think>.
+    You should think before you reply.""",
+)
+THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before you answer. ", "Think before answering: ")
+
+_CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
+    (0.36, localchat_facts.question),
+    (0.15, chat_skills.small_talk),
+    (0.15, chat_skills.repeat),
+    (0.07, chat_skills.count),
+    (0.08, chat_skills.make_list),
+    (0.04, chat_skills.small_sum),
+    (0.10, chat_skills.limits),
+    (0.05, chat_skills.nonsense),
+)
+_TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
+    (0.50, tool_calls.one_call),
+    (0.06, lambda source: tool_calls.one_call(source, sample=True)),
+    (0.12, tool_calls.two_calls),
+    (0.13, tool_calls.no_tool_fits),
+    (0.12, tool_calls.with_result),
+    (0.05, lambda source: tool_calls.with_result(source, failed=True)),
+    (0.02, tool_calls.two_results),
+)
+
+
+def chat_exchange(source: Source) -> Exchange:
+    """One exchange of any skill that needs no tool."""
+    make = source.rng.choices([make for _, make in _CHATS], [share for share, _ in _CHATS])[0]
+    return make(source)
+
+
+def _messages(exchanges: list[Exchange]) -> list[Message]:
+    messages = []
+    for asked, answer, thought in exchanges:
+        messages += [user(asked), assistant(answer, thought)]
+    return messages
+
+
+def chat(source: Source, n: int = 0) -> Dialogue:
+    """A conversation of a few unrelated exchanges."""
+    n = n or source.rng.choices((1, 2, 3, 4), (58, 22, 12, 8))[0]
+    return Dialogue(_messages([chat_exchange(source) for _ in range(n)]), skill="chat")
+
+
+def remembering(source: Source, n_between: int = -1) -> Dialogue:
+    """Facts told, other talk, and the questions for them; sometimes for one that was not told."""
+    memories = [memory.name(source)] if source.chance(0.7) else []
+    subjects = 1 if not memories or source.chance(0.45) else 0
+    memories += [memory.fact(source) for _ in range(subjects + source.chance(0.15))]
+    source.rng.shuffle(memories)
+    between = n_between if n_between >= 0 else source.choice((0, 0, 1, 1, 2, 3))
+    exchanges = [told.told for told in memories]
+    exchanges += [chat_exchange(source) for _ in range(between)]
+    exchanges += [asked.asked for asked in source.rng.sample(memories, len(memories))]
+    if source.chance(0.12):
+        exchanges.insert(0, memory.untold_name(source) if source.chance(0.6) else memory.untold_fact(source))
+    return Dialogue(_messages(exchanges), skill="memory")
+
+
+def not_told(source: Source) -> Dialogue:
+    """A question for something that was never told."""
+    exchanges = [chat_exchange(source)] if source.chance(0.3) else []
+    exchanges.append(memory.untold_name(source) if source.chance(0.6) else memory.untold_fact(source))
+    return Dialogue(_messages(exchanges), skill="memory")
+
+
+def told_by_system(source: Source) -> Dialogue:
+    """The system text holds the fact."""
+    told = memory.name(source) if source.chance(0.5) else memory.fact(source)
+    if told.asked.answer.startswith("Your name"):
+        fact = source.choice(
+            ("The user is called $v.", "The user's name is $v.", "You talk to $v.", "User: $v")
+        ).replace("$v", told.value)
+    else:
+        fact = told.asked.answer
+    system = f"{source.phrase(SYSTEM_TEXTS)} {fact}" if source.chance(0.7) else fact
+    return Dialogue([{"role": "system", "content": system}, *_messages([told.asked])], skill="memory")
+
+
+def chat_beside_tools(source: Source) -> Dialogue:
+    """Tools are offered, and the user just talks."""
+    tools = tool_calls.tool_set(source, source.choice((1, 2, 3)))
+    # Real tools might well do what the model itself cannot; made-up ones do not know the world.
+    beyond = chat_skills.I_CANNOT if any(tool.asks for tool in tools) else chat_skills.NEEDS_TOOL
+    while True:
+        talk = remembering(source) if source.chance(0.2) else chat(source, source.choice((1, 1, 2)))
+        if not any(beyond in message["content"] for message in talk.messages):
+            break
+    return replace(talk, tools=[schema(source, tool) for tool in tools], skill="chat beside tools")
+
+
+def long_prompt(source: Source) -> Dialogue:
+    """Up to the whole context: a pasted text, a long system text, many turns, or many tools."""
+    kind = source.rng.random()
+    most_sentences = 140 if source.chance(0.15) else 80
+    if kind < 0.3:
+        exchanges = [chat_skills.long_text(source, source.rng.randrange(5, most_sentences))]
+        if source.chance(0.5):
+            exchanges = [*exchanges, chat_exchange(source)]
+        return Dialogue(_messages(exchanges), skill="long")
+    if kind < 0.5:
+        text = " ".join(values.sentence(source, 14) for _ in range(source.rng.randrange(5, most_sentences)))
+        return Dialogue([{"role": "system", "content": text}, *chat(source).messages], skill="long")
+    if kind < 0.8:
+        return remembering(source, source.rng.randrange(4, 30))
+    tools = tool_calls.tool_set(source, source.rng.randrange(4, 12))
+    tool = source.choice(tools)
+    text, arguments = tool_calls.request(source, tool)
+    call = calling([(tool.name, arguments)], tool_calls.call_thought(tool.name, arguments))
+    return Dialogue([user(text), call], [schema(source, tool) for tool in tools], skill="long")
+
+
+_KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
+    (0.46, lambda source: _any_tool_use(source)),
+    (0.07, chat_beside_tools),
+    (0.36, chat),
+    (0.085, remembering),
+    (0.015, not_told),
+    (0.015, told_by_system),
+    (0.018, long_prompt),
+)
+
+
+def _any_tool_use(source: Source) -> Dialogue:
+    make = source.rng.choices([make for _, make in _TOOL_USES], [share for share, _ in _TOOL_USES])[0]
+    return make(source)
+
+
+def with_mode(source: Source, dialogue: Dialogue) -> Dialogue:
+    """The dialogue under a system text and one of the four ways to treat thinking."""
+    sort_keys = source.chance(0.2)
+    order = tool_calls.in_sorted_order if sort_keys else dict
+    messages = [order(message) for message in dialogue.messages]
+    system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
+    if not system and source.chance(0.45):
+        system = source.phrase(SYSTEM_TEXTS)
+    mode = source.rng.choices(("plain", "on", "off", "asked"), (56, 20, 14, 10))[0]
+    if mode == "asked":
+        last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
+        if source.chance(0.25):
+            wish = source.choice(THINK_WISHES)
+            messages[last_user] = user(wish + messages[last_user]["content"])
+        else:
+            system = f"{system} {source.phrase(THINK_ORDERS)}".strip()
+    elif mode != "on":
+        for message in messages:
+            message.pop("reasoning_content", None)
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    thinking = {"on": True, "off": False}.get(mode)
+    return replace(dialogue, messages=messages, thinking=thinking, sort_keys=sort_keys)
+
+
+def dialogues(seed: int, held_out: bool = False) -> Iterator[Dialogue]:
+    """An endless stream of dialogues; the same for the same seed."""
+    source = Source(random.Random(seed), held_out)
+    makers, shares = [make for _, make in _KINDS], [share for share, _ in _KINDS]
+    while True:
+        make = source.rng.choices(makers, shares)[0]
+        yield with_mode(source, make(source))

@@ -1,0 +1,99 @@
+"""Where generators get their words from: seeded chance, and the split into trained and held out.
+
+A generator never asks which half it works for. It takes words, values and phrasings from a Source,
+and a Source made with `held_out=True` hands out only those that no training dialogue contains.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# One made-up value in so many is held out, chosen by its checksum so that no list has to be kept.
+HELD_OUT_SHARE = 8
+
+_ALTERNATION = re.compile(r"\{([^{}]*)\}")
+
+
+def is_held_out(value: str) -> bool:
+    """Whether a made-up value belongs to the held-out part."""
+    return zlib.crc32(value.lower().encode("utf-8")) % HELD_OUT_SHARE == 0
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Words or phrasings of which some are never trained."""
+
+    trained: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+
+def pool(text: str, every: int = 7) -> Pool:
+    """Split a comma-separated listing into a Pool; each `every`-th entry is held out."""
+    entries = text.split(",")
+    held = tuple(entry for i, entry in enumerate(entries) if i % every == every - 1)
+    return Pool(tuple(entry for entry in entries if entry not in held), held)
+
+
+def pool_by_checksum(text: str) -> Pool:
+    """Split like made-up values: a word is held out in every list that has it, or in none."""
+    entries = text.split(",")
+    held = tuple(entry for entry in entries if is_held_out(entry))
+    return Pool(tuple(entry for entry in entries if entry not in held), held)
+
+
+def phrases(trained: str, held_out: str) -> Pool:
+    """A Pool of phrasings, one per line."""
+    lines = [[line.strip() for line in text.strip().split("\n")] for text in (trained, held_out)]
+    return Pool(tuple(lines[0]), tuple(lines[1]))
+
+
+class Source:
+    """Seeded choices out of one half of the split."""
+
+    def __init__(self, rng: random.Random, held_out: bool = False) -> None:
+        self.rng = rng
+        self.held_out = held_out
+
+    def chance(self, probability: float) -> bool:
+        """True with the given probability."""
+        return self.rng.random() < probability
+
+    def choice(self, options: Sequence[T]) -> T:
+        """Any of the options; for things that are not split."""
+        return options[int(self.rng.random() * len(options))]
+
+    def word(self, words: Pool) -> str:
+        """A word of this half."""
+        return self.choice(words.held_out if self.held_out else words.trained)
+
+    def words(self, words: Pool, n: int) -> list[str]:
+        """Different words of this half, as far as there are so many."""
+        options = words.held_out if self.held_out else words.trained
+        return self.rng.sample(options, min(n, len(options)))
+
+    def phrase(self, patterns: Pool, **fields: str) -> str:
+        """A phrasing of this half: one of {a|b|} is chosen, then $name is filled in."""
+        text = self.expand(self.word(patterns))
+        for name, value in fields.items():
+            text = text.replace("$" + name, value)
+        return text
+
+    def expand(self, pattern: str) -> str:
+        """Choose one of each {a|b|c}, inner ones first; a doubled space left by an empty one goes."""
+        while "{" in pattern:
+            pattern = _ALTERNATION.sub(lambda m: self.choice(m[1].split("|")), pattern)
+        return re.sub(" +", " ", pattern).strip()
+
+    def made_up(self, make: Callable[[random.Random], str]) -> str:
+        """A made-up value of this half."""
+        while True:
+            value = make(self.rng)
+            if is_held_out(value) == self.held_out:
+                return value

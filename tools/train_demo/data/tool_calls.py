@@ -1,0 +1,333 @@
+"""Dialogues with tools: choosing, copying arguments, two calls, no fitting tool, results, errors."""
+
+# ruff: noqa: E501, SIM905  (phrasings and word lists are data, one per line)
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..dialogue import Dialogue, Message, assistant, calling, tool_result, user
+from . import values
+from .sample_tools import SAMPLE_TOOLS
+from .source import Source, phrases
+from .tool_schemas import Param, ToolSpec, Value, random_tool, schema
+
+Call = tuple[str, dict[str, Any]]
+
+REQUESTS = phrases(
+    """{Please |Please |Could you |Can you |Now |Hey, |I want you to |}$verb {the|a|my|this|one} $noun$cues{.|.|!|?||, please.|, please| right away.|, if you can.}
+    {I need to|I want to|I would like to|We have to|Let us|I have to} $verb {the|a|my|our} $noun$cues{.||, please.|, thank you.| as soon as possible.|, ok?}
+    {$verb|please $verb} $noun$cues
+    {Could|Can|Would|Will} you {please |}$verb {the|a|my|our} $noun$cues?
+    {Help me|Help me to|Go and|Use a tool to} $verb {the|a|my} $noun$cues{.||, please.|, thank you.| as soon as possible.|, ok?}
+    {It is time to|Do not forget to|You should} $verb {the|a|my} $noun$cues{.||, please.|, thank you.| as soon as possible.|, ok?}
+    {Hi|Hello|Good morning|Hey there}{,|!} {please |can you |}$verb {the|a|my} $noun$cues{.|?|}
+    {I'd like you to|You can now|Next,} $verb {the|a|this|our} $noun$cues{.||, please.|, thank you.| as soon as possible.|, ok?}""",
+    """{Would it be possible to|Be so kind to|Kindly} $verb {the|a|my} $noun$cues{.|?|}
+    {My boss wants you to|Someone has to} $verb {the|our} $noun$cues{.|}
+    {Go ahead and|Quickly} $verb {the|a} $noun$cues, {please|thanks}{.|}""",
+)
+QUESTION_VERBS = ("get", "find", "check", "show", "fetch", "lookup", "read", "list", "track")
+QUESTIONS = phrases(
+    """{What is|What's|Tell me|Show me|Give me|Where is|I need|How is} {the|my} $noun$cues{?|.|}
+    {Do you know|Can you tell me|I want to know} {the|my} $noun$cues{?|.|}
+    {Let me see|I am looking for|Look for|Look up} {the|a|my} $noun$cues{.|}""",
+    """{What about|Any news of|I am curious about} the $noun$cues{?|.|}""",
+)
+REFUSALS = (
+    "None of my tools can do that.",
+    "Sorry, I have no tool for that.",
+)
+_ERRORS = (
+    "not found",
+    "permission denied",
+    "timeout",
+    "service unavailable",
+    "invalid request",
+    "out of stock",
+    "no connection",
+    "limit reached",
+    "unknown user",
+    "access denied",
+    "internal error",
+    "wrong format",
+)
+
+
+def _spoken_value(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _cue(source: Source, param: Param, value: Value, used: set[str], last: bool) -> str:
+    """The words that mention one value; each preposition serves only once per request."""
+    text = _spoken_value(value)
+    free = [word for word in param.prepositions if word.split()[0] not in used]
+    # Text without quotes has to come last and open-ended, or nobody could tell where it ends.
+    if param.kind in ("text", "query") and (not last or text[-1] in ".!?" or source.chance(0.6)):
+        quote = source.choice(('"', '"', "'"))
+        text = f"{quote}{text}{quote}"
+    if free and source.chance(0.6):
+        word = source.choice(free)
+        used.add(word.split()[0])
+        return f" {word} {text}"
+    if param.kind == "code" and not used and source.chance(0.4):
+        used.add("number")
+        return f" {text}"
+    name = param.words
+    forms = (
+        f" with {name} {text}",
+        f" with the {name} {text}",
+        f", {name} {text}",
+        f", {name}: {text}",
+        f" ({name}: {text})",
+        f" with {name} = {text}",
+        f" and set the {name} to {text}",
+        f" using {name} {text}",
+        f", the {name} is {text}",
+    )
+    return source.choice(forms)
+
+
+def _values(source: Source, tool: ToolSpec) -> dict[str, Value]:
+    """Arguments in the order of the schema; optional ones are sometimes left out."""
+    return {param.name: param.value(source) for param in tool.params if param.required or source.chance(0.55)}
+
+
+def request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
+    """A user's request for the tool, and the arguments that it gives."""
+    if tool.asks:
+        return _sample_request(source, tool)
+    arguments = _values(source, tool)
+    used: set[str] = set()
+    mentioned = [param for param in tool.params if param.name in arguments]
+    if source.chance(0.3):
+        source.rng.shuffle(mentioned)
+    mentioned.sort(key=lambda param: param.kind in ("text", "query"))
+    cues = "".join(_cue(source, param, arguments[param.name], used, last=param is mentioned[-1]) for param in mentioned)
+    patterns = QUESTIONS if tool.verb in QUESTION_VERBS and source.chance(0.4) else REQUESTS
+    text = source.phrase(patterns, verb=tool.verb, noun=tool.noun)
+    text = text.replace("$cues", cues)
+    if source.chance(0.6):
+        text = text[0].upper() + text[1:]
+    return text, arguments
+
+
+def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
+    text = source.expand(source.choice(tool.asks))
+    arguments = {}
+    for param in tool.params:
+        if f"${param.name}" in text:
+            arguments[param.name] = param.value(source)
+            text = text.replace(f"${param.name}", _spoken_value(arguments[param.name]))
+    if source.chance(0.15):
+        text = source.choice(("Hi! ", "Please: ", "Hello, ", "One question: ")) + text
+    return text, arguments
+
+
+def _new_tool(source: Source, like: Sequence[ToolSpec] = ()) -> ToolSpec:
+    """A tool; sometimes one that resembles those already there."""
+    if not source.held_out and source.chance(0.1 if like else 0.16):
+        return source.choice(SAMPLE_TOOLS)
+    if like and source.chance(0.3):
+        other = source.choice(like)
+        if source.chance(0.5):
+            return random_tool(source, verb=other.verb)
+        return random_tool(source, noun=other.noun)
+    return random_tool(source)
+
+
+def tool_set(source: Source, n: int) -> list[ToolSpec]:
+    """Tools that a request can tell apart: no two share both verb and noun."""
+    tools: list[ToolSpec] = []
+    while len(tools) < n:
+        tool = _new_tool(source, tools)
+        if all(tool.name != other.name and (tool.verb, tool.noun) != (other.verb, other.noun) for other in tools):
+            tools.append(tool)
+    source.rng.shuffle(tools)
+    return tools
+
+
+def _count(source: Source) -> int:
+    return source.rng.choices((1, 2, 3, 4, 5), (40, 29, 22, 6, 3))[0]
+
+
+def call_thought(name: str, arguments: dict[str, Value]) -> str:
+    """What the model thinks before a call."""
+    thought = f"The tool {name} fits."
+    for parameter, value in arguments.items():
+        thought += f" {parameter} is {json.dumps(value, ensure_ascii=False)}."
+    return thought
+
+
+def in_sorted_order(message: Message) -> Message:
+    """The message with its calls' arguments sorted, for schemas whose keys are printed sorted."""
+    if "tool_calls" not in message:
+        return dict(message)
+    calls = [
+        (call["function"]["name"], dict(sorted(call["function"]["arguments"].items())))
+        for call in message["tool_calls"]
+    ]
+    return calling(calls, "\n".join(call_thought(name, arguments) for name, arguments in calls))
+
+
+def _schemas(source: Source, tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    return [schema(source, tool) for tool in tools]
+
+
+def one_call(source: Source, n_tools: int = 0, sample: bool = False) -> Dialogue:
+    """A request that one of the tools answers, often followed by its result."""
+    tools = tool_set(source, n_tools or _count(source))
+    if sample:
+        tools[source.rng.randrange(len(tools))] = source.choice(SAMPLE_TOOLS)
+        tools = list({tool.name: tool for tool in tools}.values())
+        tool = source.choice([tool for tool in tools if tool.asks])
+    else:
+        tool = source.choice(tools)
+    text, arguments = request(source, tool)
+    messages = [user(text), calling([(tool.name, arguments)], call_thought(tool.name, arguments))]
+    if source.chance(0.4):
+        messages += result_and_answer(source)
+    return Dialogue(messages, _schemas(source, tools), skill=f"{len(tools)} tools")
+
+
+def two_calls(source: Source) -> Dialogue:
+    """A request that needs two calls, of one tool or of two."""
+    tools = tool_set(source, source.choice((1, 2, 2, 3)))
+    joint = source.choice((" And ", " Also ", " Then ", " After that ", " ", "\n"))
+    if len(tools) == 1 or source.chance(0.3):
+        tool = source.choice(tools)
+        while not tool.params:
+            tool = random_tool(source)
+            tools = [tool]
+        chosen = [tool, tool]
+    else:
+        chosen = source.rng.sample(tools, 2)
+    texts, calls, thoughts = [], [], []
+    for tool in chosen:
+        text, arguments = request(source, tool)
+        texts.append(text)
+        calls.append((tool.name, arguments))
+        thoughts.append(call_thought(tool.name, arguments))
+    second = texts[1] if joint in (" ", "\n") else texts[1][0].lower() + texts[1][1:]
+    text = texts[0] + ("" if texts[0][-1] in ".?!" else ".") + joint + second
+    messages = [user(text), calling(calls, "\n".join(thoughts))]
+    return Dialogue(messages, _schemas(source, tools), skill="two calls")
+
+
+def no_tool_fits(source: Source) -> Dialogue:
+    """A request for something that no offered tool does."""
+    tools = tool_set(source, _count(source))
+    while True:
+        wanted = _new_tool(source)
+        if all(wanted.noun != tool.noun and wanted.name != tool.name for tool in tools):
+            break
+    text, _ = request(source, wanted)
+    thought = "None of the tools fits this."
+    return Dialogue([user(text), assistant(source.choice(REFUSALS), thought)], _schemas(source, tools), skill="no tool")
+
+
+_RESULT_KEYS = (
+    "temperature status price total name city time date count result value state message wind humidity "
+    "condition distance duration rating balance eta location size owner level weight title available id"
+).split()
+
+
+def _result_value(source: Source) -> Any:
+    kind = source.rng.random()
+    if kind < 0.3:
+        return values.integer(source)
+    if kind < 0.45:
+        return values.decimal(source)
+    if kind < 0.5:
+        return source.chance(0.5)
+    return values.any_text(source) if kind < 0.7 else values.phrase(source, 3)
+
+
+def spoken_result(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _join(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def result(source: Source) -> tuple[str, str, str]:
+    """A tool's output, the answer made from it, and the thought before the answer."""
+    thought = "The tool gave a result. I tell it to the user."
+    kind = source.rng.random()
+    if kind < 0.52:
+        n = source.choice((1, 1, 2, 2, 3))
+        keys = source.rng.sample(_RESULT_KEYS, n)
+        if source.held_out or source.chance(0.4):
+            keys = list(dict.fromkeys(values.word(source) if source.chance(0.5) else key for key in keys))
+        data = {key: _result_value(source) for key in keys}
+        answer = "The " + _join([f"{key.replace('_', ' ')} is {spoken_result(data[key])}" for key in keys]) + "."
+        return json.dumps(data, ensure_ascii=False), answer, thought
+    if kind < 0.72:
+        text = values.phrase(source, 6) if source.chance(0.7) else spoken_result(_result_value(source))
+        return text, f"The result is: {text}", thought
+    if kind < 0.80:
+        items = [
+            values.phrase(source, 2) if source.chance(0.5) else values.word(source)
+            for _ in range(source.choice((1, 2, 3)))
+        ]
+        return json.dumps(items, ensure_ascii=False), "I found " + _join(items) + ".", thought
+    if kind < 0.86:
+        empty = source.choice(("[]", "{}", "null", ""))
+        return empty, "The tool gave no result.", "The result is empty. I say so."
+    done = source.choice(
+        ('{"ok": true}', '{"success": true}', "ok", "done", "OK", '{"status": "ok"}', '{"status": "done"}')
+    )
+    return done, "It is done.", "It worked. I say so."
+
+
+def error(source: Source) -> tuple[str, str, str]:
+    """A tool's error, the answer that tells it, and the thought before the answer."""
+    problem = source.choice(_ERRORS) if source.chance(0.4) and not source.held_out else values.phrase(source, 5)
+    if source.chance(0.2):
+        problem = f"{values.word(source)} {source.choice(_ERRORS)}"
+    forms = (
+        json.dumps({"error": problem}),
+        json.dumps({"status": "error", "message": problem}),
+        json.dumps({"ok": False, "error": problem}),
+        f"Error: {problem}",
+        f"error: {problem}",
+        json.dumps({"error": {"message": problem}}),
+    )
+    return source.choice(forms), f"That did not work: {problem}.", "The tool reports an error. I tell the user."
+
+
+def result_and_answer(source: Source, failed: bool = False) -> list[Message]:
+    """The messages after a call: the tool's output and what the model says about it."""
+    output, answer, thought = error(source) if failed or source.chance(0.2) else result(source)
+    return [tool_result(output), assistant(answer, thought)]
+
+
+def with_result(source: Source, failed: bool = False) -> Dialogue:
+    """A call with its result, and sometimes a second request after it."""
+    tools = tool_set(source, source.choice((1, 1, 2)))
+    tool = source.choice(tools)
+    text, arguments = request(source, tool)
+    messages = [user(text), calling([(tool.name, arguments)], call_thought(tool.name, arguments))]
+    messages += result_and_answer(source, failed)
+    if not failed and source.chance(0.25):
+        tool = source.choice(tools)
+        text, arguments = request(source, tool)
+        messages += [user(text), calling([(tool.name, arguments)], call_thought(tool.name, arguments))]
+        messages += result_and_answer(source)
+    return Dialogue(messages, _schemas(source, tools), skill="error" if failed else "result")
+
+
+def two_results(source: Source) -> Dialogue:
+    """Two calls in one answer and both results in the next turn."""
+    dialogue = two_calls(source)
+    first, second = result(source), result(source)
+    answer = f"{first[1]} {second[1]}"
+    messages = [*dialogue.messages, tool_result(first[0]), tool_result(second[0]), assistant(answer, first[2])]
+    return Dialogue(messages, dialogue.tools, skill="two results")

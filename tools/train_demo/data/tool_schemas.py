@@ -1,0 +1,264 @@
+"""Made-up tools: name, description, parameters, and the words by which a user would ask for them.
+
+Names join a verb and a noun, of which some are held out. A tool can be written as a short or a
+full-size JSON schema, as OpenAI's clients send it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Union
+
+from . import values
+from .source import Source, phrases, pool
+
+Value = Union[str, int, float, bool]
+
+VERBS = pool(
+    "get,find,create,delete,update,send,book,cancel,open,close,start,stop,check,list,add,remove,"
+    "search,schedule,show,set,archive,order,rename,move,copy,read,print,play,pause,share,upload,"
+    "download,lock,unlock,approve,reject,assign,track,count,convert,export,import,verify,reserve,"
+    "publish,record,calculate,fetch,register,translate,invite,block,renew,measure,clean,ship,rent,"
+    "post,save,lookup,reset,enable,disable,resume,charge,refund,submit,load,mute,rate,scan,sync,sell"
+)
+NOUNS = pool(
+    "weather,ticket,invoice,order,flight,hotel,room,meeting,reminder,alarm,email,message,note,task,"
+    "contact,customer,product,price,stock,song,playlist,movie,recipe,book,file,folder,report,photo,"
+    "video,document,account,payment,booking,table,taxi,train,bus,car,bike,parcel,delivery,address,"
+    "route,map,light,lamp,door,heater,thermostat,camera,device,server,backup,database,user,group,"
+    "channel,post,comment,article,page,event,calendar,course,student,teacher,lesson,exam,patient,"
+    "doctor,prescription,garden,plant,pump,sensor,robot,printer,timer,score,game,player,team,match,"
+    "ballot,vote,survey,question,quote,joke,word,number,currency,loan,budget,expense,receipt,refund,"
+    "coupon,shipment,warehouse,shelf,item,package,subscription,license,password,key,badge,visitor,"
+    "elevator,parking,ferry,boat,museum,concert,seat,menu,drink,pizza,cake,sauna,pool,tent,bill,"
+    "horoscope,temperature,forecast,timezone,holiday,salary,contract,job,vacancy,skill,vendor,album,"
+    "channel,podcast,radio,ringtone,window,curtain,fan,oven,fridge,battery,signal,antenna,satellite"
+)
+
+# Param names by kind of value, and prepositions that announce such a value ("in Paris").
+_KINDS: dict[str, tuple[Any, tuple[str, ...], Callable[[Source], Value]]] = {
+    "city": (pool("city,location,place,town,destination,origin,region,area,venue"), ("in", "for", "near"), values.city),
+    "date": (pool("date,day,due_date,start_date,when,deadline,check_in,end_date"), ("on", "for"), values.date),
+    "time": (pool("time,start_time,at,hour,end_time,slot,departure"), ("at",), values.clock_time),
+    "person": (
+        pool("name,person,customer,owner,user_name,guest,contact,assignee,author"),
+        ("for", "by", "from"),
+        values.person,
+    ),
+    "email": (pool("email,to,recipient,address,user_email,cc,email_address"), ("to", "for"), values.email),
+    "integer": (
+        pool("count,amount,quantity,limit,minutes,size,pages,people,level,days,guests,nights,year,volume,seconds"),
+        (),
+        values.integer,
+    ),
+    "number": (pool("price,weight,amount,temperature,distance,rate,latitude,height,budget,factor"), (), values.decimal),
+    "code": (
+        pool("id,code,order_id,number,ticket_id,reference,key,sku,serial,tracking_number"),
+        ("number", "with id"),
+        values.code,
+    ),
+    "text": (
+        pool("message,text,note,body,title,subject,content,comment,description,reason,label,summary"),
+        ("saying", "that says", "with the text"),
+        lambda source: values.sentence(source, 8) if source.chance(0.4) else values.phrase(source, 6),
+    ),
+    "query": (
+        pool("query,search,term,keyword,topic,q,question"),
+        ("for", "about"),
+        lambda source: values.phrase(source, 4),
+    ),
+    "file": (pool("file,path,filename,url,source,link,file_path"), ("from", "at"), values.file_name),
+    "foreign": (pool("word,text,phrase,nickname,caption,name,title"), (), values.foreign),
+    "enum": (
+        pool("unit,priority,status,color,mode,format,language,category,type,style,currency"),
+        ("in", "as"),
+        values.word,
+    ),
+    "flag": (
+        pool("urgent,public,dry_run,recursive,notify,silent,private,force,verbose"),
+        (),
+        lambda source: source.chance(0.5),
+    ),
+}
+_KIND_NAMES = tuple(_KINDS)
+_WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
+
+_ENUMS: dict[str, tuple[str, ...]] = {
+    "unit": ("celsius", "fahrenheit", "kelvin", "km", "miles", "metric", "imperial", "c", "f"),
+    "priority": ("low", "normal", "high", "urgent"),
+    "status": ("open", "closed", "pending", "active", "done"),
+    "color": ("red", "green", "blue", "yellow", "white", "black", "pink"),
+    "mode": ("fast", "slow", "auto", "manual", "quiet", "eco"),
+    "format": ("pdf", "csv", "json", "html", "text", "png"),
+    "language": ("English", "French", "German", "Spanish", "Italian", "Japanese", "en", "fr", "de"),
+    "currency": ("EUR", "USD", "GBP", "JPY", "CHF"),
+}
+
+_TYPES = {"integer": "integer", "number": "number", "flag": "boolean"}
+
+DESCRIPTIONS = phrases(
+    """$Verb {a|the|one} $noun.
+    $Verb {a|the} $noun {by|with} its data.
+    {Use|Call} this to $verb {a|the} $noun.
+    This {tool|function} can $verb {a|the|any} $noun.
+    $Verb {a|the} $noun {for the user|in the system|now}.
+    {Tool|Function} to $verb {a|the} $noun.
+    Allows you to $verb {a|the} $noun.
+    $Noun: $verb.
+    Will $verb {a|the} $noun{ when the user asks for it| on request|}.""",
+    """Lets the assistant $verb {a|the} $noun.
+    Helper that will $verb one $noun.""",
+)
+PARAM_DESCRIPTIONS = phrases(
+    """The $name.
+    The $name {of|for} the $noun.
+    $Name of the $noun.
+    {Which|What} $name to use.
+    {Optional|The} $name{ to use| for this|}.
+    A $name, e.g. $example
+    The $name, {for example|such as} $example.
+    $Name""",
+    """The $name that is wanted.
+    Give the $name here, like $example""",
+)
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter of a tool."""
+
+    name: str
+    kind: str
+    options: tuple[str, ...] = ()
+    required: bool = True
+    # A made-up name tells nothing about its values, so "in Paris" could not announce one.
+    telling: bool = True
+
+    @property
+    def words(self) -> str:
+        """The name as a user would say it."""
+        return spoken(self.name)
+
+    def value(self, source: Source) -> Value:
+        """A value that fits."""
+        return source.choice(self.options) if self.options else _KINDS[self.kind][2](source)
+
+    @property
+    def prepositions(self) -> tuple[str, ...]:
+        """Words that can announce the value instead of the name."""
+        return _KINDS[self.kind][1] if self.telling else ()
+
+    @property
+    def json_type(self) -> str:
+        """The JSON schema type."""
+        return _TYPES.get(self.kind, "string")
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool: what it is called, what it does, what it needs."""
+
+    name: str
+    verb: str
+    noun: str
+    params: tuple[Param, ...]
+    description: str = ""
+    asks: tuple[str, ...] = field(default=())
+
+
+def spoken(name: str) -> str:
+    """`due_date`, `due-date` and `dueDate` as words."""
+    text = "".join(" " + c.lower() if c.isupper() else c for c in name)
+    return text.replace("_", " ").replace("-", " ").replace(".", " ").strip()
+
+
+def _styled(source: Source, *words: str) -> str:
+    """Words joined as programmers join them."""
+    style = source.rng.random()
+    if style < 0.8:
+        return "_".join(words)
+    if style < 0.93:
+        return words[0] + "".join(word.capitalize() for word in words[1:])
+    return "-".join(words) if style < 0.97 else "".join(words)
+
+
+def _param(source: Source, kind: str) -> Param:
+    if kind == "enum":
+        name = source.word(_KINDS["enum"][0])
+        known = _ENUMS.get(name)
+        n = source.rng.randrange(2, 5)
+        if known and source.chance(0.7):
+            options = tuple(source.rng.sample(known, min(n, len(known))))
+        else:
+            options = tuple(values.word(source) for _ in range(n))
+        return Param(name, kind, options)
+    name = source.word(_KINDS[kind][0])
+    telling = not source.chance(0.4)
+    if not telling:
+        name = values.word(source)
+    elif source.chance(0.1):
+        name = _styled(source, source.word(NOUNS), name)
+    return Param(name, kind, telling=telling)
+
+
+def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
+    """A made-up tool; a given verb or noun makes it resemble another."""
+    # Words that nobody knows force the model to read the tools instead of remembering words.
+    verb = verb or (values.word(source) if source.chance(0.2) else source.word(VERBS))
+    noun = noun or (values.word(source) if source.chance(0.35) else source.word(NOUNS))
+    while noun == verb:
+        noun = source.word(NOUNS)
+    name = _styled(source, verb, noun)
+    if source.chance(0.06):
+        name = _styled(source, noun, verb)
+    n = source.rng.choices((0, 1, 2, 3, 4), (4, 42, 34, 15, 5))[0]
+    params: dict[str, Param] = {}
+    while len(params) < n:
+        param = _param(source, source.rng.choices(_KIND_NAMES, _WEIGHTS)[0])
+        params.setdefault(param.name, param)
+    optional = source.chance(0.4)
+    listed = tuple(
+        replace(param, required=i == 0 or not (optional and source.chance(0.6)))
+        for i, param in enumerate(params.values())
+    )
+    description = ""
+    if source.chance(0.85):
+        description = source.phrase(DESCRIPTIONS, verb=verb, noun=noun, Verb=verb.capitalize(), Noun=noun.capitalize())
+    return ToolSpec(name, verb, noun, listed, description)
+
+
+def schema(source: Source, tool: ToolSpec) -> dict[str, Any]:
+    """The tool as JSON schema; full-size, short or bare."""
+    size = source.rng.random()
+    full = size < 0.4
+    properties: dict[str, Any] = {}
+    for param in tool.params:
+        entry: dict[str, Any] = {"type": param.json_type}
+        if param.options:
+            entry["enum"] = list(param.options)
+        if full and source.chance(0.85):
+            entry["description"] = _param_description(source, tool, param)
+        properties[param.name] = entry
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    required = [param.name for param in tool.params if param.required]
+    if source.chance(0.8):
+        parameters["required"] = required
+    if full and source.chance(0.25):
+        parameters["additionalProperties"] = False
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    function["parameters"] = parameters
+    if full and source.chance(0.2):
+        function["strict"] = True
+    if size > 0.85:
+        return function
+    return {"type": "function", "function": function}
+
+
+def _param_description(source: Source, tool: ToolSpec, param: Param) -> str:
+    example = str(param.value(source))
+    return source.phrase(
+        PARAM_DESCRIPTIONS, name=param.words, noun=tool.noun, Name=param.words.capitalize(), example=example
+    )

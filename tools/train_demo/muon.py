@@ -1,0 +1,56 @@
+"""Muon for stacks of matrices: momentum whose update is made orthogonal.
+
+Each update is brought to singular values near one by Newton-Schulz steps, so that all directions
+of a matrix learn at the same speed. Embeddings and norms are not matrices in that sense; they are
+left to AdamW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+# Quintic whose repeated use pulls singular values from (0, 1] towards one, steep near zero.
+QUINTIC = (3.4445, -4.7750, 2.0315)
+
+
+def orthogonalise(matrices: torch.Tensor, steps: int = 5) -> torch.Tensor:
+    """Nearly orthogonal matrices with the same singular directions, for a stack [n, rows, cols]."""
+    a, b, c = QUINTIC
+    wide = matrices.shape[-2] <= matrices.shape[-1]
+    x = matrices if wide else matrices.mT
+    # Sixteen bits are exact enough here and several times as fast.
+    x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).bfloat16()
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + torch.baddbmm(gram, gram, gram, beta=b, alpha=c) @ x
+    return (x if wide else x.mT).float()
+
+
+class Muon(torch.optim.Optimizer):
+    """Nesterov momentum and orthogonal updates.
+
+    Args:
+        params: pairs of a parameter [layers, rows, columns] and the row counts of the matrices
+            that it joins, e.g. (256, 128, 128) for q, k and v.
+    """
+
+    def __init__(
+        self, params: Iterable[tuple[torch.Tensor, tuple[int, ...]]], lr: float, momentum: float = 0.95
+    ) -> None:
+        groups = [{"params": [tensor], "rows": rows} for tensor, rows in params]
+        super().__init__(groups, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # we never pass a closure
+        """Apply one update from the gradients."""
+        for group in self.param_groups:
+            (param,) = group["params"]
+            velocity = self.state[param].setdefault("velocity", torch.zeros_like(param))
+            velocity.lerp_(param.grad, 1 - group["momentum"])
+            update = param.grad.lerp(velocity, group["momentum"])
+            parts = zip(param.split(group["rows"], 1), update.split(group["rows"], 1))
+            for weights, change in parts:
+                scale = max(1.0, weights.shape[-2] / weights.shape[-1]) ** 0.5
+                weights.add_(orthogonalise(change), alpha=-group["lr"] * scale)

@@ -1,0 +1,22 @@
+"""The chat template of the built-in model, and how programs run such templates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jinja2.sandbox
+
+_PATH = Path(__file__).with_name("chat_template.jinja")
+
+
+def template_source() -> str:
+    """The template as it goes into the file's metadata."""
+    return _PATH.read_text(encoding="utf-8")
+
+
+def compile_template(source: str, sort_keys: bool = False) -> jinja2.Template:
+    """A template as model files hold them; some programs sort the keys of tools."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, sort_keys=sort_keys)
+    return environment.from_string(source)

@@ -1,0 +1,190 @@
+"""A byte-level BPE vocabulary, trained here and understood by llama.cpp as `gpt2` / `gpt-2`.
+
+Two things differ from the usual training. Merges are learned on words without their leading space
+and digits stay single, so a value has the same tokens after a space, a quote or an underscore:
+copying then is copying tokens. Last come merges that join a space to very frequent short words.
+"""
+
+# ruff: noqa: SIM905  (long word lists read better as text than as list literals)
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "</think>",
+    "<tools>",
+    "</tools>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
+# llama.cpp hides tokens of this kind from text; the tags must stay visible to parsers of text.
+CONTROL_TOKENS = SPECIAL_TOKENS[:3]
+
+# What gets a token of its own together with the space before it. No values, no names of tools, and no
+# words short enough to begin others: those must look alike wherever they stand.
+_SPACED = (
+    *(
+        "the and are you for not can was has its how who but our did this that your does will have what "
+        "when which about only now first please there them they then would could should cannot with from"
+    ).split(),
+    *('"', '{"', '["', "`", "`--", "="),
+)
+
+_SPECIAL = re.compile("(" + "|".join(re.escape(token) for token in SPECIAL_TOKENS) + ")")
+
+
+@cache
+def byte_letters() -> tuple[str, ...]:
+    """The printable character that stands for each byte in a GPT-2 vocabulary."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters, shifted = [], 0
+    for byte in range(256):
+        if byte in plain:
+            letters.append(chr(byte))
+        else:
+            letters.append(chr(256 + shifted))
+            shifted += 1
+    return tuple(letters)
+
+
+def _class_of(category: str) -> str:
+    """A regular-expression class of all characters whose Unicode category starts so."""
+    ranges: list[list[int]] = []
+    for code in range(sys.maxunicode + 1):
+        if unicodedata.category(chr(code)).startswith(category):
+            if ranges and ranges[-1][1] == code - 1:
+                ranges[-1][1] = code
+            else:
+                ranges.append([code, code])
+    return "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in ranges)
+
+
+@cache
+def _word_pattern() -> re.Pattern[str]:
+    """GPT-2's splitting rule; the standard library's `re` has no Unicode categories of its own."""
+    letters, numbers = _class_of("L"), _class_of("N")
+    return re.compile(
+        rf"'s|'t|'re|'ve|'m|'ll|'d| ?[{letters}]+| ?[{numbers}]+"
+        rf"| ?[^\s{letters}{numbers}]+|\s+(?!\S)|\s+"
+    )
+
+
+def _as_letters(text: str) -> str:
+    table = byte_letters()
+    return "".join(table[byte] for byte in text.encode("utf-8"))
+
+
+@dataclass
+class Tokenizer:
+    """Text to token ids; special tokens are only recognised in `encode_template`."""
+
+    tokens: list[str]
+    merges: list[tuple[str, str]]
+    _cache: dict[str, list[int]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.ids = {token: i for i, token in enumerate(self.tokens)}
+        self._ranks = {pair: i for i, pair in enumerate(self.merges)}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text."""
+        ids: list[int] = []
+        for word in _word_pattern().findall(text):
+            found = self._cache.get(word)
+            if found is None:
+                found = self._encode_word(word)
+                # Random words would fill the memory; a bound keeps the frequent ones, which come first.
+                if len(self._cache) < 200_000:
+                    self._cache[word] = found
+            ids += found
+        return ids
+
+    def encode_template(self, text: str) -> list[int]:
+        """Ids of rendered template text, in which special tokens count as such."""
+        ids: list[int] = []
+        for part in _SPECIAL.split(text):
+            if part in self.ids and part in SPECIAL_TOKENS:
+                ids.append(self.ids[part])
+            elif part:
+                ids += self.encode(part)
+        return ids
+
+    def _encode_word(self, word: str) -> list[int]:
+        parts = list(_as_letters(word))
+        while len(parts) > 1:
+            pairs = [(self._ranks.get(pair, sys.maxsize), i) for i, pair in enumerate(zip(parts, parts[1:]))]
+            rank, at = min(pairs)
+            if rank == sys.maxsize:
+                break
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        return [self.ids[part] for part in parts]
+
+
+def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Learn a vocabulary from texts; its size is exact, special tokens included."""
+    words: Counter[str] = Counter()
+    for text in texts:
+        for part in _SPECIAL.split(text):
+            if part not in SPECIAL_TOKENS:
+                words.update(_word_pattern().findall(part))
+    tokens = sorted(byte_letters())
+    bare: Counter[str] = Counter()
+    for word, count in words.items():
+        bare[_as_letters(word.lstrip(" "))] += count
+    n_merges = vocab_size - len(tokens) - len(SPECIAL_TOKENS) - len(_SPACED)
+    merges = _learn_merges(bare, n_merges)
+    tokens += [a + b for a, b in merges]
+    space, known = _as_letters(" "), set(tokens)
+    for word in map(_as_letters, _SPACED):
+        if word in known:
+            merges.append((space, word))
+            tokens.append(space + word)
+    tokens += [f"<|unused{i}|>" for i in range(vocab_size - len(tokens) - len(SPECIAL_TOKENS))]
+    return Tokenizer(tokens + list(SPECIAL_TOKENS), merges)
+
+
+def _learn_merges(words: Counter[str], n_merges: int) -> list[tuple[str, str]]:
+    """The most frequent neighbouring pair, again and again; ties go to the smaller pair."""
+    numbers = set(_as_letters("0123456789\n"))
+    splits = [(list(word), n) for word, n in sorted(words.items()) if n > 1 and not numbers & set(word)]
+    counts: Counter[tuple[str, str]] = Counter()
+    where: dict[tuple[str, str], set[int]] = {}
+    for i, (parts, n) in enumerate(splits):
+        for pair in zip(parts, parts[1:]):
+            counts[pair] += n
+            where.setdefault(pair, set()).add(i)
+    merges = []
+    for _ in range(n_merges):
+        best = max(counts.items(), key=lambda item: (item[1], item[0]))[0]
+        merges.append(best)
+        for i in where.pop(best):
+            parts, n = splits[i]
+            for pair in zip(parts, parts[1:]):
+                counts[pair] -= n
+            _merge_in_place(parts, best)
+            for pair in zip(parts, parts[1:]):
+                counts[pair] += n
+                where.setdefault(pair, set()).add(i)
+        counts.pop(best, None)
+    return merges
+
+
+def _merge_in_place(parts: list[str], pair: tuple[str, str]) -> None:
+    i = 0
+    while i < len(parts) - 1:
+        if (parts[i], parts[i + 1]) == pair:
+            parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        i += 1

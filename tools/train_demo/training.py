@@ -1,0 +1,191 @@
+"""The training loop: warm start, then dialogues, with both learning rates going linearly to zero.
+
+Progress is counted in tokens, never in seconds, so that a slow machine gives the same model. A
+checkpoint holds everything to go on: weights, optimisers, tokens done.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import torch
+import torch.nn.functional as F
+
+from .batches import Batch, BatchStream
+from .config import ModelConfig, TrainConfig
+from .data.mixture import dialogues
+from .dialogue import render
+from .model import DemoModel
+from .muon import Muon
+from .tokenizer import Tokenizer
+from .tokenizer import train as train_tokenizer
+from .warm_start import CONSTANT_CHANNEL, repeated_tokens, repetition_loss, set_previous_token_heads
+
+# Dialogues from which the vocabulary is learned.
+TOKENIZER_DIALOGUES = 12_000
+# The warm start ends when random repetitions are copied this well (nats per token), or after a limit.
+COPYING_LOSS = 0.35
+MAX_WARM_START_STEPS = 600
+# Now and then the practice is repeated, so that copying stays good for every token there is.
+PRACTISE_EVERY_STEPS = 40
+LOG_EVERY_STEPS = 50
+
+
+def make_tokenizer(config: ModelConfig, seed: int) -> Tokenizer:
+    """The vocabulary, learned from the beginning of the training text."""
+    texts = (
+        "".join(segment.text for segment in render(dialogue))
+        for dialogue in islice(dialogues(seed), TOKENIZER_DIALOGUES)
+    )
+    return train_tokenizer(texts, config.vocab_size)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Trainer:
+    """Model, optimisers and progress of one run."""
+
+    def __init__(self, model_config: ModelConfig, config: TrainConfig, tokenizer: Tokenizer) -> None:
+        torch.manual_seed(config.seed)
+        self.model_config = model_config
+        self.config = config
+        self.tokenizer = tokenizer
+        self.device = _device()
+        self.model = DemoModel(model_config)
+        set_previous_token_heads(self.model)
+        self.model.to(self.device)
+        # Progress: everything but these, the weights and the optimisers follows from the seed.
+        self.tokens_done = 0
+        self.batches_done = 0
+        self._make_optimisers()
+
+    def _make_optimisers(self) -> None:
+        c, model = self.model_config, self.model
+        q, kv, ff = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.feed_forward
+        matrices = [
+            (model.qkv, (q, kv, kv)),
+            (model.attention_out, (c.width,)),
+            (model.gate_up, (ff, ff)),
+            (model.down, (c.width,)),
+        ]
+        rest = [model.embedding, model.attention_norm, model.feed_forward_norm, model.output_norm]
+        self.muon = Muon(matrices, lr=self.config.muon_lr)
+        self.adam = torch.optim.AdamW(rest, lr=self.config.adam_lr, betas=(0.9, 0.98), weight_decay=0.0)
+
+    def _set_rates(self, share: float) -> None:
+        for group in self.muon.param_groups:
+            group["lr"] = self.config.muon_lr * share
+        for group in self.adam.param_groups:
+            group["lr"] = self.config.adam_lr * share
+
+    def _update(self, loss: torch.Tensor) -> None:
+        loss.backward()
+        assert self.model.embedding.grad is not None
+        self.model.embedding.grad[:, CONSTANT_CHANNEL] = 0
+        self.muon.step()
+        self.adam.step()
+        self.muon.zero_grad()
+        self.adam.zero_grad()
+
+    def warm_start(self, log: Callable[[str], None]) -> None:
+        """Practise copying on random tokens; afterwards the optimisers begin anew."""
+        mean = 10.0
+        for step in range(MAX_WARM_START_STEPS):
+            self._set_rates(min(1.0, (step + 1) / self.config.warmup_steps))
+            mean += 0.1 * (self._practise(step) - mean)
+            if step % 20 == 0:
+                log(f"warm start: step {step}, loss {mean:.3f}")
+            if mean < COPYING_LOSS:
+                break
+        log(f"warm start: {step + 1} steps, loss {mean:.3f}")
+        self._make_optimisers()
+
+    def _practise(self, step: int) -> float:
+        """One update on random tokens that repeat; the loss in nats per token."""
+        generator = torch.Generator().manual_seed(self.config.seed + step)
+        tokens = repeated_tokens(generator, self.model_config.vocab_size, 64, 64)
+        loss = repetition_loss(self.model, tokens.to(self.device), torch.bfloat16)
+        self._update(loss)
+        return float(loss.detach())
+
+    def _loss(
+        self, inputs: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        hidden = self.model(inputs, torch.bfloat16).flatten(0, 1).index_select(0, positions)
+        losses = F.cross_entropy(self.model.logits(hidden).float(), targets, reduction="none")
+        return (losses * weights).sum() / weights.sum()
+
+    def step(self, batch: Batch) -> torch.Tensor:
+        """Learn from one batch; the weighted loss in nats per token."""
+        ramp = min(1.0, (self.batches_done + 1) / self.config.warmup_steps)
+        self._set_rates(ramp * max(0.0, 1 - self.tokens_done / self.config.tokens))
+        arrays = (batch.inputs, batch.positions, batch.targets, batch.weights)
+        loss = self._loss(*(torch.from_numpy(array).to(self.device) for array in arrays))
+        self._update(loss)
+        if self.batches_done % PRACTISE_EVERY_STEPS == 0:
+            self._practise(MAX_WARM_START_STEPS + self.batches_done)
+        self.tokens_done += batch.n_tokens
+        self.batches_done += 1
+        return loss.detach()
+
+    def run(self, checkpoint: Path, log: Callable[[str], None]) -> None:
+        """Train until the tokens are used up; saves on the way and at the end."""
+        if self.batches_done == 0:
+            self.warm_start(log)
+        stream = iter(
+            BatchStream(self.tokenizer, self.config.seed, self.config.batch_tokens, self.config.prompt_weight)
+        )
+        for _ in range(self.batches_done):
+            next(stream)
+        saved = began = time.monotonic()
+        began_at, losses = self.tokens_done, []
+        while self.tokens_done < self.config.tokens:
+            losses.append(self.step(next(stream)))
+            if self.batches_done % LOG_EVERY_STEPS == 0:
+                speed = (self.tokens_done - began_at) / (time.monotonic() - began)
+                mean = float(torch.stack(losses).mean())
+                log(f"{self.tokens_done / 1e6:.2f}M tokens, loss {mean:.4f}, {speed:.0f} tokens/s")
+                losses.clear()
+            if time.monotonic() - saved > self.config.save_every_s:
+                self.save(checkpoint)
+                saved = time.monotonic()
+        self.save(checkpoint)
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint; an interrupted write leaves the earlier one."""
+        state = {
+            "model_config": asdict(self.model_config),
+            "config": asdict(self.config),
+            "tokenizer": {"tokens": self.tokenizer.tokens, "merges": self.tokenizer.merges},
+            "model": self.model.state_dict(),
+            "muon": self.muon.state_dict(),
+            "adam": self.adam.state_dict(),
+            "tokens_done": self.tokens_done,
+            "batches_done": self.batches_done,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".part")
+        torch.save(state, unfinished)
+        unfinished.replace(path)
+
+
+def resume(path: Path, tokens: Optional[int] = None) -> Trainer:
+    """A trainer that goes on where the checkpoint stopped, perhaps to more tokens than planned then."""
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    config = state["config"]
+    if tokens is not None:
+        config["tokens"] = tokens
+    merges = [(a, b) for a, b in state["tokenizer"]["merges"]]
+    tokenizer = Tokenizer(state["tokenizer"]["tokens"], merges)
+    trainer = Trainer(ModelConfig(**state["model_config"]), TrainConfig(**config), tokenizer)
+    trainer.model.load_state_dict(state["model"])
+    trainer.muon.load_state_dict(state["muon"])
+    trainer.adam.load_state_dict(state["adam"])
+    trainer.tokens_done, trainer.batches_done = state["tokens_done"], state["batches_done"]
+    return trainer
