@@ -212,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--queue", type=whole, default=256, metavar="N", help="requests that may wait then (default: %(default)s)")
     add("--gpu-layers", type=_at_least(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
     add("--threads", type=whole, default=0, metavar="N", help="CPU threads (default: by the machine)")
+    add("--no-speculation", action="store_true", help="never guess ahead where a text repeats itself")
     add("--max-tokens", type=positive, metavar="N", help="default length limit of an answer (default: the context)")
     add("--alias", metavar="NAME", help="name under which the model is served (default: the file's)")
     add("--api-key", metavar="KEY", help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see")
@@ -341,6 +342,7 @@ class _Loader(threading.Thread):
             n_slots=options.parallel,
             n_gpu_layers=options.gpu_layers,
             n_threads=options.threads,
+            speculates=not options.no_speculation,
         )
         engine = load(
             str(self._file.path),

@@ -48,6 +48,7 @@ class FakeBackend:
         n_resting: int = 4,
         n_batch: int = 64,
         can_cut: bool = True,
+        n_drafted: int = 0,
         n_real_cells: Optional[int] = None,
         poison: Optional[int] = None,
         gate: Optional[threading.Semaphore] = None,
@@ -71,7 +72,7 @@ class FakeBackend:
             sampling=Sampling(),
             metadata={},
         )
-        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut)
+        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted)
         self.model = model
         self.poison = poison
         self.gate = gate
@@ -113,6 +114,11 @@ class FakeBackend:
         assert 0 < n_tokens <= len(self.slots[source])
         self.slots[target] = self.slots[source][:n_tokens]
 
+    def cut(self, slot: int, n_tokens: int) -> None:
+        assert self.room.can_cut
+        assert n_tokens < len(self.slots[slot])
+        del self.slots[slot][n_tokens:]
+
     def decode(self, batch: Batch) -> None:
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
@@ -130,8 +136,9 @@ class FakeBackend:
             assert [token for _, token in cells] == part.sequence.tokens[:n_computed], "the slot holds something else"
             cells.extend((next(self._numbers), token) for token in part.tokens())
             next_row += part.n_tokens
-            if part.wants_output:
-                self._outputs[part.output_row] = [token for _, token in cells]
+            tokens = [token for _, token in cells]
+            for i, row in enumerate(reversed(part.output_rows)):
+                self._outputs[row] = tokens[: len(tokens) - i]
             record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
         self.batches.append(record)
 

@@ -50,6 +50,9 @@ class Backend(Protocol):
     def share(self, source: int, target: int, n_tokens: int) -> None:
         """Makes the first cells of one slot also those of another, empty one."""
 
+    def cut(self, slot: int, n_tokens: int) -> None:
+        """Frees all cells of a slot but the first ones. Only where the room says that this can be done."""
+
     def decode(self, batch: Batch) -> None:
         """Computes the parts of a batch. Raises NoRoom or DecodeFailed."""
 

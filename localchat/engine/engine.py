@@ -14,16 +14,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
+from .drafting import Drafter
 from .embedding import Embedder, reads_whole_texts
 from .generation import Drawn, Ended, Generation
 from .histogram import Histogram, HistogramValues
+from .lookup import LookupDrafter
 from .pace import PromptPace
-from .scheduler import Batch, Clear, Scheduler, Sequence
+from .scheduler import Batch, Clear, Cut, Part, Scheduler, Sequence
 from .values import (
     Cancelled,
     EngineError,
@@ -35,6 +38,9 @@ from .values import (
     QueueFull,
     WritesNoText,
 )
+
+Run = list[Union[Drawn, EngineError]]
+"""What was drawn for one sequence in a turn: tokens, the last of which may be an error in their place."""
 
 log = logging.getLogger("localchat.engine")
 
@@ -64,6 +70,8 @@ class EngineStats:
     n_tokens_computed: int
     n_tokens_drawn: int
     n_tokens_cached: int
+    n_tokens_drafted: int
+    n_drafts_accepted: int
     first_token_s: HistogramValues
 
 
@@ -86,7 +94,11 @@ class _Job:
     generation: Generation
     sequence: Sequence
     sampler: Any
+    drafter: Optional[Drafter] = None  # who made its newest draft
     has_ended: bool = False
+
+
+Work = list["tuple[_Job, Part]"]
 
 
 class Engine:
@@ -117,8 +129,12 @@ class Engine:
         self._n_computed = 0
         self._n_drawn = 0
         self._n_cached = 0
+        self._n_drafted = 0
+        self._n_draft_accepted = 0
         self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
         self._pace = PromptPace()
+        # In order: who comes later is asked about what those before had no guess for.
+        self._drafters: list[Drafter] = [LookupDrafter()] if backend.room.n_drafted else []
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
         n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
         self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
@@ -205,6 +221,8 @@ class Engine:
             n_tokens_computed=self._n_computed,
             n_tokens_drawn=self._n_drawn,
             n_tokens_cached=self._n_cached,
+            n_tokens_drafted=self._n_drafted,
+            n_drafts_accepted=self._n_draft_accepted,
             first_token_s=self._first_token_s.values(),
         )
 
@@ -240,6 +258,7 @@ class Engine:
                 self._inbox.get()()
             self._drain_inbox()
             self._scheduler.n_prompt_batch = self._pace.n_tokens
+            self._draft()
             batch = self._scheduler.schedule()
             self._change_memory(batch)
             if not batch.parts:
@@ -297,6 +316,8 @@ class Engine:
         job.has_ended = True
         if self._live.pop(job.sequence.id, None) is not None:
             self._scheduler.remove(job.sequence, keep=keep)
+            for drafter in self._drafters:
+                drafter.forget(job.sequence)
         self.backend.free_sampler(job.sampler)
         with self._lock:
             self._n_open -= 1
@@ -306,8 +327,18 @@ class Engine:
         for change in batch.changes:
             if isinstance(change, Clear):
                 self.backend.clear(change.slot)
+            elif isinstance(change, Cut):
+                self.backend.cut(change.slot, change.n_tokens)
             else:
                 self.backend.share(change.source, change.target, change.n_tokens)
+
+    def _draft(self) -> None:
+        n_tokens = self._scheduler.n_to_draft
+        for drafter in self._drafters if n_tokens else ():
+            without = [sequence for sequence in self._scheduler.running if not sequence.draft]
+            drafter.draft(without, n_tokens)
+            for sequence in without:
+                self._live[sequence.id].drafter = drafter
 
     def _tell_progress(self, job: _Job) -> None:
         """Who asked hears how much of the prompt is there: before each turn, and before the first token."""
@@ -344,40 +375,64 @@ class Engine:
 
     def _deliver(self, batch: Batch) -> None:
         """Draws from a decoded batch and hands the tokens out. A request whose draw fails ends; the others go on."""
-        jobs = [self._live[part.sequence.id] for part in batch.outputs()]
-        drawn = self._draw_all(list(zip(jobs, (part.output_row for part in batch.outputs()))))
-        self._scheduler.update(batch, [_token_of(item) for item in drawn])
+        work = [(self._live[part.sequence.id], part) for part in batch.outputs()]
+        runs = self._draw_all(work)
+        self._scheduler.update(batch, [[_token_of(item) for item in run] for run in runs])
         self._n_computed += batch.n_tokens
-        self._n_drawn += len(drawn)
-        for job, item in zip(jobs, drawn):
+        self._n_drawn += sum(map(len, runs))
+        for (job, part), run in zip(work, runs):
+            if part.draft:
+                self._count_draft(job, len(part.draft), len(run) - 1)
+            self._deliver_run(job, run)
+
+    def _deliver_run(self, job: _Job, run: Run) -> None:
+        is_first = job.sequence.n_drawn == len(run)
+        job.generation.n_cached = job.sequence.n_cached or 0
+        for item in run:
             if isinstance(item, EngineError):
                 self._end(job, item)
-                continue
-            job.generation.n_cached = job.sequence.n_cached or 0
-            if job.sequence.n_drawn == 1:
+                return
+            if is_first:
                 self._tell_progress(job)
             job.generation.deliver(item)
-            self._count_first(job)
-            self._count_min_tokens(job)
-            end = self._natural_end(job)
-            if end is not None:
-                self._end(job, end)
+            if is_first:
+                self._count_first(job)
+                is_first = False
+        end = self._natural_end(job)
+        if end is not None:
+            self._end(job, end)
 
-    def _draw_all(self, work: list[tuple[_Job, int]]) -> list[Union[Drawn, EngineError]]:
+    def _draw_all(self, work: Work) -> list[Run]:
         if len(work) == 1 or self._n_shares == 1 or self._drawers is None:
             return self._draw_share(work)
         # The first read of a batch's logits puts them in order: after it, reads from several threads are only reads.
-        first = self._draw(*work[0])
+        first = self._draw_run(*work[0])
         shares = [work[i :: self._n_shares] for i in range(1, self._n_shares)]
         futures = [self._drawers.submit(self._draw_share, share) for share in shares]
-        drawn: list[Union[Drawn, EngineError]] = [first] * len(work)
+        drawn: list[Run] = [first] * len(work)
         drawn[self._n_shares :: self._n_shares] = self._draw_share(work[self._n_shares :: self._n_shares])
         for i, future in enumerate(futures, 1):
             drawn[i :: self._n_shares] = future.result()
         return drawn
 
-    def _draw_share(self, share: list[tuple[_Job, int]]) -> list[Union[Drawn, EngineError]]:
-        return [self._draw(job, row) for job, row in share]
+    def _draw_share(self, share: Work) -> list[Run]:
+        return [self._draw_run(job, part) for job, part in share]
+
+    def _draw_run(self, job: _Job, part: Part) -> Run:
+        """The token after the newest one, and as long as the draft says what was drawn, the one after that.
+
+        Each is drawn by logits behind exactly the tokens before it, and the sampler hears of no other, so
+        these are the tokens that would have been drawn one by one.
+        """
+        run: Run = []
+        for row, guess in zip_longest(part.output_rows, part.draft):
+            item = self._draw(job, row)
+            run.append(item)
+            self._count_min_tokens(job, job.sequence.n_drawn + len(run))
+            token = _token_of(item)
+            if isinstance(item, EngineError) or token != guess or self._ends_with(job, token):
+                break
+        return run
 
     def _draw(self, job: _Job, row: int) -> Union[Drawn, EngineError]:
         try:
@@ -388,15 +443,25 @@ class Engine:
             log.exception("drawing a token failed")
             return EngineError(f"drawing a token failed: {error}")
 
-    def _count_first(self, job: _Job) -> None:
-        if job.sequence.n_drawn == 1:
-            self._n_cached += job.sequence.n_cached or 0
-            self._first_token_s.add(job.generation.so_far().prompt_s)
+    def _count_draft(self, job: _Job, n_drafted: int, n_accepted: int) -> None:
+        assert job.drafter is not None
+        job.drafter.note(job.sequence, n_drafted, n_accepted)
+        job.generation.n_drafted += n_drafted
+        job.generation.n_draft_accepted += n_accepted
+        self._n_drafted += n_drafted
+        self._n_draft_accepted += n_accepted
 
-    def _count_min_tokens(self, job: _Job) -> None:
+    def _count_first(self, job: _Job) -> None:
+        self._n_cached += job.sequence.n_cached or 0
+        self._first_token_s.add(job.generation.so_far().prompt_s)
+
+    def _count_min_tokens(self, job: _Job, n_drawn: int) -> None:
         request = job.generation.request
-        if job.sequence.n_drawn == request.min_tokens and not request.ignore_end:
+        if n_drawn == request.min_tokens and not request.ignore_end:
             self.backend.allow_ends(job.sampler)
+
+    def _ends_with(self, job: _Job, token: int) -> bool:
+        return self.backend.is_end(token) or token in job.generation.request.stop_token_ids
 
     def _natural_end(self, job: _Job) -> Optional[Ended]:
         token = job.sequence.tokens[-1]

@@ -54,6 +54,8 @@ class Generation:
         self._is_over = False
         # Written by the engine thread before the token they belong to is delivered.
         self.n_cached = 0
+        self.n_drafted = 0
+        self.n_draft_accepted = 0
         self._n_delivered = 0
         self._submitted_at = self._first_at = self._last_at = time.perf_counter()
 
@@ -177,4 +179,6 @@ class Generation:
             completion_tokens=self._n_drawn,
             prompt_s=self._first_at - self._submitted_at,
             completion_s=self._last_at - self._first_at,
+            n_drafted=self.n_drafted,
+            n_draft_accepted=self.n_draft_accepted,
         )

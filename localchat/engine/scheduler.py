@@ -3,13 +3,16 @@
 Knows tokens, positions, cells and budgets; knows nothing of llama.cpp, threads, clocks or text. There
 is no prefill or decode phase: a sequence has tokens known and tokens computed, and each turn it
 catches up. A turn is `schedule()`, then decoding the batch elsewhere, then `update()`.
+
+A sequence may bring a draft, a guess of what it says next. Its tokens are computed behind the newest
+one as if they were known; those that were not drawn in the end are cut off again.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Optional, Union
 
@@ -17,6 +20,8 @@ from .prefix import Match, PrefixTree, n_common_of
 
 # All prompts begin alike, by the template: a common part has to be longer than that to be worth a turn of waiting.
 _MIN_AWAITED = 16
+# With more sequences than this a turn is full enough: guesses would take time from everybody.
+_MAX_DRAFTING = 4
 
 
 class Sequence:
@@ -24,7 +29,7 @@ class Sequence:
 
     `tokens` are the tokens known (the prompt, then what was drawn), of which the first `n_computed`
     have cells in `slot`. `max_tokens` bounds the prompt and the drawn tokens together. `n_cached` of the
-    prompt were there already when it first ran.
+    prompt were there already when it first ran. `draft` is a guess for the next turn alone.
     """
 
     def __init__(self, id: int, prompt: list[int], max_tokens: int):
@@ -35,6 +40,7 @@ class Sequence:
         self.n_computed = 0
         self.n_cached: Optional[int] = None
         self.slot: Optional[int] = None
+        self.draft: list[int] = []
 
     @property
     def n_missing(self) -> int:
@@ -67,11 +73,22 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """A slot keeps its first `n_tokens` cells and gives up the others."""
+
+    slot: int
+    n_tokens: int
+
+
+Change = Union[Clear, Share, Cut]
+
+
+@dataclass(frozen=True)
 class Part:
     """A sequence's share of a batch: rows `first` to `first + n_tokens`.
 
-    With `wants_output` the last of these rows is the sequence's newest token, whose logits give the
-    next one.
+    With `wants_output` they end with the sequence's newest token, whose logits give the next one, and
+    then with its draft, whose logits give the one after each token of it.
     """
 
     sequence: Sequence
@@ -79,21 +96,23 @@ class Part:
     first: int
     n_tokens: int
     wants_output: bool
+    draft: tuple[int, ...] = ()
 
     @property
-    def output_row(self) -> int:
-        return self.first + self.n_tokens - 1
+    def output_rows(self) -> range:
+        end = self.first + self.n_tokens
+        return range(end - 1 - len(self.draft), end) if self.wants_output else range(0)
 
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed
-        return self.sequence.tokens[start : start + self.n_tokens]
+        return [*self.sequence.tokens[start : start + self.n_tokens - len(self.draft)], *self.draft]
 
 
 @dataclass(frozen=True)
 class Batch:
     """What one turn computes, after the changes to the memory have been made in their order."""
 
-    changes: tuple[Union[Clear, Share], ...] = ()
+    changes: tuple[Change, ...] = ()
     parts: tuple[Part, ...] = ()
 
     @property
@@ -104,9 +123,9 @@ class Batch:
         return (part for part in self.parts if part.wants_output)
 
     def alone(self) -> Iterator[Batch]:
-        """The same work as one batch for each sequence."""
+        """The same work as one batch for each sequence, without guesses."""
         for part in self.parts:
-            yield Batch(parts=(Part(part.sequence, part.slot, 0, part.n_tokens, part.wants_output),))
+            yield Batch(parts=(replace(part, first=0, n_tokens=part.n_tokens - len(part.draft), draft=()),))
 
 
 @dataclass(frozen=True)
@@ -114,8 +133,9 @@ class Room:
     """What there is to schedule with.
 
     `n_running` sequences run at once; `n_slots` slots, of which there must be more, hold them and the
-    prefixes that rest; all share `n_cells` cells. `n_batch` bounds the tokens of a turn. A memory that
-    cannot be cut (recurrent models) shares no parts: only a whole resting prefix is of use there.
+    prefixes that rest; all share `n_cells` cells. `n_batch` bounds the tokens of a turn, `n_drafted` those
+    that are guesses, 0 where none are wanted. A memory that cannot be cut (recurrent models) shares no
+    parts, only a whole resting prefix is of use there; and what was guessed could not be taken back.
     """
 
     n_cells: int
@@ -123,12 +143,18 @@ class Room:
     n_slots: int
     n_batch: int
     can_cut: bool = True
+    n_drafted: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.n_running < self.n_slots or self.n_running > self.n_batch:
             raise ValueError(
                 f"{self.n_running} sequences at once need more slots than that and as many rows; "
                 f"there are {self.n_slots} slots and batches of {self.n_batch} tokens"
+            )
+        if self.n_drafted and (not self.can_cut or self.n_running + self.n_drafted > self.n_batch):
+            raise ValueError(
+                f"{self.n_drafted} guesses a turn need a memory that can be cut and as many rows beside those of "
+                f"{self.n_running} sequences; there are batches of {self.n_batch} tokens"
             )
 
 
@@ -151,7 +177,7 @@ class Scheduler:
         self._n_usable = room.n_cells
         self._tree = PrefixTree()
         self._free_slots = list(range(room.n_slots - 1, -1, -1))
-        self._changes: list[Union[Clear, Share]] = []
+        self._changes: list[Change] = []
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence.
@@ -174,27 +200,46 @@ class Scheduler:
             self.running.remove(sequence)
             self._release(sequence, keep)
 
+    @property
+    def n_to_draft(self) -> int:
+        """How many tokens each running sequence may guess for the next turn: none beside many others or a prompt."""
+        n_running = len(self.running)
+        if not 0 < n_running <= _MAX_DRAFTING or any(sequence.n_missing > 1 for sequence in self.running):
+            return 0
+        return self._room.n_drafted // n_running
+
     def schedule(self) -> Batch:
-        """The next turn: first the newest token of every running sequence, then as much of the prompts as fits."""
+        """The next turn: first the newest token of every running sequence, then as much of the prompts as fits.
+
+        Drafts have their place where no prompt has to be read, and in cells that nobody runs in.
+        """
         self._make_room()
         self._admit()
+        parts = tuple(self._parts())
         changes, self._changes = tuple(self._changes), []
-        return Batch(changes, tuple(self._parts()))
+        return Batch(changes, parts)
 
-    def update(self, batch: Batch, drawn: list[int]) -> None:
-        """Enters what a decoded batch computed, and the tokens drawn for `batch.outputs()`, in that order."""
+    def update(self, batch: Batch, drawn: list[list[int]]) -> None:
+        """Enters what a decoded batch computed, and the tokens drawn for each of `batch.outputs()`, in that order.
+
+        All tokens drawn for a part but the last one were in its draft; the rest of the draft is given up.
+        """
+        runs = iter(drawn)
         for part in batch.parts:
-            self._tree.extend(part.slot, part.tokens())
-            part.sequence.n_computed += part.n_tokens
-        for part, token in zip(batch.outputs(), drawn):
-            part.sequence.tokens.append(token)
+            run = next(runs) if part.wants_output else []
+            n_kept = part.n_tokens - len(part.draft) + max(len(run) - 1, 0)
+            self._tree.extend(part.slot, part.tokens()[:n_kept])
+            part.sequence.n_computed += n_kept
+            part.sequence.tokens.extend(run)
+            if n_kept < part.n_tokens:
+                self._changes.append(Cut(part.slot, part.sequence.n_computed))
 
     def shrink(self, batch: Batch) -> bool:
         """Learns that a batch found no room, so that the memory holds less than was said.
 
         From now on less is planned with. False if nobody can give way: the one that runs can never fit.
         """
-        if len(self.running) == 1 and not self._tree.n_idle:
+        if len(self.running) == 1 and not self._tree.n_idle and not any(part.draft for part in batch.parts):
             return False
         self._n_usable = min(self._n_usable, self._tree.n_cells + batch.n_tokens - 1)
         return True
@@ -218,8 +263,13 @@ class Scheduler:
     def _n_to_compute(self) -> int:
         return sum(sequence.n_missing for sequence in self.running)
 
+    @property
+    def _n_free(self) -> int:
+        """Cells that neither hold something nor will when all that is known is computed."""
+        return self._n_usable - self._tree.n_cells - self._n_to_compute
+
     def _make_room(self) -> None:
-        while self._tree.n_cells + self._n_to_compute > self._n_usable:
+        while self._n_free < 0:
             if self._drop_least_recent():
                 continue
             if len(self.running) == 1:
@@ -288,7 +338,7 @@ class Scheduler:
     def _release(self, sequence: Sequence, keep: bool) -> None:
         slot = sequence.slot
         assert slot is not None
-        sequence.slot, sequence.n_computed = None, 0
+        sequence.slot, sequence.n_computed, sequence.draft = None, 0, []
         if keep and not self._tree.is_redundant(slot):
             self._tree.rest(slot)
         else:
@@ -316,12 +366,27 @@ class Scheduler:
         first, n_left = 0, self._room.n_batch
         ready = [sequence for sequence in self.running if sequence.n_missing == 1]
         reading = [sequence for sequence in self.running if sequence.n_missing > 1]
-        if ready:
+        if ready and reading:
             n_left = min(n_left, len(ready) + self.n_prompt_batch)
+        n_to_draft = 0 if reading else self._room_for_drafts(ready)
         for sequence in (*ready, *reading):
             n_tokens = min(sequence.n_missing, n_left)
             if n_tokens == 0:
                 return
+            # The token that is drawn behind the last one of a draft has its place, too.
+            n_guessed = min(n_to_draft, sequence.max_tokens - len(sequence.tokens) - 1)
+            draft, sequence.draft = tuple(sequence.draft[: max(n_guessed, 0)]), []
+            n_to_draft -= len(draft)
             assert sequence.slot is not None
-            yield Part(sequence, sequence.slot, first, n_tokens, n_tokens == sequence.n_missing)
+            wants_output = n_tokens == sequence.n_missing
+            n_tokens += len(draft)
+            yield Part(sequence, sequence.slot, first, n_tokens, wants_output, draft)
             first, n_left = first + n_tokens, n_left - n_tokens
+
+    def _room_for_drafts(self, sequences: list[Sequence]) -> int:
+        n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._room.n_drafted)
+        if n_wanted == 0:
+            return 0
+        while self._n_free < n_wanted and self._drop_least_recent():
+            pass
+        return max(min(n_wanted, self._n_free), 0)

@@ -61,10 +61,15 @@ class LlamaBackend:
         self._check_slot(target)
         L.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
 
+    def cut(self, slot: int, n_tokens: int) -> None:
+        self._check_slot(slot)
+        if not L.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
+            raise DecodeFailed(f"the memory cannot be cut to {n_tokens} tokens")
+
     def decode(self, batch: Batch) -> None:
         """Computes a batch; when that fails, the cells that it may have taken are given back."""
         self._check(batch)
-        self._output_rows = frozenset(part.output_row for part in batch.outputs())
+        self._output_rows = frozenset(row for part in batch.outputs() for row in part.output_rows)
         code = L.llama_decode(self._context, self._rows.fill(batch))
         if code == 0:
             return
@@ -115,6 +120,10 @@ class LlamaBackend:
             raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.room.n_batch} are allowed")
         if len(batch.parts) > self.room.n_running:
             raise ValueError(f"a batch of {len(batch.parts)} sequences; {self.room.n_running} are allowed")
+        n_outputs = sum(len(part.output_rows) for part in batch.parts)
+        n_allowed = self.room.n_running + self.room.n_drafted
+        if n_outputs > n_allowed:
+            raise ValueError(f"a batch with {n_outputs} rows of logits; {n_allowed} are allowed")
         for part in batch.parts:
             self._check_slot(part.slot)
 
@@ -159,6 +168,7 @@ class _BatchRows:
             self._positions[first:end] = range(start, start + part.n_tokens)
             self._slots[first:end] = [part.slot] * part.n_tokens
             self._outputs[first:end] = [0] * part.n_tokens
-            self._outputs[end - 1] = part.wants_output
+            for row in part.output_rows:
+                self._outputs[row] = 1
         self._batch.n_tokens = batch.n_tokens
         return self._batch

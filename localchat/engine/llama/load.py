@@ -24,6 +24,8 @@ log = logging.getLogger("localchat.engine")
 _RESTING_SLOTS = 24
 # Tokens computed in one turn. On a CPU a larger batch is no faster, and running streams wait for it.
 _CPU_BATCH, _GPU_BATCH = 512, 2048
+# Guesses computed in one turn, of all sequences together: their logits find place in the room above.
+_MAX_DRAFTED = _RESTING_SLOTS
 # The smallest context that is worth trying when memory is short; the library pads to 256.
 _MIN_CELLS = 512
 # The share of the free memory that the cells may take: weights are mapped, other programs live too.
@@ -156,12 +158,16 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
 
 
 def _room(model: Any, context: Any, options: LoadOptions) -> Room:
+    n_slots, n_batch = L.llama_n_seq_max(context), L.llama_n_batch(context)
+    can_cut = not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model))
+    n_spare_rows = min(n_slots, n_batch) - options.n_slots
     return Room(
         n_cells=L.llama_n_ctx(context),
         n_running=options.n_slots,
-        n_slots=L.llama_n_seq_max(context),
-        n_batch=L.llama_n_batch(context),
-        can_cut=not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model)),
+        n_slots=n_slots,
+        n_batch=n_batch,
+        can_cut=can_cut,
+        n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_cut and options.speculates else 0,
     )
 
 
