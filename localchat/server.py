@@ -212,7 +212,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--queue", type=whole, default=256, metavar="N", help="requests that may wait then (default: %(default)s)")
     add("--gpu-layers", type=_at_least(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
     add("--threads", type=whole, default=0, metavar="N", help="CPU threads (default: by the machine)")
-    add("--no-speculation", action="store_true", help="never guess ahead where a text repeats itself")
+    drafts = parser.add_mutually_exclusive_group()
+    drafts.add_argument(
+        "--draft", metavar="SMALL.gguf", help="a smaller model of the same vocabulary that guesses ahead"
+    )
+    drafts.add_argument(
+        "--no-speculation", action="store_true", help="never guess ahead, as else where a text repeats itself"
+    )
     add("--max-tokens", type=positive, metavar="N", help="default length limit of an answer (default: the context)")
     add("--alias", metavar="NAME", help="name under which the model is served (default: the file's)")
     add("--api-key", metavar="KEY", help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see")
@@ -347,6 +353,7 @@ class _Loader(threading.Thread):
         engine = load(
             str(self._file.path),
             load_options,
+            draft_path=options.draft,
             proof_model=str(DEMO_PATH),
             max_queue=options.queue,
             progress=self._show,

@@ -32,6 +32,7 @@ from .values import (
     Sampling,
     TokenLogprob,
     WritesNoText,
+    WrongDraftModel,
 )
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "SequenceStats",
     "TokenLogprob",
     "WritesNoText",
+    "WrongDraftModel",
     "load",
     "normalised",
     "pooling_of",
@@ -73,23 +75,32 @@ def load(
     path: str,
     options: LoadOptions,
     *,
+    draft_path: Optional[str] = None,
     proof_model: Optional[str] = None,
     max_queue: int = 256,
     progress: Optional[Callable[[float], None]] = None,
 ) -> Engine:
     """Loads a GGUF model and starts its engine thread.
 
-    `proof_model` is a small quantised model on which a child process first tries this build of
-    llama.cpp (see proof.py); without one the model itself is used.
+    `draft_path` is a smaller model of the same vocabulary, which guesses ahead. `proof_model` is a small
+    quantised model on which a child process first tries this build of llama.cpp (see proof.py); without
+    one the model itself is used.
 
     Raises:
-        EngineError: llama-cpp-python is missing or unusable here, or the model cannot be loaded.
+        WrongDraftModel: the draft model has another vocabulary, or a memory that cannot be cut.
+        EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
     from .proof import proven
 
     options = proven(options, proof_model or path)
-    from .llama import load_backend, supports_gpu
+    from .llama import load_backend, load_draft_backend, supports_gpu
 
     if not supports_gpu():
         log.warning("this build of llama.cpp uses the CPU alone: the README says how to build it for a GPU")
-    return Engine(load_backend(path, options, progress), max_queue=max_queue).start()
+    backend = load_backend(path, options, progress)
+    try:
+        draft_backend = None if draft_path is None else load_draft_backend(draft_path, options, backend)
+    except BaseException:
+        backend.close()
+        raise
+    return Engine(backend, max_queue=max_queue, draft_backend=draft_backend).start()

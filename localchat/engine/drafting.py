@@ -28,6 +28,9 @@ class Drafter(Protocol):
     def forget(self, sequence: Sequence) -> None:
         """A sequence has ended."""
 
+    def close(self) -> None:
+        """Frees what it has, after the last turn."""
+
 
 class DraftLength:
     """How far ahead to guess in one text: further while guesses hold, not at all for a while where none does.

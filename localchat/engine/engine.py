@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
+from .draft_model import DraftModel
 from .drafting import Drafter
 from .embedding import Embedder, reads_whole_texts
 from .generation import Drawn, Ended, Generation
@@ -105,9 +106,10 @@ class Engine:
     """Runs generations on a backend. `start` begins the thread; tests may call `step` instead.
 
     `max_queue` bounds the requests beyond those that the slots can run; further ones get QueueFull.
+    `draft_backend` is a smaller model of the same vocabulary that guesses ahead; it is closed with the engine.
     """
 
-    def __init__(self, backend: Backend, *, max_queue: int = 256):
+    def __init__(self, backend: Backend, *, max_queue: int = 256, draft_backend: Optional[Backend] = None):
         facts = backend.facts
         self.backend = backend
         self.facts = facts
@@ -134,7 +136,9 @@ class Engine:
         self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
         self._pace = PromptPace()
         # In order: who comes later is asked about what those before had no guess for.
-        self._drafters: list[Drafter] = [LookupDrafter()] if backend.room.n_drafted else []
+        self._drafters: list[Drafter] = [LookupDrafter()]
+        if draft_backend is not None:
+            self._drafters.append(DraftModel(draft_backend, facts.n_vocab))
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
         n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
         self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
@@ -167,6 +171,8 @@ class Engine:
         self._fail_all(EngineStopped("the engine has been closed"))
         if self._drawers is not None:
             self._drawers.shutdown()
+        for drafter in self._drafters:
+            drafter.close()
         self.embedder.close()
         self.backend.close()
 

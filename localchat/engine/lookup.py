@@ -78,6 +78,8 @@ class LookupDrafter:
     def forget(self, sequence: Sequence) -> None:
         self._texts.pop(sequence.id, None)
 
+    def close(self) -> None: ...
+
 
 def _n_common_before(tokens: list[int], place: int) -> int:
     """How many tokens before a place are those that the text ends with."""

@@ -210,6 +210,10 @@ class InvalidGrammar(EngineError):
     """A grammar that llama.cpp cannot read."""
 
 
+class WrongDraftModel(EngineError):
+    """A model that cannot guess for another one."""
+
+
 class WritesNoText(EngineError):
     """The model makes vectors or scores; what its context gives for logits is not of its making."""
 

@@ -30,21 +30,21 @@ class LlamaBackend:
         self._model = model
         self._context = context
         self._memory = L.llama_get_memory(context)
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._rows = _BatchRows(room.n_batch)
         self._output_rows: frozenset[int] = frozenset()
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        return self._vocabulary.tokenize(text, add_bos, parse_special)
+        return self.vocabulary.tokenize(text, add_bos, parse_special)
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        return self._vocabulary.piece(token, special)
+        return self.vocabulary.piece(token, special)
 
     def is_end(self, token: int) -> bool:
-        return self._vocabulary.is_end(token)
+        return self.vocabulary.is_end(token)
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
-        return Sampler(request, self._vocabulary, self.facts.n_ctx)
+        return Sampler(request, self.vocabulary, self.facts.n_ctx)
 
     def allow_ends(self, sampler: Sampler) -> None:
         sampler.allow_ends()
@@ -96,15 +96,15 @@ class LlamaBackend:
         """A view of a row's logits, valid until the next decode."""
         self._check_output(row)
         pointer = L.llama_get_logits_ith(self._context, row)
-        return np.ctypeslib.as_array(pointer, (self._vocabulary.n_tokens,))
+        return np.ctypeslib.as_array(pointer, (self.vocabulary.n_tokens,))
 
     def open_embeddings(self) -> EmbeddingBackend:
         n_threads = L.llama_n_threads(self._context)
-        return open_embedding_backend(self._model, self._vocabulary, self.facts, n_threads)
+        return open_embedding_backend(self._model, self.vocabulary, self.facts, n_threads)
 
     def pair_tokens(self, query: str, document: str) -> list[int]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")
-        return pair_tokens(self._vocabulary, query, document, template)
+        return pair_tokens(self.vocabulary, query, document, template)
 
     def n_cells_used(self) -> int:
         """Positions that the slots hold, by what the memory itself says; shared cells count for each slot."""

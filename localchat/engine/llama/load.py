@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from ..scheduler import Room
-from ..values import SAMPLERS, EngineError, LoadOptions, ModelFacts, Sampling
+from ..values import SAMPLERS, EngineError, LoadOptions, ModelFacts, Sampling, WrongDraftModel
 from .backend import LlamaBackend
 from .library import L, Model, problems
 from .vocabulary import Vocabulary
@@ -77,6 +77,26 @@ def load_backend(path: str, options: LoadOptions, progress: Optional[Callable[[f
     context, options = _new_context(model.pointer, options)
     facts = _read_facts(model.pointer, context, vocabulary, options)
     return LlamaBackend(model, context, vocabulary, facts, _room(model.pointer, context, options))
+
+
+def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
+    """Loads a model that is to guess for a loaded one.
+
+    Raises:
+        WrongDraftModel: it has another vocabulary, or a memory that cannot be cut.
+        EngineError: as `load_backend`.
+    """
+    backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0))
+    try:
+        if not backend.room.can_cut:
+            raise WrongDraftModel(f"{path!r} cannot guess: a recurrent model does not forget what was wrong")
+        difference = target.vocabulary.difference(backend.vocabulary)
+        if difference:
+            raise WrongDraftModel(f"{path!r} has another vocabulary than the model it is to guess for: {difference}")
+    except BaseException:
+        backend.close()
+        raise
+    return backend
 
 
 def supports_gpu() -> bool:

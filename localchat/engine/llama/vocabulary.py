@@ -11,6 +11,9 @@ import numpy as np
 from ..constraint import rest_of_character
 from .library import L, Model
 
+# Models of one family fill the table up to different multiples: tokens that never come.
+_MAX_PADDING = 256
+
 
 class Vocabulary:
     """Texts and token ids. Its calls are thread-safe."""
@@ -55,6 +58,18 @@ class Vocabulary:
         """Of each token: 2 if it is whole characters, 1 if its last one is cut, 0 if it begins within one."""
         rests = (rest_of_character(self.piece(token, special=True)) for token in range(self.n_tokens))
         return np.fromiter((0 if rest is None else 1 if rest else 2 for rest in rests), np.int8, self.n_tokens)
+
+    def difference(self, other: Vocabulary) -> str:
+        """What is said differently with the same ids, in words; empty if nothing is but unused ids at the end."""
+        if abs(self.n_tokens - other.n_tokens) > _MAX_PADDING:
+            return f"{self.n_tokens} tokens and {other.n_tokens}"
+        if self.add_bos != other.add_bos or self.bos != other.bos:
+            return f"a text begins with {self.bos!r} and {other.bos!r}"
+        for id in range(min(self.n_tokens, other.n_tokens)):
+            texts = self._text(id), other._text(id)
+            if texts[0] != texts[1]:
+                return f"token {id} is {texts[0]!r} and {texts[1]!r}"
+        return ""
 
     def is_end(self, token: int) -> bool:
         return token in self.ends
