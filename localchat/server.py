@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from email.message import Message
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import __version__
@@ -219,6 +220,8 @@ def _parser() -> argparse.ArgumentParser:
     drafts.add_argument(
         "--no-speculation", action="store_true", help="never guess ahead, as else where a text repeats itself"
     )
+    add("--cache-dir", type=Path, metavar="DIR", help="keep what was read of prompts there, across restarts")
+    add("--cache-size", type=positive, default=4096, metavar="MB", help="most that it takes (default: %(default)s)")
     add("--max-tokens", type=positive, metavar="N", help="default length limit of an answer (default: the context)")
     add("--alias", metavar="NAME", help="name under which the model is served (default: the file's)")
     add("--api-key", metavar="KEY", help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see")
@@ -354,6 +357,8 @@ class _Loader(threading.Thread):
             str(self._file.path),
             load_options,
             draft_path=options.draft,
+            cache_folder=options.cache_dir,
+            cache_bytes=options.cache_size << 20,
             proof_model=str(DEMO_PATH),
             max_queue=options.queue,
             progress=self._show,

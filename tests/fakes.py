@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+from array import array
 from collections.abc import Callable
 from typing import Any, Optional
 
 from localchat.engine import GenerationRequest, ModelFacts, Sampling
 from localchat.engine.backend import DecodeFailed, NoRoom
 from localchat.engine.scheduler import Batch, Room
+from localchat.engine.state_files import Data
 
 END = 256
 N_VOCAB = 257
@@ -118,6 +120,21 @@ class FakeBackend:
         assert self.room.can_cut
         assert n_tokens < len(self.slots[slot])
         del self.slots[slot][n_tokens:]
+
+    def state_key(self) -> str:
+        return "fake"
+
+    def read_state(self, slot: int) -> bytes:
+        return array("i", [token for _, token in self.slots[slot]]).tobytes()
+
+    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
+        assert not self.slots[slot], "the slot is not empty"
+        tokens = array("i", bytes(data))
+        if len(tokens) != n_tokens:
+            return False
+        self.slots[slot] = [(next(self._numbers), token) for token in tokens]
+        assert self.n_cells_used() <= self._n_real_cells
+        return True
 
     def decode(self, batch: Batch) -> None:
         if self.gate is not None:

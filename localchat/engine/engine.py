@@ -25,9 +25,11 @@ from .drafting import Drafter
 from .embedding import Embedder, reads_whole_texts
 from .generation import Drawn, Ended, Generation
 from .histogram import Histogram, HistogramValues
+from .keeping import Keeper
 from .lookup import LookupDrafter
 from .pace import PromptPace
-from .scheduler import Batch, Clear, Cut, Part, Scheduler, Sequence
+from .scheduler import Batch, Change, Clear, Cut, Part, Scheduler, Sequence
+from .state_files import StateFiles
 from .values import (
     Cancelled,
     EngineError,
@@ -107,9 +109,17 @@ class Engine:
 
     `max_queue` bounds the requests beyond those that the slots can run; further ones get QueueFull.
     `draft_backend` is a smaller model of the same vocabulary that guesses ahead; it is closed with the engine.
+    With `state_files` the prefixes that rest are saved there, when nothing is to do and at the end.
     """
 
-    def __init__(self, backend: Backend, *, max_queue: int = 256, draft_backend: Optional[Backend] = None):
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        max_queue: int = 256,
+        draft_backend: Optional[Backend] = None,
+        state_files: Optional[StateFiles] = None,
+    ):
         facts = backend.facts
         self.backend = backend
         self.facts = facts
@@ -125,6 +135,8 @@ class Engine:
         self._is_closed = False
         # Owned by the engine thread.
         self._live: dict[int, _Job] = {}
+        # Whose prompts' beginnings are being read from a file.
+        self._fetching: dict[int, _Job] = {}
         self._next_id = 0
         self._n_failed_turns = 0
         self._is_stopping = False
@@ -139,6 +151,9 @@ class Engine:
         self._drafters: list[Drafter] = [LookupDrafter()]
         if draft_backend is not None:
             self._drafters.append(DraftModel(draft_backend, facts.n_vocab))
+        self._keeper: Optional[Keeper] = None
+        if state_files is not None:
+            self._keeper = Keeper(state_files, backend, self._scheduler, self.post, self._apply_changes)
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
         n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
         self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
@@ -166,9 +181,9 @@ class Engine:
         self.post(self._stop)
         if self._thread is None:
             self._drain_inbox()
+            self._run_down()
         else:
             self._thread.join()
-        self._fail_all(EngineStopped("the engine has been closed"))
         if self._drawers is not None:
             self._drawers.shutdown()
         for drafter in self._drafters:
@@ -261,14 +276,16 @@ class Engine:
         """
         try:
             if wait:
-                self._inbox.get()()
+                self._wait()
             self._drain_inbox()
             self._scheduler.n_prompt_batch = self._pace.n_tokens
             self._draft()
             batch = self._scheduler.schedule()
-            self._change_memory(batch)
+            self._change_memory(batch.changes)
             if not batch.parts:
                 return False
+            if self._keeper is not None:
+                self._keeper.note_turn()
             for part in batch.parts:
                 if not part.sequence.n_drawn:
                     self._tell_progress(self._live[part.sequence.id])
@@ -296,6 +313,27 @@ class Engine:
         was_busy = False
         while not self._is_stopping:
             was_busy = self.step(wait=not was_busy)
+        self._run_down()
+
+    def _run_down(self) -> None:
+        """The end of the engine thread: all generations end, and what they computed is saved."""
+        self._fail_all(EngineStopped("the engine has been closed"), keep=True)
+        if self._keeper is not None:
+            try:
+                self._keeper.close()
+            except Exception:
+                log.exception("saving prefixes failed")
+
+    def _wait(self) -> None:
+        """Runs the next command; while none comes, something may be saved."""
+        patience_s = None if self._keeper is None else self._keeper.patience_s
+        try:
+            command = self._inbox.get(timeout=patience_s)
+        except Empty:
+            assert self._keeper is not None
+            self._keeper.save_next()
+        else:
+            command()
 
     def _stop(self) -> None:
         self._is_stopping = True
@@ -308,6 +346,15 @@ class Engine:
             return
 
     def _add(self, job: _Job) -> None:
+        if self._keeper is not None and self._keeper.fetch(job.sequence.tokens, lambda: self._enter(job)):
+            self._fetching[job.sequence.id] = job
+        else:
+            self._enter(job)
+
+    def _enter(self, job: _Job) -> None:
+        self._fetching.pop(job.sequence.id, None)
+        if job.has_ended:
+            return
         try:
             self._scheduler.add(job.sequence)
             self._live[job.sequence.id] = job
@@ -320,6 +367,7 @@ class Engine:
         if job.has_ended:
             return
         job.has_ended = True
+        self._fetching.pop(job.sequence.id, None)
         if self._live.pop(job.sequence.id, None) is not None:
             self._scheduler.remove(job.sequence, keep=keep)
             for drafter in self._drafters:
@@ -329,14 +377,19 @@ class Engine:
             self._n_open -= 1
         job.generation.deliver(end)
 
-    def _change_memory(self, batch: Batch) -> None:
-        for change in batch.changes:
+    def _change_memory(self, changes: tuple[Change, ...]) -> None:
+        for change in changes:
             if isinstance(change, Clear):
                 self.backend.clear(change.slot)
+                if self._keeper is not None:
+                    self._keeper.note_cleared(change.slot)
             elif isinstance(change, Cut):
                 self.backend.cut(change.slot, change.n_tokens)
             else:
                 self.backend.share(change.source, change.target, change.n_tokens)
+
+    def _apply_changes(self) -> None:
+        self._change_memory(self._scheduler.changes())
 
     def _draft(self) -> None:
         n_tokens = self._scheduler.n_to_draft
@@ -490,9 +543,9 @@ class Engine:
         self._fail_all(EngineError("the engine failed while it computed this request; the server's log has the cause"))
         self._scheduler.forget()
 
-    def _fail_all(self, error: EngineError) -> None:
-        for job in list(self._live.values()):
-            self._end(job, error, keep=False)
+    def _fail_all(self, error: EngineError, *, keep: bool = False) -> None:
+        for job in (*self._live.values(), *self._fetching.values()):
+            self._end(job, error, keep=keep)
 
 
 def _token_of(item: Union[Drawn, EngineError]) -> int:

@@ -66,6 +66,15 @@ class PrefixTree:
         """Tokens that a held slot has."""
         return self._leaves[slot].end
 
+    def tokens(self, slot: int) -> list[int]:
+        """What a held slot has."""
+        runs = [node.tokens for node in self._leaves[slot].path()]
+        return [token for run in reversed(runs) for token in run]
+
+    def idle(self) -> list[int]:
+        """The idle slots in order of use, the least recent first."""
+        return list(self._idle)
+
     def match(self, tokens: list[int]) -> Optional[Match]:
         """The longest known prefix of `tokens`, and a slot that has it."""
         node, n_common = self._descend(tokens)

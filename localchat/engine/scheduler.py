@@ -216,8 +216,12 @@ class Scheduler:
         self._make_room()
         self._admit()
         parts = tuple(self._parts())
+        return Batch(self.changes(), parts)
+
+    def changes(self) -> tuple[Change, ...]:
+        """What is to be changed in the memory before anything else; each is told once."""
         changes, self._changes = tuple(self._changes), []
-        return Batch(changes, parts)
+        return changes
 
     def update(self, batch: Batch, drawn: list[list[int]]) -> None:
         """Enters what a decoded batch computed, and the tokens drawn for each of `batch.outputs()`, in that order.
@@ -243,6 +247,32 @@ class Scheduler:
             return False
         self._n_usable = min(self._n_usable, self._tree.n_cells + batch.n_tokens - 1)
         return True
+
+    def n_known(self, tokens: list[int]) -> int:
+        """How many of a prompt's tokens need not be computed now."""
+        match = self._match(tokens)
+        return 0 if match is None else match.length
+
+    def resting(self) -> list[tuple[int, list[int]]]:
+        """The slots that rest with their tokens, the least recent first."""
+        return [(slot, self._tree.tokens(slot)) for slot in self._tree.idle()]
+
+    def place(self, tokens: list[int]) -> Optional[int]:
+        """A slot that rests with these tokens, for who brings their cells after the changes; None without room."""
+        n_least = self._tree.n_active_cells + self._n_to_compute + len(tokens)
+        if n_least > self._n_usable or not (self._free_slots or self._tree.n_idle):
+            return None
+        while self._n_free < len(tokens) or not self._free_slots:
+            self._drop_least_recent()
+        slot = self._free_slots.pop()
+        self._tree.hold(slot)
+        self._tree.extend(slot, tokens)
+        self._tree.rest(slot)
+        return slot
+
+    def discard(self, slot: int) -> None:
+        """Gives up a slot that rests."""
+        self._drop(slot)
 
     def forget(self) -> None:
         """Drops all that rests."""
@@ -281,7 +311,7 @@ class Scheduler:
         for sequence in list(self.waiting):
             if len(self.running) == self._room.n_running:
                 return
-            match = self._match(sequence)
+            match = self._match(sequence.tokens)
             if self._is_being_computed(sequence, match):
                 continue
             if self.running and not self._fits(sequence, match):
@@ -289,9 +319,9 @@ class Scheduler:
             self.waiting.remove(sequence)
             self._start(sequence, match)
 
-    def _match(self, sequence: Sequence) -> Optional[Match]:
+    def _match(self, tokens: list[int]) -> Optional[Match]:
         # The last token is always computed: its logits are what the sequence runs for.
-        tokens = sequence.tokens[:-1]
+        tokens = tokens[:-1]
         return self._tree.match(tokens) if self._room.can_cut else self._tree.match_whole(tokens)
 
     def _is_being_computed(self, sequence: Sequence, match: Optional[Match]) -> bool:

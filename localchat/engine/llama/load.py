@@ -6,6 +6,7 @@ Struct layouts change between releases, so fields are set by name on the structs
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -76,7 +77,8 @@ def load_backend(path: str, options: LoadOptions, progress: Optional[Callable[[f
     vocabulary = Vocabulary(model)
     context, options = _new_context(model.pointer, options)
     facts = _read_facts(model.pointer, context, vocabulary, options)
-    return LlamaBackend(model, context, vocabulary, facts, _room(model.pointer, context, options))
+    key = _state_key(path, facts, options)
+    return LlamaBackend(model, context, vocabulary, facts, _room(model.pointer, context, options), key)
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -189,6 +191,17 @@ def _room(model: Any, context: Any, options: LoadOptions) -> Room:
         can_cut=can_cut,
         n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_cut and options.speculates else 0,
     )
+
+
+def _state_key(path: str, facts: ModelFacts, options: LoadOptions) -> str:
+    """What the cells of a sequence depend on: the model's file, the library, and how it computes."""
+    status, params = os.stat(path), L.llama_context_default_params()
+    settings = (
+        *(status.st_size, status.st_mtime_ns, sorted(facts.metadata.items()), facts.n_vocab, facts.n_params),
+        *(L.llama_version(), L.llama_print_system_info(), options.n_gpu_layers, options.use_extra_bufts),
+        *(params.type_k, params.type_v, params.flash_attn_type, params.swa_full),
+    )
+    return hashlib.sha256(repr(settings).encode()).hexdigest()
 
 
 def _affordable_cells(model: Any) -> int:
