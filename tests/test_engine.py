@@ -397,6 +397,79 @@ def test_preempted_sequence_gives_the_same_text():
         assert [read(g)[0] for g in generations] == ["abcdefghijklmnopqr"] * 4
 
 
+# Memories that cannot be cut.
+
+LONG = "a prompt that is long enough to be worth a copy; "
+
+
+@pytest.mark.parametrize("n_batch", [8, 64])
+def test_next_turn_finds_the_copy_of_the_last_prompt(n_batch: int):
+    """Though the answer comes back as other tokens than it was said with."""
+    backend = FakeBackend(endless, can_cut=False, n_batch=n_batch)
+    with stepped(backend) as engine:
+        text, n_cached = LONG, []
+        for _ in range(3):
+            generation = engine.submit(request(text, max_tokens=5))
+            step_until_idle(engine)
+            said, finish = read(generation)
+            assert said == "abcde"
+            n_cached.append((finish.cached_tokens, len(text)))
+            text += said.upper() + "; and what else?"
+        assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
+
+
+def test_same_prompt_many_times_is_computed_once_in_a_memory_that_cannot_be_cut():
+    with stepped(FakeBackend(can_cut=False, n_slots=4)) as engine:
+        generations = [engine.submit(request(LONG, max_tokens=2)) for _ in range(6)]
+        step_until_idle(engine)
+        assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
+        # All but the last token once; then of each the last one, and the first that was drawn.
+        assert engine.stats().n_tokens_computed == len(LONG) - 1 + 6 * 2
+
+
+def test_forget_forgets_copies_too():
+    with stepped(FakeBackend(can_cut=False)) as engine:
+        n_cached = []
+        for _ in range(3):
+            generation = engine.submit(request(LONG, max_tokens=2))
+            step_until_idle(engine)
+            n_cached.append(read(generation)[1].cached_tokens)
+            if len(n_cached) == 2:
+                engine.forget()
+        assert n_cached == [0, len(LONG) - 1, 0]
+
+
+def test_copy_that_the_backend_does_not_take_back_is_computed():
+    class Refusing(FakeBackend):
+        def write_state(self, slot: int, data: Any, n_tokens: int) -> bool:
+            return False
+
+    with stepped(Refusing(can_cut=False)) as engine:
+        for _ in range(2):
+            generation = engine.submit(request(LONG))
+            step_until_idle(engine)
+            assert read(generation)[0] == LONG
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_answers_are_the_same_where_the_memory_cannot_be_cut(seed: int):
+    random_ = random.Random(seed)
+    requests = [
+        request(LONG * random_.randint(0, 2) + "".join(random_.choices("ab", k=random_.randint(1, 9))), max_tokens=12)
+        for _ in range(12)
+    ]
+    backend = FakeBackend(can_cut=False, n_ctx=120, n_cells=200, n_slots=3, n_resting=2, n_batch=16)
+    with stepped(backend) as engine:
+        generations = []
+        for one in requests:
+            generations.append(engine.submit(one))
+            for _ in range(random_.randint(0, 6)):
+                engine.step()
+        step_until_idle(engine)
+        texts = [read(generation)[0] for generation in generations]
+    assert texts == [bytes(one.prompt[:12]).decode() for one in requests]
+
+
 # Speculation.
 
 

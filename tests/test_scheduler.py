@@ -296,13 +296,52 @@ def test_memory_that_cannot_be_cut_takes_only_whole_resting_prefixes():
     scheduler = new_scheduler(1000, 4, 100, can_cut=False)
     scheduler.add(with_prompt(1, *SYSTEM))
     slot = run_turn(scheduler).parts[0].slot
+    run_turn(scheduler)
     scheduler.add(with_prompt(2, *SYSTEM, 1, 2))
-    assert shape(run_turn(scheduler))[1] == (2, 52, True)
+    run_turn(scheduler)
+    run_turn(scheduler)
     finish(scheduler)
-    scheduler.add(with_prompt(3, *SYSTEM, NEXT, 9))
+    scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
     batch = run_turn(scheduler)
     assert batch.changes == ()
     assert [(part.slot, part.n_tokens) for part in batch.parts] == [(slot, 1)]
+
+
+def test_prompt_is_read_to_its_last_token_first_where_the_memory_cannot_be_cut():
+    """There a copy is made, which others may begin with."""
+    scheduler = new_scheduler(1000, 4, 30, can_cut=False)
+    long, short = with_prompt(1, *SYSTEM), sequence(2, 20)
+    scheduler.add(long)
+    scheduler.add(short)
+    seen = []
+    while long.n_drawn < 2:
+        seen.append((shape(run_turn(scheduler)), long.is_at_checkpoint))
+    assert seen == [
+        ([(1, 30, False)], False),
+        ([(1, 19, False), (2, 11, False)], True),
+        ([(1, 1, True), (2, 9, True)], False),
+        ([(1, 1, True), (2, 1, True)], False),
+    ]
+
+
+def test_who_asks_the_same_waits_for_the_copy_where_the_memory_cannot_be_cut():
+    copies: list[list[int]] = []
+
+    def bring(sequence: Sequence) -> None:
+        for tokens in copies:
+            if tokens == sequence.tokens[: len(tokens)] and scheduler.n_known(sequence.tokens) < len(tokens):
+                scheduler.place(tokens)
+
+    scheduler = Scheduler(Room(1000, 4, 12, 30, can_cut=False), bring)
+    for id in (1, 2, 3):
+        scheduler.add(with_prompt(id, *SYSTEM))
+    n_computed = 0
+    for _ in range(5):
+        batch = run_turn(scheduler)
+        n_computed += sum(part.n_tokens for part in batch.parts if not part.sequence.n_drawn)
+        copies += [part.sequence.tokens[:-1] for part in batch.parts if part.sequence.is_at_checkpoint]
+    assert n_computed == 49
+    assert [(s.n_cached, s.n_drawn > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
 
 
 def test_prompt_budget_bounds_the_turns_in_which_others_wait():

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
+from .checkpoints import Checkpoints
 from .draft_model import DraftModel
 from .drafting import Drafter
 from .embedding import Embedder, reads_whole_texts
@@ -29,7 +30,7 @@ from .keeping import Keeper
 from .lookup import LookupDrafter
 from .pace import PromptPace
 from .scheduler import Batch, Change, Clear, Cut, Part, Scheduler, Sequence
-from .state_files import StateFiles
+from .state_files import Data, StateFiles
 from .values import (
     Cancelled,
     EngineError,
@@ -125,7 +126,9 @@ class Engine:
         self.facts = facts
         self.embedder = Embedder(lambda: backend.open_embeddings())
         self.failure: Optional[BaseException] = None
-        self._scheduler = Scheduler(backend.room)
+        # A memory that can be cut needs none: the tree knows all that it holds.
+        self._checkpoints = None if backend.room.can_cut else Checkpoints()
+        self._scheduler = Scheduler(backend.room, None if self._checkpoints is None else self._bring_checkpoint)
         self._thread: Optional[threading.Thread] = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._max_open = facts.n_slots + max_queue
@@ -153,7 +156,7 @@ class Engine:
             self._drafters.append(DraftModel(draft_backend, facts.n_vocab))
         self._keeper: Optional[Keeper] = None
         if state_files is not None:
-            self._keeper = Keeper(state_files, backend, self._scheduler, self.post, self._apply_changes)
+            self._keeper = Keeper(state_files, backend, self._scheduler, self.post, self._apply_changes, self._bring)
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
         n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
         self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
@@ -263,7 +266,12 @@ class Engine:
 
     def forget(self) -> None:
         """Drops, before the next turn, all prefixes that are kept in case they come again; any thread."""
-        self.post(self._scheduler.forget)
+        self.post(self._forget)
+
+    def _forget(self) -> None:
+        self._scheduler.forget()
+        if self._checkpoints is not None:
+            self._checkpoints.clear()
 
     def post(self, command: Callable[[], None]) -> None:
         """Has the engine thread run a command before its next turn."""
@@ -291,6 +299,7 @@ class Engine:
                     self._tell_progress(self._live[part.sequence.id])
             started_at = time.perf_counter()
             self._turn(batch)
+            self._take_checkpoints(batch)
             self._pace.note(batch.n_tokens, time.perf_counter() - started_at)
             self._n_failed_turns = 0
         except Exception as error:
@@ -387,6 +396,32 @@ class Engine:
                 self.backend.cut(change.slot, change.n_tokens)
             else:
                 self.backend.share(change.source, change.target, change.n_tokens)
+
+    def _bring(self, tokens: list[int], data: Data) -> Optional[int]:
+        """Puts a copy of these tokens' cells into the memory, to rest there; its slot, or None if it found no room."""
+        slot = self._scheduler.place(tokens)
+        self._apply_changes()
+        if slot is not None and not self.backend.write_state(slot, data, len(tokens)):
+            log.warning("the backend does not take back a copy of %d tokens: they are computed", len(tokens))
+            self._scheduler.discard(slot)
+            return None
+        return slot
+
+    def _bring_checkpoint(self, sequence: Sequence) -> None:
+        if self._checkpoints is None:
+            return
+        found = self._checkpoints.find(sequence.tokens[:-1])
+        if found is not None and len(found[0]) > self._scheduler.n_known(sequence.tokens):
+            self._bring(*found)
+
+    def _take_checkpoints(self, batch: Batch) -> None:
+        """Copies what was read of prompts to their ends."""
+        if self._checkpoints is None:
+            return
+        for part in batch.parts:
+            if part.sequence.is_at_checkpoint and part.sequence.slot is not None:
+                tokens = part.sequence.tokens[: part.sequence.n_computed]
+                self._checkpoints.add(tokens, self.backend.read_state(part.slot))
 
     def _apply_changes(self) -> None:
         self._change_memory(self._scheduler.changes())

@@ -31,7 +31,8 @@ _CLOSE_S = 10.0
 class Keeper:
     """Saves what rests in the memory, and brings it back.
 
-    `post` has the engine thread run a command; `change_memory` does what the scheduler wants changed there.
+    `post` has the engine thread run a command; `change_memory` does what the scheduler wants changed there;
+    `bring` puts a copy of tokens into the memory and says into which slot, if there is room for it.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Keeper:
         scheduler: Scheduler,
         post: Callable[[Callable[[], None]], None],
         change_memory: Callable[[], None],
+        bring: Callable[[list[int], Data], Optional[int]],
     ):
         self._files = files
         self._backend = backend
         self._scheduler = scheduler
         self._post = post
         self._change_memory = change_memory
+        self._bring = bring
         self._disk = ThreadPoolExecutor(1, "localchat-disk")
         # Of each slot how many of its tokens were saved, or not worth it.
         self._saved: dict[int, int] = {}
@@ -143,13 +146,8 @@ class Keeper:
 
     def _place(self, prefix: SavedPrefix, data: Optional[Data]) -> None:
         waiting = self._waiting.pop(prefix.path, [])
-        slot = None if data is None or not waiting else self._scheduler.place(prefix.tokens)
+        slot = None if data is None or not waiting else self._bring(prefix.tokens, data)
         if slot is not None:
-            assert data is not None
-            self._change_memory()
             self._saved[slot] = len(prefix.tokens)
-            if not self._backend.write_state(slot, data, len(prefix.tokens)):
-                log.warning("llama.cpp does not take the saved prefix %s: ignored", prefix.path.name)
-                self._scheduler.discard(slot)
         for then in waiting:
             then()

@@ -11,7 +11,7 @@ one as if they were known; those that were not drawn in the end are cut off agai
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Optional, Union
@@ -20,6 +20,8 @@ from .prefix import Match, PrefixTree, n_common_of
 
 # All prompts begin alike, by the template: a common part has to be longer than that to be worth a turn of waiting.
 _MIN_AWAITED = 16
+# Shorter prompts are sooner read than copied.
+_MIN_CHECKPOINT = 32
 # With more sequences than this a turn is full enough: guesses would take time from everybody.
 _MAX_DRAFTING = 4
 
@@ -50,6 +52,11 @@ class Sequence:
     @property
     def n_drawn(self) -> int:
         return len(self.tokens) - self.n_prompt
+
+    @property
+    def is_at_checkpoint(self) -> bool:
+        """Whether all of the prompt is computed that others may have in common with it: all but its last token."""
+        return self.n_computed == self.n_prompt - 1 >= _MIN_CHECKPOINT
 
     @property
     def is_full(self) -> bool:
@@ -135,7 +142,8 @@ class Room:
     `n_running` sequences run at once; `n_slots` slots, of which there must be more, hold them and the
     prefixes that rest; all share `n_cells` cells. `n_batch` bounds the tokens of a turn, `n_drafted` those
     that are guesses, 0 where none are wanted. A memory that cannot be cut (recurrent models) shares no
-    parts, only a whole resting prefix is of use there; and what was guessed could not be taken back.
+    parts, only a whole resting prefix is of use there; and what was guessed could not be taken back. A
+    prompt is read there up to its last token first, so that a copy can be made of what others may begin with.
     """
 
     n_cells: int
@@ -165,15 +173,17 @@ class Scheduler:
     shared ones once, never exceed the cells, so whatever runs can always be computed. What is finished
     or preempted rests in its slot, and is dropped by least recent use when its cells are needed.
 
+    `bring`, where given, is called with who may start now, and may place what it knows of that prompt.
     `n_prompt_batch` bounds the prompt tokens of a turn in which others wait for their next token; who
     measures turns sets it between them.
     """
 
-    def __init__(self, room: Room):
+    def __init__(self, room: Room, bring: Optional[Callable[[Sequence], None]] = None):
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.n_prompt_batch = room.n_batch
         self._room = room
+        self._bring = bring
         self._n_usable = room.n_cells
         self._tree = PrefixTree()
         self._free_slots = list(range(room.n_slots - 1, -1, -1))
@@ -311,6 +321,8 @@ class Scheduler:
         for sequence in list(self.waiting):
             if len(self.running) == self._room.n_running:
                 return
+            if self._bring is not None:
+                self._bring(sequence)
             match = self._match(sequence.tokens)
             if self._is_being_computed(sequence, match):
                 continue
@@ -326,15 +338,21 @@ class Scheduler:
 
     def _is_being_computed(self, sequence: Sequence, match: Optional[Match]) -> bool:
         """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
-        if not self._room.can_cut:
-            return False
         n_known = 0 if match is None else match.length
         return any(
             other.n_missing > 1
             and other.id < sequence.id
-            and n_common_of(other.tokens, sequence.tokens[:-1], 0) > max(n_known, other.n_computed, _MIN_AWAITED)
+            and self._n_to_share(other, sequence.tokens[:-1]) > max(n_known, other.n_computed, _MIN_AWAITED)
             for other in self.running
         )
+
+    def _n_to_share(self, sequence: Sequence, tokens: list[int]) -> int:
+        """How many of some tokens others will find in the memory, or as a copy of it, by what a sequence computes."""
+        n_common = n_common_of(sequence.tokens, tokens, 0)
+        n_checkpoint = sequence.n_prompt - 1
+        if self._room.can_cut:
+            return n_common
+        return n_checkpoint if _MIN_CHECKPOINT <= n_checkpoint <= n_common else 0
 
     def _fits(self, sequence: Sequence, match: Optional[Match]) -> bool:
         n_new = len(sequence.tokens)
@@ -400,7 +418,7 @@ class Scheduler:
             n_left = min(n_left, len(ready) + self.n_prompt_batch)
         n_to_draft = 0 if reading else self._room_for_drafts(ready)
         for sequence in (*ready, *reading):
-            n_tokens = min(sequence.n_missing, n_left)
+            n_tokens = min(self._n_to_read(sequence), n_left)
             if n_tokens == 0:
                 return
             # The token that is drawn behind the last one of a draft has its place, too.
@@ -412,6 +430,12 @@ class Scheduler:
             n_tokens += len(draft)
             yield Part(sequence, sequence.slot, first, n_tokens, wants_output, draft)
             first, n_left = first + n_tokens, n_left - n_tokens
+
+    def _n_to_read(self, sequence: Sequence) -> int:
+        n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
+        if self._room.can_cut or n_to_checkpoint <= 0 or sequence.n_prompt <= _MIN_CHECKPOINT:
+            return sequence.n_missing
+        return n_to_checkpoint
 
     def _room_for_drafts(self, sequences: list[Sequence]) -> int:
         n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._room.n_drafted)
