@@ -154,8 +154,8 @@ class FakeBackend:
             cells.extend((next(self._numbers), token) for token in part.tokens())
             next_row += part.n_tokens
             tokens = [token for _, token in cells]
-            for i, row in enumerate(reversed(part.output_rows)):
-                self._outputs[row] = tokens[: len(tokens) - i]
+            for row in part.rows_with_logits:
+                self._outputs[row] = tokens[: len(tokens) - (part.first + part.n_tokens - 1 - row)]
             record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
         self.batches.append(record)
 

@@ -270,7 +270,7 @@ def test_resting_prefixes_make_room_by_least_recent_use():
     for id, n_known in ((1, 0), (2, 10)):
         again = sequence(id, 11, 40)
         again.tokens[:10] = sequence(id, 10).tokens
-        assert (scheduler.n_known(again.tokens)) == n_known
+        assert (scheduler.n_known(again)) == n_known
 
 
 def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
@@ -329,7 +329,7 @@ def test_who_asks_the_same_waits_for_the_copy_where_the_memory_cannot_be_cut():
 
     def bring(sequence: Sequence) -> None:
         for tokens in copies:
-            if tokens == sequence.tokens[: len(tokens)] and scheduler.n_known(sequence.tokens) < len(tokens):
+            if tokens == sequence.tokens[: len(tokens)] and scheduler.n_known(sequence) < len(tokens):
                 scheduler.place(tokens)
 
     scheduler = Scheduler(Room(1000, 4, 12, 30, can_cut=False), bring)

@@ -355,7 +355,7 @@ class Engine:
             return
 
     def _add(self, job: _Job) -> None:
-        if self._keeper is not None and self._keeper.fetch(job.sequence.tokens, lambda: self._enter(job)):
+        if self._keeper is not None and self._keeper.fetch(job.sequence, lambda: self._enter(job)):
             self._fetching[job.sequence.id] = job
         else:
             self._enter(job)
@@ -411,7 +411,7 @@ class Engine:
         if self._checkpoints is None:
             return
         found = self._checkpoints.find(sequence.tokens[:-1])
-        if found is not None and len(found[0]) > self._scheduler.n_known(sequence.tokens):
+        if found is not None and len(found[0]) > self._scheduler.n_known(sequence):
             self._bring(*found)
 
     def _take_checkpoints(self, batch: Batch) -> None:

@@ -15,7 +15,7 @@ from typing import Optional
 
 from .backend import Backend
 from .prefix import n_common_of
-from .scheduler import Scheduler
+from .scheduler import Scheduler, Sequence
 from .state_files import Data, SavedPrefix, StateFiles
 
 log = logging.getLogger("localchat.engine")
@@ -81,17 +81,17 @@ class Keeper:
             return
         self._has_news = False
 
-    def fetch(self, tokens: list[int], then: Callable[[], None]) -> bool:
+    def fetch(self, sequence: Sequence, then: Callable[[], None]) -> bool:
         """Brings what a prompt begins with into the memory, if a file knows more of it than the memory does.
 
         False if none does. Else `then` is called later, whether it came to something or not.
         """
-        can_cut = self._backend.room.can_cut
-        prefix = self._files.find(tokens[:-1], whole=not can_cut)
+        tokens = sequence.tokens[:-1]
+        prefix = self._files.find(tokens, whole=not self._backend.room.can_cut)
         if prefix is None:
             return False
-        n_saved = n_common_of(prefix.tokens, tokens[:-1], 0)
-        if n_saved < self._scheduler.n_known(tokens) + _MIN_TOKENS:
+        n_saved = n_common_of(prefix.tokens, tokens, 0)
+        if n_saved < self._scheduler.n_known(sequence) + _MIN_TOKENS:
             return False
         waiting = self._waiting.get(prefix.path)
         if waiting is not None:

@@ -110,6 +110,10 @@ class Part:
         end = self.first + self.n_tokens
         return range(end - 1 - len(self.draft), end) if self.wants_output else range(0)
 
+    @property
+    def rows_with_logits(self) -> tuple[int, ...]:
+        return tuple(self.output_rows)
+
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed
         return [*self.sequence.tokens[start : start + self.n_tokens - len(self.draft)], *self.draft]
@@ -258,9 +262,9 @@ class Scheduler:
         self._n_usable = min(self._n_usable, self._tree.n_cells + batch.n_tokens - 1)
         return True
 
-    def n_known(self, tokens: list[int]) -> int:
-        """How many of a prompt's tokens need not be computed now."""
-        match = self._match(tokens)
+    def n_known(self, sequence: Sequence) -> int:
+        """How many tokens of a sequence need not be computed, if it starts now."""
+        match = self._match(sequence)
         return 0 if match is None else match.length
 
     def resting(self) -> list[tuple[int, list[int]]]:
@@ -323,7 +327,7 @@ class Scheduler:
                 return
             if self._bring is not None:
                 self._bring(sequence)
-            match = self._match(sequence.tokens)
+            match = self._match(sequence)
             if self._is_being_computed(sequence, match):
                 continue
             if self.running and not self._fits(sequence, match):
@@ -331,9 +335,9 @@ class Scheduler:
             self.waiting.remove(sequence)
             self._start(sequence, match)
 
-    def _match(self, tokens: list[int]) -> Optional[Match]:
+    def _match(self, sequence: Sequence) -> Optional[Match]:
         # The last token is always computed: its logits are what the sequence runs for.
-        tokens = tokens[:-1]
+        tokens = sequence.tokens[:-1]
         return self._tree.match(tokens) if self._room.can_cut else self._tree.match_whole(tokens)
 
     def _is_being_computed(self, sequence: Sequence, match: Optional[Match]) -> bool:
