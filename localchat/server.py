@@ -45,6 +45,9 @@ log = logging.getLogger("localchat.server")
 IDLE_TIMEOUT_S = 120.0
 # How long a peer may take to send or to accept the next bytes: a stuck reader holds one sequence.
 IO_TIMEOUT_S = 30.0
+# After so long, in seconds, a thread of Python's gives way to one that waits. Its own default, 5 ms, is more than a
+# turn of the engine takes, which would be spent waiting for a request to be parsed.
+SWITCH_INTERVAL_S = 0.001
 # How long threads get to send their last words when the server ends.
 CLOSE_TIMEOUT_S = 5.0
 
@@ -268,6 +271,7 @@ def _sampling_value(text: str) -> dict[str, Any]:
 def main(arguments: Optional[list[str]] = None) -> int:
     """Serves until Ctrl-C or SIGTERM, then returns 0; 1 when the server or the model cannot start."""
     options = _parser().parse_args(arguments)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         return _complain(f"{missing[0]} is not installed: python -m pip install 'localchat[server]'")

@@ -6,6 +6,8 @@ import contextlib
 import os
 import random
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -402,6 +404,19 @@ def test_progress_goes_from_0_to_1():
     assert seen[0] == 0
     assert seen[-1] == 1
     assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    ids=["by default", "what the user set", "another wish of the user"],
+)
+def test_threads_wait_as_was_measured_best_and_never_against_the_users_wish(given: dict[str, str], expected: str):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    program = "import os, localchat.engine.llama; print(os.environ.get('GOMP_SPINCOUNT'))"
+    command = [sys.executable, "-c", program]
+    child = subprocess.run(command, env={**environment, **given}, capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == str(expected)
 
 
 def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
