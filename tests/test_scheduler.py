@@ -282,6 +282,26 @@ def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
     assert scheduler.n_cells_resting == 15
 
 
+def test_same_answer_again_takes_no_second_place():
+    scheduler = new_scheduler(400, 2, 100)
+    for id in range(1, 6):
+        scheduler.add(with_prompt(id, *SYSTEM))
+        run_turn(scheduler)
+        run_turn(scheduler)
+        finish(scheduler)
+    assert scheduler.n_cells_resting == 51
+    assert len(scheduler.resting()) == 1
+
+
+def test_prefix_that_is_used_again_and_again_goes_last():
+    scheduler = new_scheduler(1000, 1, 100, n_resting=2)
+    for id in (1, 2, 1, 3, 1, 4, 1):
+        scheduler.add(with_prompt(10 * id, *range(100 * id, 100 * id + 20)))
+        n_computed = run_turn(scheduler).n_tokens
+        finish(scheduler)
+    assert n_computed == 1
+
+
 def test_forget_drops_all_that_rests():
     scheduler = new_scheduler(100, 2, 40)
     scheduler.add(sequence(1, 5))

@@ -391,10 +391,13 @@ class Scheduler:
         slot = sequence.slot
         assert slot is not None
         sequence.slot, sequence.n_computed, sequence.draft = None, 0, []
-        if keep and not self._tree.is_redundant(slot):
+        twin = self._tree.twin(slot, exact=not self._room.can_cut) if keep else None
+        if keep and twin is None and self._tree.length(slot):
             self._tree.rest(slot)
-        else:
-            self._drop(slot)
+            return
+        if twin is not None:
+            self._tree.refresh(twin)
+        self._drop(slot)
 
     def _preempt_newest(self) -> None:
         # What it said stays said; what it computed rests, and with luck is still there when its turn comes.
