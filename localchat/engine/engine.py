@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import zip_longest
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Optional, Union
@@ -519,12 +518,11 @@ class Engine:
         these are the tokens that would have been drawn one by one.
         """
         run: Run = []
-        for row, guess in zip_longest(part.output_rows, part.draft):
+        for row, guess in zip(part.output_rows, (*part.draft, None)):
             item = self._draw(job, row)
             run.append(item)
             self._count_min_tokens(job, job.sequence.n_drawn + len(run))
-            token = _token_of(item)
-            if isinstance(item, EngineError) or token != guess or self._ends_with(job, token):
+            if guess is None or isinstance(item, EngineError) or self._ends_draft(job, _token_of(item), guess):
                 break
         return run
 
@@ -554,8 +552,8 @@ class Engine:
         if n_drawn == request.min_tokens and not request.ignore_end:
             self.backend.allow_ends(job.sampler)
 
-    def _ends_with(self, job: _Job, token: int) -> bool:
-        return self.backend.is_end(token) or token in job.generation.request.stop_token_ids
+    def _ends_draft(self, job: _Job, token: int, guess: int) -> bool:
+        return token != guess or self.backend.is_end(token) or token in job.generation.request.stop_token_ids
 
     def _natural_end(self, job: _Job) -> Optional[Ended]:
         token = job.sequence.tokens[-1]

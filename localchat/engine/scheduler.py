@@ -116,7 +116,7 @@ class Part:
 
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed
-        return [*self.sequence.tokens[start : start + self.n_tokens - len(self.draft)], *self.draft]
+        return self.sequence.tokens[start : start + self.n_tokens - len(self.draft)] + list(self.draft)
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,8 @@ class Scheduler:
         for part in batch.parts:
             run = next(runs) if part.wants_output else []
             n_kept = part.n_tokens - len(part.draft) + max(len(run) - 1, 0)
-            self._tree.extend(part.slot, part.tokens()[:n_kept])
+            tokens = part.tokens()
+            self._tree.extend(part.slot, tokens if n_kept == part.n_tokens else tokens[:n_kept])
             part.sequence.n_computed += n_kept
             part.sequence.tokens.extend(run)
             if n_kept < part.n_tokens:
@@ -428,15 +429,16 @@ class Scheduler:
             n_tokens = min(self._n_to_read(sequence), n_left)
             if n_tokens == 0:
                 return
-            # The token that is drawn behind the last one of a draft has its place, too.
-            n_guessed = min(n_to_draft, sequence.max_tokens - len(sequence.tokens) - 1)
-            draft, sequence.draft = tuple(sequence.draft[: max(n_guessed, 0)]), []
-            n_to_draft -= len(draft)
+            draft: tuple[int, ...] = ()
+            if sequence.draft:
+                # The token that is drawn behind the last one of a draft has its place, too.
+                n_guessed = min(n_to_draft, sequence.max_tokens - len(sequence.tokens) - 1)
+                draft, sequence.draft = tuple(sequence.draft[: max(n_guessed, 0)]), []
+                n_to_draft -= len(draft)
             assert sequence.slot is not None
-            wants_output = n_tokens == sequence.n_missing
-            n_tokens += len(draft)
-            yield Part(sequence, sequence.slot, first, n_tokens, wants_output, draft)
-            first, n_left = first + n_tokens, n_left - n_tokens
+            n_rows = n_tokens + len(draft)
+            yield Part(sequence, sequence.slot, first, n_rows, n_tokens == sequence.n_missing, draft)
+            first, n_left = first + n_rows, n_left - n_rows
 
     def _n_to_read(self, sequence: Sequence) -> int:
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
