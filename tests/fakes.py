@@ -81,6 +81,7 @@ class FakeBackend:
         # Of each slot its cells, each with a number of its own and a token.
         self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(self.room.n_slots)}
         self._numbers = itertools.count()
+        self._n_decodes = 0
         self.batches: list[list[tuple[int, int, int, bool]]] = []  # of each batch: (slot, first position, n, output)
         self.n_samplers = 0
         self.n_allowed_ends = 0
@@ -121,6 +122,14 @@ class FakeBackend:
         assert n_tokens < len(self.slots[slot])
         del self.slots[slot][n_tokens:]
 
+    @property
+    def n_rows(self) -> int:
+        return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
+
+    def clock(self) -> float:
+        """A clock by which every turn takes as long, whatever is in it, and nothing else takes any time."""
+        return float(self._n_decodes)
+
     def state_key(self) -> str:
         return "fake"
 
@@ -137,6 +146,7 @@ class FakeBackend:
         return True
 
     def decode(self, batch: Batch) -> None:
+        self._n_decodes += 1
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
         assert 0 < batch.n_tokens <= self.room.n_batch

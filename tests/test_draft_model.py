@@ -54,7 +54,7 @@ def said_by(tokens: list[int], n: int) -> list[int]:
 def drafted(draft_model: DraftModel, *sequences: Sequence, n_tokens: int = 3) -> list[list[int]]:
     for sequence in sequences:
         sequence.draft = []
-    draft_model.draft(list(sequences), n_tokens)
+    draft_model.draft(list(sequences), n_tokens, 0.01)
     return [sequence.draft for sequence in sequences]
 
 
@@ -70,7 +70,7 @@ def test_only_what_is_new_of_a_text_is_read_and_wrong_guesses_are_cut():
     sequence = Sequence(1, [1, 2, 3], 100)
     (guess,) = drafted(draft_model, sequence)
     sequence.tokens += [guess[0], 99]
-    draft_model.note(sequence, 3, 1)
+    draft_model.note(sequence, 3, 1, 0.01)
     assert drafted(draft_model, sequence, n_tokens=2) == [said_by(sequence.tokens, 2)]
     _, first, n_tokens, gives_output = backend.batches[-2][0]
     assert (first, n_tokens, gives_output) == (4, 1, True)
@@ -139,7 +139,7 @@ def test_more_texts_than_slots_leave_some_without_guesses():
 
 @contextmanager
 def stepped(backend: FakeBackend, draft: FakeBackend) -> Iterator[Engine]:
-    with Engine(backend, draft_backend=draft) as engine:
+    with Engine(backend, draft_backend=draft, clock=backend.clock) as engine:
         yield engine
     assert backend.is_closed
     assert draft.is_closed
@@ -194,7 +194,9 @@ def plain() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def with_itself() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=4), draft_path=DEMO) as engine:
+    """Guesses as if that cost nothing, though it costs as much as to say it."""
+    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4), draft_path=DEMO) as engine:
+        patch.setattr(engine, "_cost_of", lambda source: 0.01)
         yield engine
 
 

@@ -55,14 +55,14 @@ def step_until_idle(engine: Engine) -> int:
 
 @contextmanager
 def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
-    with Engine(backend, **options) as engine:
+    with Engine(backend, clock=backend.clock, **options) as engine:
         yield engine
     assert_left_clean(engine, backend)
 
 
 @contextmanager
 def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
-    with Engine(backend, **options).start() as engine:
+    with Engine(backend, clock=backend.clock, **options).start() as engine:
         yield engine
     assert_left_clean(engine, backend)
 
@@ -577,6 +577,22 @@ def test_many_at_once_with_guesses_say_what_each_says_alone(seed: int):
         step_until_idle(engine)
         assert [read(generation)[0] for generation in generations] == alone
         assert engine.stats().n_drafts_accepted > 0
+
+
+def test_guesses_that_do_not_pay_are_given_up():
+    """All are right, but each row takes as long as a whole turn."""
+    backend = FakeBackend(endless_loop, n_drafted=16, n_ctx=1000)
+    with Engine(backend, clock=lambda: float(backend.n_rows)) as engine:
+        generation = engine.submit(request("abcd" * 5, max_tokens=300))
+        step_until_idle(engine)
+        _, finish = read(generation)
+        assert 0 < finish.n_drafted < 60
+
+
+def test_guesses_that_cost_nothing_go_far():
+    _, finish, backend = said(request("abcd" * 5, max_tokens=300), endless_loop, n_drafted=16, n_ctx=1000)
+    assert finish.n_draft_accepted > 250
+    assert len(backend.batches) < 50
 
 
 def test_cancel_between_turns_with_drafts_leaves_no_cells():

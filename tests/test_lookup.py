@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from localchat.engine.drafting import DraftLength
+from localchat.engine.drafting import MOST, DraftLength, best_length
 from localchat.engine.lookup import N_GRAM, Lookup, LookupDrafter
 from localchat.engine.scheduler import Sequence
 
@@ -78,56 +78,86 @@ def test_long_text_is_read_a_part_at_a_time():
 def test_drafter_guesses_for_each_sequence_by_its_own_text():
     drafter = LookupDrafter()
     repeating, other = Sequence(1, [1, 2, 3, 4, 1, 2, 3], 50), Sequence(2, [1, 2, 3], 50)
-    drafter.draft([repeating, other], 2)
+    drafter.draft([repeating, other], 2, 0.1)
     assert (repeating.draft, other.draft) == ([4, 1], [])
     drafter.forget(repeating)
     drafter.forget(other)
     drafter.forget(other)
 
 
-def test_drafter_pauses_after_a_wrong_guess_and_goes_on_later():
-    drafter, sequence = LookupDrafter(), Sequence(1, [7] * 10, 50)
-
-    def drafts() -> bool:
+def test_drafter_pauses_where_guesses_are_wrong_and_tries_again_later():
+    drafter, sequence = LookupDrafter(), Sequence(1, [7] * 10, 5000)
+    drafts = []
+    for _ in range(40):
         sequence.draft = []
-        drafter.draft([sequence], 4)
-        return bool(sequence.draft)
+        drafter.draft([sequence], 4, 0.3)
+        drafts.append(bool(sequence.draft))
+        if sequence.draft:
+            drafter.note(sequence, len(sequence.draft), 0, 0.3)
+        sequence.tokens.append(7)
+    assert drafts[0]
+    assert not all(drafts)
+    assert 0 < sum(drafts[20:]) <= 2
 
-    assert drafts()
-    drafter.note(sequence, 4, 0)
-    assert not drafts()
-    sequence.tokens += [7] * 2
-    assert drafts()
+
+@pytest.mark.parametrize(
+    ("chance", "cost", "length"),
+    [(1.0, 0.0, MOST), (1.0, 0.5, MOST), (0.0, 0.01, 0), (0.7, 0.25, 2), (0.3, 0.3, 0), (0.3, 0.05, 2), (0.9, 1.0, 0)],
+)
+def test_best_length_weighs_the_chance_against_the_cost(chance: float, cost: float, length: int):
+    assert best_length(chance, cost) == length
 
 
-def test_length_doubles_while_all_is_right_up_to_a_limit():
+def test_best_length_is_never_shorter_for_a_better_chance_or_a_lower_cost():
+    chances, costs = [i / 20 for i in range(21)], [i / 20 for i in range(21)]
+    for cost in costs:
+        lengths = [best_length(chance, cost) for chance in chances]
+        assert lengths == sorted(lengths)
+    for chance in chances:
+        lengths = [best_length(chance, cost) for cost in costs]
+        assert lengths == sorted(lengths, reverse=True)
+
+
+def test_length_grows_while_all_is_right_up_to_a_limit():
     length, lengths = DraftLength(), []
-    for n_known in range(5):
-        lengths.append(length.at(n_known))
-        length.note(n_known, lengths[-1], lengths[-1])
-    assert lengths == [4, 8, 16, 16, 16]
+    for n_known in range(8):
+        lengths.append(length.at(n_known, 0.1))
+        length.note(n_known, lengths[-1], lengths[-1], 0.1)
+    assert lengths == sorted(lengths)
+    assert (lengths[0], lengths[-1]) == (best_length(0.7, 0.1), MOST)
 
 
-def test_length_follows_what_held():
-    length = DraftLength()
-    length.note(10, 4, 2)
-    assert length.at(10) == 3
-    length.note(10, 1, 1)
-    assert length.at(10) == 2
+def test_length_shrinks_with_what_was_wrong_and_does_not_count_what_is_behind_it():
+    one, other = DraftLength(), DraftLength()
+    one.note(10, 4, 2, 0.05)
+    other.note(10, 16, 2, 0.05)
+    assert one.at(10, 0.05) == other.at(10, 0.05) < DraftLength().at(10, 0.05)
 
 
-def test_pause_doubles_with_each_draft_that_was_all_wrong_and_ends_with_one_that_was_not():
+def test_pause_doubles_while_nothing_pays_and_ends_when_it_does():
     length, n_known, pauses = DraftLength(), 0, []
-    for _ in range(5):
-        length.note(n_known, 4, 0)
+    for _ in range(12):
+        n_drafted = length.at(n_known, 0.5)
+        assert n_drafted > 0
+        length.note(n_known, n_drafted, 0, 0.5)
         start = n_known
-        while length.at(n_known) == 0:
+        while length.at(n_known, 0.5) == 0:
             n_known += 1
         pauses.append(n_known - start)
-    assert pauses == [2, 4, 8, 16, 32]
-    length.note(n_known, 4, 1)
-    length.note(n_known, 2, 0)
-    assert (length.at(n_known + 1), length.at(n_known + 2)) == (0, 4)
+    doubled = [n for n in pauses if n]
+    assert doubled == [2 ** min(i, 10) for i in range(1, len(doubled) + 1)]
+    assert len(doubled) > 8
+    for _ in range(30):
+        n_known += 1 << 10
+        n_drafted = length.at(n_known, 0.5)
+        length.note(n_known, n_drafted, n_drafted, 0.5)
+    assert length.at(n_known, 0.5) == MOST
+    for _ in range(30):
+        n_drafted = length.at(n_known, 0.5)
+        if n_drafted == 0:
+            break
+        length.note(n_known, n_drafted, 0, 0.5)
+    assert (length.at(n_known + 1, 0.5), length.at(n_known + 2, 0.5)) == (0, 2)
 
 
 def test_text_that_never_repeats_itself_soon_costs_nothing():
@@ -137,13 +167,13 @@ def test_text_that_never_repeats_itself_soon_costs_nothing():
     n_drafted = 0
     for _ in range(2000):
         sequence.draft = []
-        drafter.draft([sequence], 16)
+        drafter.draft([sequence], 16, 0.1)
         token = random_.randrange(8)
         if sequence.draft:
             n_drafted += len(sequence.draft)
             n_right = int(sequence.draft[0] == token)
             sequence.tokens.append(token)
-            drafter.note(sequence, len(sequence.draft), n_right)
+            drafter.note(sequence, len(sequence.draft), n_right, 0.1)
         else:
             sequence.tokens.append(token)
     assert 0 < n_drafted < 600

@@ -48,13 +48,13 @@ class DraftModel:
         self._free_slots = list(range(backend.room.n_running))
         self._without_room: set[int] = set()
 
-    def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
+    def draft(self, sequences: list[Sequence], n_tokens: int, cost: float) -> None:
         wanted = []
         for sequence in sequences:
             text = self._text(sequence)
             if text is None:
                 continue
-            n = min(n_tokens, text.length.at(len(sequence.tokens)))
+            n = min(n_tokens, text.length.at(len(sequence.tokens), cost))
             if n and len(sequence.tokens) + n <= self._backend.facts.n_ctx:
                 self._follow(text, sequence.tokens)
                 wanted.append((sequence, text, n))
@@ -67,10 +67,10 @@ class DraftModel:
         for sequence, text, _ in wanted:
             sequence.draft = text.guess
 
-    def note(self, sequence: Sequence, n_drafted: int, n_accepted: int) -> None:
+    def note(self, sequence: Sequence, n_drafted: int, n_accepted: int, cost: float) -> None:
         text = self._texts.get(sequence.id)
         if text is not None:
-            text.length.note(len(sequence.tokens), n_drafted, n_accepted)
+            text.length.note(len(sequence.tokens), n_drafted, n_accepted, cost)
 
     def forget(self, sequence: Sequence) -> None:
         self._without_room.discard(sequence.id)

@@ -20,6 +20,7 @@ from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
 from .checkpoints import Checkpoints
+from .cost import TurnCost
 from .draft_model import DraftModel
 from .drafting import Drafter
 from .embedding import Embedder, reads_whole_texts
@@ -54,6 +55,9 @@ _MIN_PARALLEL_VOCAB = 16_384
 
 # From what a cached prompt takes on a GPU to what a long one takes on a laptop.
 _FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+# How much one draft says of how long the next one takes.
+_WEIGHT_OF_NEW_DRAFT = 0.1
 
 # As many failed turns in a row mean that the next one will fail too: the engine gives up and says so.
 _MAX_FAILED_TURNS = 3
@@ -90,6 +94,18 @@ class SequenceStats:
     max_tokens: int
 
 
+@dataclass(eq=False)
+class _DraftSource:
+    """Who guesses, and how long it takes for a token."""
+
+    drafter: Drafter
+    token_s: float = 0.0
+
+    def note(self, n_drafted: int, seconds: float) -> None:
+        if n_drafted:
+            self.token_s += _WEIGHT_OF_NEW_DRAFT * (seconds / n_drafted - self.token_s)
+
+
 @dataclass
 class _Job:
     """What the engine thread keeps of a generation."""
@@ -97,7 +113,7 @@ class _Job:
     generation: Generation
     sequence: Sequence
     sampler: Any
-    drafter: Optional[Drafter] = None  # who made its newest draft
+    source: Optional[_DraftSource] = None  # where its newest draft is from
     has_ended: bool = False
 
 
@@ -109,7 +125,8 @@ class Engine:
 
     `max_queue` bounds the requests beyond those that the slots can run; further ones get QueueFull.
     `draft_backend` is a smaller model of the same vocabulary that guesses ahead; it is closed with the engine.
-    With `state_files` the prefixes that rest are saved there, when nothing is to do and at the end.
+    With `state_files` the prefixes that rest are saved there, when nothing is to do and at the end. By
+    `clock`, in seconds, turns are measured: how much of a prompt one may read, and whether guessing pays.
     """
 
     def __init__(
@@ -119,10 +136,12 @@ class Engine:
         max_queue: int = 256,
         draft_backend: Optional[Backend] = None,
         state_files: Optional[StateFiles] = None,
+        clock: Callable[[], float] = time.perf_counter,
     ):
         facts = backend.facts
         self.backend = backend
         self.facts = facts
+        self._clock = clock
         self.embedder = Embedder(lambda: backend.open_embeddings())
         self.failure: Optional[BaseException] = None
         # A memory that can be cut needs none: the tree knows all that it holds.
@@ -150,9 +169,10 @@ class Engine:
         self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
         self._pace = PromptPace()
         # In order: who comes later is asked about what those before had no guess for.
-        self._drafters: list[Drafter] = [LookupDrafter()]
+        self._sources = [_DraftSource(LookupDrafter())]
         if draft_backend is not None:
-            self._drafters.append(DraftModel(draft_backend, facts.n_vocab))
+            self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab)))
+        self._turn_cost = TurnCost()
         self._keeper: Optional[Keeper] = None
         if state_files is not None:
             self._keeper = Keeper(state_files, backend, self._scheduler, self.post, self._apply_changes, self._bring)
@@ -188,8 +208,8 @@ class Engine:
             self._thread.join()
         if self._drawers is not None:
             self._drawers.shutdown()
-        for drafter in self._drafters:
-            drafter.close()
+        for source in self._sources:
+            source.drafter.close()
         self.embedder.close()
         self.backend.close()
 
@@ -296,10 +316,13 @@ class Engine:
             for part in batch.parts:
                 if not part.sequence.n_drawn:
                     self._tell_progress(self._live[part.sequence.id])
-            started_at = time.perf_counter()
+            started_at = self._clock()
             self._turn(batch)
+            turn_s = self._clock() - started_at
+            self._pace.note(batch.n_tokens, turn_s)
+            if batch.reads_no_prompt:
+                self._turn_cost.note(batch.n_tokens, turn_s)
             self._take_checkpoints(batch)
-            self._pace.note(batch.n_tokens, time.perf_counter() - started_at)
             self._n_failed_turns = 0
         except Exception as error:
             self._turn_failed(error)
@@ -378,8 +401,8 @@ class Engine:
         self._fetching.pop(job.sequence.id, None)
         if self._live.pop(job.sequence.id, None) is not None:
             self._scheduler.remove(job.sequence, keep=keep)
-            for drafter in self._drafters:
-                drafter.forget(job.sequence)
+            for source in self._sources:
+                source.drafter.forget(job.sequence)
         self.backend.free_sampler(job.sampler)
         with self._lock:
             self._n_open -= 1
@@ -427,11 +450,20 @@ class Engine:
 
     def _draft(self) -> None:
         n_tokens = self._scheduler.n_to_draft
-        for drafter in self._drafters if n_tokens else ():
+        for source in self._sources if n_tokens else ():
             without = [sequence for sequence in self._scheduler.running if not sequence.draft]
-            drafter.draft(without, n_tokens)
+            started_at = self._clock()
+            source.drafter.draft(without, n_tokens, self._cost_of(source))
+            source.note(sum(len(sequence.draft) for sequence in without), self._clock() - started_at)
             for sequence in without:
-                self._live[sequence.id].drafter = drafter
+                self._live[sequence.id].source = source
+
+    def _cost_of(self, source: _DraftSource) -> float:
+        """What one guessed token of each sequence costs: its row and its making, as a share of a turn."""
+        n_running = len(self._scheduler.running)
+        turn_s = self._turn_cost.turn_s(n_running)
+        making = source.token_s * n_running / turn_s if turn_s else 0.0
+        return self._turn_cost.of_row(n_running) + making
 
     def _tell_progress(self, job: _Job) -> None:
         """Who asked hears how much of the prompt is there: before each turn, and before the first token."""
@@ -536,8 +568,8 @@ class Engine:
             return EngineError(f"drawing a token failed: {error}")
 
     def _count_draft(self, job: _Job, n_drafted: int, n_accepted: int) -> None:
-        assert job.drafter is not None
-        job.drafter.note(job.sequence, n_drafted, n_accepted)
+        assert job.source is not None
+        job.source.drafter.note(job.sequence, n_drafted, n_accepted, self._cost_of(job.source))
         job.generation.n_drafted += n_drafted
         job.generation.n_draft_accepted += n_accepted
         self._n_drafted += n_drafted

@@ -64,16 +64,16 @@ class LookupDrafter:
     def __init__(self) -> None:
         self._texts: dict[int, tuple[Lookup, DraftLength]] = {}
 
-    def draft(self, sequences: list[Sequence], n_tokens: int) -> None:
+    def draft(self, sequences: list[Sequence], n_tokens: int, cost: float) -> None:
         for sequence in sequences:
             lookup, length = self._texts.setdefault(sequence.id, (Lookup(), DraftLength()))
-            n = min(n_tokens, length.at(len(sequence.tokens)))
+            n = min(n_tokens, length.at(len(sequence.tokens), cost))
             if n and lookup.read(sequence.tokens):
                 sequence.draft = lookup.guess(sequence.tokens, n)
 
-    def note(self, sequence: Sequence, n_drafted: int, n_accepted: int) -> None:
+    def note(self, sequence: Sequence, n_drafted: int, n_accepted: int, cost: float) -> None:
         _, length = self._texts[sequence.id]
-        length.note(len(sequence.tokens), n_drafted, n_accepted)
+        length.note(len(sequence.tokens), n_drafted, n_accepted, cost)
 
     def forget(self, sequence: Sequence) -> None:
         self._texts.pop(sequence.id, None)

@@ -130,6 +130,11 @@ class Batch:
     def n_tokens(self) -> int:
         return sum(part.n_tokens for part in self.parts)
 
+    @property
+    def reads_no_prompt(self) -> bool:
+        """Whether each sequence has its newest token in it, and nothing before that."""
+        return all(part.n_tokens == 1 + len(part.draft) and part.wants_output for part in self.parts)
+
     def outputs(self) -> Iterator[Part]:
         return (part for part in self.parts if part.wants_output)
 
