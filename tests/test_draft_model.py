@@ -83,6 +83,20 @@ def test_long_prompt_is_read_a_part_a_turn_and_guessed_for_then():
     assert [record[0][2] for record in backend.batches[:3]] == [10, 10, 5]
 
 
+def test_slow_model_reads_a_prompt_in_small_parts():
+    """A tenth of a second for each 32 tokens: no more than these in a turn, however many there are rows."""
+    backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
+    draft_model = DraftModel(backend, N_VOCAB, lambda: 0.1 * backend.clock())
+    sequence = Sequence(1, list(range(160)), 200)
+    assert [bool(*drafted(draft_model, sequence)) for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_quick_model_reads_a_prompt_in_large_parts():
+    backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
+    draft_model = DraftModel(backend, N_VOCAB, lambda: 0.001 * backend.clock())
+    assert [bool(*drafted(draft_model, Sequence(1, list(range(160)), 200))) for _ in range(2)] == [False, True]
+
+
 def test_short_text_is_not_held_up_by_a_long_one():
     draft_model = DraftModel(FakeBackend(rule, n_batch=10), N_VOCAB)
     long, short = Sequence(1, list(range(25)), 100), Sequence(2, [1, 2], 100)

@@ -8,19 +8,22 @@ wanted, for the next turn of its conversation.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Optional
 
 from .backend import Backend, DecodeFailed, NoRoom
 from .drafting import DraftLength
+from .pace import PromptPace
 from .prefix import n_common_of
 from .scheduler import Batch, Part, Sequence
 from .values import GenerationRequest, Sampling
 
 log = logging.getLogger("localchat.engine")
 
-# Of a prompt that the small model has not read yet, as much a turn: others wait for it.
-_MAX_READ = 256
+# Seconds of a turn in which the small model reads a prompt that it does not know yet: others wait for it.
+_READING_S = 0.05
 
 
 @dataclass
@@ -35,11 +38,13 @@ class _Text:
 class DraftModel:
     """A drafter on a backend of its own, whose memory can be cut. `n_vocab` is the large model's.
 
-    Who has no room in that memory gets no guesses.
+    Who has no room in that memory gets no guesses. `clock` tells seconds.
     """
 
-    def __init__(self, backend: Backend, n_vocab: int):
+    def __init__(self, backend: Backend, n_vocab: int, clock: Callable[[], float] = time.perf_counter):
         self._backend = backend
+        self._clock = clock
+        self._pace = PromptPace(_READING_S)
         self._n_vocab = n_vocab
         self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=Sampling(temperature=0)))
         self._texts: dict[int, _Text] = {}
@@ -122,7 +127,7 @@ class DraftModel:
 
     def _guess(self, wanted: list[tuple[_Text, int]]) -> None:
         """Reads what is new of the texts, then token by token what may come after them."""
-        n_most = min(_MAX_READ, self._backend.room.n_batch)
+        n_most = min(self._pace.n_tokens, self._backend.room.n_batch)
         while wanted:
             batch = _batch([text.own for text, _ in wanted], n_most)
             self._decode(batch)
@@ -139,6 +144,7 @@ class DraftModel:
                     wanted.append((text, n))
 
     def _decode(self, batch: Batch) -> None:
+        started_at = self._clock()
         try:
             self._backend.decode(batch)
         except NoRoom:
@@ -146,6 +152,7 @@ class DraftModel:
                 raise
             self._clear(self._ended)
             self._backend.decode(batch)
+        self._pace.note(batch.n_tokens, self._clock() - started_at)
         for part in batch.parts:
             part.sequence.n_computed += part.n_tokens
 

@@ -171,7 +171,7 @@ class Engine:
         # In order: who comes later is asked about what those before had no guess for.
         self._sources = [_DraftSource(LookupDrafter())]
         if draft_backend is not None:
-            self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab)))
+            self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
         self._turn_cost = TurnCost()
         self._keeper: Optional[Keeper] = None
         if state_files is not None:
