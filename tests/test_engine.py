@@ -209,6 +209,14 @@ def test_tokens_of_a_large_vocabulary_are_drawn_in_parallel_for_the_right_sequen
         assert (len(threads) > 1) == (n_requests > 1 and (os.cpu_count() or 1) > 1)
 
 
+def test_prompt_of_several_turns_with_a_large_vocabulary():
+    """In all but the last of them nothing is drawn."""
+    with stepped(FakeBackend(n_vocab=100_000, n_batch=8)) as engine:
+        generation = engine.submit(request("a prompt that takes several turns"))
+        step_until_idle(engine)
+        assert read(generation)[0] == "a prompt that takes several turns"
+
+
 def test_cancel_takes_effect_in_the_next_turn_and_its_cells_can_be_freed():
     backend = FakeBackend(endless)
     with stepped(backend) as engine:

@@ -528,7 +528,7 @@ class Engine:
             self._end(job, end)
 
     def _draw_all(self, work: Work) -> list[Run]:
-        if len(work) == 1 or self._n_shares == 1 or self._drawers is None:
+        if len(work) < 2 or self._n_shares == 1 or self._drawers is None:
             return self._draw_share(work)
         # The first read of a batch's logits puts them in order: after it, reads from several threads are only reads.
         first = self._draw_run(*work[0])
