@@ -447,6 +447,17 @@ def test_forget_forgets_copies_too():
         assert n_cached == [0, len(LONG) - 1, 0]
 
 
+def test_copy_that_the_backend_does_not_give_is_done_without():
+    class Refusing(FakeBackend):
+        def read_state(self, slot: int) -> bytes:
+            raise MemoryError
+
+    with stepped(Refusing(can_cut=False)) as engine:
+        generation = engine.submit(request(LONG))
+        step_until_idle(engine)
+        assert read(generation)[0] == LONG
+
+
 def test_copy_that_the_backend_does_not_take_back_is_computed():
     class Refusing(FakeBackend):
         def write_state(self, slot: int, data: Any, n_tokens: int) -> bool:

@@ -225,13 +225,17 @@ def test_state_that_the_backend_refuses_costs_the_prefix_and_nothing_else(tmp_pa
         assert (text, finish.cached_tokens) == (SYSTEM, 0)
 
 
-def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path):
+def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     class Refusing(FakeBackend):
         def read_state(self, slot: int) -> bytes:
             raise EngineError("no state")
 
+    monkeypatch.setattr(keeping, "_IDLE_S", 0.0)
     with keeping_engine(tmp_path, Refusing()) as engine:
-        assert say(engine, SYSTEM)[0] == SYSTEM
+        for _ in range(2):
+            assert say(engine, SYSTEM)[0] == SYSTEM
+            wait_for(lambda: engine._keeper is not None and engine._keeper.patience_s is None)
+        assert engine.stats().n_cells_resting > 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -258,7 +258,7 @@ class Engine:
         scheduler = self._scheduler
         return EngineStats(
             n_running=len(scheduler.running),
-            n_waiting=len(scheduler.waiting),
+            n_waiting=len(scheduler.waiting) + len(self._fetching),
             n_cells_used=scheduler.n_cells_used,
             n_cells_resting=scheduler.n_cells_resting,
             n_tokens_computed=self._n_computed,
@@ -443,7 +443,10 @@ class Engine:
         for part in batch.parts:
             if part.sequence.is_at_checkpoint and part.sequence.slot is not None:
                 tokens = part.sequence.tokens[: part.sequence.n_computed]
-                self._checkpoints.add(tokens, self.backend.read_state(part.slot))
+                try:
+                    self._checkpoints.add(tokens, self.backend.read_state(part.slot))
+                except Exception:
+                    log.exception("what was read of a prompt cannot be copied: others will read it again")
 
     def _apply_changes(self) -> None:
         self._change_memory(self._scheduler.changes())

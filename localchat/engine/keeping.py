@@ -75,7 +75,11 @@ class Keeper:
         """Saves one prefix that is not in a file yet; who asks meanwhile waits only for a copy in memory."""
         for slot, tokens in self._unsaved():
             self._saved[slot] = len(tokens)
-            data = self._backend.read_state(slot)
+            try:
+                data = self._backend.read_state(slot)
+            except Exception:
+                log.exception("a prefix of %d tokens cannot be saved", len(tokens))
+                continue
             self._is_writing, self._idle_s = True, 0.0
             self._disk.submit(self._write, tokens, data)
             return
