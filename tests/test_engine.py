@@ -360,6 +360,21 @@ def test_failed_turn_ends_its_requests_and_the_next_ones_run():
         assert read(generation)[0] == "again"
 
 
+def test_everybody_hears_of_the_end_even_if_the_bookkeeping_is_broken(monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("a broken scheduler")
+
+    engine = Engine(FakeBackend()).start()
+    monkeypatch.setattr(engine._scheduler, "schedule", broken)
+    monkeypatch.setattr(engine._scheduler, "remove", broken)
+    generations = [engine.submit(request()) for _ in range(3)]
+    for generation in generations:
+        assert generation.wait(DEADLINE_S)
+        with pytest.raises(EngineError):
+            list(generation)
+    engine.close()
+
+
 def test_engine_that_fails_every_turn_gives_up_and_says_so():
     backend = BrokenBackend()
     backend.n_failures = 100

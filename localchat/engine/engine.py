@@ -399,14 +399,16 @@ class Engine:
             return
         job.has_ended = True
         self._fetching.pop(job.sequence.id, None)
-        if self._live.pop(job.sequence.id, None) is not None:
-            self._scheduler.remove(job.sequence, keep=keep)
-            for source in self._sources:
-                source.drafter.forget(job.sequence)
-        self.backend.free_sampler(job.sampler)
-        with self._lock:
-            self._n_open -= 1
-        job.generation.deliver(end)
+        try:
+            if self._live.pop(job.sequence.id, None) is not None:
+                self._scheduler.remove(job.sequence, keep=keep)
+                for source in self._sources:
+                    source.drafter.forget(job.sequence)
+        finally:
+            self.backend.free_sampler(job.sampler)
+            with self._lock:
+                self._n_open -= 1
+            job.generation.deliver(end)
 
     def _change_memory(self, changes: tuple[Change, ...]) -> None:
         for change in changes:
@@ -613,7 +615,10 @@ class Engine:
 
     def _fail_all(self, error: EngineError, *, keep: bool = False) -> None:
         for job in (*self._live.values(), *self._fetching.values()):
-            self._end(job, error, keep=keep)
+            try:
+                self._end(job, error, keep=keep)
+            except Exception:  # a bug, and no reason to let the others wait for ever
+                log.exception("a request could not be taken out")
 
 
 def _token_of(item: Union[Drawn, EngineError]) -> int:

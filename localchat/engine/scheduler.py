@@ -10,10 +10,9 @@ one as if they were known; those that were not drawn in the end are cut off agai
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Optional, Union
 
 from .prefix import Match, PrefixTree, n_common_of
@@ -377,7 +376,7 @@ class Scheduler:
         sequence.n_computed = 0 if match is None else match.length
         if sequence.n_cached is None:
             sequence.n_cached = sequence.n_computed
-        insort(self.running, sequence, key=attrgetter("id"))
+        _insert(self.running, sequence)
         self._make_room()
 
     def _slot_for(self, match: Optional[Match]) -> int:
@@ -409,7 +408,7 @@ class Scheduler:
         # What it said stays said; what it computed rests, and with luck is still there when its turn comes.
         sequence = self.running.pop()
         self._release(sequence, keep=True)
-        insort(self.waiting, sequence, key=attrgetter("id"))
+        _insert(self.waiting, sequence)
 
     def _drop_least_recent(self, but: Optional[Match] = None) -> bool:
         slot = self._tree.least_recent(None if but is None else but.slot)
@@ -458,3 +457,8 @@ class Scheduler:
         while self._n_free < n_wanted and self._drop_least_recent():
             pass
         return max(min(n_wanted, self._n_free), 0)
+
+
+def _insert(sequences: list[Sequence], sequence: Sequence) -> None:
+    """Into its place by arrival."""
+    sequences.insert(bisect([other.id for other in sequences], sequence.id), sequence)
