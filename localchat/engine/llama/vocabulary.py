@@ -11,9 +11,6 @@ import numpy as np
 from ..constraint import rest_of_character
 from .library import L, Model
 
-# Models of one family fill the table up to different multiples: tokens that never come.
-_MAX_PADDING = 256
-
 
 class Vocabulary:
     """Texts and token ids. Its calls are thread-safe."""
@@ -59,9 +56,13 @@ class Vocabulary:
         rests = (rest_of_character(self.piece(token, special=True)) for token in range(self.n_tokens))
         return np.fromiter((0 if rest is None else 1 if rest else 2 for rest in rests), np.int8, self.n_tokens)
 
+    def is_end(self, token: int) -> bool:
+        return token in self.ends
+
     def difference(self, other: Vocabulary) -> str:
         """What is said differently with the same ids, in words; empty if nothing is but unused ids at the end."""
-        if abs(self.n_tokens - other.n_tokens) > _MAX_PADDING:
+        # Models of one family fill their tables up to different multiples: with tokens that never come.
+        if abs(self.n_tokens - other.n_tokens) > 256:
             return f"{self.n_tokens} tokens and {other.n_tokens}"
         if self.add_bos != other.add_bos or self.bos != other.bos:
             return f"a text begins with {self.bos!r} and {other.bos!r}"
@@ -70,9 +71,6 @@ class Vocabulary:
             if texts[0] != texts[1]:
                 return f"token {id} is {texts[0]!r} and {texts[1]!r}"
         return ""
-
-    def is_end(self, token: int) -> bool:
-        return token in self.ends
 
     def _fill_in_tokens(self) -> Optional[tuple[int, int, int]]:
         read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
