@@ -31,9 +31,9 @@ from .api.sampling import parse_default
 from .engine import LoadOptions, load
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
 from .serving.exchange import Exchange, Head, linger
-from .serving.routes import Routes, Settings, is_loopback
+from .serving.routes import Routes, Settings
 from .serving.watch import Watcher
-from .serving.web import WebExchange
+from .serving.web import is_loopback
 
 if TYPE_CHECKING:  # It brings jinja2, and `main` first looks whether that is there.
     from .serving.service import Model, Service
@@ -98,11 +98,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _route  # noqa: N815
 
-    def _answer(self, head: Head, route: Callable[[WebExchange], None]) -> None:
+    def _answer(self, head: Head, route: Callable[[Exchange], None]) -> None:
         began_at = time.monotonic()
         routes = self.server.routes
-        exchange = WebExchange(head, self.server.watcher, self.server.settings.max_body_bytes, routes.pages)
-        exchange.run(lambda _: route(exchange))
+        settings, page_headers = self.server.settings, routes.pages.headers(head.headers)
+        exchange = Exchange(head, self.server.watcher, settings.max_body_bytes, page_headers)
+        exchange.run(route)
         exchange.log()
         routes.count(exchange, time.monotonic() - began_at)
         self.close_connection = not exchange.keep_alive
@@ -149,7 +150,6 @@ class ChatServer(http.server.ThreadingHTTPServer):
         # First, since it would take what we close for clients that leave.
         self.watcher.close()
         self.service.stop()
-        self.routes.stop()
         self._end_connections()
         # Last: even the end of an answer takes the model's vocabulary.
         self.service.close()
@@ -232,6 +232,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a sampling value for requests without one, as they would write it: temperature=0.7 (may be repeated)",
     )
+    add("--keep-tools", action="store_true", help="show a model the tools also where 'tool_choice' is none")
     add("--allow-chat-template", action="store_true", help="let requests bring a chat template of their own")
     add("--thought-field", action="store_true", help="repeat thinking in a member 'thought' beside the choices")
     add("--version", action="version", version=f"localchat {__version__}")
@@ -351,7 +352,13 @@ class _Loader(threading.Thread):
         )
         try:
             defaults = {name: value for said in options.default for name, value in said.items()}
-            return Model(self._file.name, engine, max_tokens=options.max_tokens, defaults=defaults)
+            return Model(
+                self._file.name,
+                engine,
+                max_tokens=options.max_tokens,
+                defaults=defaults,
+                keep_tools=options.keep_tools,
+            )
         except BaseException:
             engine.close()
             raise

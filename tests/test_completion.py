@@ -69,6 +69,25 @@ def test_choices_are_in_order(engine: Engine, members: dict[str, Any], expected:
     assert texts(engine, **members) == expected
 
 
+class BeginningBackend(FakeBackend):
+    """A vocabulary that begins texts with a token of its own, and with a space that is not in them."""
+
+    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+        return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
+
+
+def test_echo_has_neither_the_begin_token_nor_its_space():
+    with Engine(BeginningBackend(endless)).start() as engine:
+        for prompt, text, first in (("hé", "hé", -0.5), ([1, 104], "\x01h", None)):
+            with complete(engine, prompt=prompt, echo=True, logprobs=0, max_tokens=2) as completion:
+                finish(completion)
+                (choice,) = completion.choices()
+            assert "".join(choice.text) == text + "ab"
+            assert b"".join(token.piece for token in choice.tokens if token.piece).decode() == text + "ab"
+            assert choice.tokens[0].logprob == first
+            assert all(token.logprob == -0.5 for token in choice.tokens[1:])
+
+
 def test_gap_is_filled_between_its_texts():
     backend = FakeBackend(echo)
     backend.facts = dataclasses.replace(backend.facts, fill_in=(1, 2, 3))

@@ -705,6 +705,8 @@ def test_log_has_one_line_per_request_and_nothing_forged(caplog):
     with serving(settings=Settings(port=0, api_key="s3cret")) as running, running.connect() as sock:
         key = "Authorization: Bearer s3cret"
         sock.sendall(raw_request(GOOD, key) + raw_request(b"", key, path="/\x1b[2J\x9bx", method="GET"))
+        for path in ("/metrics", "/v1/slots"):  # as for health, success is nothing to tell
+            sock.sendall(raw_request(b"", key, path=path, method="GET"))
         sock.sendall(raw_request(b"", "Connection: close", path="/health", method="GET"))
         b"".join(iter(lambda: sock.recv(65536), b""))
     lines = [record.getMessage() for record in caplog.records]

@@ -43,8 +43,13 @@ _WITHOUT_EFFECT = (
 
 # Which part of the last message is left open, where not simply the message is continued (K24).
 _CONTINUED_PARTS = ("content", "reasoning_content")
-# How thinking is told: llama.cpp's names for "apart from the content", and for "as it is".
-_REASONING_FORMATS = {"auto": True, "deepseek": True, "none": False}
+# llama.cpp's names for how thinking is told: apart from the content or as it is, and then within it as well or not.
+_REASONING_FORMATS = {
+    "auto": (True, False),
+    "deepseek": (True, False),
+    "deepseek-legacy": (True, True),
+    "none": (False, False),
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,9 @@ class ChatRequest(Drawing):
     that were ignored (K10).
 
     The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
-    by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). `ping_s` is how
-    long a stream may be silent, 0 for ever.
+    by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). Thinking is told
+    apart with `splits_reasoning`, and with `keeps_reasoning` in the content as well. `ping_s` is how long a stream may
+    be silent, 0 for ever.
     """
 
     model: str = ""
@@ -75,6 +81,7 @@ class ChatRequest(Drawing):
     prefix: str = ""
     echo: bool = False
     splits_reasoning: bool = True
+    keeps_reasoning: bool = False
     n: int = 1
     stream: bool = False
     include_usage: bool = False
@@ -127,7 +134,7 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         template_vars=_template_vars(body),
         chat_template=_chat_template(body, allow_template),
         **_opening(body, messages),
-        splits_reasoning=_REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"],
+        **_reasoning_format(body),
         **read_drawing(body),
         top_logprobs=_top_logprobs(body),
         n=_n(body),
@@ -215,6 +222,11 @@ def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, A
         "prefix": prefix,
         "echo": body.boolean("echo") or False,
     }
+
+
+def _reasoning_format(body: Members) -> dict[str, Any]:
+    splits, keeps = _REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"]
+    return {"splits_reasoning": splits, "keeps_reasoning": keeps}
 
 
 def _chat_template(body: Members, is_allowed: bool) -> Optional[str]:

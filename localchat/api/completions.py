@@ -7,7 +7,8 @@ over all prompts: those of the first prompt come first.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
@@ -52,6 +53,11 @@ class CompletionRequest(Drawing):
     def n_choices(self) -> int:
         return len(self.prompts) * self.n
 
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether `logprobs` are also those of the prompt, which is part of the answer."""
+        return self.echo and self.top_logprobs is not None
+
 
 def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
     """The request in a body. With `strict` an unknown member is an error too (K10).
@@ -70,7 +76,7 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         echo=body.boolean("echo") or False,
         shape=read_shape(body),
         **read_drawing(body),
-        top_logprobs=body.integer("logprobs", 0, MAX_TOP_LOGPROBS),
+        top_logprobs=_top_logprobs(body),
         n=n,
         best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
         stream=body.boolean("stream") or False,
@@ -79,6 +85,12 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
     )
     _check_combinations(request)
     return request
+
+
+def _top_logprobs(body: Members) -> Optional[int]:
+    older = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
+    wanted = body.integer("logprobs", 0, MAX_TOP_LOGPROBS)
+    return older if wanted is None else wanted
 
 
 def unknown_members(body: Members, without_effect: Sequence[str], strict: bool) -> tuple[str, ...]:
@@ -101,28 +113,35 @@ def _check_combinations(request: CompletionRequest) -> None:
             f"{MAX_CHOICES} are the limit",
             "prompt",
         )
-    if request.echo and request.top_logprobs is not None:
-        raise BadRequest(
-            "'logprobs' with 'echo' asks for those of the prompt, which this server does not compute: leave one out",
-            "logprobs",
-        )
+    if request.scores_prompt and request.suffix is not None:
+        raise BadRequest("'logprobs' with 'echo' are those of the prompt alone: leave out 'suffix'", "suffix")
+    if request.scores_prompt and request.after_sampling:
+        raise BadRequest("'post_sampling_probs' cannot be of an echoed prompt, which was not drawn", "echo")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
         raise BadRequest("'suffix' needs a 'prompt' of text, as both are written around the gap", "suffix")
 
 
 @dataclass(frozen=True)
 class ScoredToken:
-    """One token of an answer, for `logprobs`, and the likeliest tokens in its place."""
+    """One token of an answer, for `logprobs`, and the likeliest tokens in its place.
+
+    The first token of an echoed prompt has no probability: nothing goes before it.
+    """
 
     piece: bytes
-    logprob: float
+    logprob: Optional[float]
     top: tuple[tuple[bytes, float], ...] = ()
 
 
 class LogprobWriter:
-    """The four lists of the older API, of tokens of one choice that come at once or in parts."""
+    """The four lists of the older API, of tokens of one choice that come at once or in parts.
 
-    def __init__(self) -> None:
+    `after_sampling` gives probabilities in place of their logarithms, under names that say so.
+    """
+
+    def __init__(self, *, after_sampling: bool = False) -> None:
+        self._names = ("token_probs", "top_probs") if after_sampling else ("token_logprobs", "top_logprobs")
+        self._value: Callable[[float], float] = math.exp if after_sampling else _floored
         # Where the next token begins in the text: one that ends inside a character begins no new one.
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -130,17 +149,22 @@ class LogprobWriter:
     def write(self, tokens: Iterable[ScoredToken]) -> dict[str, Any]:
         names: list[str] = []
         offsets: list[int] = []
-        values: list[float] = []
-        tops: list[dict[str, float]] = []
+        values: list[Optional[float]] = []
+        tops: list[Optional[dict[str, float]]] = []
         for token in tokens:
             name = _text(token.piece)
             names.append(name)
             offsets.append(self._offset)
-            values.append(_floored(token.logprob))
-            # The token itself is always among them, as at OpenAI.
-            tops.append({**{_text(piece): _floored(value) for piece, value in token.top}, name: values[-1]})
             self._offset += len(self._decoder.decode(token.piece))
-        return {"tokens": names, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+            if token.logprob is None:
+                values.append(None)
+                tops.append(None)
+                continue
+            value = self._value(token.logprob)
+            values.append(value)
+            # The token itself is always among them, as at OpenAI.
+            tops.append({**{_text(piece): self._value(logprob) for piece, logprob in token.top}, name: value})
+        return {"tokens": names, self._names[0]: values, self._names[1]: tops, "text_offset": offsets}
 
 
 @dataclass
@@ -162,19 +186,19 @@ class Choice:
         return body if self.reason is None else {**body, "stop_reason": self.stop}
 
 
-def completion_body(head: ReplyHead, choices: Sequence[Choice], usage: Usage, *, wants_logprobs: bool) -> Any:
+def completion_body(head: ReplyHead, request: CompletionRequest, choices: Sequence[Choice], usage: Usage) -> Any:
     """The whole answer."""
-    bodies = [choice.body(i, LogprobWriter() if wants_logprobs else None) for i, choice in enumerate(choices)]
+    bodies = [choice.body(i, _logprob_writer(request)) for i, choice in enumerate(choices)]
     return {**_shared(head), "choices": bodies, "usage": usage.body()}
 
 
 class CompletionStream:
     """Chunks as JSON text: text as it comes, then a chunk of its own for each end, then usage."""
 
-    def __init__(self, head: ReplyHead, n_choices: int, *, wants_logprobs: bool, include_usage: bool) -> None:
+    def __init__(self, head: ReplyHead, request: CompletionRequest) -> None:
         self._shared = _shared(head)
-        self._writers = [LogprobWriter() if wants_logprobs else None for _ in range(n_choices)]
-        self._include_usage = include_usage
+        self._writers = [_logprob_writer(request) for _ in range(request.n_choices)]
+        self._include_usage = request.include_usage
 
     def chunk(self, index: int, news: Choice) -> str:
         body = news.body(index, self._writers[index])
@@ -186,8 +210,13 @@ class CompletionStream:
             return []
         return [to_json({**self._shared, "choices": [], "usage": usage.body()})]
 
-    def error(self, error: ApiError) -> str:
-        return to_json(error.body())
+    def failed(self, error: ApiError) -> list[str]:
+        """What takes the place of everything still to come (K5)."""
+        return [to_json(error.body())]
+
+
+def _logprob_writer(request: CompletionRequest) -> Optional[LogprobWriter]:
+    return None if request.top_logprobs is None else LogprobWriter(after_sampling=request.after_sampling)
 
 
 def _shared(head: ReplyHead) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Optional
 
 from ..api import errors
@@ -20,15 +20,12 @@ from ..engine import (
     EngineError,
     Finish,
     Generation,
-    GenerationRequest,
     OutputToken,
     WritesNoText,
 )
+from .answer import ready
 from .constraints import plain_constraint
-from .service import SHUTTING_DOWN, Model, api_error
-
-# How long one choice may keep the others of its request from being looked at.
-POLL_S = 0.02
+from .service import Model, api_error, nth
 
 
 class Completion:
@@ -47,18 +44,17 @@ class Completion:
         # Which of several answers is best is known by their probabilities.
         wants = 0 if request.best_of > request.n and request.top_logprobs is None else request.top_logprobs
         drawn = replace(request, top_logprobs=wants)
-        works = [model.work(drawn, prompt, constraint=plain_constraint(request)) for prompt in prompts]
+        scored = request.top_logprobs if request.scores_prompt else None
+        constraint = plain_constraint(request)
+        works = [model.work(drawn, prompt, constraint=constraint, prompt_logprobs=scored) for prompt in prompts]
         with contextlib.ExitStack() as stack, translated(model.engine, "prompt"):
             self._runs = [
-                _Run(stack.enter_context(model.engine.submit(_nth(work, k))))
-                for work in works
+                _Run(stack.enter_context(model.engine.submit(nth(work, k))), self._echo(given))
+                for work, given in zip(works, request.prompts)
                 for k in range(request.best_of)
             ]
             self._stack = stack.pop_all()
         self._running = list(self._runs)
-        if request.echo:
-            for i, run in enumerate(self._runs):
-                run.choice.text.append(_echoed(model.engine, request.prompts[i // request.best_of]))
 
     def __enter__(self) -> Completion:
         return self
@@ -88,7 +84,7 @@ class Completion:
             Cancelled: `cancel` was called.
         """
         with self._translated():
-            for run in self._ready(patience_s):
+            for run in ready(self._running, patience_s):
                 if run.take():
                     self._running.remove(run)
 
@@ -130,17 +126,11 @@ class Completion:
             f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {state}"
         )
 
-    def _ready(self, patience_s: Optional[float]) -> list[_Run]:
-        until = None if patience_s is None else time.monotonic() + patience_s
-        while True:
-            left_s = POLL_S if until is None else min(POLL_S, until - time.monotonic())
-            if left_s <= 0:
-                return []
-            # They mostly run in one batch: when the first has news, so have the others.
-            self._running[0].generation.wait(left_s)
-            ready = [run for run in self._running if run.generation.wait(0)]
-            if ready:
-                return ready
+    def _echo(self, given: Input) -> Optional[_Echo]:
+        if not self.request.echo:
+            return None
+        n_begin = len(self._engine.tokenize("", add_bos=True)) if isinstance(given, str) else 0
+        return _Echo(_echoed(self._engine, given), n_begin if self.request.scores_prompt else None)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -149,16 +139,35 @@ class Completion:
                 yield
         except Cancelled as error:
             if self._is_stopped:
-                raise errors.ShuttingDown(SHUTTING_DOWN) from error
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
             raise
+
+
+@dataclass(frozen=True)
+class _Echo:
+    """A prompt that is repeated; with log probabilities where `n_begin` says how many tokens come before its text."""
+
+    text: str
+    n_begin: Optional[int]
+
+    def tokens(self, generation: Generation) -> list[ScoredToken]:
+        if self.n_begin is None:
+            return []
+        tokens = [_scored(token) for token in generation.prompt_tokens()[self.n_begin :]]
+        # Many vocabularies begin every text with a space that is not in it.
+        if b"".join(token.piece for token in tokens) == b" " + self.text.encode():
+            tokens[0] = replace(tokens[0], piece=tokens[0].piece[1:])
+        return tokens
 
 
 class _Run:
     """One answer on its way, with what has not been handed out yet."""
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, echo: Optional[_Echo]) -> None:
         self.generation = generation
         self.choice = Choice()
+        # Said before the first news: until then the prompt is being read.
+        self._echo = echo
         self._logprob = 0.0
         self._n_tokens = 0
 
@@ -170,6 +179,10 @@ class _Run:
     def take(self) -> bool:
         """Takes the next news; True when it was the end."""
         item = next(self.generation)
+        if self._echo is not None:
+            self.choice.text.append(self._echo.text)
+            self.choice.tokens += self._echo.tokens(self.generation)
+            self._echo = None
         if isinstance(item, Finish):
             self.choice.reason, self.choice.stop = item.reason, item.stop
             return True
@@ -228,7 +241,7 @@ def _tokens(engine: Engine, given: Input, suffix: Optional[str]) -> tuple[int, .
 def _echoed(engine: Engine, given: Input) -> str:
     if isinstance(given, str):
         return given
-    return b"".join(map(engine.backend.piece, given)).decode("utf-8", "replace")
+    return b"".join(engine.backend.piece(token, True) for token in given).decode("utf-8", "replace")
 
 
 def _best(runs: Sequence[_Run], n: int) -> list[_Run]:
@@ -236,12 +249,5 @@ def _best(runs: Sequence[_Run], n: int) -> list[_Run]:
     return [run for run in runs if run in best]
 
 
-def _nth(work: GenerationRequest, k: int) -> GenerationRequest:
-    """The work for one of several answers: with a seed each gets its own, or all would say the same."""
-    if k == 0 or work.sampling.seed is None:
-        return work
-    return replace(work, sampling=replace(work.sampling, seed=work.sampling.seed + k))
-
-
 def _scored(token: OutputToken) -> ScoredToken:
-    return ScoredToken(token.piece, token.logprob or 0.0, tuple((other.piece, other.logprob) for other in token.top))
+    return ScoredToken(token.piece, token.logprob, tuple((other.piece, other.logprob) for other in token.top))

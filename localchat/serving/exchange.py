@@ -192,9 +192,18 @@ class Head:
 
 
 class Exchange:
-    """One request and its answer: reads the one, writes the other, and knows how far both are."""
+    """One request and its answer: reads the one, writes the other, and knows how far both are.
 
-    def __init__(self, head: Head, watcher: Watcher, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
+    `headers` are those that every answer to it has, whatever it is.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        watcher: Watcher,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        headers: Mapping[str, str] = {},
+    ) -> None:
         self.head = head
         # Whether the connection can take another request afterwards.
         self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1"
@@ -202,9 +211,12 @@ class Exchange:
         # For the log: which answer, and what it took.
         self.id = "-"
         self.summary = ""
+        # What asks every second how the server is: of success the log says nothing.
+        self.is_probe = False
         # The client's own name for the request, or one of ours.
         self._given_id: Optional[str] = None
         self.name_request(head.headers.get("X-Request-Id"))
+        self._headers = headers
         self._watcher = watcher
         self._began_at = time.monotonic()
         self._is_chunked = False
@@ -223,12 +235,17 @@ class Exchange:
         return self._watcher.watch(self.head.socket, on_gone)
 
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
-        body = to_json(value).encode("utf-8", "replace")
-        self._send_head(
-            status,
-            {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers},
-            b"" if self.head.method == "HEAD" else body,
-        )
+        self._send_body(status, "application/json", to_json(value).encode("utf-8", "replace"), headers)
+
+    def send_text(self, type: str, text: str) -> None:
+        self._send_body(200, type, text.encode(), {})
+
+    def send_nothing(self, headers: Mapping[str, str]) -> None:
+        self._send_head(204, headers)
+
+    def _send_body(self, status: int, type: str, body: bytes, headers: Mapping[str, str]) -> None:
+        headers = {"Content-Type": type, "Content-Length": str(len(body)), **headers}
+        self._send_head(status, headers, b"" if self.head.method == "HEAD" else body)
 
     def start_stream(self) -> None:
         """The status line of an event stream; chunked where the client knows that, else until we close."""
@@ -263,7 +280,7 @@ class Exchange:
             self._leave()
         except Exception:
             log.exception("%s %s failed", self.head.method, printable(self.head.path))
-            self._answer_error(errors.InferenceError("internal error: the server's log says more"))
+            self._answer_error(errors.InferenceError(errors.INTERNAL_ERROR))
         self._finish()
 
     def _answer_error(self, error: errors.ApiError) -> None:
@@ -287,8 +304,8 @@ class Exchange:
             linger(self.head.socket)
 
     def log(self) -> None:
-        """One line; a probe of the health every second is not worth any."""
-        if self.head.path.endswith("/health") and self.status == 200:
+        """One line."""
+        if self.is_probe and self.status == 200:
             return
         seconds = time.monotonic() - self._began_at
         what = f"{self.head.method} {printable(self.head.path)}"
@@ -309,7 +326,7 @@ class Exchange:
             "Server: localchat",
             f"Date: {formatdate(usegmt=True)}",
             f"X-Request-Id: {self._given_id or 'req-' + uuid.uuid4().hex}",
-            *(f"{name}: {value}" for name, value in headers.items()),
+            *(f"{name}: {value}" for name, value in {**headers, **self._headers}.items()),
         ]
         if not self.keep_alive:
             lines.append("Connection: close")
