@@ -244,6 +244,22 @@ def test_prompt_is_scored_as_it_would_be_said(engine: Engine):
         assert other.top[0].logprob >= other.logprob
 
 
+def test_many_prompts_are_scored_beside_as_many_answers(engine: Engine):
+    """The library ends the process when a batch asks for more rows of logits than it has room for."""
+    prompt = conversation(engine, 4)
+    with contextlib.ExitStack() as stack:
+        score = GenerationRequest(prompt, max_tokens=2, prompt_logprobs=0)
+        say = GenerationRequest(chat(engine, "Hello!"), max_tokens=30, ignore_end=True)
+        scored, said = ([stack.enter_context(engine.submit(work)) for _ in range(20)] for work in (score, say))
+        assert [list(generation)[-1].completion_tokens for generation in said] == [30] * 20  # type: ignore[union-attr]
+        values = []
+        for generation in scored:
+            assert isinstance(list(generation)[-1], Finish)
+            values.append([token.logprob for token in generation.prompt_tokens()[1:]])
+    for other in values[1:]:
+        assert other == pytest.approx(values[0], abs=NEAR_TIE)
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -493,6 +509,11 @@ def misuse_outputs(backend: Any) -> None:
     backend.decode(Batch(parts=tuple(Part(Sequence(i, [1], 2), 0, i, 1, True) for i in range(n))))
 
 
+def misuse_scores(backend: Any) -> None:
+    n = backend.room.n_slots + 1
+    backend.decode(Batch(parts=(Part(Sequence(1, [1] * n, n + 1), 0, 0, n, True, True),)))
+
+
 @pytest.mark.parametrize(
     "misuse",
     [
@@ -503,8 +524,12 @@ def misuse_outputs(backend: Any) -> None:
         misuse_batch,
         misuse_slot,
         misuse_outputs,
+        misuse_scores,
     ],
-    ids=["id too large", "negative id", "slot to clear", "row without logits", "batch too large", "slot", "outputs"],
+    ids=(
+        *("id too large", "negative id", "slot to clear", "row without logits", "batch too large", "slot"),
+        *("outputs", "scores"),
+    ),
 )
 def test_calls_that_would_kill_the_process_are_refused(engine: Engine, misuse: Any):
     wait_until_idle(engine)

@@ -48,7 +48,7 @@ def test_prompt_longer_than_the_batch_is_read_in_chunks():
 
 
 def test_prompt_that_is_scored_is_read_anew_in_small_chunks_beside_others():
-    scheduler = new_scheduler(1000, 4, 100)
+    scheduler = new_scheduler(1000, 4, 100, n_resting=32)
     prompt = [*range(80)]
     scheduler.add(Sequence(1, list(prompt), 200))
     run_turn(scheduler)
@@ -68,7 +68,7 @@ def test_prompt_that_is_scored_is_read_anew_in_small_chunks_beside_others():
 
 
 def test_rows_with_logits_are_those_scored_and_the_newest_token():
-    scheduler = new_scheduler(100, 4, 10)
+    scheduler = new_scheduler(100, 4, 10, n_resting=10)
     scheduler.add(Sequence(1, [*range(15)], 100, scores_prompt=True))
     assert [part.rows_with_logits for part in run_turn(scheduler).parts] == [tuple(range(10))]
     (part,) = run_turn(scheduler).parts

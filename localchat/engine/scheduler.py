@@ -18,9 +18,6 @@ from .prefix import Match, PrefixTree, n_common_of
 # All prompts begin alike, by the template: a common part has to be longer than that to be worth a turn of waiting.
 _MIN_AWAITED = 16
 
-# Tokens of prompts that one turn scores: each takes memory for the logits of a whole vocabulary.
-_MAX_SCORED = 32
-
 
 class Sequence:
     """One generation as the scheduler sees it.
@@ -143,6 +140,11 @@ class Room:
     n_slots: int
     n_batch: int
     can_cut: bool = True
+
+    @property
+    def n_scored(self) -> int:
+        """Tokens of prompts that a turn may score: there are as many rows of logits as slots, since each is large."""
+        return self.n_slots - self.n_running
 
     def __post_init__(self) -> None:
         if not 0 < self.n_running < self.n_slots or self.n_running > self.n_batch:
@@ -336,7 +338,7 @@ class Scheduler:
         self._free_slots.append(slot)
 
     def _parts(self) -> Iterator[Part]:
-        first, n_left, n_to_score = 0, self._room.n_batch, _MAX_SCORED
+        first, n_left, n_to_score = 0, self._room.n_batch, self._room.n_scored
         ready = [sequence for sequence in self.running if sequence.n_missing == 1]
         reading = [sequence for sequence in self.running if sequence.n_missing > 1]
         if ready:

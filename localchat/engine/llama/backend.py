@@ -118,6 +118,9 @@ class LlamaBackend:
             raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.room.n_batch} are allowed")
         if len(batch.parts) > self.room.n_running:
             raise ValueError(f"a batch of {len(batch.parts)} sequences; {self.room.n_running} are allowed")
+        n_outputs = sum(len(part.rows_with_logits) for part in batch.parts)
+        if n_outputs > self.room.n_slots:
+            raise ValueError(f"a batch with {n_outputs} rows of logits; {self.room.n_slots} are allowed")
         for part in batch.parts:
             self._check_slot(part.slot)
 
