@@ -191,6 +191,20 @@ def test_smallest_request_says_nothing_but_the_message():
         pytest.param({"grammar": "g"}, "shape", Shape("grammar", "g", "grammar"), id="grammar"),
         pytest.param({"regex": "a+"}, "shape", Shape("regex", "a+", "regex"), id="regex"),
         pytest.param({"choice": ["a", "b"]}, "shape", Shape("choice", ("a", "b"), "choice"), id="choice"),
+        pytest.param({"guided_json": True}, "shape", Shape("json_schema", True, "guided_json"), id="guided_json"),
+        pytest.param({"guided_regex": "a"}, "shape", Shape("regex", "a", "guided_regex"), id="guided_regex"),
+        pytest.param(
+            {"structured_outputs": {"json": {}}},
+            "shape",
+            Shape("json_schema", {}, "structured_outputs.json"),
+            id="structured_outputs",
+        ),
+        pytest.param(
+            {"structured_outputs": {"json_object": True}},
+            "shape",
+            Shape("json_object", None, "structured_outputs.json_object"),
+            id="structured_outputs, any object",
+        ),
         pytest.param({"user": "u", "metadata": {}, "whatever": 1}, "n", 1, id="k10-unknown members"),
     ],
 )
@@ -290,6 +304,14 @@ def test_null_is_absent(name):
         pytest.param({"prompt_logprobs": 1}, "prompt_logprobs", id="v44-prompt_logprobs"),
         pytest.param({"lora": [{"id": 0, "scale": 1}]}, "lora", id="lora"),
         pytest.param({"modalities": ["audio"]}, "modalities", id="audio"),
+        pytest.param({"web_search_options": {}}, "web_search_options", id="web search"),
+        pytest.param(
+            {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0].audio", id="audio said before"
+        ),
+        pytest.param({"allowed_token_ids": [5]}, "allowed_token_ids", id="vllm's allowed_token_ids"),
+        pytest.param({"guided_choice": [""]}, "guided_choice", id="vllm's guided_choice"),
+        pytest.param({"structured_outputs": {"json": 5}}, "structured_outputs.json", id="vllm's structured_outputs"),
+        pytest.param({"guided_regex": "a", "regex": "b"}, "guided_regex", id="two forms"),
         pytest.param({"chat_template": "x"}, "chat_template", id="v10-chat_template is off"),
         pytest.param({"response_prefix": 5}, "response_prefix", id="response_prefix"),
         pytest.param({"echo": "yes"}, "echo", id="echo"),
@@ -499,9 +521,22 @@ def test_any_json_is_a_request_or_a_bad_request(value):
             {"role": "assistant", "content": None, "name": None}, {"role": "assistant"}, id="t28-nulls removed"
         ),
         pytest.param(
-            {"role": "assistant", "content": "x", "reasoning_content": "r", "audio": 5},
+            {"role": "assistant", "content": "x", "reasoning_content": "r", "weight": 5},
             {"role": "assistant", "content": "x", "reasoning_content": "r"},
             id="reasoning",
+        ),
+        pytest.param(
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {
+                "role": "assistant",
+                "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            },
+            id="k30-call of the older form",
+        ),
+        pytest.param(
+            {"role": "function", "name": "f", "content": "5"},
+            {"role": "tool", "name": "f", "content": "5"},
+            id="k30-result of the older form",
         ),
         pytest.param(
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
@@ -628,8 +663,10 @@ def test_k26_logprobs_ride_on_the_next_chunk_of_their_choice():
 
 def test_k5_error_chunk_has_the_error_body():
     reply = StreamReply(HEAD, 1, include_usage=True)
-    reply.error(errors.InferenceError("it broke"))
-    assert [json.loads(text) for text in reply.take()] == [
+    reply.content(0, "a")
+    text, error = reply.failed(errors.InferenceError("it broke"))
+    assert json.loads(text)["choices"][0]["delta"] == {"content": "a"}
+    assert [json.loads(error)] == [
         {"error": {"message": "it broke", "type": "inference_error", "param": None, "code": "inference_error"}}
     ]
 

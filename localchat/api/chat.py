@@ -32,7 +32,11 @@ _NOT_YET: Mapping[str, tuple[Any, ...]] = {
     "parse_tool_calls": (True,),
     "modalities": ([], ["text"]),
     "audio": (),
+    "web_search_options": (),
 }
+
+# What an older form of the API calls the role of a result.
+_OLD_TOOL_ROLE = "function"
 
 # Members that have no effect on the answer here and never need one: --strict lets them pass.
 _WITHOUT_EFFECT = (
@@ -335,8 +339,14 @@ def _message(message: Members) -> dict[str, Any]:
     content = _content(message)
     if content is None and role != "assistant":
         message.refuse("content", "a string or a list of parts")
+    if message.get("audio") is not None:
+        message.refuse("audio", "left out, as this server reads only text")
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [_tool_call(call) for call in message.objects("tool_calls")]
+    older = message.object("function_call")
+    if older is not None and not calls:
+        calls = [{"type": "function", "function": _called(older)}]
+    role = "tool" if role == _OLD_TOOL_ROLE else role
     return _without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
@@ -368,14 +378,17 @@ def _tool_call(call: Members) -> dict[str, Any]:
     function = call.object("function")
     if function is None:
         call.refuse("function", "an object")
+    return _without_nulls({"id": call.text("id"), "type": "function", "function": _called(function)})
+
+
+def _called(function: Members) -> dict[str, Any]:
     name = function.text("name")
     if not name:
         function.refuse("name", "a string that is not empty")
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")
-    function_value = {"name": name, "arguments": "{}" if arguments is None else arguments}
-    return _without_nulls({"id": call.text("id"), "type": "function", "function": function_value})
+    return {"name": name, "arguments": "{}" if arguments is None else arguments}
 
 
 def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:

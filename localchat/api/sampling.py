@@ -106,6 +106,10 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "n_indent": (0,),
     "lora": ([],),
     "prompt_logprobs": (0,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1, 1.0),
     "truncate_prompt_tokens": (-1, 0),
 }
 

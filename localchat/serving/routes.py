@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Optional
@@ -54,6 +55,32 @@ class Settings:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
 
 
+# What other servers have under a path that this one has not, and what to use here.
+_CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
+_ONLY_TEXT = "this server reads and writes text alone"
+_KEEPS_NOTHING = "this server keeps nothing of what it is asked"
+_ELSEWHERE: Mapping[str, str] = {
+    "/responses": _CHAT_INSTEAD,
+    "/messages": _CHAT_INSTEAD,
+    "/chat": _CHAT_INSTEAD,
+    "/api": _CHAT_INSTEAD,
+    "/completion": "POST /v1/completions takes the same prompt",
+    "/infill": "POST /v1/completions fills the gap between 'prompt' and 'suffix'",
+    "/embedding": "POST /v1/embeddings takes the same texts as 'input'",
+    "/lora-adapters": "adapters are not served: merge them into the model's file",
+    "/audio": _ONLY_TEXT,
+    "/images": _ONLY_TEXT,
+    "/videos": _ONLY_TEXT,
+    "/realtime": _ONLY_TEXT,
+    "/conversations": _KEEPS_NOTHING,
+    "/files": _KEEPS_NOTHING,
+    "/batches": _KEEPS_NOTHING + ": send its requests, many run at once",
+    "/vector_stores": _KEEPS_NOTHING,
+    "/assistants": _KEEPS_NOTHING,
+    "/threads": _KEEPS_NOTHING,
+}
+
+
 class Routes:
     """What answers which path. Each path is served with and without /v1 before it."""
 
@@ -98,8 +125,7 @@ class Routes:
                 self._check_key(exchange.head.headers)
         methods = self._table.get("/models/" if path.startswith("/models/") else path)
         if methods is None:
-            served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
-            raise errors.UnknownPath(f"there is nothing at {exchange.head.path}; this server answers {served}")
+            raise errors.UnknownPath(self._nothing_at(exchange.head.path))
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         if is_preflight:
             exchange.send_nothing({"Allow": ", ".join(allowed), **self.pages.preflight(exchange.head.headers)})
@@ -109,6 +135,11 @@ class Routes:
             message = f"{exchange.head.path} takes {' and '.join(allowed)}, not {exchange.head.method}"
             raise errors.MethodNotAllowed(message, allowed)
         route(exchange)
+
+    def _nothing_at(self, path: str) -> str:
+        hint = _ELSEWHERE.get("/" + _without_prefix(path).split("/")[1])
+        served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
+        return f"there is nothing at {path}{f': {hint}' if hint else ''}; this server answers {served}"
 
     def _check_key(self, headers: Message) -> None:
         key = self._settings.api_key
