@@ -31,6 +31,7 @@ from .api.sampling import parse_default
 from .engine import LoadOptions, load
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
 from .serving.exchange import Exchange, Head, linger
+from .serving.incoming import Incoming
 from .serving.routes import Routes, Settings
 from .serving.watch import Watcher
 from .serving.web import is_loopback
@@ -42,6 +43,8 @@ log = logging.getLogger("localchat.server")
 
 # How long a connection may be idle between requests: longer than the pools of common clients keep one.
 IDLE_TIMEOUT_S = 120.0
+# How long a peer may take to send the head of a request, once it has begun.
+HEAD_TIMEOUT_S = 30.0
 # How long a peer may take to send or to accept the next bytes: a stuck reader holds one sequence.
 IO_TIMEOUT_S = 30.0
 # How long threads get to send their last words when the server ends.
@@ -52,19 +55,29 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Lets http.server parse requests; each becomes an Exchange. Holds nothing of any request itself."""
 
     server: ChatServer
+    rfile: Incoming
     raw_requestline: bytes
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = Incoming(self.connection)
+
     def handle_one_request(self) -> None:
-        self.connection.settimeout(IDLE_TIMEOUT_S)
+        self.rfile.begin_head(IDLE_TIMEOUT_S)
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        self.connection.settimeout(IO_TIMEOUT_S)
+        self.rfile.begin_head(HEAD_TIMEOUT_S)
         if self.raw_requestline in (b"\r\n", b"\n"):  # RFC 9112, 2.2: skip one that came too many
             self.raw_requestline = self.rfile.readline(65537)
         if not super().parse_request():
+            return False
+        self.rfile.end_head(IO_TIMEOUT_S)
+        if self.rfile.has_stray_control:
+            self.send_error(400, "the headers are broken: a carriage return or a NUL inside a line")
             return False
         if self.headers.defects:
             self.send_error(400, f"the headers are broken: {self.headers.defects[0]}")
@@ -76,10 +89,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: Optional[str] = None, explain: Optional[str] = None) -> None:
         """What http.server found wrong with a request. The rest of the connection cannot be trusted."""
+        self.rfile.end_head(IO_TIMEOUT_S)
         error = errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code))
         head = Head(self.command or "", "", "HTTP/1.1", Message(), False, self.rfile, self.connection)
         self._answer(head, _raiser(error))
-        linger(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:
         log.debug(format, *args)
@@ -107,6 +120,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         exchange.log()
         routes.count(exchange, time.monotonic() - began_at)
         self.close_connection = not exchange.keep_alive
+        if self.close_connection:
+            linger(self.connection)
 
 
 class ChatServer(http.server.ThreadingHTTPServer):

@@ -12,7 +12,7 @@ import pytest
 
 from localchat.api.completions import parse_completion
 from localchat.api.errors import BadRequest, ContextLengthExceeded, QueueFull, ShuttingDown
-from localchat.engine import Cancelled, Engine, Histogram
+from localchat.engine import Cancelled, Engine, EngineError, Histogram
 from localchat.serving.completion import Completion
 from localchat.serving.routes import Settings
 from localchat.serving.service import Model
@@ -230,6 +230,27 @@ def test_end_of_the_server_ends_completions_with_an_error(stream: bool):
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
     assert b'"code":"shutting_down"' in raw
     assert not stream or raw.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("broken", [EngineError("it broke"), RuntimeError("a bug")], ids=["engine", "bug"])
+def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypatch, broken: Exception):
+    gate = threading.Semaphore(0)
+    with serving(endless, gate=gate) as running, running.connect() as sock:
+        sock.sendall(completion_request(prompt="a", stream=True))
+        gate.release()
+        read_until(sock, b'"text":"a"')
+
+        def fail(self: object) -> None:
+            raise broken
+
+        monkeypatch.setattr("localchat.serving.completion._Run.take", fail)
+        gate.release(1000)
+        raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert b'"type":"inference_error"' in raw
+        assert (b"a bug" in raw, b"Traceback" in raw) == (False, False)
+        # The stream ended in order, so the connection goes on.
+        sock.sendall(raw_request(b"", path="/health", method="GET"))
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_silent_stream_shows_that_it_lives():

@@ -12,7 +12,7 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from email.utils import formatdate
@@ -43,7 +43,11 @@ MAX_LOGGED_CHARS = 200
 # What the log says where no answer could be given (nginx's number for it).
 CLIENT_GONE = 499
 
-_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r?\n")
+# What is sent in one go: all of it must be taken within the socket's timeout.
+SEND_BYTES = 64 * 1024
+
+# Lines of a chunked body end with CRLF and nothing else: readers that disagree on it see different requests.
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
 _CONTROL_CHARACTERS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))}
 
 
@@ -133,15 +137,16 @@ class Body:
         return self._headers.get("Expect", "").lower() == "100-continue"
 
     def _lengths(self) -> list[str]:
-        return [part.strip() for value in self._headers.get_all("Content-Length", ()) for part in value.split(",")]
+        return _listed(self._headers.get_all("Content-Length", ()))
 
     def _codings(self) -> list[str]:
-        values = self._headers.get_all("Transfer-Encoding", ())
-        return [part.strip().lower() for value in values for part in value.split(",")]
+        return [coding.lower() for coding in _listed(self._headers.get_all("Transfer-Encoding", ()))]
 
     def _chunks(self) -> Iterator[bytes]:
         while True:
             line = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not line:
+                raise PeerGone
             match = _CHUNK_SIZE.fullmatch(line)
             if match is None:
                 raise errors.MalformedRequest(f"a chunk of the body must begin with its size, got {line[:40]!r}")
@@ -149,12 +154,18 @@ class Body:
             if size == 0:
                 return self._trailers()
             yield from self._exactly(size)
-            if self._stream.readline(MAX_CHUNK_LINE_BYTES) not in (b"\r\n", b"\n"):
+            end = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not end:
+                raise PeerGone
+            if end != b"\r\n":
                 raise errors.MalformedRequest("a chunk of the body is longer than its size says")
 
     def _trailers(self) -> None:
         for _ in range(MAX_TRAILERS):
-            if self._stream.readline(MAX_CHUNK_LINE_BYTES) in (b"\r\n", b"\n", b""):
+            line = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not line:
+                raise PeerGone
+            if line == b"\r\n":
                 return
         raise errors.MalformedRequest("too many lines follow the body")
 
@@ -165,6 +176,11 @@ class Body:
                 raise PeerGone
             n -= len(piece)
             yield piece
+
+
+def _listed(values: Iterable[str]) -> list[str]:
+    """The members of header lists, without what HTTP calls white space, and nothing else that Python does."""
+    return [part.strip(" \t\r\n") for value in values for part in value.split(",")]
 
 
 def _length(values: list[str]) -> int:
@@ -205,7 +221,7 @@ class Exchange:
         headers: Mapping[str, str] = {},
     ) -> None:
         self.head = head
-        # Whether the connection can take another request afterwards.
+        # Whether the connection can take another request afterwards; known once the answer has begun.
         self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1"
         self.status: Optional[int] = None
         # For the log: which answer, and what it took.
@@ -220,6 +236,8 @@ class Exchange:
         self._watcher = watcher
         self._began_at = time.monotonic()
         self._is_chunked = False
+        if head.version < "HTTP/1.1":
+            del head.headers["Expect"]  # a word that older peers do not know (RFC 9110, 10.1.1)
         self._body = Body(head.headers, head.stream, self._invite, max_body_bytes)
 
     def body(self) -> bytes:
@@ -267,8 +285,12 @@ class Exchange:
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
-        if payload:
-            self.head.socket.sendall(payload)
+        self._send(payload)
+
+    def _send(self, payload: bytes) -> None:
+        # A timeout is for all that is sent at once: a slow reader of something large must not be taken for a dead one.
+        for start in range(0, len(payload), SEND_BYTES):
+            self.head.socket.sendall(payload[start : start + SEND_BYTES])
 
     def run(self, route: Callable[[Exchange], None]) -> None:
         """Answers by `route`, whatever happens in it."""
@@ -279,9 +301,8 @@ class Exchange:
         except (PeerGone, OSError):
             self._leave()
         except Exception:
-            log.exception("%s %s failed", self.head.method, printable(self.head.path))
+            log.exception("%s failed", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]))
             self._answer_error(errors.InferenceError(errors.INTERNAL_ERROR))
-        self._finish()
 
     def _answer_error(self, error: errors.ApiError) -> None:
         if self.status is not None:
@@ -298,17 +319,12 @@ class Exchange:
         self.status = CLIENT_GONE
         self.keep_alive = False
 
-    def _finish(self) -> None:
-        if not self._body.is_read and self.status != CLIENT_GONE:
-            self.keep_alive = False
-            linger(self.head.socket)
-
     def log(self) -> None:
         """One line."""
         if self.is_probe and self.status == 200:
             return
         seconds = time.monotonic() - self._began_at
-        what = f"{self.head.method} {printable(self.head.path)}"
+        what = printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS])
         given = f" [{self._given_id}]" if self._given_id else ""
         log.info("%s %s %s %.3f s: %s%s", self.id, self.status, what, seconds, self.summary or "-", given)
 
@@ -330,7 +346,7 @@ class Exchange:
         ]
         if not self.keep_alive:
             lines.append("Connection: close")
-        self.head.socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        self._send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
 
 def linger(sock: socket.socket) -> None:

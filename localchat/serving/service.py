@@ -131,14 +131,17 @@ class Model:
             raise api_error(error, self.engine) from error
 
     def _rendered(self, request: ChatRequest, template: ChatTemplate) -> list[Segment]:
-        return template.render(
-            request.messages,
-            tools=request.tools if self._keep_tools or request.tool_choice != "none" else (),
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            prefix=request.prefix,
-            variables=request.template_vars,
-        )
+        try:
+            return template.render(
+                request.messages,
+                tools=request.tools if self._keep_tools or request.tool_choice != "none" else (),
+                add_generation_prompt=request.add_generation_prompt,
+                continue_final_message=request.continue_final_message,
+                prefix=request.prefix,
+                variables=request.template_vars,
+            )
+        except RecursionError as error:  # arguments of calls are JSON within JSON
+            raise errors.BadRequest("'messages' has something nested too deeply", "messages") from error
 
     def work(self, said: Drawing, prompt: tuple[int, ...], **more: Any) -> GenerationRequest:
         """What the engine is to do for one choice. What the request says goes before all defaults (K9).
