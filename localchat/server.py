@@ -47,6 +47,8 @@ IDLE_TIMEOUT_S = 120.0
 HEAD_TIMEOUT_S = 30.0
 # How long a peer may take to send or to accept the next bytes: a stuck reader holds one sequence.
 IO_TIMEOUT_S = 30.0
+# How long to wait for a connection to end when there are as many as there can be.
+NO_FILES_PAUSE_S = 0.5
 # How long threads get to send their last words when the server ends.
 CLOSE_TIMEOUT_S = 5.0
 
@@ -152,6 +154,16 @@ class ChatServer(http.server.ThreadingHTTPServer):
         # Without http.server's own, which asks the name service for our name and may wait long for it.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # The connection stays in the queue, and the loop would ask for it again at once, for ever.
+                log.warning("no file is left for another connection: raise the limit (ulimit -n)")
+                time.sleep(NO_FILES_PAUSE_S)
+            raise
 
     @property
     def url(self) -> str:

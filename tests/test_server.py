@@ -672,6 +672,36 @@ def test_head_that_comes_byte_by_byte():
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 
+NO_FILES = """
+import resource, socket, sys, threading, time
+sys.path.insert(0, ".")
+from tests.serving import serving, wait_for
+with serving() as running:
+    sockets = [socket.socket() for _ in range(4)]
+    free = socket.socket()
+    n_used, limits = free.fileno(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    free.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n_used, limits[1]))
+    for sock in sockets:
+        sock.connect(("127.0.0.1", running.port))
+    began_at, began = time.monotonic(), time.process_time()
+    wait_for(lambda: time.monotonic() - began_at > 0.5)
+    spent = time.process_time() - began
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for sock in sockets:
+        sock.close()
+    assert running.chat()[0] == 200
+    assert spent < 0.25, f"it span for {spent} s"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
+def test_server_without_files_for_connections_waits_until_there_are_some():
+    """In a process of its own, whose limit can be low: the loop must not ask for connections all the time."""
+    done = subprocess.run([sys.executable, "-c", NO_FILES], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_idle_connection_is_closed(monkeypatch):
     monkeypatch.setattr(server_module, "IDLE_TIMEOUT_S", 0.05)
     with serving() as running, running.connect() as sock:

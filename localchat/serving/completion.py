@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
@@ -118,12 +119,13 @@ class Completion:
 
     @property
     def summary(self) -> str:
-        """Tokens and speeds, for the log."""
+        """Tokens, speeds and ends, for the log."""
         usage = self.usage
-        state = f"{len(self._running)} cut" if self._running else f"{len(self._runs)} done"
+        counted = Counter(run.finish_reason or "cut" for run in self._runs)
+        ends = ", ".join(f"{n} {reason}" for reason, n in counted.items())
         return (
             f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s, "
-            f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {state}"
+            f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {ends}"
         )
 
     def _echo(self, given: Input) -> Optional[_Echo]:
@@ -166,6 +168,7 @@ class _Run:
     def __init__(self, generation: Generation, echo: Optional[_Echo]) -> None:
         self.generation = generation
         self.choice = Choice()
+        self.finish_reason: Optional[str] = None
         # Said before the first news: until then the prompt is being read.
         self._echo = echo
         self._logprob = 0.0
@@ -184,6 +187,7 @@ class _Run:
             self.choice.tokens += self._echo.tokens(self.generation)
             self._echo = None
         if isinstance(item, Finish):
+            self.finish_reason = item.reason
             self.choice.reason, self.choice.stop = item.reason, item.stop
             return True
         if isinstance(item, Delta):
