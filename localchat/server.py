@@ -78,8 +78,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         self.rfile.end_head(IO_TIMEOUT_S)
-        if self.rfile.has_stray_control:
-            self.send_error(400, "the headers are broken: a carriage return or a NUL inside a line")
+        if self.rfile.is_ambiguous:
+            self.send_error(400, "the headers are broken: a carriage return or a NUL in a line, or a line that goes on")
             return False
         if self.headers.defects:
             self.send_error(400, f"the headers are broken: {self.headers.defects[0]}")

@@ -154,6 +154,7 @@ def test_whole_answer_has_the_older_shape():
     }  # fmt: skip
     assert body["choices"][1]["logprobs"]["tokens"] == ["c"]
     assert body["usage"]["total_tokens"] == 5
+    assert body["timings"]["predicted_n"] == 2
 
 
 @pytest.mark.parametrize("include_usage", [False, True])

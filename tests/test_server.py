@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging
+import random
 import re
 import select
 import socket
@@ -535,6 +536,7 @@ def test_chunked_body_in_pieces_and_the_next_request_after_it():
         pytest.param(raw_request(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: gzip"), 501, id="gzip"),
         pytest.param(b"GET /health HTTP/1.1\r\nA: b\rContent-Length: 5\r\n\r\n", 400, id="carriage return in a line"),
         pytest.param(b"GET /health HTTP/1.1\r\nA: b\0c\r\n\r\n", 400, id="NUL in a line"),
+        pytest.param(b"GET /health HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400, id="header over two lines"),
         pytest.param(raw_request(GOOD).replace(b"Length:", b"Length :"), 400, id="space before the colon"),
         pytest.param(raw_request(GOOD).replace(b"Length: ", b"Length: \x0b"), 400, id="length after a vertical tab"),
         pytest.param(
@@ -663,6 +665,48 @@ def test_pipelined_requests_are_answered_in_order():
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
     places = [raw.index(text) for text in (b'"one"', b"text/event-stream", b'"three"', b'"ok"')]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_damage_to_requests_hurts_nobody(seed, caplog):
+    """Whatever comes, the connection ends, and there is neither a failure of ours nor work that is left."""
+    chance = random.Random(seed)
+    body = GOOD.decode()
+    whole = [
+        chat_request(stream=True),
+        chat_request() * 2,
+        chunked("5", body[:5], f"{len(body) - 5:x}", body[5:], "0", "", ""),
+    ]
+    noise = [
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b" ",
+        b":",
+        b"chunked",
+        b"Content-Length: 7\r\n",
+        b"\xff",
+        b"0\r\n\r\n",
+        b"{",
+        b"99",
+    ]
+    with serving() as running:
+        for _ in range(25):
+            request = bytearray(chance.choice(whole))
+            for _ in range(chance.randrange(1, 5)):
+                at = chance.randrange(len(request))
+                request[at : at + chance.randrange(3)] = chance.choice(noise)
+            with running.connect() as sock:
+                sock.sendall(request)
+                sock.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionResetError):
+                    answer = b"".join(iter(lambda: sock.recv(65536), b""))
+                    assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+                    assert b" 500 " not in answer
+        assert running.chat()[0] == 200
+        running.wait_until_idle()
+    assert "Traceback" not in caplog.text
 
 
 def test_head_that_comes_byte_by_byte():
@@ -869,8 +913,9 @@ def test_k10_ignored_members_are_logged_once(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running:
         for _ in range(2):
-            assert running.chat(frobnicate=1)[0] == 200
+            assert running.chat(frobnicate=1, **{"x" * 100_000: 1})[0] == 200
     assert caplog.text.count("frobnicate") == 1
+    assert len(caplog.text) < 10_000
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":

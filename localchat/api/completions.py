@@ -189,7 +189,7 @@ class Choice:
 def completion_body(head: ReplyHead, request: CompletionRequest, choices: Sequence[Choice], usage: Usage) -> Any:
     """The whole answer."""
     bodies = [choice.body(i, _logprob_writer(request)) for i, choice in enumerate(choices)]
-    return {**_shared(head), "choices": bodies, "usage": usage.body()}
+    return {**_shared(head), "choices": bodies, **_figures(usage)}
 
 
 class CompletionStream:
@@ -208,11 +208,15 @@ class CompletionStream:
     def usage(self, usage: Usage) -> list[str]:
         if not self._include_usage:
             return []
-        return [to_json({**self._shared, "choices": [], "usage": usage.body()})]
+        return [to_json({**self._shared, "choices": [], **_figures(usage)})]
 
     def failed(self, error: ApiError) -> list[str]:
         """What takes the place of everything still to come (K5)."""
         return [to_json(error.body())]
+
+
+def _figures(usage: Usage) -> dict[str, Any]:
+    return {"usage": usage.body(), "timings": usage.timings()}
 
 
 def _logprob_writer(request: CompletionRequest) -> Optional[LogprobWriter]:

@@ -31,19 +31,19 @@ class _Source(io.RawIOBase):
 class Incoming(io.BufferedReader):
     """Bytes of one connection, with a buffer.
 
-    `has_stray_control` tells whether, since `begin_head`, a line held a carriage return that does not end it, or a
-    NUL: some parsers take these for line ends, so that what is one header to a proxy would be two here.
+    `is_ambiguous` tells whether, since `begin_head`, a line held a carriage return that does not end it, or a NUL,
+    or went on with the line before: parsers differ on these, so that what is one header to a proxy could be two here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._source = _Source(sock)
         super().__init__(self._source)
         self._socket = sock
-        self.has_stray_control = False
+        self.is_ambiguous = False
 
     def begin_head(self, seconds: float) -> None:
         """What comes now must be whole in so many seconds."""
-        self.has_stray_control = False
+        self.is_ambiguous = False
         self._source.deadline = time.monotonic() + seconds
 
     def end_head(self, timeout_s: float) -> None:
@@ -54,5 +54,5 @@ class Incoming(io.BufferedReader):
     def readline(self, size: Optional[int] = -1, /) -> bytes:
         line = super().readline(size)
         text = line[:-2] if line.endswith(b"\r\n") else line
-        self.has_stray_control |= b"\r" in text or b"\0" in text
+        self.is_ambiguous |= b"\r" in text or b"\0" in text or text.startswith((b" ", b"\t"))
         return line

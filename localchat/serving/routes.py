@@ -20,7 +20,7 @@ from ..api.models import models_body
 from ..api.reply import StreamReply
 from ..engine import Cancelled
 from .endpoints import Endpoints, Table
-from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange, PeerGone, printable
+from .exchange import DEFAULT_MAX_BODY_BYTES, MAX_LOGGED_CHARS, Exchange, PeerGone, printable
 from .stream import News, send_stream
 from .web import Pages, is_loopback
 
@@ -189,7 +189,7 @@ class Routes:
         send_stream(exchange, _news(answer, reply, patience_s), reply.failed, patience_s)
 
     def _tell_ignored(self, names: tuple[str, ...]) -> None:
-        for name in set(names) - self._told:
+        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._told:
             if len(self._told) < MAX_TOLD:
                 self._told.add(name)
                 log.info("requests have the member '%s', which is ignored here", printable(name))
