@@ -21,7 +21,7 @@ MAX_PING_S = 3600
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 # Members that mean something which this server does not do, and their values that ask for nothing.
-_NOT_YET: Mapping[str, tuple[Any, ...]] = {
+REFUSED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
     "reasoning_budget_tokens": (-1,),
@@ -125,7 +125,7 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         BadRequest: Anything is not as it should be.
     """
     body = parse_body(raw)
-    refuse_unsupported(body, _NOT_YET)
+    refuse_unsupported(body, REFUSED)
     messages, tools = _messages(body), _tools(body)
     flag = _flags(body)
     return ChatRequest(

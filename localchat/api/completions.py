@@ -22,7 +22,7 @@ from .shape import Shape, read_shape
 # Each choice is a sequence of its own: as many may be in one request, over all its prompts.
 MAX_CHOICES = 128
 
-_NOT_YET: dict[str, tuple[Any, ...]] = {
+REFUSED: dict[str, tuple[Any, ...]] = {
     "return_progress": (False,),
     "timings_per_token": (False,),
     "return_token_ids": (False,),
@@ -66,7 +66,7 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         BadRequest: Anything is not as it should be.
     """
     body = parse_body(raw)
-    refuse_unsupported(body, _NOT_YET)
+    refuse_unsupported(body, REFUSED)
     prompts = read_inputs(body, "prompt", MAX_CHOICES)
     n = body.integer("n", 1, MAX_CHOICES) or 1
     request = CompletionRequest(

@@ -137,7 +137,7 @@ class Routes:
         route(exchange)
 
     def _nothing_at(self, path: str) -> str:
-        hint = _ELSEWHERE.get("/" + _without_prefix(path).split("/")[1])
+        hint = _ELSEWHERE.get("/" + _without_prefix(path).lstrip("/").partition("/")[0])
         served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
         return f"there is nothing at {path}{f': {hint}' if hint else ''}; this server answers {served}"
 
