@@ -64,6 +64,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
+        self.connection.settimeout(IO_TIMEOUT_S)
         self.rfile.close()
         self.rfile = Incoming(self.connection)
 
@@ -77,7 +78,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.raw_requestline = self.rfile.readline(65537)
         if not super().parse_request():
             return False
-        self.rfile.end_head(IO_TIMEOUT_S)
+        self.rfile.limit(None)
         if self.rfile.is_ambiguous:
             self.send_error(400, "the headers are broken: a carriage return or a NUL in a line, or a line that goes on")
             return False
@@ -91,7 +92,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: Optional[str] = None, explain: Optional[str] = None) -> None:
         """What http.server found wrong with a request. The rest of the connection cannot be trusted."""
-        self.rfile.end_head(IO_TIMEOUT_S)
+        self.rfile.limit(None)
         error = errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code))
         head = Head(self.command or "", "", "HTTP/1.1", Message(), False, self.rfile, self.connection)
         self._answer(head, _raiser(error))

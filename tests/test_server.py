@@ -777,6 +777,14 @@ def test_head_that_comes_byte_by_byte_for_too_long_is_given_up(monkeypatch):
             assert other.recv(15) == b"HTTP/1.1 200 OK"
 
 
+def test_body_that_nobody_wants_and_that_never_comes_holds_up_no_answer(monkeypatch):
+    monkeypatch.setattr("localchat.serving.exchange.LINGER_S", 0.1)
+    with serving(settings=Settings(port=0, api_key="k")) as running, running.connect() as sock:
+        sock.sendall(raw_request(GOOD)[:-5])
+        assert sock.recv(12) == b"HTTP/1.1 401"
+        assert b"Connection: close" in b"".join(iter(lambda: sock.recv(65536), b""))
+
+
 def test_request_that_never_ends_is_given_up(monkeypatch):
     monkeypatch.setattr(server_module, "IO_TIMEOUT_S", 0.05)
     with serving() as running, running.connect() as sock:

@@ -31,7 +31,7 @@ DEFAULT_MAX_BODY_BYTES = 64 * 1024 * 1024
 # One line of a chunked body: a size and perhaps an extension that nobody uses; and the lines after it.
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILERS = 100
-# How long a closing connection is read on, so that the peer sees the answer and not a reset.
+# How long a connection is read on of which nothing is wanted any more, so that the peer sees the answer and no reset.
 LINGER_S = 2.0
 
 # What a client may call its request: it goes into headers and the log as it is.
@@ -52,11 +52,13 @@ _CONTROL_CHARACTERS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA
 
 
 class Readable(Protocol):
-    """A byte stream with a buffer."""
+    """A byte stream with a buffer; `limit` says in how many seconds all that is read then must come."""
 
     def read(self, size: int, /) -> bytes: ...
 
     def readline(self, limit: int, /) -> bytes: ...
+
+    def limit(self, seconds: Optional[float]) -> None: ...
 
 
 class PeerGone(Exception):
@@ -96,10 +98,12 @@ class Body:
 
     def drain(self) -> None:
         """Throws away what is left, as far as that is reasonable; `is_read` tells whether all of it."""
-        if self._expects_invitation and self._is_announced:
-            return  # The peer waits for our word, and may take the answer as a no or send all the same.
+        if self._is_announced and not self.is_read:
+            if self._expects_invitation:
+                return  # The peer waits for our word, and may take the answer as a no or send all the same.
+            self._stream.limit(LINGER_S)
         n_left = self._max_bytes
-        with contextlib.suppress(errors.ApiError):
+        with contextlib.suppress(errors.ApiError, OSError):
             for piece in self._pieces:
                 n_left -= len(piece)
                 if n_left < 0:

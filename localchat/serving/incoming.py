@@ -19,13 +19,17 @@ class _Source(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self.deadline is not None:
-            # A peer that sends a byte now and then would hold its thread for ever.
-            left_s = self.deadline - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("the head of a request took too long")
-            self._socket.settimeout(left_s)
-        return self._socket.recv_into(buffer)
+        if self.deadline is None:
+            return self._socket.recv_into(buffer)
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("what was to come took too long")
+        timeout_s = self._socket.gettimeout()
+        self._socket.settimeout(left_s)
+        try:
+            return self._socket.recv_into(buffer)
+        finally:
+            self._socket.settimeout(timeout_s)
 
 
 class Incoming(io.BufferedReader):
@@ -38,18 +42,19 @@ class Incoming(io.BufferedReader):
     def __init__(self, sock: socket.socket) -> None:
         self._source = _Source(sock)
         super().__init__(self._source)
-        self._socket = sock
         self.is_ambiguous = False
+
+    def limit(self, seconds: Optional[float]) -> None:
+        """All that is read from now on must come within so many seconds; None gives each wait the socket's time.
+
+        A peer that sends a byte now and then would otherwise hold its thread for ever.
+        """
+        self._source.deadline = None if seconds is None else time.monotonic() + seconds
 
     def begin_head(self, seconds: float) -> None:
-        """What comes now must be whole in so many seconds."""
+        """What comes now is the head of a request, and must be whole in so many seconds."""
         self.is_ambiguous = False
-        self._source.deadline = time.monotonic() + seconds
-
-    def end_head(self, timeout_s: float) -> None:
-        """From now on each wait has a time of its own."""
-        self._source.deadline = None
-        self._socket.settimeout(timeout_s)
+        self.limit(seconds)
 
     def readline(self, size: Optional[int] = -1, /) -> bytes:
         line = super().readline(size)
