@@ -220,6 +220,7 @@ LLAMA: dict[str, Example] = {
     "limit of time": complete(t_max_predict_ms=60_000, n_predict=8, n_probs=2),
     "indentation": wrong("n_indent", complete(n_indent=2)),
     "adapters of a request": wrong("lora", chat(lora=[{"id": 0, "scale": 0.5}])),
+    "timings and progress of a completion": complete(timings_per_token=True, return_progress=True, return_tokens=True),
     "no end": chat(ignore_eos=True),
     "grammar": chat(grammar='root ::= "yes" | "no"'),
     "broken grammar": wrong("grammar", chat(grammar="root ::= (")),
@@ -245,6 +246,7 @@ LLAMA: dict[str, Example] = {
     ),
     "image for a completion": wrong("prompt", complete({"prompt_string": "a", "multimodal_data": ["AAAA"]})),
     "pings": chat(sse_ping_interval=5),
+    "no pings": complete(sse_ping_interval=-1),
     "tokens": Example("/tokenize", {"content": "Hello!", "add_special": True, "with_pieces": True}),
     "text of tokens": Example("/detokenize", {"tokens": [10, 11, 12]}),
     "prompt of a chat": Example("/apply-template", {"messages": [USER], "tools": [WEATHER]}),
@@ -281,6 +283,9 @@ VLLM: dict[str, Example] = {
     "beams": wrong("use_beam_search", chat(use_beam_search=True)),
     "priority": chat(priority=5, request_id="mine"),
     "usage all along": chat(stream_options={"include_usage": True, "continuous_usage_stats": True}),
+    "usage of a completion all along": complete(
+        stream_options={"include_usage": True, "continuous_usage_stats": True}, return_token_ids=True
+    ),
     "ids of tokens": chat(return_token_ids=True, logprobs=True, return_tokens_as_token_ids=True),
 }
 

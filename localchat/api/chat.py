@@ -13,10 +13,10 @@ from .errors import BadRequest
 from .fields import Members, parse_body, show
 from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
 from .shape import Shape, read_shape
+from .streams import Streaming, read_streaming, read_token_ids
 
 # Each choice is a sequence of its own: bounded by what one machine runs at a time.
 MAX_N = 32
-MAX_PING_S = 3600
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -57,7 +57,7 @@ _REASONING_FORMATS = {
 
 
 @dataclass(frozen=True)
-class ChatRequest(Drawing):
+class ChatRequest(Drawing, Streaming):
     """What a caller asked for, checked. None, and a name missing in `sampling`, mean "not said".
 
     `messages` and `tools` are JSON values in the form that templates expect: content is text or missing,
@@ -67,8 +67,7 @@ class ChatRequest(Drawing):
 
     The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
     by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). Thinking is told
-    apart with `splits_reasoning`, and with `keeps_reasoning` in the content as well. `ping_s` is how long a stream may
-    be silent, 0 for ever.
+    apart with `splits_reasoning`, and with `keeps_reasoning` in the content as well.
     """
 
     model: str = ""
@@ -87,14 +86,8 @@ class ChatRequest(Drawing):
     splits_reasoning: bool = True
     keeps_reasoning: bool = False
     n: int = 1
-    stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
-    timings_per_token: bool = False
-    return_progress: bool = False
     return_token_ids: bool = False
     tokens_as_ids: bool = False
-    ping_s: Optional[float] = None
     request_id: Optional[str] = None
     unknown: tuple[str, ...] = ()
 
@@ -127,7 +120,6 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
     body = parse_body(raw)
     refuse_unsupported(body, REFUSED)
     messages, tools = _messages(body), _tools(body)
-    flag = _flags(body)
     return ChatRequest(
         model=body.text("model") or "",
         messages=messages,
@@ -142,29 +134,13 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         **read_drawing(body),
         top_logprobs=_top_logprobs(body),
         n=_n(body),
-        stream=flag["stream"],
-        **_stream_options(body),
-        timings_per_token=flag["timings_per_token"],
-        return_progress=flag["return_progress"],
-        return_token_ids=flag["return_token_ids"] or flag["return_tokens"],
-        tokens_as_ids=flag["return_tokens_as_token_ids"],
-        ping_s=_ping_s(body),
+        **read_streaming(body),
+        return_token_ids=read_token_ids(body),
+        tokens_as_ids=body.boolean("return_tokens_as_token_ids") or False,
         request_id=body.text("request_id"),
         # Last, since what was not read by now is unknown.
         unknown=_unknown(body, strict),
     )
-
-
-def _flags(body: Members) -> dict[str, bool]:
-    names = (
-        "stream",
-        "timings_per_token",
-        "return_progress",
-        "return_token_ids",
-        "return_tokens",
-        "return_tokens_as_token_ids",
-    )
-    return {name: body.boolean(name) or False for name in names}
 
 
 def _unknown(body: Members, strict: bool) -> tuple[str, ...]:
@@ -186,18 +162,6 @@ def _top_logprobs(body: Members) -> Optional[int]:
     if top and not wanted:
         raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
     return (top or 0) if wanted else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
-
-
-def _stream_options(body: Members) -> dict[str, Any]:
-    """V18: continuous figures are a refinement of asking for usage at all."""
-    options = body.object("stream_options") or Members({})
-    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
-    return {"include_usage": include, "continuous_usage": include and continuous is True}
-
-
-def _ping_s(body: Members) -> Optional[float]:
-    seconds = body.number("sse_ping_interval", -1, MAX_PING_S)
-    return None if seconds is None else max(seconds, 0.0)
 
 
 def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
@@ -16,22 +16,18 @@ from .errors import ApiError, BadRequest
 from .fields import Members, parse_body
 from .inputs import Input, read_inputs
 from .reply import LOGPROB_FLOOR, ReplyHead, Usage, to_json
-from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
+from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing
 from .shape import Shape, read_shape
+from .streams import Streaming, read_streaming, read_token_ids
 
 # Each choice is a sequence of its own: as many may be in one request, over all its prompts.
 MAX_CHOICES = 128
 
-REFUSED: dict[str, tuple[Any, ...]] = {
-    "return_progress": (False,),
-    "timings_per_token": (False,),
-    "return_token_ids": (False,),
-}
 _WITHOUT_EFFECT = ("user", "metadata", "cache_prompt", "id_slot", "n_keep", "n_discard", "verbose", "store")
 
 
 @dataclass(frozen=True)
-class CompletionRequest(Drawing):
+class CompletionRequest(Drawing, Streaming):
     """What a caller asked for, checked. Of `best_of` answers to each prompt the likeliest `n` are given.
 
     `suffix` is the text after the gap that is to be filled, `shape` the form that the answer must have.
@@ -45,8 +41,7 @@ class CompletionRequest(Drawing):
     shape: Optional[Shape] = None
     n: int = 1
     best_of: int = 1
-    stream: bool = False
-    include_usage: bool = False
+    return_token_ids: bool = False
     unknown: tuple[str, ...] = ()
 
     @property
@@ -66,7 +61,6 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         BadRequest: Anything is not as it should be.
     """
     body = parse_body(raw)
-    refuse_unsupported(body, REFUSED)
     prompts = read_inputs(body, "prompt", MAX_CHOICES)
     n = body.integer("n", 1, MAX_CHOICES) or 1
     request = CompletionRequest(
@@ -79,8 +73,8 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         top_logprobs=_top_logprobs(body),
         n=n,
         best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
-        stream=body.boolean("stream") or False,
-        include_usage=(body.object("stream_options") or Members({})).boolean("include_usage") or False,
+        **read_streaming(body),
+        return_token_ids=read_token_ids(body),
         unknown=unknown_members(body, _WITHOUT_EFFECT, strict),
     )
     _check_combinations(request)
@@ -169,12 +163,23 @@ class LogprobWriter:
 
 @dataclass
 class Choice:
-    """What there is of one choice: all of it, or what is new since the last chunk."""
+    """What there is of one choice: all of it, or what is new since the last chunk.
+
+    `token_ids` and those of the prompt are there where they were asked for. `progress` tells how far the prompt has
+    been read, before anything else.
+    """
 
     text: list[str] = field(default_factory=list)
     tokens: list[ScoredToken] = field(default_factory=list)
     reason: Optional[str] = None
     stop: Union[str, int, None] = None
+    token_ids: list[int] = field(default_factory=list)
+    prompt_token_ids: Sequence[int] = ()
+    progress: Optional[Mapping[str, Any]] = None
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.text or self.tokens or self.token_ids or self.prompt_token_ids or self.progress)
 
     def body(self, index: int, logprobs: Optional[LogprobWriter]) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -182,6 +187,8 @@ class Choice:
             "text": "".join(self.text),
             "logprobs": logprobs.write(self.tokens) if logprobs and self.tokens else None,
             "finish_reason": self.reason,
+            **({"prompt_token_ids": self.prompt_token_ids} if self.prompt_token_ids else {}),
+            **({"token_ids": self.token_ids} if self.token_ids else {}),
         }
         return body if self.reason is None else {**body, "stop_reason": self.stop}
 
@@ -198,15 +205,23 @@ class CompletionStream:
     def __init__(self, head: ReplyHead, request: CompletionRequest) -> None:
         self._shared = _shared(head)
         self._writers = [_logprob_writer(request) for _ in range(request.n_choices)]
-        self._include_usage = request.include_usage
+        self._request = request
 
-    def chunk(self, index: int, news: Choice) -> str:
-        body = news.body(index, self._writers[index])
-        usage = {"usage": None} if self._include_usage else {}
-        return to_json({**self._shared, "choices": [body], **usage})
+    @property
+    def wants_figures(self) -> bool:
+        return self._request.continuous_usage or self._request.timings_per_token
+
+    def chunk(self, index: int, news: Choice, usage: Optional[Usage] = None) -> str:
+        """What is new of a choice, with the figures of the moment where they are wanted."""
+        beside: dict[str, Any] = {} if news.progress is None else {"prompt_progress": news.progress}
+        if self._request.include_usage:
+            beside["usage"] = usage.body() if usage and self._request.continuous_usage else None
+        if usage and self._request.timings_per_token:
+            beside["timings"] = usage.timings()
+        return to_json({**self._shared, "choices": [news.body(index, self._writers[index])], **beside})
 
     def usage(self, usage: Usage) -> list[str]:
-        if not self._include_usage:
+        if not self._request.include_usage:
             return []
         return [to_json({**self._shared, "choices": [], **_figures(usage)})]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Protocol, Union
 
 from .errors import ApiError
+from .streams import progress_body
 
 # K26: JSON has no minus infinity.
 LOGPROB_FLOOR = -9999.0
@@ -205,7 +206,7 @@ class StreamReply:
 
     def progress(self, n_done: int, n_prompt: int, n_cached: int, seconds: float) -> None:
         """llama.cpp's member, on a chunk that changes nothing."""
-        progress = {"total": n_prompt, "cache": n_cached, "processed": n_done, "time_ms": round(seconds * 1000)}
+        progress = progress_body(n_done, n_prompt, n_cached, seconds)
         self._add(0, "{}", f',"prompt_progress":{to_json(progress)}')
 
     def content(self, i: int, text: str) -> None:

@@ -14,14 +14,16 @@ from ..api import errors
 from ..api.completions import Choice, CompletionRequest, ScoredToken
 from ..api.inputs import Input, check_tokens
 from ..api.reply import ReplyHead, Usage
+from ..api.streams import progress_body
 from ..engine import (
     Cancelled,
-    Delta,
     Engine,
     EngineError,
     Finish,
     Generation,
+    GenerationRequest,
     OutputToken,
+    Progress,
     WritesNoText,
 )
 from .answer import ready
@@ -50,7 +52,7 @@ class Completion:
         works = [model.work(drawn, prompt, constraint=constraint, prompt_logprobs=scored) for prompt in prompts]
         with contextlib.ExitStack() as stack, translated(model.engine, "prompt"):
             self._runs = [
-                _Run(stack.enter_context(model.engine.submit(nth(work, k))), self._echo(given))
+                _Run(stack.enter_context(model.engine.submit(self._nth(work, k))), request, self._echo(given))
                 for work, given in zip(works, request.prompts)
                 for k in range(request.best_of)
             ]
@@ -93,8 +95,8 @@ class Completion:
         """What the choices got since the last time, and in a piece of its own how each ended."""
         for i, run in enumerate(self._runs):
             choice, run.choice = run.choice, Choice()
-            if choice.text or choice.tokens:
-                yield i, Choice(choice.text, choice.tokens)
+            if choice.has_news:
+                yield i, replace(choice, reason=None)
             if choice.reason is not None:
                 yield i, Choice(reason=choice.reason, stop=choice.stop)
 
@@ -127,6 +129,11 @@ class Completion:
             f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s, "
             f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {ends}"
         )
+
+    def _nth(self, work: GenerationRequest, k: int) -> GenerationRequest:
+        """One of the answers to a prompt; the first tells how far it has been read."""
+        reports = k == 0 and self.request.stream and self.request.return_progress
+        return replace(nth(work, k), reports_progress=reports)
 
     def _echo(self, given: Input) -> Optional[_Echo]:
         if not self.request.echo:
@@ -165,12 +172,15 @@ class _Echo:
 class _Run:
     """One answer on its way, with what has not been handed out yet."""
 
-    def __init__(self, generation: Generation, echo: Optional[_Echo]) -> None:
+    def __init__(self, generation: Generation, request: CompletionRequest, echo: Optional[_Echo]) -> None:
         self.generation = generation
         self.choice = Choice()
         self.finish_reason: Optional[str] = None
-        # Said before the first news: until then the prompt is being read.
+        self._returns_ids = request.return_token_ids
+        # What comes before the first token, as the prompt is known by then.
+        self._is_begun = False
         self._echo = echo
+        self._began_at = time.monotonic()
         self._logprob = 0.0
         self._n_tokens = 0
 
@@ -182,20 +192,30 @@ class _Run:
     def take(self) -> bool:
         """Takes the next news; True when it was the end."""
         item = next(self.generation)
-        if self._echo is not None:
-            self.choice.text.append(self._echo.text)
-            self.choice.tokens += self._echo.tokens(self.generation)
-            self._echo = None
+        if isinstance(item, Progress):
+            seconds = time.monotonic() - self._began_at
+            self.choice.progress = progress_body(item.n_done, item.n_prompt, item.n_cached, seconds)
+            return False
+        if not self._is_begun:
+            self._begin()
         if isinstance(item, Finish):
             self.finish_reason = item.reason
             self.choice.reason, self.choice.stop = item.reason, item.stop
             return True
-        if isinstance(item, Delta):
-            self.choice.text += [item.text] if item.text else []
-            self.choice.tokens += [_scored(token) for token in item.tokens if token.logprob is not None]
-            self._logprob += sum(token.logprob or 0.0 for token in item.tokens)
-            self._n_tokens += len(item.tokens)
+        self.choice.text += [item.text] if item.text else []
+        self.choice.tokens += [_scored(token) for token in item.tokens if token.logprob is not None]
+        self.choice.token_ids += [token.id for token in item.tokens] if self._returns_ids else []
+        self._logprob += sum(token.logprob or 0.0 for token in item.tokens)
+        self._n_tokens += len(item.tokens)
         return False
+
+    def _begin(self) -> None:
+        self._is_begun = True
+        if self._returns_ids:
+            self.choice.prompt_token_ids = self.generation.request.prompt
+        if self._echo is not None:
+            self.choice.text.append(self._echo.text)
+            self.choice.tokens += self._echo.tokens(self.generation)
 
 
 @contextlib.contextmanager

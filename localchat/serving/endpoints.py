@@ -73,7 +73,7 @@ class Endpoints:
             try:
                 if request.stream:
                     stream = CompletionStream(completion.head, request)
-                    patience_s = self._ping_s or None
+                    patience_s = (self._ping_s if request.ping_s is None else request.ping_s) or None
                     send_stream(exchange, _news(completion, stream, patience_s), stream.failed, patience_s)
                 else:
                     _whole(exchange, completion)
@@ -160,11 +160,15 @@ class Endpoints:
 
 
 def _news(completion: Completion, stream: CompletionStream, patience_s: Optional[float]) -> News:
+    def chunks() -> list[str]:
+        usage = completion.usage if stream.wants_figures else None
+        return [stream.chunk(i, news, usage) for i, news in completion.news()]
+
     completion.advance(patience_s)
     while completion.is_running:
-        yield [stream.chunk(*news) for news in completion.news()]
+        yield chunks()
         completion.advance(patience_s)
-    return [*(stream.chunk(*news) for news in completion.news()), *stream.usage(completion.usage)]
+    return [*chunks(), *stream.usage(completion.usage)]
 
 
 def _whole(exchange: Exchange, completion: Completion) -> None:
