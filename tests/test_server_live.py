@@ -256,8 +256,12 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
         # Without its end token the model goes on to the end of the context.
         options = {"stream": chance.random() < 0.7, "n": chance.choice((1, 1, 2)), "logit_bias": {str(end): -100}}
         options["max_tokens"] = None
+        path = "chat/completions"
+        if chance.random() < 0.3:
+            # Its prompt is scored for many turns.
+            path, options = "completions", {**options, "prompt": "word " * 300, "echo": True, "logprobs": 1}
         body = request_body(chance.choice(QUESTIONS), **options)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/{path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
     clients = [(request(), random.Random(i)) for i in range(200)]
