@@ -469,3 +469,40 @@ def test_openai_package_reads_reasoning_and_figures():
     assert chunks[-1]["timings"]["predicted_n"] == usage["completion_tokens"]
     with contextlib.suppress(KeyError):
         assert chunks[0]["usage"] is None
+
+
+SAID_CALL = """<think>hm</think>Let me see.
+<tool_call>
+{"name": "get_weather", "arguments": {"location": "Oslo"}}
+</tool_call>"""
+
+
+def test_openai_packages_helper_gathers_a_stream_with_a_call():
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    with serving(says(SAID_CALL), n_ctx=4000, n_cells=16000) as running:
+        url = f"http://127.0.0.1:{running.port}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S) as client:
+            options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
+            with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
+                kinds = {event.type for event in stream}
+            message = stream.get_final_completion().choices[0].message
+    assert {"content.delta", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    (call,) = message.tool_calls
+    assert call.function.parsed_arguments == {"location": "Oslo"}
+    assert message.content.strip() == "Let me see."
+
+
+def test_openai_packages_helper_reads_an_answer_as_a_class():
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    pydantic = pytest.importorskip("pydantic", reason="it comes with the package")
+    kind = pydantic.create_model("Steps", answer=(int, ...))
+    with serving(says('{"answer": 5}'), n_ctx=4000, n_cells=16000) as running:
+        url = f"http://127.0.0.1:{running.port}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S) as client:
+            options = {"model": "Fake", "messages": [USER], "response_format": kind}
+            whole = client.chat.completions.parse(**options)
+            with client.chat.completions.stream(**options, logprobs=True) as stream:
+                kinds = {event.type for event in stream}
+            streamed = stream.get_final_completion()
+    assert whole.choices[0].message.parsed == streamed.choices[0].message.parsed == kind(answer=5)
+    assert "logprobs.content.delta" in kinds
