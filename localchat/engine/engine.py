@@ -87,8 +87,9 @@ class _Job:
     sequence: Sequence
     sampler: Any
     has_ended: bool = False
-    # Whether a line has ended; looked at only where there is a limit of time.
+    # Whether a line has ended in the first so many tokens; looked at only where there is a limit of time.
     has_line: bool = False
+    n_looked_at: int = 0
 
 
 class Engine:
@@ -422,15 +423,17 @@ class Engine:
             return Ended("stop", None)
         if token in job.generation.request.stop_token_ids:
             return Ended("stop", token)
-        if job.sequence.is_full or self._is_late(job, token):
+        if job.sequence.is_full or self._is_late(job):
             return Ended("length", None)
         return None
 
-    def _is_late(self, job: _Job, token: int) -> bool:
+    def _is_late(self, job: _Job) -> bool:
         limit_s = job.generation.request.max_completion_s
         if limit_s is None:
             return False
-        job.has_line = job.has_line or b"\n" in self.backend.piece(token)
+        new = job.sequence.tokens[max(job.n_looked_at, job.sequence.n_prompt) :]
+        job.n_looked_at = len(job.sequence.tokens)
+        job.has_line = job.has_line or any(b"\n" in self.backend.piece(token) for token in new)
         return job.has_line and job.generation.so_far().completion_s >= limit_s
 
     def _turn_failed(self, error: Exception) -> None:
