@@ -72,7 +72,7 @@ def test_rows_with_logits_are_those_scored_and_the_newest_token():
     scheduler.add(Sequence(1, [*range(15)], 100, scores_prompt=True))
     assert [part.rows_with_logits for part in run_turn(scheduler).parts] == [tuple(range(10))]
     (part,) = run_turn(scheduler).parts
-    assert (part.scored_rows, part.output_row) == (range(4), 4)
+    assert (part.scored_rows, part.rows_with_logits) == (range(4), (0, 1, 2, 3, 4))
     assert [part.rows_with_logits for part in run_turn(scheduler).parts] == [(0,)]
 
 
