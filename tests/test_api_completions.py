@@ -98,6 +98,7 @@ def test_wrong_members_are_named(members: dict[str, Any], param: str):
 
 def test_unknown_members_are_ignored_or_refused():
     assert parse(prompt="a", colour=1, user="u").unknown == ("colour",)
+    assert parse(strict=True, prompt="a", id_slot=1, prompt_cache_key="k").unknown == ()
     with pytest.raises(BadRequest, match="colour"):
         parse(strict=True, prompt="a", colour=1)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from .errors import BadRequest
-from .fields import Members, parse_body, show
-from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
+from .fields import Members, parse_body, show, unknown_members
+from .sampling import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing, refuse_unsupported
 from .shape import Shape, read_shape
 from .streams import Streaming, read_streaming, read_token_ids
 
@@ -37,13 +37,6 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 
 # What an older form of the API calls the role of a result.
 _OLD_TOOL_ROLE = "function"
-
-# Members that have no effect on the answer here and never need one: --strict lets them pass.
-_WITHOUT_EFFECT = (
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "verbosity", "prediction", "priority", "cache_prompt", "id_slot", "n_keep",
-    "n_discard", "n_cache_reuse", "backend_sampling", "response_fields", "add_special_tokens", "verbose",
-)  # fmt: skip
 
 # Which part of the last message is left open, where not simply the message is continued (K24).
 _CONTINUED_PARTS = ("content", "reasoning_content")
@@ -139,15 +132,8 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         tokens_as_ids=body.boolean("return_tokens_as_token_ids") or False,
         request_id=body.text("request_id"),
         # Last, since what was not read by now is unknown.
-        unknown=_unknown(body, strict),
+        unknown=unknown_members(body, WITHOUT_EFFECT, strict),
     )
-
-
-def _unknown(body: Members, strict: bool) -> tuple[str, ...]:
-    unknown = tuple(name for name in body.unknown() if name not in _WITHOUT_EFFECT)
-    if strict and unknown:
-        raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
-    return unknown
 
 
 def _n(body: Members) -> int:

@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from .errors import ApiError, BadRequest
-from .fields import Members, parse_body
+from .fields import Members, parse_body, unknown_members
 from .inputs import Input, read_inputs
 from .reply import LOGPROB_FLOOR, ReplyHead, Usage, to_json
-from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing
+from .sampling import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing
 from .shape import Shape, read_shape
 from .streams import Streaming, read_streaming, read_token_ids
 
 # Each choice is a sequence of its own: as many may be in one request, over all its prompts.
 MAX_CHOICES = 128
-
-_WITHOUT_EFFECT = ("user", "metadata", "cache_prompt", "id_slot", "n_keep", "n_discard", "verbose", "store")
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
         **read_streaming(body),
         return_token_ids=read_token_ids(body),
-        unknown=unknown_members(body, _WITHOUT_EFFECT, strict),
+        unknown=unknown_members(body, WITHOUT_EFFECT, strict),
     )
     _check_combinations(request)
     return request
@@ -85,14 +83,6 @@ def _top_logprobs(body: Members) -> Optional[int]:
     older = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
     wanted = body.integer("logprobs", 0, MAX_TOP_LOGPROBS)
     return older if wanted is None else wanted
-
-
-def unknown_members(body: Members, without_effect: Sequence[str], strict: bool) -> tuple[str, ...]:
-    """Names that nobody has asked for by now (K10)."""
-    unknown = tuple(name for name in body.unknown() if name not in without_effect)
-    if strict and unknown:
-        raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
-    return unknown
 
 
 def _check_combinations(request: CompletionRequest) -> None:

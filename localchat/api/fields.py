@@ -157,6 +157,14 @@ class Members:
         return [name for name in self.raw if name not in self._asked]
 
 
+def unknown_members(body: Members, without_effect: Collection[str], strict: bool) -> tuple[str, ...]:
+    """The names that nobody has asked for by now; with `strict` the first of them is an error (K10)."""
+    unknown = tuple(name for name in body.unknown() if name not in without_effect)
+    if strict and unknown:
+        raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
+    return unknown
+
+
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):

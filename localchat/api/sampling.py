@@ -113,6 +113,13 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (-1, 0),
 }
 
+# Members that have no effect on the answer here and never need one: --strict lets them pass.
+WITHOUT_EFFECT = (
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "verbosity", "prediction", "priority", "cache_prompt", "id_slot", "n_keep",
+    "n_discard", "n_cache_reuse", "backend_sampling", "response_fields", "add_special_tokens", "verbose",
+)  # fmt: skip
+
 # A token to make likelier or not, by its id or as the tokens of a text.
 Bias = tuple[Union[int, str], float]
 
