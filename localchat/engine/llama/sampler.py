@@ -78,9 +78,9 @@ class Sampler:
         """
         if self._drawn_from is None:
             return 0.0, [(token, 0.0)][:n_top]
-        found = {int(c["id"]): math.log(c["p"]) for c in self._drawn_from if c["p"] > 0}
-        likeliest = sorted(found.items(), key=lambda item: -item[1])[:n_top]
-        return found.get(token, 0.0), likeliest
+        left = self._drawn_from
+        (own,) = left["p"][left["id"] == token]
+        return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in left[:n_top] if c["p"] > 0]
 
     def allow_ends(self) -> None:
         """The tokens forbidden by `min_tokens` may come from now on."""
@@ -114,6 +114,7 @@ class Sampler:
             # The steps shorten the array, some of them at its beginning.
             first = (ctypes.addressof(array.data.contents) - candidates.ctypes.data) // _CANDIDATE.itemsize
             left = candidates[first : first + array.size]
+            # The likeliest first.
             self._drawn_from = left[np.argsort(-left["p"], kind="stable")]
         return int(array.data[array.selected].id)
 
