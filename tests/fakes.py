@@ -7,6 +7,7 @@ range, logits only where they were asked for; and that shared cells hold the tok
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, Optional
@@ -130,8 +131,9 @@ class FakeBackend:
             assert [token for _, token in cells] == part.sequence.tokens[:n_computed], "the slot holds something else"
             cells.extend((next(self._numbers), token) for token in part.tokens())
             next_row += part.n_tokens
-            if part.wants_output:
-                self._outputs[part.output_row] = [token for _, token in cells]
+            known = [token for _, token in cells]
+            for row in part.rows_with_logits:
+                self._outputs[row] = known[: n_computed + row - part.first + 1]
             record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
         self.batches.append(record)
 
@@ -141,6 +143,9 @@ class FakeBackend:
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         assert row in self._outputs
         return -0.5, [(token, -0.5), (0, -1.5), (1, -2.5)][:n_top]
+
+    def drawn_from(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        return math.log(0.75), [(token, math.log(0.75)), (0, math.log(0.25))][:n_top]
 
     def n_cells_used(self) -> int:
         return len({number for cells in self.slots.values() for number, _ in cells})

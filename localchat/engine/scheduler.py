@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Optional, Union
 
@@ -24,10 +24,11 @@ class Sequence:
 
     `tokens` are the tokens known (the prompt, then what was drawn), of which the first `n_computed`
     have cells in `slot`. `max_tokens` bounds the prompt and the drawn tokens together. `n_cached` of the
-    prompt were there already when it first ran.
+    prompt were there already when it first ran. With `scores_prompt` the logits of all its prompt are looked
+    at, of which `n_scored` have been.
     """
 
-    def __init__(self, id: int, prompt: list[int], max_tokens: int):
+    def __init__(self, id: int, prompt: list[int], max_tokens: int, *, scores_prompt: bool = False):
         self.id = id
         self.tokens = prompt
         self.max_tokens = max_tokens
@@ -35,6 +36,13 @@ class Sequence:
         self.n_computed = 0
         self.n_cached: Optional[int] = None
         self.slot: Optional[int] = None
+        self.scores_prompt = scores_prompt
+        self.n_scored = 0
+
+    @property
+    def is_to_score(self) -> bool:
+        """Whether tokens of the prompt are left to be scored; those of its last one give the first of the answer."""
+        return self.scores_prompt and self.n_scored < self.n_prompt - 1
 
     @property
     def n_missing(self) -> int:
@@ -71,7 +79,7 @@ class Part:
     """A sequence's share of a batch: rows `first` to `first + n_tokens`.
 
     With `wants_output` the last of these rows is the sequence's newest token, whose logits give the
-    next one.
+    next one. With `is_scored` the logits of the others are wanted too.
     """
 
     sequence: Sequence
@@ -79,10 +87,19 @@ class Part:
     first: int
     n_tokens: int
     wants_output: bool
+    is_scored: bool = False
 
     @property
     def output_row(self) -> int:
         return self.first + self.n_tokens - 1
+
+    @property
+    def scored_rows(self) -> range:
+        return range(self.first, self.first + self.n_tokens - self.wants_output) if self.is_scored else range(0)
+
+    @property
+    def rows_with_logits(self) -> tuple[int, ...]:
+        return (*self.scored_rows, *([self.output_row] if self.wants_output else []))
 
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed
@@ -106,7 +123,7 @@ class Batch:
     def alone(self) -> Iterator[Batch]:
         """The same work as one batch for each sequence."""
         for part in self.parts:
-            yield Batch(parts=(Part(part.sequence, part.slot, 0, part.n_tokens, part.wants_output),))
+            yield Batch(parts=(replace(part, first=0),))
 
 
 @dataclass(frozen=True)
@@ -123,6 +140,11 @@ class Room:
     n_slots: int
     n_batch: int
     can_cut: bool = True
+
+    @property
+    def n_scored(self) -> int:
+        """Tokens of prompts that a turn may score: there are as many rows of logits as slots, since each is large."""
+        return self.n_slots - self.n_running
 
     def __post_init__(self) -> None:
         if not 0 < self.n_running < self.n_slots or self.n_running > self.n_batch:
@@ -186,6 +208,8 @@ class Scheduler:
         for part in batch.parts:
             self._tree.extend(part.slot, part.tokens())
             part.sequence.n_computed += part.n_tokens
+            if part.is_scored:
+                part.sequence.n_scored = max(part.sequence.n_scored, part.sequence.n_computed)
         for part, token in zip(batch.outputs(), drawn):
             part.sequence.tokens.append(token)
 
@@ -241,16 +265,17 @@ class Scheduler:
 
     def _match(self, sequence: Sequence) -> Optional[Match]:
         # The last token is always computed: its logits are what the sequence runs for.
-        tokens = sequence.tokens[:-1]
+        tokens = sequence.tokens[: sequence.n_scored] if sequence.is_to_score else sequence.tokens[:-1]
         return self._tree.match(tokens) if self._room.can_cut else self._tree.match_whole(tokens)
 
     def _is_being_computed(self, sequence: Sequence, match: Optional[Match]) -> bool:
         """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
-        if not self._room.can_cut:
+        if not self._room.can_cut or sequence.is_to_score:
             return False
         n_known = 0 if match is None else match.length
         return any(
             other.n_missing > 1
+            and not other.is_to_score
             and other.id < sequence.id
             and n_common_of(other.tokens, sequence.tokens[:-1], 0) > max(n_known, other.n_computed, _MIN_AWAITED)
             for other in self.running
@@ -313,15 +338,19 @@ class Scheduler:
         self._free_slots.append(slot)
 
     def _parts(self) -> Iterator[Part]:
-        first, n_left = 0, self._room.n_batch
+        first, n_left, n_to_score = 0, self._room.n_batch, self._room.n_scored
         ready = [sequence for sequence in self.running if sequence.n_missing == 1]
         reading = [sequence for sequence in self.running if sequence.n_missing > 1]
         if ready:
             n_left = min(n_left, len(ready) + self.n_prompt_batch)
         for sequence in (*ready, *reading):
             n_tokens = min(sequence.n_missing, n_left)
+            if sequence.is_to_score:
+                n_tokens = min(n_tokens, n_to_score)
+                n_to_score -= n_tokens
             if n_tokens == 0:
-                return
+                continue
             assert sequence.slot is not None
-            yield Part(sequence, sequence.slot, first, n_tokens, n_tokens == sequence.n_missing)
+            wants_output = n_tokens == sequence.n_missing
+            yield Part(sequence, sequence.slot, first, n_tokens, wants_output, sequence.is_to_score)
             first, n_left = first + n_tokens, n_left - n_tokens

@@ -64,7 +64,7 @@ class LlamaBackend:
     def decode(self, batch: Batch) -> None:
         """Computes a batch; when that fails, the cells that it may have taken are given back."""
         self._check(batch)
-        self._output_rows = frozenset(part.output_row for part in batch.outputs())
+        self._output_rows = frozenset(row for part in batch.parts for row in part.rows_with_logits)
         code = L.llama_decode(self._context, self._rows.fill(batch))
         if code == 0:
             return
@@ -76,6 +76,9 @@ class LlamaBackend:
 
     def sample(self, sampler: Sampler, row: int) -> int:
         return sampler.draw(self._context, row, self._logits(row))
+
+    def drawn_from(self, sampler: Sampler, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        return sampler.drawn_from(token, n_top)
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         logits = self._logits(row).astype(np.float64)
@@ -115,6 +118,9 @@ class LlamaBackend:
             raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.room.n_batch} are allowed")
         if len(batch.parts) > self.room.n_running:
             raise ValueError(f"a batch of {len(batch.parts)} sequences; {self.room.n_running} are allowed")
+        n_outputs = sum(len(part.rows_with_logits) for part in batch.parts)
+        if n_outputs > self.room.n_slots:
+            raise ValueError(f"a batch with {n_outputs} rows of logits; {self.room.n_slots} are allowed")
         for part in batch.parts:
             self._check_slot(part.slot)
 
@@ -159,6 +165,7 @@ class _BatchRows:
             self._positions[first:end] = range(start, start + part.n_tokens)
             self._slots[first:end] = [part.slot] * part.n_tokens
             self._outputs[first:end] = [0] * part.n_tokens
-            self._outputs[end - 1] = part.wants_output
+            for row in part.rows_with_logits:
+                self._outputs[row] = 1
         self._batch.n_tokens = batch.n_tokens
         return self._batch
