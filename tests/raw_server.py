@@ -217,7 +217,6 @@ def framings(body: bytes, cut_in_chunk: bool = False) -> dict[str, bytes]:
 def truncations() -> Iterator[Any]:
     text = piece("Hel") + piece("lo")
     cuts = {
-        # http.client takes the end of the connection for the end of the headers.
         "in-headers": ({name: raw[:25] for name, raw in framings(b"").items()}, IncompleteStream),
         "after-headers": (framings(b""), IncompleteStream),
         "in-chunk": (framings(text + b'data: {"cho', cut_in_chunk=True), IncompleteStream),

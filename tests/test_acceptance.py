@@ -10,7 +10,8 @@
        test_wire.py::test_dialect_cut_anywhere_is_never_another_answer,
        test_acceptance.py::test_fuzz_wire, test_acceptance.py::test_openai_differs_from_the_dialects
 3. Truncation matrix
-       test_client.py::test_truncation_matrix, test_aio.py::test_truncation_matrix
+       test_client.py::test_truncation_matrix, test_aio.py::test_truncation_matrix,
+       test_response.py::test_response_that_is_cut_is_never_whole
 4. Clocks, cancelling and Ctrl-C
        test_client.py::test_clock_runs_out, test_client.py::test_connect_clock,
        test_aio.py::test_clock_runs_out, test_aio.py::test_connect_clock,
@@ -167,7 +168,7 @@ def test_time_per_event():
 def test_time_to_import():
     spent = bench.time_imports(["localchat", "localchat with network", "http.client alone"], 4)
     assert spent["localchat"] < 5
-    assert spent["localchat with network"] < max(25, 2 * spent["http.client alone"])
+    assert spent["localchat with network"] < max(25, 1.5 * spent["http.client alone"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory otherwise")

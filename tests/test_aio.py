@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 
-import localchat.aio
 import localchat.client
 from localchat import (
     AsyncClient,
     Cancelled,
     ConnectError,
-    IncompleteStream,
     NotFoundError,
     ProtocolError,
     ServerError,
@@ -32,7 +30,6 @@ from localchat import (
     TimedOut,
     Timeout,
 )
-from localchat.aio import ResponseReader
 
 from .raw_server import (
     ANSWER,
@@ -85,82 +82,6 @@ def failure(server: Server, kind: type[Exception], words: str = ".", **options: 
     with pytest.raises(kind, match=words) as caught:
         run(server, say, **options)
     return caught.value
-
-
-# HTTP without I/O
-
-
-RESPONSES = {
-    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", True),
-    "nothing": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
-    "204": (b"HTTP/1.1 204 None\r\n\r\n", b"", True),
-    "chunked": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
-        b"hello",
-        True,
-    ),
-    "chunk-extension": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
-        b"hello",
-        True,
-    ),
-    "line-feeds": (b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello", b"hello", True),
-    "announced": (b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200\r\nContent-Length: 1\r\n\r\na", b"a", True),
-    "asked-to-close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na", b"a", False),
-    "older": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", b"a", False),
-    "older-that-stays": (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\na", b"a", True),
-}
-
-
-@pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
-def test_response_at_every_cut(raw, body, keeps_alive):
-    for cuts in [[raw], [raw[i : i + 1] for i in range(len(raw))], *([raw[:i], raw[i:]] for i in range(len(raw)))]:
-        response = ResponseReader()
-        assert b"".join(response.feed(part) for part in cuts) == body
-        assert (response.ended, response.keeps_alive, response.rest) == (True, keeps_alive, b"")
-
-
-@pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
-def test_response_that_is_cut_is_never_whole(raw, body, keeps_alive):
-    for end in range(len(raw)):
-        response = ResponseReader()
-        response.feed(raw[:end])
-        if not response.ended:
-            with pytest.raises(IncompleteStream):
-                response.feed_end()
-
-
-def test_response_until_the_end_of_the_connection():
-    response = ResponseReader()
-    assert response.feed(b"HTTP/1.1 200 OK\r\n\r\nhel") + response.feed(b"lo") == b"hello"
-    response.feed_end()
-    assert (response.ended, response.keeps_alive) == (True, False)
-
-
-def test_response_leaves_the_rest():
-    response = ResponseReader()
-    response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
-    assert response.rest == b"bc"
-
-
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [b"SSH-2.0", b"HTTP/2 200\r\n\r\n", CHUNKED + b"zz\r\n", CHUNKED + b"-5\r\n", CHUNKED + b"1" * 70000],
-    ids=["ssh", "http2", "no-size", "negative", "long-line"],
-)
-def test_response_that_is_no_http(raw):
-    with pytest.raises(ProtocolError):
-        ResponseReader().feed(raw)
-
-
-def test_response_in_small_pieces_is_linear():
-    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n" + b"x" * 5_000_000
-    response, start = ResponseReader(), time.perf_counter()
-    assert sum(len(response.feed(raw[i : i + 64])) for i in range(0, len(raw), 64)) == 5_000_000
-    assert time.perf_counter() - start < 5
 
 
 # Asking

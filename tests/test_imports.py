@@ -88,7 +88,6 @@ SOLE_IMPORTERS = {
     "llama_cpp": "engine/llama/library.py",
     "numpy": "engine/llama/",
     "jinja2": "chat/",
-    "http.client": "client.py",
 }
 
 # What a file uses where it happens to be there.
