@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import localchat.aio
 import localchat.client
 from localchat import (
     AsyncClient,
@@ -38,6 +39,7 @@ from .raw_server import (
     HELLO,
     KEY,
     MODELS,
+    STOP,
     WHOLE,
     Peer,
     Request,
@@ -46,8 +48,10 @@ from .raw_server import (
     certificate,
     chunked,
     clean_environment,
+    dripping,
     piece,
     pinging,
+    pinging_with_pieces,
     serving,
     truncations,
     until_close,
@@ -241,7 +245,10 @@ CLOCKS = {
     "first-only-pings": (pinging, (chunked(end=False),), Timeout(first=0.1), "first"),
     "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
     "stall-although-pings": (pinging, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "stall-although-empty-pieces": (pinging_with_pieces, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "first-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(first=0.1), "first"),
     "total": (pinging, (OPEN,), Timeout(total=0.1), "total"),
+    "total-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(total=0.1), "total"),
 }
 
 
@@ -270,6 +277,42 @@ def test_connect_clock():
     finally:
         for sock in [server.listener, *fillers]:
             sock.close()
+
+
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_connect_clock_holds_for_handshake_and_tunnel(scheme):
+    """Neither the server of https nor the proxy says anything."""
+    done = threading.Event()
+    server = Server(lambda peer, server: done.wait(DEADLINE_S))
+
+    async def main() -> None:
+        proxy = None if scheme == "https" else f"http://127.0.0.1:{server.port}"
+        url = f"https://127.0.0.1:{server.port}/v1" if scheme == "https" else "https://h.example/v1"
+        timeout = Timeout(connect=0.1)
+        async with AsyncClient(url, model="m", proxy=proxy, timeout=timeout, max_retries=0) as client:
+            await client.chat("hi")
+
+    with server:
+        with pytest.raises(TimedOut) as caught:
+            asyncio.run(main())
+        done.set()
+    assert caught.value.kind == "connect"
+
+
+def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
+    monkeypatch.setattr(localchat.aio, "ERROR_BODY_S", 0.05)
+    raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
+    assert failure(waiting(raw), ServerError).body == '{"error": '
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_once):
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        parts = [chunked(piece("Hello"), STOP, end=False), b"zz\r\nno chunk\r\n"]
+        peer.send(*([b"".join(parts)] if at_once else parts))
+
+    assert run(Server(handle), say) == "Hello"
 
 
 def going(*parts: bytes) -> tuple[Server, threading.Event, list[float]]:
@@ -359,7 +402,75 @@ def test_close_while_waiting_to_retry():
         asyncio.run(main())
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_close_while_it_connects(scheme):
+    """The server of http does not accept, that of https does not shake hands."""
+    done = threading.Event()
+    server = Server(lambda peer, server: done.wait(DEADLINE_S), socket.create_server(("127.0.0.1", 0), backlog=0))
+    fillers = [socket.socket() for _ in range(4 if scheme == "http" else 0)]
+    for filler in fillers:
+        filler.setblocking(False)
+        filler.connect_ex(("127.0.0.1", server.port))
+
+    async def main() -> None:
+        url = f"{scheme}://127.0.0.1:{server.port}/v1"
+        async with AsyncClient(url, model="m", timeout=Timeout(connect=None), max_retries=0) as client:
+            stream = client.stream("hi")
+            reader = asyncio.ensure_future(stream.__anext__())
+            await asyncio.sleep(0.05)
+            await stream.close()
+            with pytest.raises(Cancelled):
+                await asyncio.wait_for(reader, DEADLINE_S)
+
+    try:
+        if scheme == "http":
+            asyncio.run(main())
+            return
+        with server:
+            asyncio.run(main())
+            done.set()
+    finally:
+        for sock in [server.listener, *fillers]:
+            sock.close()
+
+
+def test_close_while_the_models_are_listed():
+    async def close(client: AsyncClient) -> None:
+        stream = client.stream("hi")
+        reader = asyncio.ensure_future(stream.__anext__())
+        while not arrived.is_set():
+            await asyncio.sleep(0.001)
+        await stream.close()
+        with pytest.raises(Cancelled):
+            await reader
+
+    server, arrived, _ = going()
+    run(server, close, model=None)
+
+
 # Connections
+
+
+def test_connection_on_which_the_server_speaks_unasked_is_not_used_again():
+    """It takes its leave, while nobody listens."""
+    left = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(HELLO)
+        peer.send(with_length(b"idle for too long", "408 Request Timeout", "Connection: close\r\n"))
+        peer.sock.shutdown(socket.SHUT_WR)
+        left.set()
+        peer.request()
+
+    async def twice(client: AsyncClient) -> str:
+        texts = [await say(client)]
+        while not left.is_set():
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        return texts[0] + await say(client)
+
+    assert run(Server(handle), twice) == "HelloHello"
 
 
 def test_many_calls_at_once_and_then_one_connection_each():
