@@ -236,8 +236,7 @@ class _AsyncCall(CallState):
         except NotFoundError as error:
             if self.caller.wants_names(error, path):
                 with contextlib.suppress(LocalChatError):  # This only serves to explain.
-                    raw = await self.fetch("GET", "/models", None, headers)
-                    self.caller.add_names(error, self.caller.read_models(raw))
+                    self.caller.add_names(error, await self.fetch("GET", "/models", None, headers))
                 self.check_cancelled(error)
             raise
 
@@ -288,9 +287,14 @@ class _AsyncCall(CallState):
         self.check_cancelled()  # The end, and what comes with it, may be our own doing.
         return data
 
-    async def drain(self) -> None:
-        """Read what follows the last event, within short limits, so that the connection can be reused."""
-        await self._read_rest(DRAIN_BYTES, DRAIN_S)
+    async def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
+        """Read the rest of the body within these limits, and give the connection back if that was all of it."""
+        raw, end = b"", time.monotonic() + seconds
+        with contextlib.suppress(LocalChatError):  # What matters has come.
+            while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
+                raw += await self.read(max(end - time.monotonic(), 0.001))
+        self.release()
+        return raw
 
     def release(self) -> None:
         """Give the connection back if the body was read to its end, close it otherwise."""
@@ -313,10 +317,10 @@ class _AsyncCall(CallState):
             self._drop()
             await self._exchange(await self._connect())
         if self.redirect():
-            await self._read_error_body()
+            await self.drain()
             await self._send_once()
         elif not 200 <= self.status < 300:
-            raise self.status_error(await self._read_error_body())
+            raise self.status_error(await self.drain(MAX_ERROR_BYTES, ERROR_BODY_S))
 
     async def _exchange(self, connection: _AnyConnection) -> None:
         """Request out, status and headers in."""
@@ -356,20 +360,6 @@ class _AsyncCall(CallState):
                 raise ConnectError(caller.unreachable(error, proxy)) from error
             raise
         return _Connection(*streams, proxy if caller.address.scheme == "http" else None, tape)
-
-    async def _read_error_body(self) -> bytes:
-        return await self._read_rest(MAX_ERROR_BYTES, ERROR_BODY_S)
-
-    async def _read_rest(self, n_bytes: int, seconds: float) -> bytes:
-        """The rest of the body, or what there is of it within these limits; then the connection is released."""
-        raw, end = b"", time.monotonic() + seconds
-        with contextlib.suppress(LocalChatError):  # What matters has come.
-            while len(raw) < n_bytes and not (self.ended and not self._first):
-                raw += await self.read(max(end - time.monotonic(), 0.001))
-                if time.monotonic() > end:
-                    break
-        self.release()
-        return raw
 
 
 # The public face

@@ -129,7 +129,7 @@ class Clocks:
         self._total_end: float | None = None
         self._event_end: float | None = None
         self._event_kind = "first"
-        self._running = self._finished = False
+        self._running = False
 
     def start(self) -> None:
         """The call begins, unless it has: it may take several requests."""
@@ -138,10 +138,8 @@ class Clocks:
 
     def finish(self) -> None:
         """All that matters has come: what is left gets little time, whatever keeps the connection busy."""
-        if not self._finished:
-            self._finished = True
-            end = time.monotonic() + _AFTER_FINISH_S
-            self._total_end = end if self._total_end is None else min(end, self._total_end)
+        end = time.monotonic() + _AFTER_FINISH_S
+        self._total_end = end if self._total_end is None else min(end, self._total_end)
 
     def sent(self) -> None:
         """The request is on its way."""
@@ -542,15 +540,12 @@ class _Frames:
         what = what or f"{self._content_type or 'of no content type'}."
         return ProtocolError(f"this is no chat answer but {what} It begins: {self.head}", head=self.head)
 
-    def _feed_sse(self, chunk: bytes) -> Iterable[ServerSentEvent]:
+    def _feed_sse(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         try:
-            return self._sse.feed(chunk)
+            yield from self._sse.feed(chunk)
         except SSEError as error:
-            return self._fail(error)
-
-    def _fail(self, error: SSEError) -> Iterator[ServerSentEvent]:
-        yield from error.events
-        raise ProtocolError(f"the answer cannot be read: {error}", head=self.head) from error
+            yield from error.events
+            raise ProtocolError(f"the answer cannot be read: {error}", head=self.head) from error
 
     def _feed_json(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         self._held += chunk
@@ -631,7 +626,7 @@ class Caller:
         self._model = model or os.environ.get("LOCALCHAT_MODEL") or None
         self.timeout = Timeout.of(timeout)
         self._max_retries = max_retries
-        self._on_retry = on_retry
+        self.on_retry = on_retry
         self._headers = dict(headers or {})
         self.proxy = proxy
         self.verify = verify
@@ -760,10 +755,6 @@ class Caller:
 
         return min(_FIRST_DELAY_S * 2.0**tries, _MAX_DELAY_S) * (1 - 0.25 * random.random())
 
-    def report_retry(self, tries: int, delay: float, error: LocalChatError) -> None:
-        if self._on_retry is not None:
-            self._on_retry(tries, delay, error)
-
     # Errors, in words that say what to do.
 
     def unreachable(self, error: Exception, proxy: str | None) -> str:
@@ -831,12 +822,11 @@ class Caller:
     @staticmethod
     def wants_names(error: StatusError, path: str) -> bool:
         """Whether the server does not know the model, so that the names of those on offer would help."""
-        said = f"{error.code} {error}".lower()
-        return error.status == 404 and path != "/models" and "model" in said
+        return path != "/models" and "model" in f"{error.code} {error}".lower()
 
-    @staticmethod
-    def add_names(error: StatusError, names: list[str]) -> None:
-        names = [name for name in names if name not in str(error)]
+    def add_names(self, error: StatusError, raw: bytes) -> None:
+        """Add the names in a list of models."""
+        names = [name for name in self.read_models(raw) if name not in str(error)]
         if names:
             error.args = (f"{error} (it offers {', '.join(names[:20])})",)
 
@@ -950,8 +940,8 @@ class CallState:
         Raises:
             ProtocolError: What came cannot be read any further.
         """
-        if not self._first:
-            self._response.check()
+        if not self._first and self._response.fault:
+            raise ProtocolError(self._response.fault)
         first, self._first = self._first, b""
         return self._unpack(first)
 
@@ -972,7 +962,8 @@ class CallState:
         if left is not None and left < delay:
             raise timed_out("total") from error
         self._tries += 1
-        self.caller.report_retry(self._tries, delay, error)
+        if self.caller.on_retry is not None:
+            self.caller.on_retry(self._tries, delay, error)
         return delay
 
     def _read_head(self) -> None:
@@ -1066,7 +1057,7 @@ class _Call(CallState):
         except NotFoundError as error:
             if self.caller.wants_names(error, path):
                 with contextlib.suppress(LocalChatError):  # This only serves to explain.
-                    self.caller.add_names(error, self.caller.read_models(self.fetch("GET", "/models", None, headers)))
+                    self.caller.add_names(error, self.fetch("GET", "/models", None, headers))
                 self.check_cancelled(error)
             raise
 
@@ -1106,20 +1097,30 @@ class _Call(CallState):
         connection, first = self._connection, self.take_first()
         if first or connection is None or self.ended:
             return first
+        try:
+            data = self._receive(connection, at_most_s)
+        except OSError as error:
+            self.check_cancelled(error)
+            raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
+        return self.take_body(data)
+
+    def _receive(self, connection: _Connection, at_most_s: float | None = None) -> bytes:
         limit, kind = self.clocks.reading() if at_most_s is None else (at_most_s, "idle")
         try:
             data = connection.receive(limit)
         except socket.timeout:
             raise timed_out(kind) from None
-        except OSError as error:
-            self.check_cancelled(error)
-            raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
         self.check_cancelled()  # The end, and what comes with it, may be our own doing.
-        return self.take_body(data)
+        return data
 
-    def drain(self) -> None:
-        """Read what follows the last event, within short limits, so that the connection can be reused."""
-        self._read_rest(DRAIN_BYTES, DRAIN_S)
+    def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
+        """Read the rest of the body within these limits, and give the connection back if that was all of it."""
+        raw, end = b"", time.monotonic() + seconds
+        with contextlib.suppress(LocalChatError):  # What matters has come.
+            while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
+                raw += self.read(max(end - time.monotonic(), 0.001))
+        self.release()
+        return raw
 
     def release(self) -> None:
         """Give the connection back if the body was read to its end, close it otherwise."""
@@ -1151,10 +1152,10 @@ class _Call(CallState):
             self._drop()
             self._exchange(self._connect())
         if self.redirect():
-            self._read_error_body()
+            self.drain()
             self._send_once()
         elif not 200 <= self.status < 300:
-            raise self.status_error(self._read_error_body())
+            raise self.status_error(self.drain(MAX_ERROR_BYTES, ERROR_BODY_S))
 
     def _exchange(self, connection: _Connection) -> None:
         """Request out, status and headers in."""
@@ -1166,18 +1167,14 @@ class _Call(CallState):
         try:
             try:
                 connection.send(request, limit)
+            except socket.timeout:
+                raise timed_out(kind) from None
             except (BrokenPipeError, ConnectionResetError):
                 if reused:
                     raise
                 # A server may answer before it has read everything (413), and the answer is still there.
-            while True:
-                limit, kind = self.clocks.reading()
-                data = connection.receive(limit)
-                self.check_cancelled()
-                if self.take_head(data):
-                    return
-        except socket.timeout:
-            raise timed_out(kind) from None
+            while not self.take_head(self._receive(connection)):
+                pass
         except OSError as error:
             self.check_cancelled(error)
             if reused and not self._response.begun:
@@ -1229,23 +1226,22 @@ class _Call(CallState):
         if _is_number(host) or _is_loopback(host):
             return addresses(host, port)
         # The system's resolver knows no limit and cannot be woken: it is left behind, in a thread of its own.
-        found: list[Any] = []
-        failures: list[Exception] = []
+        outcome: list[Any] = []
 
         def look_up() -> None:
             try:
-                found.extend(addresses(host, port))
+                outcome.append(addresses(host, port))
             except (OSError, UnicodeError) as error:
-                failures.append(error)
+                outcome.append(error)
 
         thread = threading.Thread(target=look_up, name="localchat-lookup", daemon=True)
         thread.start()
         while thread.is_alive():
             thread.join(min(_left(deadline) or _LOOK_S, _LOOK_S))
             self.check_cancelled()
-        if failures:
-            raise failures[0]
-        return found
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]  # type: ignore[no-any-return]  # It is the list then.
 
     def _watch(self, sock: socket.socket) -> socket.socket:
         """Let `cancel` know the socket before anything waits on it."""
@@ -1275,20 +1271,6 @@ class _Call(CallState):
             data = sock.recv(READ_BYTES)
             self.check_cancelled()
             is_open = take_tunnel(response, data)
-
-    def _read_error_body(self) -> bytes:
-        return self._read_rest(MAX_ERROR_BYTES, ERROR_BODY_S)
-
-    def _read_rest(self, n_bytes: int, seconds: float) -> bytes:
-        """The rest of the body, or what there is of it within these limits; then the connection is released."""
-        raw, end = b"", time.monotonic() + seconds
-        with contextlib.suppress(LocalChatError):  # What matters has come.
-            while len(raw) < n_bytes and not (self.ended and not self._first):
-                raw += self.read(max(end - time.monotonic(), 0.001))
-                if time.monotonic() > end:
-                    break
-        self.release()
-        return raw
 
 
 def _shut(sock: Any) -> None:

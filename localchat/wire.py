@@ -9,6 +9,7 @@ dropped in silence. Raw JSON ends here.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -96,8 +97,13 @@ def build_request(
 
     Only what the caller set is sent: None means "not set" (K9). An empty list of tools is left out,
     since servers refuse it (C5), and a stream asks for its usage unless `stream_options` says otherwise.
+    Members may also come in `extra_body`, as OpenAI's client has it.
     """
-    members = {name: value for name, value in (options or {}).items() if value is not None}
+    given = dict(options or {})
+    given.update(given.pop("extra_body", None) or {})
+    if "messages" in given:
+        raise TypeError("messages are the first argument: as an option they would take the place of the prompt")
+    members = {name: value for name, value in given.items() if value is not None}
     if not members.get("tools"):
         members.pop("tools", None)
         if members.get("tool_choice") in ("auto", "none"):
@@ -138,7 +144,8 @@ _CHUNK_SIZE_BEGUN = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n
 class ResponseReader:
     """One HTTP/1 response: bytes in, body out.
 
-    `status` is 0 until the head is complete. Once `ended`, `rest` is what came after the response.
+    `status` is 0 until the head is complete; `begun` tells whether any byte has come. Once `ended`, `rest` is
+    what came after the response. A `fault` in the framing of the body says why no more can be read of it.
     """
 
     def __init__(self) -> None:
@@ -147,33 +154,25 @@ class ResponseReader:
         self.keeps_alive = False
         self.ended = False
         self.rest = b""
-        # What an unfinished head or line has so far, how many bytes are missing, and what is wrong with the framing.
+        self.begun = False
+        self.fault = ""
+        # What an unfinished head or line has so far, and how many bytes are missing.
         self._held = b""
         self._left = 0
-        self._fault = ""
         self._step = ResponseReader._take_head
-
-    @property
-    def begun(self) -> bool:
-        """Whether any byte has come."""
-        return bool(self.status or self._held)
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes and return what they hold of the body.
 
         Raises:
-            ProtocolError: This is no HTTP. Of a fault in the body, `check` tells after what came before it.
+            ProtocolError: This is no HTTP.
         """
-        if self.ended or self._fault:
+        self.begun = self.begun or data != b""
+        if self.ended or self.fault:
             self.rest += data
             return b""
         data, self._held = self._held + data, b""
         return self._step(self, data)
-
-    def check(self) -> None:
-        """Raise ProtocolError if the body cannot be read any further."""
-        if self._fault:
-            raise ProtocolError(self._fault)
 
     def feed_end(self) -> None:
         """The connection has ended.
@@ -274,7 +273,7 @@ class ResponseReader:
 
     def _hold(self, line: bytes) -> None:
         if len(line) > _MAX_LINE_BYTES or not _CHUNK_SIZE_BEGUN.fullmatch(line):
-            self._fault = f"this is no size of a chunk: {cut(line.decode('latin-1'), 40)!r}"
+            self.fault = f"this is no size of a chunk: {cut(line.decode('latin-1'), 40)!r}"
         self._held = line
 
     def _take_trailer(self, data: bytes) -> bytes:
@@ -926,10 +925,7 @@ class _Choice:
         if content and len(delta) == 1:  # Nearly every delta, so nothing else is looked for.
             self._take_content(content, chunk, events)
             return
-        name, text = _reasoning(delta)
-        if text:
-            self.reasoning_field = self.reasoning_field or name
-            self._emit("reasoning", text, chunk, events)
+        self._take_reasoning(*_reasoning(delta), chunk, events)
         if content:
             self._take_content(content, chunk, events)
         self._take_rest(delta, chunk, events)
@@ -943,13 +939,10 @@ class _Choice:
     def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
         """A whole message in place of a delta, or after deltas: only what exceeds them is new."""
         name, text = _reasoning(message)
-        text = _exceeding(text, self.reasoning)
-        if text:
-            self.reasoning_field = self.reasoning_field or name
-            self._emit("reasoning", text, chunk, events)
+        self._take_reasoning(name, _exceeding(text, self.reasoning), chunk, events)
         content = message.get("content")
-        if isinstance(content, str):
-            content = _exceeding(content, self.content)
+        if isinstance(content, str):  # With the tags or, where the server has taken them out, without.
+            content = _exceeding(content, self.content, self.text)
         if content:
             self._take_content(content, chunk, events)
         refusal = message.get("refusal")
@@ -966,6 +959,13 @@ class _Choice:
         if isinstance(legacy, dict):
             self.legacy.take({"index": 0, "function": legacy})
 
+    def _take_reasoning(self, name: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
+        if text and self.reasoning_field is None:
+            self.reasoning_field = name
+            events += self.flush()  # From here on content goes by the splitter.
+        if text:
+            self._emit("reasoning", text, chunk, events)
+
     def _take_content(self, content: Any, chunk: Any, events: list[StreamEvent]) -> None:
         if isinstance(content, str):
             self.content.append(content)
@@ -975,6 +975,7 @@ class _Choice:
             for kind, text in self.splitter.feed(content):
                 self._emit(kind, text, chunk, events)
             return
+        events += self.flush()
         for kind, text in _content_parts(content):
             if kind == "unknown":
                 self._warn(f"a part of the answer is no text and was left out: {cut(text, 80)}")
@@ -988,10 +989,13 @@ class _Choice:
         self._warn("a closing </think> came without an opening one: the text before it was reasoning")
 
     def _take_logprobs(self, logprobs: Any, chunk: Any, events: list[StreamEvent]) -> None:
-        content = logprobs.get("content") if isinstance(logprobs, dict) else None
-        if isinstance(content, list) and content:
-            self.logprobs += content
-            events.append(Logprobs(tuple(content), self.index, chunk))
+        if not isinstance(logprobs, dict):
+            return
+        content = logprobs.get("content")
+        items = content if isinstance(content, list) else _completion_logprobs(logprobs)
+        if items:
+            self.logprobs += items
+            events.append(Logprobs(tuple(items), self.index, chunk))
 
     def _emit(self, kind: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
         if kind == "content":
@@ -1059,6 +1063,17 @@ def _listed(value: Any) -> list[Any]:
     return [value] if isinstance(value, dict) else []
 
 
+def _completion_logprobs(logprobs: Json) -> list[Json]:
+    """Those of /completions, which are lists side by side, in the form of a chat's (L1, L7)."""
+    columns = [_listed(logprobs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")]
+    items = []
+    for token, value, top in itertools.zip_longest(*columns):
+        options = top.items() if isinstance(top, dict) else ()
+        others = [{"token": other, "logprob": number} for other, number in options]
+        items.append({"token": token, "logprob": value, "bytes": None, "top_logprobs": others})
+    return items
+
+
 def _reasoning(delta: Json) -> tuple[str, str]:
     """The member that holds reasoning, and its text."""
     for name in _REASONING_FIELDS:
@@ -1089,13 +1104,16 @@ def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
             yield "unknown", _dump(part)
 
 
-def _exceeding(text: str, parts: list[str]) -> str:
-    """What `text` has beyond what came before; all of it if it is not a repetition."""
-    seen = "".join(parts)
-    parts[:] = [seen]
-    if text.startswith(seen):
-        return text[len(seen) :]
-    return "" if seen.strip().startswith(text.strip()) else text
+def _exceeding(text: str, *known: list[str]) -> str:
+    """What `text` has beyond what came before, in one form or another; all of it if it is no repetition."""
+    for parts in known:
+        seen = "".join(parts)
+        parts[:] = [seen]
+        if text.startswith(seen):
+            return text[len(seen) :]
+        if seen.strip().startswith(text.strip()):
+            return ""
+    return text
 
 
 # The answer
@@ -1148,9 +1166,9 @@ class Accumulator:
             choices = _native_choices(chunk)
         if "thought" in chunk and choices:
             choices = _with_thought(choices, chunk["thought"])
-        for choice in choices:
+        for place, choice in enumerate(choices):
             if isinstance(choice, dict):
-                events += self._choice(choice).take(choice, chunk)
+                events += self._choice(choice, place).take(choice, chunk)
                 if choice.get("finish_reason"):
                     self._take_finish()
         usage = _find_usage(chunk)
@@ -1187,6 +1205,9 @@ class Accumulator:
         if self._usage is None and self._zero_usage is not None:
             self._usage = self._zero_usage
             events.append(UsageEvent(self._usage))
+        if len(self._choices) < self._n:
+            text = f"the server gave {len(self._choices)} of the {self._n} answers that were asked for"
+            self._warnings.add(text, 0)
         self._succeeded = True
         stops = [choice.stop() for choice in self._sorted()]
         return events + self._warnings.take() + stops
@@ -1211,8 +1232,9 @@ class Accumulator:
         self._id, self._model = _filled(chunk.get("id")), _filled(chunk.get("model"))
         return [MessageStart(self._id, self._model, 0, chunk)]
 
-    def _choice(self, choice: Json) -> _Choice:
-        index = _index(choice.get("index")) or 0
+    def _choice(self, choice: Json, place: int) -> _Choice:
+        index = _index(choice.get("index"))
+        index = place if index is None else index
         if index not in self._choices:
             self._choices[index] = _Choice(index, self._think_tags, self._warnings)
         return self._choices[index]

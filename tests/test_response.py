@@ -113,8 +113,7 @@ def test_wrong_framing_is_told_after_what_came_before_it(raw):
         response = ResponseReader()
         body = b"".join(response.feed(part) for part in parts)
         assert body in (b"abc", b"abche")
-        with pytest.raises(ProtocolError, match="no size of a chunk"):
-            response.check()
+        assert "no size of a chunk" in response.fault
         assert not response.ended
 
 

@@ -179,6 +179,10 @@ OPTIONS = {
     "none-is-not-set": ({"seed": None, "temperature": 0}, {"temperature": 0}),
     "no-tools-c5": ({"tools": [], "tool_choice": "auto"}, {}),
     "required-without-tools-is-sent": ({"tool_choice": "required"}, {"tool_choice": "required"}),
+    "extra-body-is-the-body": (
+        {"extra_body": {"min_p": 0.1, "seed": None}, "top_k": 5},
+        {"top_k": 5, "min_p": 0.1},
+    ),
     "tools": (
         {"tools": [{"type": "function"}], "tool_choice": "auto"},
         {"tools": [{"type": "function"}], "tool_choice": "auto"},
@@ -190,6 +194,12 @@ OPTIONS = {
 def test_request_options(options, members):
     body = build_request("hi", stream=False, options=options)
     assert body == {"messages": body["messages"], **members, "stream": False}
+
+
+def test_messages_are_no_option():
+    """They would take the place of the prompt."""
+    with pytest.raises(TypeError, match="messages are the first argument"):
+        build_request("hi", options={"messages": []})
 
 
 @pytest.mark.parametrize(
@@ -353,6 +363,47 @@ def test_missing_choice_is_incomplete():
     accumulator.add({"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]})
     with pytest.raises(IncompleteStream):
         accumulator.finish()
+
+
+def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent], Accumulator]:
+    accumulator = Accumulator(n)
+    events = [event for chunk in chunks for event in accumulator.add(chunk)]
+    return events + accumulator.finish(done=True), accumulator
+
+
+def test_answers_fewer_than_asked_for_are_reported():
+    events, accumulator = accumulated({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}, n=2)
+    assert [event.type for event in events][-2:] == ["warning", "message_stop"]
+    assert accumulator.reply().warnings == ("the server gave 1 of the 2 answers that were asked for",)
+
+
+def test_choices_without_index_are_told_apart_by_their_place():
+    choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("one", "two")]
+    assert [choice.text for choice in accumulated({"choices": choices}, n=2)[1].reply().choices] == ["one", "two"]
+
+
+def test_whole_message_after_deltas_may_leave_out_the_thoughts():
+    pieces = [{"choices": [{"delta": {"content": text}}]} for text in ("<think>hm</think>", "Hel", "lo")]
+    whole = {"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}
+    reply = accumulated(*pieces, whole)[1].reply()
+    assert (reply.text, reply.reasoning) == ("Hello", "hm")
+
+
+@pytest.mark.parametrize("follower", [{"reasoning": "hm"}, {"content": [{"type": "thinking", "thinking": "hm"}]}])
+def test_text_held_back_for_a_tag_stays_before_what_follows(follower):
+    deltas: list[dict[str, Any]] = [{"content": "a <"}, follower, {"content": "b"}]
+    events, accumulator = accumulated(*({"choices": [{"delta": delta}]} for delta in deltas))
+    assert accumulator.reply().text == "a <b"
+    assert [event.delta for event in events if event.type.endswith("_delta")] == ["a ", "<", "hm", "b"]
+
+
+def test_logprobs_of_completions_have_the_form_of_chats():
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, -0.5], "top_logprobs": [None, {"b": -0.5, "c": -1.0}]}
+    reply = accumulated({"choices": [{"text": "ab", "logprobs": logprobs, "finish_reason": "stop"}]})[1].reply()
+    first, second = reply.choice.logprobs
+    assert first == {"token": "a", "logprob": None, "bytes": None, "top_logprobs": []}
+    assert (second["token"], second["logprob"]) == ("b", -0.5)
+    assert second["top_logprobs"] == [{"token": "b", "logprob": -0.5}, {"token": "c", "logprob": -1.0}]
 
 
 def test_reply_keeps_members_of_servers():
