@@ -23,7 +23,9 @@ from typing import Any, NamedTuple
 
 from .events import LocalChatError
 
-_SECRET_HEADERS = re.compile(rb"(?im)^((?:proxy-)?authorization|(?:x-)?api-key|cookie): *([^\r\n]+)")
+_SECRET_HEADERS = re.compile(rb"(?im)^([\w-]*(?:authorization|key|token|secret|password|cookie)): *([^\r\n]+)")
+# A shorter key is no secret but a word that servers without keys are asked with, and part of others.
+_MIN_SECRET_CHARS = 8
 
 
 def replay(path: str | os.PathLike[str]) -> Replay:
@@ -39,7 +41,7 @@ class Recorder:
     def __init__(self, path: str | os.PathLike[str], secret: str = "") -> None:
         self._path = Path(path)
         self._path.write_bytes(b"")
-        self.secret = secret.encode()
+        self.secret = secret.encode() if len(secret) >= _MIN_SECRET_CHARS else b""
         self._lock = threading.Lock()
         self._connections = 0
         self._start = time.monotonic()
