@@ -82,6 +82,8 @@ _MAX_REDIRECTS = 5
 # What HTTP calls a token.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
+_LENGTHS = re.compile(r"maximum context length is (\d{1,9}) tokens.*?(?:requested|resulted in)\D{0,20}(\d{1,9}) tokens")
+
 # After [DONE] the rest is read, usually five bytes, so that the connection can be used again.
 DRAIN_S = 0.1
 DRAIN_BYTES = 65536
@@ -817,7 +819,7 @@ class Caller:
             return "set OPENAI_API_KEY or pass api_key" if not self._key else "is the API key right?"
         if status in (404, 405) and not self.address.path:
             return "is /v1 missing in the base URL?"
-        return _too_many_tokens(said.raw)
+        return _too_many_tokens(said.raw, said.message)
 
     @staticmethod
     def wants_names(error: StatusError, path: str) -> bool:
@@ -1673,12 +1675,13 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return None if date is None else email.utils.mktime_tz(date) - time.time()
 
 
-def _too_many_tokens(body: Any) -> str:
-    """llama.cpp servers give both numbers with a prompt that is too long."""
+def _too_many_tokens(body: Any, message: str) -> str:
+    """By how much a prompt is too long: llama.cpp servers give both numbers, others write them out."""
     error = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(error, dict):
-        return ""
-    tokens, context = error.get("n_prompt_tokens"), error.get("n_ctx")
+    error = error if isinstance(error, dict) else {}
+    written = _LENGTHS.search(message)
+    given = map(int, written.groups()) if written else (error.get("n_ctx"), error.get("n_prompt_tokens"))
+    context, tokens = given
     if not isinstance(tokens, int) or not isinstance(context, int) or tokens <= context:
         return ""
     return f"{tokens} tokens are {tokens - context} more than the context of {context} holds"

@@ -151,6 +151,20 @@ def test_chat_without_streaming_on_the_wire():
         assert "stream_options" not in server.requests[0].json
 
 
+def test_large_body_is_read_in_linear_time():
+    """Vectors of many texts are some hundred megabytes."""
+    vectors = [{"index": i, "embedding": [0.5] * 1000} for i in range(1000)]
+    raw = with_length(json.dumps({"data": vectors}).encode())
+    with always(raw) as server, make_client(server) as client:
+        assert len(client.embed(["a"] * 1000)) == 1000
+
+
+def test_body_too_large_to_be_held_is_refused(monkeypatch):
+    monkeypatch.setattr(localchat.client, "_MAX_JSON_BYTES", 10)
+    with always(HELLO) as server, make_client(server) as client, pytest.raises(ProtocolError, match="more than 10"):
+        client.models()
+
+
 def test_models_lists_names():
     with always(HELLO) as server, make_client(server) as client:
         assert client.models() == ["first", "second"]
@@ -1074,6 +1088,13 @@ STATUSES = {
     "503": (503, b'{"message": "loading"}', ServerError, "loading"),
     "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
     "empty": (500, b"", ServerError, "no reason given"),
+    "too-long-in-words": (
+        400,
+        b'{"error": {"message": "This model\'s maximum context length is 40 tokens. However, you requested 50 tokens '
+        b'(45 in the messages, 5 in the completion)."}}',
+        BadRequestError,
+        "10 more than the context of 40",
+    ),
     "too-long": (
         400,
         b'{"error": {"message": "too long", "n_prompt_tokens": 50, "n_ctx": 40}}',
