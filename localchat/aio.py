@@ -205,13 +205,13 @@ class _AsyncCall(CallState):
         self._client = client
         self._send = send
         self._connection: _AnyConnection | None = None
-        self._cancelled = False
+        self.is_cancelled = False
         # What `cancel` has to set while something else than bytes is waited for.
         self._woken: asyncio.Future[None] | None = None
 
     def cancel(self) -> None:
         """Stop at once: whoever waits for the network gets Cancelled. For other tasks of the same loop."""
-        self._cancelled = True
+        self.is_cancelled = True
         if self._connection is not None:
             self._connection.close()
         if self._woken is not None and not self._woken.done():
@@ -219,7 +219,7 @@ class _AsyncCall(CallState):
 
     def check_cancelled(self, cause: BaseException | None = None) -> None:
         """What goes wrong after a cancel goes wrong because of it."""
-        if self._cancelled:
+        if self.is_cancelled:
             raise Cancelled("the stream was closed") from cause
 
     async def open(self) -> None:
@@ -299,7 +299,7 @@ class _AsyncCall(CallState):
     def release(self) -> None:
         """Give the connection back if the body was read to its end, close it otherwise."""
         connection = self._connection
-        if connection is not None and self.reusable and not self._cancelled:
+        if connection is not None and self.reusable and not self.is_cancelled:
             self._connection = None
             self._client._checkin(connection)
         self._drop()
@@ -390,11 +390,11 @@ class AsyncStream:
     async def __anext__(self) -> StreamEvent:
         await self._open()
         event = await _next(self._events)
-        if event is None:
-            if not self._call.succeeded:
-                self._call.check_cancelled()
-            raise StopAsyncIteration
-        return event
+        if event is not None:
+            return event
+        if self._call.is_cancelled and not self._call.succeeded:
+            raise Cancelled("the stream was closed", partial=self.reply)
+        raise StopAsyncIteration
 
     @property
     async def text(self) -> AsyncIterator[str]:

@@ -452,8 +452,7 @@ class _Connection:
     def close(self) -> None:
         self.sock.close()
 
-    def __del__(self) -> None:
-        self.sock.close()  # Of a client that was dropped and never closed.
+    __del__ = close  # Of a client that was dropped and never closed.
 
 
 def addresses(host: str, port: int) -> list[Any]:
@@ -869,13 +868,10 @@ class CallState:
         self.caller = caller
         self.clocks = Clocks(timeout)
         # What is asked.
-        self.path = ""
-        self._method = ""
-        self._target = ""
+        self._method = self._target = ""
         self._body: bytes | None = None
         self._headers: dict[str, str] = {}
-        self._tries = 0
-        self._redirects = 0
+        self._tries = self._redirects = 0
         # What has come. `_first` is the piece of the body that came with the head.
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -887,7 +883,7 @@ class CallState:
 
     def prepare(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
         """Set what is sent."""
-        self.path, self._method, self._target = path, method, self.caller.address.target(path)
+        self._method, self._target = method, self.caller.address.target(path)
         self._body = None if body is None else json.dumps(body).encode("ascii")
         self._headers = self.caller.request_headers(headers)
         self._tries = self._redirects = 0
@@ -1028,6 +1024,7 @@ class _Call(CallState):
         # What another thread needs to cancel. The socket is here before anything waits on it; the lock keeps it
         # here meanwhile, or the cancel could hit another call that has the connection by now.
         self._cancelled = threading.Event()
+        self.is_cancelled = self._cancelled.is_set
         self._lock = threading.RLock()
         self._sock: socket.socket | None = None
         self._process = os.getpid()
@@ -1128,14 +1125,14 @@ class _Call(CallState):
         """Give the connection back if the body was read to its end, close it otherwise."""
         with self._lock:
             connection = self._connection
-            if connection is not None and self.reusable and not self._cancelled.is_set():
+            if connection is not None and self.reusable and not self.is_cancelled():
                 self._connection = self._sock = None
                 self._client._checkin(connection)
             self._drop()
 
     def check_cancelled(self, cause: BaseException | None = None) -> None:
         """What goes wrong after a cancel goes wrong because of it."""
-        if self._cancelled.is_set():
+        if self.is_cancelled():
             raise Cancelled("the stream was closed") from cause
 
     def _drop(self) -> None:
@@ -1405,15 +1402,16 @@ class Stream:
     def __next__(self) -> StreamEvent:
         if not self._opened:
             self._open()
+        event, cause = None, None
         try:
             event = next(self._events, None)
-        except ValueError as error:  # Another thread is closing it just now.
-            self._call.check_cancelled(error)
-            raise
+        except ValueError as error:  # Perhaps since another thread is closing it just now.
+            cause = error
+        if self._call.is_cancelled() and not (event is None and self._call.succeeded):
+            self.close()
+            raise Cancelled("the stream was closed", partial=self.reply) from cause
         if event is None:
-            if not self._call.succeeded:
-                self._call.check_cancelled()
-            raise StopIteration
+            raise cause or StopIteration
         return event
 
     @property

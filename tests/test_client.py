@@ -774,6 +774,18 @@ def test_step_while_another_thread_closes(monkeypatch):
         thread.join(DEADLINE_S)
 
 
+def test_cancel_counts_although_more_has_come_already():
+    """Another thread's close() cannot close the generator while it runs: the next step does."""
+    with always(HELLO) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        next(stream)
+        stream._call.cancel()
+        with pytest.raises(Cancelled) as caught:
+            list(stream)
+        assert caught.value.partial == stream.reply
+        assert stream._call._connection is None
+
+
 def test_cancel_does_not_end_the_encryption(certificate):
     """Another thread may be about to send the key."""
     with with_tls(waiting(OPEN), certificate) as server, make_client(server, verify=False) as client:
