@@ -165,17 +165,19 @@ async def _connect_socket(family: int, kind: int, protocol: int, where: Any, lim
 
 
 async def _open_streams(caller: Caller, proxy: str | None, limit: float | None) -> tuple[Any, Any]:
+    secure = caller.address.scheme == "https"
     sock = await _open_socket(caller, proxy, limit)
     try:
-        if caller.address.scheme != "https":
-            return await asyncio.open_connection(sock=sock)
-        if proxy is not None:
+        if secure and proxy is not None:
             await _open_tunnel(sock, caller, proxy)
-        context = tls_context(caller.verify)
-        return await asyncio.open_connection(sock=sock, ssl=context, server_hostname=caller.address.host)
+        tls: dict[str, Any] = (
+            {"ssl": tls_context(caller.verify), "server_hostname": caller.address.host} if secure else {}
+        )
     except BaseException:
         sock.close()
         raise
+    # From here on asyncio closes it: below its feet, the next socket would get the number that it still waits for.
+    return await asyncio.open_connection(sock=sock, **tls)
 
 
 async def _open_tunnel(sock: socket.socket, caller: Caller, proxy: str) -> None:

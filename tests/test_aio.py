@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import os
+import random
 import socket
 import ssl
 import subprocess
@@ -528,6 +530,26 @@ def test_unix_socket(tmp_path):
 def test_tls(certificate):
     server = with_tls(always(HELLO), certificate)
     assert run(server, say, verify=f"{certificate}.crt") == "Hello"
+
+
+def test_cancels_at_any_moment_do_not_disturb_other_calls(certificate):
+    """A socket that is closed while asyncio still waits for it is met again: the next one has its number."""
+    server = with_tls(always(HELLO), certificate)
+
+    async def ask(client: AsyncClient, chance: random.Random) -> None:
+        for _ in range(40):
+            task = asyncio.ensure_future(say(client))
+            await asyncio.wait([task], timeout=chance.random() * 0.02)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                assert await task == "Hello"
+
+    async def main() -> None:
+        async with AsyncClient(server.url, model="m", verify=False, max_retries=0) as client:
+            await asyncio.gather(*(ask(client, random.Random(seed)) for seed in range(6)))
+
+    with server:
+        asyncio.run(main())
 
 
 def test_tls_untrusted_certificate_says_which_knob(certificate):
