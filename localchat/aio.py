@@ -35,6 +35,7 @@ from .client import (
     check_size,
     ended_by,
     find_proxy,
+    is_known,
     reply_of,
     take_tunnel,
     timed_out,
@@ -140,7 +141,9 @@ async def _open_socket(caller: Caller, proxy: str | None, limit: float | None) -
         return await _connect_socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, path, limit)
     host, port = caller.address.peer(proxy)
     failure = OSError(f"{host} has no address")
-    candidates = await loop.run_in_executor(None, addresses_of, host, port)
+    # The executor may be busy with work of others; here there is nothing to wait for.
+    known = is_known(host)
+    candidates = addresses_of(host, port) if known else await loop.run_in_executor(None, addresses_of, host, port)
     for family, kind, protocol, _, where in candidates:
         try:
             # Shared out, so that one dead address leaves time for the next.
@@ -286,6 +289,7 @@ class _AsyncCall(CallState):
     async def _receive(self, connection: _AnyConnection, at_most_s: float | None = None) -> bytes:
         limit, kind = self.clocks.reading() if at_most_s is None else (at_most_s, "idle")
         data = await connection.read(limit, kind)
+        self.clocks.rest()
         self.check_cancelled()  # The end, and what comes with it, may be our own doing.
         return data
 

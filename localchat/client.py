@@ -131,12 +131,11 @@ class Clocks:
         self._total_end: float | None = None
         self._event_end: float | None = None
         self._event_kind = "first"
-        self._running = False
+        self._rests_from = 0.0
 
     def start(self) -> None:
         """The call begins, unless it has: it may take several requests."""
-        if not self._running:
-            self._running, self._total_end = True, _after(self._timeout.total)
+        self._total_end = self._total_end or _after(self._timeout.total)
 
     def finish(self) -> None:
         """All that matters has come: what is left gets little time, whatever keeps the connection busy."""
@@ -145,7 +144,7 @@ class Clocks:
 
     def sent(self) -> None:
         """The request is on its way."""
-        self._event_end, self._event_kind = _after(self._timeout.first), "first"
+        self._event_end, self._event_kind, self._rests_from = _after(self._timeout.first), "first", 0.0
 
     def event(self) -> None:
         """Something that carries meaning has come."""
@@ -155,8 +154,15 @@ class Clocks:
         """Seconds left to connect, and the kind of the limit that ends first."""
         return self._least(self._timeout.connect, "connect", None, "")
 
+    def rest(self) -> None:
+        """A read is over. Until the next one it is not the server who is slow."""
+        self._rests_from = time.monotonic()
+
     def reading(self) -> tuple[float | None, str]:
         """Seconds left for one read, and the kind of the limit that ends first."""
+        if self._event_end is not None and self._rests_from:
+            self._event_end += time.monotonic() - self._rests_from
+        self._rests_from = 0.0
         silence = self._timeout.idle if self._event_kind == "stall" else None
         return self._least(silence, "idle", self._event_end, self._event_kind)
 
@@ -463,9 +469,9 @@ def addresses(host: str, port: int) -> list[Any]:
     return found
 
 
-def _is_number(host: str) -> bool:
-    """Whether this is an address already, so that there is nothing to look up."""
-    return ":" in host or host.replace(".", "").isdecimal()
+def is_known(host: str) -> bool:
+    """Whether nobody has to be asked for the address: it is one already, or that of this machine."""
+    return ":" in host or host.replace(".", "").isdecimal() or _is_loopback(host)
 
 
 # Bytes to payloads
@@ -843,8 +849,7 @@ class Caller:
         """The same for a payload that reports an error; an answer is left as it is."""
         if not (payload.get("error") or "detail" in payload or payload.get("object") == "error"):
             return payload
-        masked: dict[str, Any] = json.loads(self._mask(json.dumps(payload)))
-        return masked
+        return dict(json.loads(self._mask(json.dumps(payload))))
 
     def _mask(self, text: str) -> str:
         return text.replace(self._key, "***") if len(self._key) > 3 else text
@@ -986,10 +991,9 @@ class CallState:
         import zlib
 
         try:
-            unpacked: bytes = self._inflate.decompress(data)
+            return bytes(self._inflate.decompress(data))
         except zlib.error as error:
             raise ProtocolError(f"the compressed answer is damaged: {error}") from error
-        return unpacked
 
     def redirect(self) -> bool:
         """Whether to ask again elsewhere on the same server, with the same body; sets the target."""
@@ -1109,6 +1113,7 @@ class _Call(CallState):
             data = connection.receive(limit)
         except socket.timeout:
             raise timed_out(kind) from None
+        self.clocks.rest()
         self.check_cancelled()  # The end, and what comes with it, may be our own doing.
         return data
 
@@ -1222,7 +1227,7 @@ class _Call(CallState):
         raise failure
 
     def _look_up(self, host: str, port: int, deadline: float | None) -> list[Any]:
-        if _is_number(host) or _is_loopback(host):
+        if is_known(host):
             return addresses(host, port)
         # The system's resolver knows no limit and cannot be woken: it is left behind, in a thread of its own.
         outcome: list[Any] = []
@@ -1368,8 +1373,7 @@ def ended_by(error: LocalChatError, call: CallState, accumulator: Accumulator) -
 
 def reply_of(call: CallState, accumulator: Accumulator) -> Reply:
     """What has come so far."""
-    headers = dict(call.headers)
-    return changed(accumulator.reply(), request_id=headers.get("x-request-id"), headers=headers)
+    return changed(accumulator.reply(), request_id=call.headers.get("x-request-id"), headers=dict(call.headers))
 
 
 # The public face

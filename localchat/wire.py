@@ -102,7 +102,7 @@ def build_request(
     given = dict(options or {})
     given.update(given.pop("extra_body", None) or {})
     if "messages" in given:
-        raise TypeError("messages are the first argument: as an option they would take the place of the prompt")
+        raise ValueError("messages are the first argument: as an option they would take the place of the prompt")
     members = {name: value for name, value in given.items() if value is not None}
     if not members.get("tools"):
         members.pop("tools", None)

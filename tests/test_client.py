@@ -486,6 +486,28 @@ def test_clock_runs_out(kind_of_server, parts, timeout, kind):
         assert caught.value.partial is not None or not parts
 
 
+def test_clocks_do_not_run_while_nobody_reads():
+    """Who reads an answer aloud takes long between two events, in which the server has been writing."""
+    done = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(OPEN)
+        assert done.wait(DEADLINE_S)
+        peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
+
+    with Server(handle) as server, make_client(server, timeout=Timeout(stall=0.2)) as client:
+        texts = client.stream("hi").text
+        assert next(texts) == "a"
+        time.sleep(0.3)  # That is what is tested.
+        done.set()
+        assert list(texts) == ["b"]
+
+
+def test_clock_runs_out_on_https(certificate):
+    assert failure(with_tls(waiting(OPEN), certificate), TimedOut, timeout=0.05, verify=False).kind == "idle"
+
+
 def test_connect_clock():
     """A listener whose queue is full does not answer."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)

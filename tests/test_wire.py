@@ -198,7 +198,7 @@ def test_request_options(options, members):
 
 def test_messages_are_no_option():
     """They would take the place of the prompt."""
-    with pytest.raises(TypeError, match="messages are the first argument"):
+    with pytest.raises(ValueError, match="messages are the first argument"):
         build_request("hi", options={"messages": []})
 
 
