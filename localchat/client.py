@@ -784,8 +784,7 @@ class Caller:
         return f"no connection to {self.address.shown}: {error}"
 
     def broken(self, error: Exception) -> str:
-        reason = str(error) or type(error).__name__
-        return f"{self.address.shown} gave no answer: {cut(self._mask(reason))}"
+        return f"{self.address.shown} gave no answer: {cut(self._mask(str(error) or type(error).__name__))}"
 
     def status_error(self, status: int, headers: Mapping[str, str], body: str) -> StatusError:
         body = self._mask(body)
@@ -1671,9 +1670,11 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         except ValueError:
             continue
         return seconds if math.isfinite(seconds) else None
-    import email.utils
+    if "retry-after" not in headers:
+        return None
+    import email.utils  # Late: it costs some ms.
 
-    date = email.utils.parsedate_tz(headers.get("retry-after", ""))
+    date = email.utils.parsedate_tz(headers["retry-after"])
     return None if date is None else email.utils.mktime_tz(date) - time.time()
 
 
@@ -1694,8 +1695,7 @@ def _companion(name: str) -> Any:
     try:
         return importlib.import_module(f".{name}", __package__)
     except (ImportError, TypeError) as error:  # TypeError: as a single file it has no package at all.
-        message = f"this needs localchat's {name}.py, which is not beside the client: install localchat"
-        raise ImportError(message) from error
+        raise ImportError(f"this needs localchat's {name}.py, which is not beside the client") from error
 
 
 def _with_media(prompt: Prompt, options: dict[str, Any]) -> Prompt:
