@@ -295,7 +295,7 @@ class _AsyncCall(CallState):
 
     async def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
         """Read the rest of the body within these limits, and give the connection back if that was all of it."""
-        raw, end = b"", time.monotonic() + seconds
+        raw, end = b"", time.monotonic() + self.clocks.at_most(seconds)
         with contextlib.suppress(LocalChatError):  # What matters has come.
             while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
                 raw += await self.read(max(end - time.monotonic(), 0.001))

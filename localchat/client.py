@@ -139,8 +139,7 @@ class Clocks:
 
     def finish(self) -> None:
         """All that matters has come: what is left gets little time, whatever keeps the connection busy."""
-        end = time.monotonic() + _AFTER_FINISH_S
-        self._total_end = end if self._total_end is None else min(end, self._total_end)
+        self._total_end = _after(self.at_most(_AFTER_FINISH_S))
 
     def sent(self) -> None:
         """The request is on its way."""
@@ -166,9 +165,9 @@ class Clocks:
         silence = self._timeout.idle if self._event_kind == "stall" else None
         return self._least(silence, "idle", self._event_end, self._event_kind)
 
-    def total_left(self) -> float | None:
-        """Seconds left of the whole call."""
-        return None if self._total_end is None else self._total_end - time.monotonic()
+    def at_most(self, seconds: float) -> float:
+        """These seconds, or what is left of the whole call if that is less."""
+        return seconds if self._total_end is None else min(seconds, self._total_end - time.monotonic())
 
     def _least(self, seconds: float | None, kind: str, end: float | None, end_kind: str) -> tuple[float | None, str]:
         """The shortest of a limit from now on, one that ends at a time, and the total."""
@@ -261,7 +260,7 @@ def _parse_base_url(text: str) -> Address:
         return Address("http", "localhost", 80, "/v1", socket_path=path)
     parts = urlsplit(text if "://" in text else "http://" + text)
     if parts.scheme == "http+unix":
-        return Address("http", "localhost", 80, _clean(parts.path), parts.query, unquote(parts.netloc))
+        return Address("http", "localhost", 80, _clean(parts.path), _quoted(parts.query), unquote(parts.netloc))
     if parts.scheme not in PORTS or not parts.hostname:
         raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(text, 60)!r}")
     if "@" in parts.netloc:
@@ -340,8 +339,8 @@ def _read_proxy(proxy: str) -> tuple[str, int, str]:
     try:
         parts = urlsplit(proxy if "://" in proxy else "http://" + proxy)
         host, port = parts.hostname, parts.port or 80
-    except ValueError as error:
-        raise OSError(f"the proxy's URL cannot be read: {error}") from error
+    except ValueError:  # It quotes what may be a part of the password.
+        raise OSError("the proxy's URL cannot be read: a / in a password is written %2F") from None
     if parts.scheme != "http" or not host:
         raise OSError(f"only http:// proxies are supported, not {parts.scheme}://; set no_proxy to avoid it")
     if parts.username is None:
@@ -396,7 +395,10 @@ def tls_context(verify: Any) -> ssl.SSLContext:
     if isinstance(verify, ssl.SSLContext):
         return verify
     if verify not in _contexts:
-        context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
+        try:
+            context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
+        except OSError as error:
+            raise ValueError(f"verify must name a file of certificates, not {verify!r}: {error}") from error
         if verify is False:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -958,10 +960,10 @@ class CallState:
         Raises:
             LocalChatError: This error, if there is to be no other try, or the total is too short for it.
         """
-        delay, left = self.caller.retry_delay(error, self._tries), self.clocks.total_left()
+        delay = self.caller.retry_delay(error, self._tries)
         if delay is None:
             raise error
-        if left is not None and left < delay:
+        if self.clocks.at_most(delay) < delay:
             raise timed_out("total") from error
         self._tries += 1
         if self.caller.on_retry is not None:
@@ -1007,8 +1009,7 @@ class CallState:
 
     def status_error(self, raw: bytes) -> StatusError:
         """The error for a status other than 2xx, with what could be read of the body."""
-        body = raw.decode("utf-8", "replace")
-        return self.caller.status_error(self.status, self.headers, body)
+        return self.caller.status_error(self.status, self.headers, raw.decode("utf-8", "replace"))
 
 
 class _Call(CallState):
@@ -1118,7 +1119,7 @@ class _Call(CallState):
 
     def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
         """Read the rest of the body within these limits, and give the connection back if that was all of it."""
-        raw, end = b"", time.monotonic() + seconds
+        raw, end = b"", time.monotonic() + self.clocks.at_most(seconds)
         with contextlib.suppress(LocalChatError):  # What matters has come.
             while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
                 raw += self.read(max(end - time.monotonic(), 0.001))
@@ -1705,8 +1706,7 @@ def _with_media(prompt: Prompt, options: dict[str, Any]) -> Prompt:
         for name in ("images", "audio")
         if options.get(name) is not None and not isinstance(options[name], Mapping)
     }
-    with_media: Prompt = _companion("media").attach(prompt, **sources) if sources else prompt
-    return with_media
+    return _companion("media").attach(prompt, **sources) if sources else prompt
 
 
 def _wants_value(target: Any) -> bool:
