@@ -754,7 +754,7 @@ class Caller:
             if not (retried if asked not in ("true", "false") else asked == "true"):
                 return None
             after = error.retry_after
-        elif not isinstance(error, (ConnectError, TimedOut)) or getattr(error, "kind", "") == "total":
+        elif not isinstance(error, (ConnectError, TimedOut, IncompleteStream)) or getattr(error, "kind", "") == "total":
             return None
         if tries >= self._max_retries or (after or 0) > _MAX_RETRY_AFTER_S:
             return None

@@ -1258,6 +1258,14 @@ def test_dropped_request_is_retried(no_delay):
         assert client.chat("hi").text == "Hello"
 
 
+def test_answer_that_is_cut_in_its_head_is_retried(no_delay):
+    server = answering_once(b"")
+    raws = [b"HTTP/1.1 200 OK\r\nContent-Le", HELLO]
+    server.handle = lambda peer, server: (peer.request(), peer.send(raws.pop(0)))
+    with server, make_client(server, max_retries=2) as client:
+        assert client.chat("hi").text == "Hello"
+
+
 def test_nothing_is_retried_once_the_answer_has_begun(no_delay):
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + piece("a")
 

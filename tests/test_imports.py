@@ -175,6 +175,14 @@ def test_import_of_the_client_loads_nothing_heavy():
     assert out.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("name", "unneeded"), [("AsyncClient", "localchat.tools"), ("replay", "localchat.client"), ("Tool", "asyncio")]
+)
+def test_a_name_loads_no_more_than_its_home(name: str, unneeded: str):
+    program = f"import sys, localchat; localchat.{name}; assert {unneeded!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
 @pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["answer", "error"])
 def test_a_chat_over_http_loads_nothing_heavy(raw: bytes):
     """What the client imports late it imports only where it is needed."""
