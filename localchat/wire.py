@@ -677,12 +677,12 @@ class _Warnings:
     """What was repaired in one answer, each thing once."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.texts: dict[str, None] = {}
         self.new: list[StreamEvent] = []
 
     def add(self, text: str, choice_index: int) -> None:
         if text not in self.texts:
-            self.texts.append(text)
+            self.texts[text] = None
             self.new.append(WarningEvent(text, choice_index))
 
     def take(self) -> list[StreamEvent]:

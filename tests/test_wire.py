@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -550,3 +551,11 @@ def test_reasoning_that_is_never_closed_is_reported():
     accumulator.add({"choices": [{"delta": {"content": "42"}, "finish_reason": "stop"}]})
     warnings = [event.text for event in accumulator.finish() if event.type == "warning"]
     assert warnings == ["the reasoning was never closed: the answer may be in it"]
+
+
+def test_many_different_warnings_take_linear_time():
+    accumulator, start = Accumulator(), time.perf_counter()
+    for number in range(30_000):
+        accumulator.add({"choices": [{"delta": {"content": [{"type": f"image-{number}"}]}}]})
+    assert len(accumulator.reply().warnings) == 30_000
+    assert time.perf_counter() - start < 5
