@@ -865,7 +865,7 @@ def _loads(text: str) -> tuple[Json | None, str | None]:
     if not text.strip():
         return {}, None
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         return None, f"the arguments are not JSON: {error}"
     if value is None:
@@ -873,6 +873,10 @@ def _loads(text: str) -> tuple[Json | None, str | None]:
     if not isinstance(value, dict):
         return None, f"the arguments are JSON but no object: {cut(text, 60)}"
     return value, None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 # Choices
@@ -928,9 +932,6 @@ class _Choice:
         self._take_reasoning(*_reasoning(delta), chunk, events)
         if content:
             self._take_content(content, chunk, events)
-        self._take_rest(delta, chunk, events)
-
-    def _take_rest(self, delta: Json, chunk: Any, events: list[StreamEvent]) -> None:
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._emit("refusal", refusal, chunk, events)
@@ -978,7 +979,7 @@ class _Choice:
         events += self.flush()
         for kind, text in _content_parts(content):
             if kind == "unknown":
-                self._warn(f"a part of the answer is no text and was left out: {cut(text, 80)}")
+                self._warnings.add(f"a part of the answer is no text and was left out: {cut(text, 80)}", self.index)
             elif text:
                 self._emit(kind, text, chunk, events)
 
@@ -986,7 +987,9 @@ class _Choice:
         """The template had opened the tag: what was handed out as text so far was reasoning."""
         self.reasoning += self.text
         self.text = []
-        self._warn("a closing </think> came without an opening one: the text before it was reasoning")
+        self._warnings.add(
+            "a closing </think> came without an opening one: the text before it was reasoning", self.index
+        )
 
     def _take_logprobs(self, logprobs: Any, chunk: Any, events: list[StreamEvent]) -> None:
         if not isinstance(logprobs, dict):
@@ -1010,9 +1013,6 @@ class _Choice:
             self.refusal.append(text)
             events.append(RefusalDelta(text, self.index, chunk))
 
-    def _warn(self, text: str) -> None:
-        self._warnings.add(text, self.index)
-
     def flush(self) -> list[StreamEvent]:
         """What was held back."""
         events: list[StreamEvent] = []
@@ -1023,7 +1023,7 @@ class _Choice:
     def close(self) -> tuple[ToolCall, ...]:
         """The end of a stream that was not cut: the calls."""
         if self.splitter.unclosed:
-            self._warn("the reasoning was never closed: the answer may be in it")
+            self._warnings.add("the reasoning was never closed: the answer may be in it", self.index)
         self.finished_calls = tuple(self._calls())
         return self.finished_calls
 
@@ -1034,7 +1034,7 @@ class _Choice:
         """The last event. What calls there are decides, not what the server says about them (K6)."""
         reason = normal_reason(self.reason_raw) if self.reason_raw else None
         if self.reason_raw and reason is None:
-            self._warn(f"unknown finish reason {self.reason_raw!r}, taken as stop")
+            self._warnings.add(f"unknown finish reason {self.reason_raw!r}, taken as stop", self.index)
         if reason in (None, "stop", "tool_calls"):
             reason = "tool_calls" if self.finished_calls else "stop"
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self.stop_reason, self.index)

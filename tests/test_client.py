@@ -496,10 +496,10 @@ def test_clocks_do_not_run_while_nobody_reads():
         assert done.wait(DEADLINE_S)
         peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
 
-    with Server(handle) as server, make_client(server, timeout=Timeout(stall=0.2)) as client:
+    with Server(handle) as server, make_client(server, timeout=Timeout(stall=0.5)) as client:
         texts = client.stream("hi").text
         assert next(texts) == "a"
-        time.sleep(0.3)  # That is what is tested.
+        time.sleep(0.7)  # That is what is tested.
         done.set()
         assert list(texts) == ["b"]
 

@@ -439,6 +439,16 @@ def test_partial_of_a_cut_answer_has_no_finish_reason():
     assert (caught.value.partial.text, caught.value.partial.finish_reason) == ("Hi", None)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_does_not_have_are_no_arguments(number):
+    """Python reads them, but the server that they go back to does not."""
+    accumulator = Accumulator()
+    accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}))
+    call = accumulator.reply().tool_calls[0]
+    assert (call.arguments, call.member["function"]["arguments"]) == (None, "{}")
+    assert f"{number} is no number of JSON" in (call.error or "")
+
+
 def test_id_of_a_call_is_stable_and_a_late_one_is_taken():
     accumulator = Accumulator()
     accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": "{}"}}))
