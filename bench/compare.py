@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .measure import Refused, first_model, percentile, run_load
-from .servers import Server, commands, running
+from .measure import Refused, first_model, percentile, post, run_load
+from .servers import Command, Server, commands, running
 
 Body = dict[str, Any]
 
@@ -39,12 +39,17 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class Load:
-    """One kind of work. `measure` gives a figure for one server; `unit` says what it is."""
+    """One kind of work. `measure` gives a figure for one server; `unit` says what it is.
+
+    Most servers make embeddings only when they are started for nothing else: such loads have a process of
+    their own.
+    """
 
     name: str
     unit: str
     more_is_better: bool
     measure: Callable[[Server, str, argparse.Namespace], float]
+    embeds: bool = False
 
 
 def chat(model: str, *messages: tuple[str, str], n_tokens: int, **fields: Any) -> Body:
@@ -66,6 +71,13 @@ def decode(n_streams: int) -> Load:
         return run_load(server.url, bodies, n_streams, 1).tokens_per_s
 
     return Load(f"decode, {n_streams} streams", "tokens/s", True, measure)
+
+
+def first_token(server: Server, model: str, options: argparse.Namespace) -> float:
+    """The median of short requests, one after the other, that have nothing in common."""
+    bodies = [chat(model, ("user", f"{time.time_ns()} {i} says hello."), n_tokens=8) for i in range(10)]
+    firsts = [answer.first_s for body in bodies for answer in run_load(server.url, [body], 1, 1).answers]
+    return statistics.median(firsts) * 1e3
 
 
 def shared_prefix(server: Server, model: str, options: argparse.Namespace) -> float:
@@ -100,13 +112,28 @@ def json_schema(server: Server, model: str, options: argparse.Namespace) -> floa
 def gap_beside_a_long_prompt(server: Server, model: str, options: argparse.Namespace) -> float:
     """The 95th percentile of 8 streams' gaps while others' long prompts are read."""
     bodies = [chat(model, ("user", f"Tell me {i} things."), n_tokens=options.tokens) for i in range(8)]
-    long = chat(model, ("user", f"{time.time_ns()} {LONG_PROMPT}"), n_tokens=4)
+    long = chat(model, ("user", f"{time.time_ns()} {LONG_PROMPT}"), n_tokens=8)
     with ThreadPoolExecutor(1) as pool:
         streams = pool.submit(run_load, server.url, bodies, 8, 1)
         time.sleep(0.2)
         run_load(server.url, [long], 1, 2)
         gaps = sorted(gap for answer in streams.result().answers for gap in answer.gaps_s)
     return percentile(gaps, 95) * 1e3
+
+
+def embeddings(server: Server, model: str, options: argparse.Namespace) -> float:
+    """Texts per second, 4 requests of 16 texts at once, each of some 30 words."""
+    salt = time.time_ns()
+    texts = [f"{salt} {i} " + " ".join(SYSTEM.split()[i : i + 28]) for i in range(64)]
+    started = time.perf_counter()
+    with ThreadPoolExecutor(4) as pool:
+
+        def ask(i: int) -> int:
+            body = {"model": model, "input": texts[16 * i : 16 * i + 16]}
+            return len(post(server.url, "/embeddings", body)["data"])
+
+        n_vectors = sum(pool.map(ask, range(4)))
+    return n_vectors / (time.perf_counter() - started)
 
 
 def memory(server: Server, model: str, options: argparse.Namespace) -> float:
@@ -129,11 +156,13 @@ LOADS = {
     "decode4": decode(4),
     "decode16": decode(16),
     "decode64": decode(64),
+    "first": Load("first token of a short request alone", "ms", False, first_token),
     "shared": Load("16 requests, one system prompt: median first token", "ms", False, shared_prefix),
     "conversation": Load("conversation, turns 2 to 10: first token", "ms", False, conversation),
     "n8": Load("8 choices of one prompt", "tokens/s", True, choices),
     "schema": Load("4 streams under a JSON schema", "tokens/s", True, json_schema),
     "gap": Load("8 streams' gap p95 beside a long prompt", "ms", False, gap_beside_a_long_prompt),
+    "embeddings": Load("embeddings, 4 x 16 texts", "texts/s", True, embeddings, embeds=True),
     "memory": Load("resident memory after all this", "MB", False, memory),
     "start": Load("start to first answer", "ms", False, start),
     "idle": Load("processor time per idle second", "ms", False, idle_cpu),
@@ -142,22 +171,29 @@ LOADS = {
 
 def main(arguments: Optional[list[str]] = None) -> None:
     options = read_arguments(arguments)
-    found = commands(options.model, options.slots, options.ctx, options.threads)
+    sizes = (options.model, options.slots, options.ctx, options.threads)
+    found = commands(*sizes)
+    to_embed = commands(*sizes, embeds=True)
     names = [name for name in options.servers or found if name in found]
     print(f"servers: {', '.join(names)}; model: {options.model}; {options.rounds} rounds")
     figures: dict[str, dict[str, list[float]]] = {load: {name: [] for name in names} for load in options.loads}
     for _ in range(options.rounds):
         for name in names:
-            with running(name, found[name]) as server:
-                measure_all(server, options, figures)
+            measure_all(name, found[name], False, options, figures)
+            measure_all(name, to_embed[name], True, options, figures)
     report(names, figures)
 
 
 def read_arguments(arguments: Optional[list[str]]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compare",
+        description=__doc__,
+        epilog="loads:\n" + "\n".join(f"  {name:<13} {load.name} ({load.unit})" for name, load in LOADS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("model", help="a GGUF file; bench.model writes one of any size")
     parser.add_argument("--servers", nargs="+", help="which to compare, localchat first (default: all that are there)")
-    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), metavar="LOAD", help=", ".join(LOADS))
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), metavar="LOAD", help="see below")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=128, help="tokens of an answer")
     parser.add_argument("--slots", type=int, default=16)
@@ -166,14 +202,22 @@ def read_arguments(arguments: Optional[list[str]]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def measure_all(server: Server, options: argparse.Namespace, figures: dict[str, dict[str, list[float]]]) -> None:
-    model = first_model(server.url)
-    run_load(server.url, [chat(model, ("user", "Hello!"), n_tokens=8)], 1, 2)  # warms up
-    for load in options.loads:
-        try:
-            figures[load][server.name].append(LOADS[load].measure(server, model, options))
-        except (Refused, OSError) as error:
-            print(f"{server.name}: {load}: {str(error)[:200]}", file=sys.stderr)
+def measure_all(
+    name: str, command: Command, embeds: bool, options: argparse.Namespace, figures: dict[str, dict[str, list[float]]]
+) -> None:
+    """One round of one server: the loads for embeddings, or all others."""
+    loads = [load for load in options.loads if LOADS[load].embeds == embeds]
+    if not loads:
+        return
+    with running(name, command) as server:
+        model = first_model(server.url)
+        if not embeds:
+            run_load(server.url, [chat(model, ("user", "Hello!"), n_tokens=8)], 1, 2)  # warms up
+        for load in loads:
+            try:
+                figures[load][name].append(LOADS[load].measure(server, model, options))
+            except (Refused, OSError, ValueError, LookupError) as error:
+                print(f"{name}: {load}: {str(error)[:200]}", file=sys.stderr)
 
 
 def report(names: list[str], figures: dict[str, dict[str, list[float]]]) -> None:

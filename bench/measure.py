@@ -5,6 +5,7 @@ One thread over raw sockets, so that the client takes little from the servers on
 
 from __future__ import annotations
 
+import http
 import http.client
 import json
 import selectors
@@ -60,6 +61,23 @@ def first_model(url: str) -> str:
     try:
         connection.request("GET", f"{parts.path.rstrip('/')}/models")
         return str(json.loads(connection.getresponse().read())["data"][0]["id"])
+    finally:
+        connection.close()
+
+
+def post(url: str, path: str, fields: dict[str, Any]) -> Any:
+    """One request that is answered in one body."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=DEADLINE_S)
+    try:
+        connection.request(
+            "POST", parts.path.rstrip("/") + path, json.dumps(fields), {"Content-Type": "application/json"}
+        )
+        response = connection.getresponse()
+        content = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise Refused(f"{path} was answered with {response.status}: {content[:300]!r}")
+        return json.loads(content)
     finally:
         connection.close()
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Optional
 
 from .measure import DEADLINE_S, first_model
 
@@ -42,44 +45,81 @@ class Server:
         return 0.0
 
 
-def commands(model: str, n_slots: int, n_ctx: int, n_threads: int) -> dict[str, list[str]]:
-    """How each server is started with the same model, slots, context and threads; {port} is filled in later."""
-    sizes = ["--threads", str(n_threads)]
+@dataclass(frozen=True)
+class Command:
+    """How a server is started: {port} is filled in, and {config} is a file with `config` and the port in it."""
+
+    arguments: list[str]
+    config: Optional[dict[str, Any]] = None
+
+
+def commands(model: str, n_slots: int, n_ctx: int, n_threads: int, *, embeds: bool = False) -> dict[str, Command]:
+    """How each server that is there is started with the same model, slots, context and threads.
+
+    With `embeds` as a server for embeddings, which only localchat is beside all else.
+    """
+    found = {"localchat": _localchat(model, n_slots, n_ctx, n_threads)}
     llama_server = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
-    found = {
-        "localchat": [
-            *[sys.executable, "-m", "localchat.server", model, "--port", "{port}"],
-            *["--parallel", str(n_slots), "--ctx", str(n_ctx), *sizes],
-        ],
-        "llama_cpp.server": [
-            *[sys.executable, "-m", "llama_cpp.server", "--model", model, "--port", "{port}"],
-            *["--n_ctx", str(n_ctx), "--n_threads", str(n_threads), "--interrupt_requests", "False"],
-        ],
-    }
     if llama_server:
-        found["llama-server"] = [
-            *[llama_server, "-m", model, "--port", "{port}", "--no-ui"],
-            *["-np", str(n_slots), "-c", str(n_ctx * n_slots), *sizes],
-        ]
+        sizes = ["--threads", str(n_threads), "-np", str(n_slots), "-c", str(n_ctx * n_slots)]
+        kind = ["--embeddings", "--pooling", "mean"] if embeds else []
+        found["llama-server"] = Command([llama_server, "-m", model, "--port", "{port}", "--no-ui", *sizes, *kind])
+    python = os.environ.get("PEER_PYTHON", sys.executable)
+    if _has(python, "llama_cpp", "fastapi", "uvicorn", "sse_starlette", "starlette_context", "pydantic_settings"):
+        sizes = ["--n_ctx", str(n_ctx), "--n_threads", str(n_threads), "--interrupt_requests", "False"]
+        kind = ["--embedding", "True"] if embeds else []
+        module = [python, "-m", "llama_cpp.server", "--model", model, "--port", "{port}"]
+        found["llama_cpp.server"] = Command([*module, *sizes, *kind])
+    example = os.environ.get("LLAMA_CPP_EXAMPLE")
+    if example and _has(python, "llama_cpp", "fastapi", "uvicorn", "openai", "safetensors", "websockets"):
+        sizes_by_name = {
+            "n_ctx": n_ctx * n_slots,
+            "n_seq_max": n_slots,
+            "n_batch": 512,
+            "n_ubatch": 512,
+            "threads": n_threads,
+            "threads_batch": n_threads,
+            "kv_unified": True,
+            "store_logits": False,
+        }
+        kind_by_name = {"embedding": True, "pooling_type": 1} if embeds else {}
+        config = {"model": {"path": model, "alias": "model", **sizes_by_name, **kind_by_name}}
+        found["examples/server"] = Command([python, example, "-C", "{config}"], config)
     return found
 
 
+def _localchat(model: str, n_slots: int, n_ctx: int, n_threads: int) -> Command:
+    sizes = ["--parallel", str(n_slots), "--ctx", str(n_ctx), "--threads", str(n_threads)]
+    return Command([sys.executable, "-m", "localchat.server", model, "--port", "{port}", *sizes])
+
+
+def _has(python: str, *modules: str) -> bool:
+    """Whether an interpreter can import all of them."""
+    program = f"import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, {modules!r})))"
+    return subprocess.run([python, "-c", program], capture_output=True, check=False).returncode == 0
+
+
 @contextlib.contextmanager
-def running(name: str, command: list[str]) -> Iterator[Server]:
+def running(name: str, command: Command) -> Iterator[Server]:
     """Runs a server until it answers, then until the `with` is left."""
     port = free_port()
-    started_at = time.perf_counter()
-    filled = [part.replace("{port}", str(port)) for part in command]
-    with subprocess.Popen(filled, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            url = f"http://127.0.0.1:{port}/v1"
-            wait_until_ready(url, process)
-            yield Server(name, url, process.pid, time.perf_counter() - started_at)
-        finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            process.kill()
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "config.json")
+        if command.config is not None:
+            config.write_text(json.dumps({"server": {"host": "127.0.0.1", "port": port}, **command.config}))
+        values = {"{port}": str(port), "{config}": str(config)}
+        started_at = time.perf_counter()
+        filled = [values.get(part, part) for part in command.arguments]
+        with subprocess.Popen(filled, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                url = f"http://127.0.0.1:{port}/v1"
+                wait_until_ready(url, process)
+                yield Server(name, url, process.pid, time.perf_counter() - started_at)
+            finally:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+                process.kill()
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:

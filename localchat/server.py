@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from email.message import Message
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import __version__
@@ -49,6 +50,9 @@ HEAD_TIMEOUT_S = 30.0
 IO_TIMEOUT_S = 30.0
 # How long to wait for a connection to end when there are as many as there can be.
 NO_FILES_PAUSE_S = 0.5
+# After so long, in seconds, a thread of Python's gives way to one that waits. Its own default, 5 ms, is more than a
+# turn of the engine takes, which would be spent waiting for a request to be parsed.
+SWITCH_INTERVAL_S = 0.001
 # How long threads get to send their last words when the server ends.
 CLOSE_TIMEOUT_S = 5.0
 
@@ -240,6 +244,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--queue", type=whole, default=256, metavar="N", help="requests that may wait then (default: %(default)s)")
     add("--gpu-layers", type=_at_least(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
     add("--threads", type=whole, default=0, metavar="N", help="CPU threads (default: by the machine)")
+    drafts = parser.add_mutually_exclusive_group()
+    drafts.add_argument(
+        "--draft", metavar="SMALL.gguf", help="a smaller model of the same vocabulary that guesses ahead"
+    )
+    drafts.add_argument(
+        "--no-speculation", action="store_true", help="never guess ahead, as else where a text repeats itself"
+    )
+    add("--cache-dir", type=Path, metavar="DIR", help="keep what was read of prompts there, across restarts")
+    add("--cache-size", type=positive, default=4096, metavar="MB", help="most that it takes (default: %(default)s)")
     add("--max-tokens", type=positive, metavar="N", help="default length limit of an answer (default: the context)")
     add("--alias", metavar="NAME", help="name under which the model is served (default: the file's)")
     add("--api-key", metavar="KEY", help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see")
@@ -287,6 +300,7 @@ def _sampling_value(text: str) -> dict[str, Any]:
 def main(arguments: Optional[list[str]] = None) -> int:
     """Serves until Ctrl-C or SIGTERM, then returns 0; 1 when the server or the model cannot start."""
     options = _parser().parse_args(arguments)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         return _complain(f"{missing[0]} is not installed: python -m pip install 'localchat[server]'")
@@ -370,10 +384,14 @@ class _Loader(threading.Thread):
             n_slots=options.parallel,
             n_gpu_layers=options.gpu_layers,
             n_threads=options.threads,
+            speculates=not options.no_speculation,
         )
         engine = load(
             str(self._file.path),
             load_options,
+            draft_path=options.draft,
+            cache_folder=options.cache_dir,
+            cache_bytes=options.cache_size << 20,
             proof_model=str(DEMO_PATH),
             max_queue=options.queue,
             progress=self._show,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from array import array
 from collections.abc import Callable
 from typing import Any, Optional
 
 from localchat.engine import GenerationRequest, ModelFacts, Sampling
 from localchat.engine.backend import DecodeFailed, NoRoom
 from localchat.engine.scheduler import Batch, Room
+from localchat.engine.state_files import Data
 
 END = 256
 N_VOCAB = 257
@@ -49,6 +51,7 @@ class FakeBackend:
         n_resting: int = 4,
         n_batch: int = 64,
         can_cut: bool = True,
+        n_drafted: int = 0,
         n_real_cells: Optional[int] = None,
         poison: Optional[int] = None,
         gate: Optional[threading.Semaphore] = None,
@@ -72,13 +75,14 @@ class FakeBackend:
             sampling=Sampling(),
             metadata={},
         )
-        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut)
+        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted)
         self.model = model
         self.poison = poison
         self.gate = gate
         # Of each slot its cells, each with a number of its own and a token.
         self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(self.room.n_slots)}
         self._numbers = itertools.count()
+        self._n_decodes = 0
         self.batches: list[list[tuple[int, int, int, bool]]] = []  # of each batch: (slot, first position, n, output)
         self.n_samplers = 0
         self.n_allowed_ends = 0
@@ -114,7 +118,36 @@ class FakeBackend:
         assert 0 < n_tokens <= len(self.slots[source])
         self.slots[target] = self.slots[source][:n_tokens]
 
+    def cut(self, slot: int, n_tokens: int) -> None:
+        assert self.room.can_cut
+        assert n_tokens < len(self.slots[slot])
+        del self.slots[slot][n_tokens:]
+
+    @property
+    def n_rows(self) -> int:
+        return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
+
+    def clock(self) -> float:
+        """A clock by which every turn takes as long, whatever is in it, and nothing else takes any time."""
+        return float(self._n_decodes)
+
+    def state_key(self) -> str:
+        return "fake"
+
+    def read_state(self, slot: int) -> bytes:
+        return array("i", [token for _, token in self.slots[slot]]).tobytes()
+
+    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
+        assert not self.slots[slot], "the slot is not empty"
+        tokens = array("i", bytes(data))
+        if len(tokens) != n_tokens:
+            return False
+        self.slots[slot] = [(next(self._numbers), token) for token in tokens]
+        assert self.n_cells_used() <= self._n_real_cells
+        return True
+
     def decode(self, batch: Batch) -> None:
+        self._n_decodes += 1
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
         assert 0 < batch.n_tokens <= self.room.n_batch
@@ -131,9 +164,9 @@ class FakeBackend:
             assert [token for _, token in cells] == part.sequence.tokens[:n_computed], "the slot holds something else"
             cells.extend((next(self._numbers), token) for token in part.tokens())
             next_row += part.n_tokens
-            known = [token for _, token in cells]
+            tokens = [token for _, token in cells]
             for row in part.rows_with_logits:
-                self._outputs[row] = known[: n_computed + row - part.first + 1]
+                self._outputs[row] = tokens[: len(tokens) - (part.first + part.n_tokens - 1 - row)]
             record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
         self.batches.append(record)
 

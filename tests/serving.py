@@ -48,10 +48,10 @@ class Serving:
     def client(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
 
-    def chat(self, **members: Any) -> tuple[int, Any]:
+    def chat(self, content: str = "hello", **members: Any) -> tuple[int, Any]:
         """One request on a connection of its own: status and body, or the payloads of the stream."""
         with contextlib.closing(self.client()) as client:
-            return ask(client, **members)
+            return ask(client, content, **members)
 
     def _record_work(self) -> None:
         new_sampler = self.backend.new_sampler

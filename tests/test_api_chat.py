@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -729,6 +730,12 @@ def test_rates_of_nothing_are_null():
     body = Usage(n_prompt=5, n_cached=5, n_completion=1, prompt_s=0.0, completion_s=0.0).body()
     assert body["prompt_tokens_per_sec"] is None
     assert body["completion_tokens_per_sec"] is None
+
+
+def test_timings_tell_guesses_over_all_choices_where_there_were_any():
+    guessed = replace(USAGE, n_drafted=10, n_draft_accepted=7)
+    timings = Usage.total([guessed, USAGE, guessed]).timings()
+    assert (timings["draft_n"], timings["draft_n_accepted"]) == (20, 14)
 
 
 def test_timings_have_llama_cpps_names():

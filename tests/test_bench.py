@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench import compare
 from bench.measure import Dechunker, Refused, Stream, percentile, read_answer
 from bench.serve import main
+from localchat.models.catalog import DEMO_PATH
 
 from .live import running_server
 
@@ -54,3 +56,29 @@ def test_real_server_is_measured(capsys: pytest.CaptureFixture[str]):
     assert len(rows) == 4
     assert all(float(row[1]) > 0 for row in rows)
     assert rows[0][-1] == "1.00"
+
+
+def test_comparison_measures_every_kind_of_load(capsys: pytest.CaptureFixture[str]):
+    """Of localchat alone, which needs no other server: chat, choices, a schema, vectors, and the process itself."""
+    loads = ["decode4", "first", "n8", "schema", "embeddings", "memory", "start", "idle"]
+    sizes = ["--tokens", "8", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
+    compare.main([str(DEMO_PATH), "--servers", "localchat", *sizes, "--loads", *loads])
+    out, err = capsys.readouterr()
+    assert err == ""
+    rows = out.splitlines()[2:]
+    assert [row.startswith(compare.LOADS[load].name) for load, row in zip(loads, rows)] == [True] * len(loads)
+    assert all(float(row.split()[-1]) > 0 for row in rows)
+
+
+def test_ratio_is_above_1_where_ours_is_better():
+    more, less = compare.LOADS["decode1"], compare.LOADS["first"]
+    assert compare.ratio(more, [20.0, 30.0], [10.0, 10.0]) == "2.50"
+    assert compare.ratio(less, [20.0, 20.0], [10.0, 30.0]) == "1.00"
+    assert compare.ratio(less, [], [1.0]) == "-"
+
+
+def test_comparison_explains_its_loads(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        compare.main(["--help"])
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out and load.name in out for name, load in compare.LOADS.items())

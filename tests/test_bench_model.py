@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
+from bench import threads
 from bench.model import main, number, shape_for
 from localchat.engine import GenerationRequest, LoadOptions, load
 
@@ -20,6 +21,16 @@ def test_shape_is_near_the_size_asked_for(n_params: float, n_vocab: int):
 @pytest.mark.parametrize(("text", "value"), [("10M", 10e6), ("0.5B", 0.5e9), ("3k", 3e3), ("42", 42)])
 def test_numbers_have_units(text: str, value: float):
     assert number(text) == value
+
+
+def test_ways_to_wait_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "random.gguf"
+    main([str(path), "--params", "1M", "--vocab", "2000", "--ctx", "512"])
+    sizes = ["--seconds", "0.05", "--rounds", "1", "--streams", "1", "2", "--threads", "1", "2", "--spins", "0"]
+    threads.main([str(path), *sizes])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
+    assert [row[:-2] for row in rows] == [["2", "x", "0"], ["1", "thread"]]
+    assert all(float(rate) > 0 for row in rows for rate in row[-2:])
 
 
 def test_written_model_runs(tmp_path: Path):

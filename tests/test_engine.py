@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,14 +56,14 @@ def step_until_idle(engine: Engine) -> int:
 
 @contextmanager
 def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
-    with Engine(backend, **options) as engine:
+    with Engine(backend, clock=backend.clock, **options) as engine:
         yield engine
     assert_left_clean(engine, backend)
 
 
 @contextmanager
 def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
-    with Engine(backend, **options).start() as engine:
+    with Engine(backend, clock=backend.clock, **options).start() as engine:
         yield engine
     assert_left_clean(engine, backend)
 
@@ -272,6 +273,14 @@ def test_tokens_of_a_large_vocabulary_are_drawn_in_parallel_for_the_right_sequen
         assert (len(threads) > 1) == (n_requests > 1 and (os.cpu_count() or 1) > 1)
 
 
+def test_prompt_of_several_turns_with_a_large_vocabulary():
+    """In all but the last of them nothing is drawn."""
+    with stepped(FakeBackend(n_vocab=100_000, n_batch=8)) as engine:
+        generation = engine.submit(request("a prompt that takes several turns"))
+        step_until_idle(engine)
+        assert read(generation)[0] == "a prompt that takes several turns"
+
+
 def test_cancel_takes_effect_in_the_next_turn_and_its_cells_can_be_freed():
     backend = FakeBackend(endless)
     with stepped(backend) as engine:
@@ -415,6 +424,21 @@ def test_failed_turn_ends_its_requests_and_the_next_ones_run():
         assert read(generation)[0] == "again"
 
 
+def test_everybody_hears_of_the_end_even_if_the_bookkeeping_is_broken(monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("a broken scheduler")
+
+    engine = Engine(FakeBackend()).start()
+    monkeypatch.setattr(engine._scheduler, "schedule", broken)
+    monkeypatch.setattr(engine._scheduler, "remove", broken)
+    generations = [engine.submit(request()) for _ in range(3)]
+    for generation in generations:
+        assert generation.wait(DEADLINE_S)
+        with pytest.raises(EngineError):
+            list(generation)
+    engine.close()
+
+
 def test_engine_that_fails_every_turn_gives_up_and_says_so():
     backend = BrokenBackend()
     backend.n_failures = 100
@@ -458,6 +482,269 @@ def test_preempted_sequence_gives_the_same_text():
         generations = [engine.submit(request("xxxx", max_tokens=18)) for _ in range(4)]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["abcdefghijklmnopqr"] * 4
+
+
+# Memories that cannot be cut.
+
+LONG = "a prompt that is long enough to be worth a copy; "
+
+
+@pytest.mark.parametrize("n_batch", [8, 64])
+def test_next_turn_finds_the_copy_of_the_last_prompt(n_batch: int):
+    """Though the answer comes back as other tokens than it was said with."""
+    backend = FakeBackend(endless, can_cut=False, n_batch=n_batch)
+    with stepped(backend) as engine:
+        text, n_cached = LONG, []
+        for _ in range(3):
+            generation = engine.submit(request(text, max_tokens=5))
+            step_until_idle(engine)
+            said, finish = read(generation)
+            assert said == "abcde"
+            n_cached.append((finish.cached_tokens, len(text)))
+            text += said.upper() + "; and what else?"
+        assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
+
+
+def test_same_prompt_many_times_is_computed_once_in_a_memory_that_cannot_be_cut():
+    with stepped(FakeBackend(can_cut=False, n_slots=4)) as engine:
+        generations = [engine.submit(request(LONG, max_tokens=2)) for _ in range(6)]
+        step_until_idle(engine)
+        assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
+        # All but the last token once; then of each the last one, and the first that was drawn.
+        assert engine.stats().n_tokens_computed == len(LONG) - 1 + 6 * 2
+
+
+def test_forget_forgets_copies_too():
+    with stepped(FakeBackend(can_cut=False)) as engine:
+        n_cached = []
+        for _ in range(3):
+            generation = engine.submit(request(LONG, max_tokens=2))
+            step_until_idle(engine)
+            n_cached.append(read(generation)[1].cached_tokens)
+            if len(n_cached) == 2:
+                engine.forget()
+        assert n_cached == [0, len(LONG) - 1, 0]
+
+
+def test_copy_that_the_backend_does_not_give_is_done_without():
+    class Refusing(FakeBackend):
+        def read_state(self, slot: int) -> bytes:
+            raise MemoryError
+
+    with stepped(Refusing(can_cut=False)) as engine:
+        generation = engine.submit(request(LONG))
+        step_until_idle(engine)
+        assert read(generation)[0] == LONG
+
+
+def test_copy_that_the_backend_does_not_take_back_is_computed():
+    class Refusing(FakeBackend):
+        def write_state(self, slot: int, data: Any, n_tokens: int) -> bool:
+            return False
+
+    with stepped(Refusing(can_cut=False)) as engine:
+        for _ in range(2):
+            generation = engine.submit(request(LONG))
+            step_until_idle(engine)
+            assert read(generation)[0] == LONG
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_answers_are_the_same_where_the_memory_cannot_be_cut(seed: int):
+    random_ = random.Random(seed)
+    requests = [
+        request(LONG * random_.randint(0, 2) + "".join(random_.choices("ab", k=random_.randint(1, 9))), max_tokens=12)
+        for _ in range(12)
+    ]
+    backend = FakeBackend(can_cut=False, n_ctx=120, n_cells=200, n_slots=3, n_resting=2, n_batch=16)
+    with stepped(backend) as engine:
+        generations = []
+        for one in requests:
+            generations.append(engine.submit(one))
+            for _ in range(random_.randint(0, 6)):
+                engine.step()
+        step_until_idle(engine)
+        texts = [read(generation)[0] for generation in generations]
+    assert texts == [bytes(one.prompt[:12]).decode() for one in requests]
+
+
+# Speculation.
+
+
+def said(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Finish, FakeBackend]:
+    """Text and end of one request, and the backend that computed it."""
+    backend = FakeBackend(model, **options)
+    with stepped(backend) as engine:
+        generation = engine.submit(request)
+        step_until_idle(engine)
+        return (*read(generation), backend)
+
+
+QUOTED = "the quick brown fox jumps over the lazy dog"
+
+
+def test_text_that_repeats_its_prompt_takes_fewer_turns_and_is_the_same():
+    plain, plain_end, slow = said(request(QUOTED))
+    text, end, fast = said(request(QUOTED), n_drafted=16)
+    assert text == plain == QUOTED
+    assert (end.completion_tokens, end.reason) == (plain_end.completion_tokens, "stop")
+    assert len(fast.batches) < len(slow.batches) / 3
+    assert 0 < end.n_draft_accepted <= end.n_drafted
+    assert (plain_end.n_drafted, plain_end.n_draft_accepted) == (0, 0)
+    # Each turn gives one token of its own beside those that were guessed.
+    assert end.completion_tokens == len(fast.batches) + end.n_draft_accepted
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 30))
+def test_limit_within_a_draft_holds(max_tokens: int):
+    text, end, _ = said(request("abcd" * 5, max_tokens=max_tokens), endless_loop, n_drafted=16)
+    assert (text, end.reason) == (("abcd" * 10)[:max_tokens], "length")
+    assert end.completion_tokens == max_tokens
+
+
+def endless_loop(tokens: list[int], n_prompt: int) -> int:
+    return ord("abcd"[(len(tokens) - n_prompt) % 4])
+
+
+def test_stop_text_within_a_draft_is_cut_and_counted():
+    stop = request("abcd" * 5, stop=("cda",), max_tokens=60)
+    text, end, _ = said(replace(stop, stop=("dabcdabcdab",)), endless_loop, n_drafted=16)
+    assert (text, end.stop, end.completion_tokens) == ("abc", "dabcdabcdab", 14)
+    text, end, _ = said(stop, endless_loop, n_drafted=16)
+    assert (text, end.stop, end.completion_tokens) == ("ab", "cda", 5)
+
+
+def test_stop_token_and_end_within_a_draft_end_the_answer_there():
+    def loop_that_ends(tokens: list[int], n_prompt: int) -> int:
+        return END if len(tokens) - n_prompt == 9 else endless_loop(tokens, n_prompt)
+
+    prompt = (*b"abcdabcda", END, *b"abcdabcda")
+    text, end, _ = said(GenerationRequest(prompt), loop_that_ends, n_drafted=16)
+    assert (text, end.reason, end.completion_tokens) == ("abcdabcda", "stop", 10)
+    text, end, _ = said(request("abcd" * 5, stop_token_ids=(ord("c"),)), endless_loop, n_drafted=16)
+    assert (text, end.stop, end.completion_tokens) == ("ab", ord("c"), 3)
+
+
+class DrawingBackend(FakeBackend):
+    """Draws by chance: a sampler has a state, which each draw changes, and says what it drew."""
+
+    def new_sampler(self, request: GenerationRequest) -> Any:
+        super().new_sampler(request)
+        return random.Random(request.sampling.seed), []
+
+    def sample(self, sampler: Any, row: int) -> int:
+        chance, drawn = sampler
+        tokens = self._outputs[row]
+        assert tokens[len(tokens) - len(drawn) :] == drawn, "the sampler was told what was not said"
+        # Mostly goes on in a loop, so that guesses are right for a while.
+        token = ord("abcd"[len(tokens) % 4]) if chance.random() < 0.9 else chance.choice(b"abcdwxyz")
+        drawn.append(token)
+        return token
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_drawing_by_a_seed_gives_the_same_text_with_guesses(seed: int):
+    texts, n_turns = [], []
+    for n_drafted in (0, 3, 16):
+        backend = DrawingBackend(n_drafted=n_drafted)
+        with stepped(backend) as engine:
+            generation = engine.submit(request("abcdabcd", max_tokens=200, sampling=Sampling(seed=seed)))
+            step_until_idle(engine)
+            texts.append(read(generation)[0])
+            n_turns.append(len(backend.batches))
+    assert texts[0] == texts[1] == texts[2]
+    assert n_turns[2] < n_turns[0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_at_once_with_guesses_say_what_each_says_alone(seed: int):
+    random_ = random.Random(seed)
+    requests = [
+        request("".join(random_.choices("abc", k=random_.randint(1, 40))), max_tokens=random_.randint(1, 60))
+        for _ in range(12)
+    ]
+    alone = [said(one)[0] for one in requests]
+    # Little room, so that sequences are preempted and drafts cut.
+    backend = FakeBackend(n_drafted=8, n_ctx=100, n_cells=160, n_slots=4, n_batch=16)
+    with stepped(backend) as engine:
+        generations = []
+        for one in requests:
+            generations.append(engine.submit(one))
+            for _ in range(random_.randint(0, 8)):
+                engine.step()
+        step_until_idle(engine)
+        assert [read(generation)[0] for generation in generations] == alone
+        assert engine.stats().n_drafts_accepted > 0
+
+
+def test_guesses_that_do_not_pay_are_given_up():
+    """All are right, but each row takes as long as a whole turn."""
+    backend = FakeBackend(endless_loop, n_drafted=16, n_ctx=1000)
+    with Engine(backend, clock=lambda: float(backend.n_rows)) as engine:
+        generation = engine.submit(request("abcd" * 5, max_tokens=300))
+        step_until_idle(engine)
+        _, finish = read(generation)
+        assert 0 < finish.n_drafted < 60
+
+
+def test_guesses_that_cost_nothing_go_far():
+    _, finish, backend = said(request("abcd" * 5, max_tokens=300), endless_loop, n_drafted=16, n_ctx=1000)
+    assert finish.n_draft_accepted > 250
+    assert len(backend.batches) < 50
+
+
+def test_cancel_between_turns_with_drafts_leaves_no_cells():
+    backend = FakeBackend(endless_loop, n_drafted=16)
+    with stepped(backend) as engine:
+        generation = engine.submit(request("abcd" * 5))
+        for _ in range(4):
+            engine.step()
+        generation.cancel()
+        engine.forget()
+        assert not engine.step()
+        assert backend.n_cells_used() == 0
+        with pytest.raises(Cancelled):
+            list(generation)
+
+
+def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time():
+    _, end, backend = said(request("abcd" * 5, min_tokens=11, max_tokens=30), endless_loop, n_drafted=16)
+    assert end.completion_tokens == 30
+    assert backend.n_allowed_ends == 1
+
+
+def test_logprobs_come_with_each_token_of_a_draft():
+    with stepped(FakeBackend(n_drafted=16)) as engine:
+        generation = engine.submit(request(QUOTED, top_logprobs=1))
+        step_until_idle(engine)
+        tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        assert [token.id for token in tokens] == list(QUOTED.encode())
+        assert [[top.token for top in token.top] for token in tokens] == [[token.id] for token in tokens]
+
+
+def test_draw_that_fails_within_a_draft_comes_after_the_text_before_it():
+    def model(tokens: list[int], n_prompt: int) -> int:
+        if len(tokens) == n_prompt + 9:
+            raise ZeroDivisionError("a broken sampler")
+        return endless_loop(tokens, n_prompt)
+
+    with stepped(FakeBackend(model, n_drafted=16)) as engine:
+        generation = engine.submit(request("abcd" * 5))
+        step_until_idle(engine)
+        assert next(generation).text == "abcdabcda"  # type: ignore[union-attr]
+        with pytest.raises(EngineError, match="drawing a token failed"):
+            next(generation)
+
+
+def test_poisoned_draft_is_no_harm_to_others():
+    backend = FakeBackend(n_drafted=16, poison=ord("!"))
+    with stepped(backend) as engine:
+        good = engine.submit(request("good good good good"))
+        bad = engine.submit(request("good good good good!"))
+        step_until_idle(engine)
+        assert read(good)[0] == "good good good good"
+        with pytest.raises(EngineError, match="could not compute this request"):
+            read(bad)
 
 
 def test_thread_serves_many_submitters():

@@ -7,12 +7,15 @@ import math
 import os
 import random
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy as np
 import pytest
 
 from localchat.engine import (
@@ -29,6 +32,7 @@ from localchat.engine import (
     load,
 )
 from localchat.engine.llama import default_threads, sampling_from
+from localchat.engine.llama.sampler import _candidates
 from localchat.engine.scheduler import Batch, Part, Sequence
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
@@ -489,6 +493,19 @@ def test_progress_goes_from_0_to_1():
     assert seen == sorted(seen)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    ids=["by default", "what the user set", "another wish of the user"],
+)
+def test_threads_wait_as_was_measured_best_and_never_against_the_users_wish(given: dict[str, str], expected: str):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    program = "import os, localchat.engine.llama; print(os.environ.get('GOMP_SPINCOUNT'))"
+    command = [sys.executable, "-c", program]
+    child = subprocess.run(command, env={**environment, **given}, capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == str(expected)
+
+
 def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
     assert default_threads(3 << 20) == 1
     assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
@@ -537,3 +554,38 @@ def test_calls_that_would_kill_the_process_are_refused(engine: Engine, misuse: A
     wait_until_idle(engine)
     with pytest.raises(ValueError):  # noqa: PT011  # the messages differ; that it is refused is the point
         misuse(engine.backend)
+
+
+GRAMMARS = [
+    'root ::= "{\\"n\\": " [0-9]{1,3} ", \\"ok\\": " ("true" | "false") "}"',
+    "root ::= [a-zé-ü你好😀-😂]{1,40}",
+    'root ::= (" "? [^"\\\\\\x7F\\x00-\\x1F]{0,3} "," "\\n"){1,9} "end"',
+    'root ::= "" | "a" root | "ab" root | "é" root',
+]
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=["json", "characters", "text", "empty"])
+@pytest.mark.parametrize("seed", range(3))
+def test_tokens_left_out_by_their_first_byte_are_refused_by_the_grammar(engine: Engine, grammar: str, seed: int):
+    """Along a random text of the grammar: asked about every token, it allows the same as asked about these."""
+    random_ = random.Random(seed)
+    request = GenerationRequest((1,), constraint=Constraint(grammar))
+    sampler: Any = engine.backend.new_sampler(request)
+    everything = np.arange(engine.facts.n_vocab)
+
+    def allowed(ids: Any) -> list[int]:
+        candidates = _candidates(ids, np.zeros(len(ids)))
+        return sorted(int(id) for id in sampler._grammar.filter(candidates)["id"])
+
+    n_left_out = 0
+    for _ in range(30):
+        possible = sampler._grammar.possible()
+        n_left_out += len(everything) - len(possible)
+        tokens = allowed(everything)
+        assert allowed(possible) == tokens
+        token = random_.choice(tokens)
+        if engine.backend.is_end(token):
+            break
+        sampler._grammar.accept(token)
+    assert n_left_out > 0
+    engine.backend.free_sampler(sampler)

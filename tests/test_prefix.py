@@ -90,10 +90,37 @@ def test_idle_slots_are_dropped_by_least_recent_use():
     assert tree.least_recent(but=0) == 2
 
 
-def test_slot_is_redundant_when_others_hold_all_of_it():
-    tree = filled((0, [1, 2]), (1, [1, 2, 3]))
-    assert tree.is_redundant(0)
-    assert not tree.is_redundant(1)
+def test_twin_has_all_that_a_slot_has():
+    tree = filled((0, [1, 2]), (1, [1, 2, 3]), (2, [5, 6]))
+    assert [tree.twin(slot) for slot in (0, 1, 2)] == [1, None, None]
+
+
+def test_twin_may_have_its_tokens_in_other_cells_and_from_other_branches():
+    tree = filled((0, [1, 2, 3, 4]), (1, [1, 9]))
+    tree.hold(2)
+    tree.extend(2, [1, 2])
+    tree.extend(2, [3])
+    assert (tree.twin(2), tree.twin(0)) == (0, None)
+
+
+def test_exact_twin_has_no_more_and_is_idle():
+    tree = PrefixTree()
+    for slot, tokens in ((0, [1, 2, 3]), (1, [1, 2]), (2, [1, 2])):
+        tree.hold(slot)
+        tree.extend(slot, tokens)
+    assert tree.twin(1, exact=True) is None
+    tree.rest(0)
+    assert tree.twin(1, exact=True) is None
+    tree.rest(2)
+    assert tree.twin(1, exact=True) == 2
+
+
+def test_refreshed_slot_is_dropped_last():
+    tree = filled((0, [1]), (1, [2]), (2, [3]))
+    for slot in (0, 1, 2):
+        tree.rest(slot)
+    tree.refresh(0)
+    assert tree.idle() == [1, 2, 0]
 
 
 def test_inactive_cells_of_a_match_are_those_nobody_runs_with():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.scheduler import Batch, Clear, Room, Scheduler, Sequence, Share
+from localchat.engine.scheduler import Batch, Clear, Cut, Part, Room, Scheduler, Sequence, Share
 
 NEXT = 7  # what every draw gives
 
@@ -28,7 +28,7 @@ def shape(batch: Batch) -> list[tuple[int, int, bool]]:
 
 def run_turn(scheduler: Scheduler) -> Batch:
     batch = scheduler.schedule()
-    scheduler.update(batch, [NEXT for _ in batch.outputs()])
+    scheduler.update(batch, [[NEXT] for _ in batch.outputs()])
     return batch
 
 
@@ -128,7 +128,7 @@ def test_rows_of_a_batch_are_contiguous():
     for id in (1, 2, 3):
         scheduler.add(sequence(id, 3))
     parts = scheduler.schedule().parts
-    assert [(part.first, part.output_row) for part in parts] == [(0, 2), (3, 5), (6, 8)]
+    assert [(part.first, list(part.output_rows)) for part in parts] == [(0, [2]), (3, [5]), (6, [8])]
 
 
 def test_sequences_beyond_the_slots_wait_in_order():
@@ -216,6 +216,14 @@ def test_alone_splits_a_batch_into_one_for_each_sequence():
     singles = list(scheduler.schedule().alone())
     assert [shape(single) for single in singles] == [[(1, 3, True)], [(2, 4, True)]]
     assert all(single.parts[0].first == 0 for single in singles)
+
+
+def test_alone_leaves_guesses_out():
+    scheduler = drafting()
+    scheduler.running[0].draft = [4, 5]
+    (single,) = scheduler.schedule().alone()
+    assert shape(single) == [(1, 1, True)]
+    assert single.parts[0].tokens() == [NEXT]
 
 
 # Shared prefixes.
@@ -312,7 +320,7 @@ def test_resting_prefixes_make_room_by_least_recent_use():
     for id, n_known in ((1, 0), (2, 10)):
         again = sequence(id, 11, 40)
         again.tokens[:10] = sequence(id, 10).tokens
-        assert (scheduler._match(again) is not None) == bool(n_known)
+        assert (scheduler.n_known(again)) == n_known
 
 
 def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
@@ -322,6 +330,26 @@ def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
         run_turn(scheduler)
         finish(scheduler)
     assert scheduler.n_cells_resting == 15
+
+
+def test_same_answer_again_takes_no_second_place():
+    scheduler = new_scheduler(400, 2, 100)
+    for id in range(1, 6):
+        scheduler.add(with_prompt(id, *SYSTEM))
+        run_turn(scheduler)
+        run_turn(scheduler)
+        finish(scheduler)
+    assert scheduler.n_cells_resting == 51
+    assert len(scheduler.resting()) == 1
+
+
+def test_prefix_that_is_used_again_and_again_goes_last():
+    scheduler = new_scheduler(1000, 1, 100, n_resting=2)
+    for id in (1, 2, 1, 3, 1, 4, 1):
+        scheduler.add(with_prompt(10 * id, *range(100 * id, 100 * id + 20)))
+        n_computed = run_turn(scheduler).n_tokens
+        finish(scheduler)
+    assert n_computed == 1
 
 
 def test_forget_drops_all_that_rests():
@@ -338,13 +366,52 @@ def test_memory_that_cannot_be_cut_takes_only_whole_resting_prefixes():
     scheduler = new_scheduler(1000, 4, 100, can_cut=False)
     scheduler.add(with_prompt(1, *SYSTEM))
     slot = run_turn(scheduler).parts[0].slot
+    run_turn(scheduler)
     scheduler.add(with_prompt(2, *SYSTEM, 1, 2))
-    assert shape(run_turn(scheduler))[1] == (2, 52, True)
+    run_turn(scheduler)
+    run_turn(scheduler)
     finish(scheduler)
-    scheduler.add(with_prompt(3, *SYSTEM, NEXT, 9))
+    scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
     batch = run_turn(scheduler)
     assert batch.changes == ()
     assert [(part.slot, part.n_tokens) for part in batch.parts] == [(slot, 1)]
+
+
+def test_prompt_is_read_to_its_last_token_first_where_the_memory_cannot_be_cut():
+    """There a copy is made, which others may begin with."""
+    scheduler = new_scheduler(1000, 4, 30, can_cut=False)
+    long, short = with_prompt(1, *SYSTEM), sequence(2, 20)
+    scheduler.add(long)
+    scheduler.add(short)
+    seen = []
+    while long.n_drawn < 2:
+        seen.append((shape(run_turn(scheduler)), long.is_at_checkpoint))
+    assert seen == [
+        ([(1, 30, False)], False),
+        ([(1, 19, False), (2, 11, False)], True),
+        ([(1, 1, True), (2, 9, True)], False),
+        ([(1, 1, True), (2, 1, True)], False),
+    ]
+
+
+def test_who_asks_the_same_waits_for_the_copy_where_the_memory_cannot_be_cut():
+    copies: list[list[int]] = []
+
+    def bring(sequence: Sequence) -> None:
+        for tokens in copies:
+            if tokens == sequence.tokens[: len(tokens)] and scheduler.n_known(sequence) < len(tokens):
+                scheduler.place(tokens)
+
+    scheduler = Scheduler(Room(1000, 4, 12, 30, can_cut=False), bring)
+    for id in (1, 2, 3):
+        scheduler.add(with_prompt(id, *SYSTEM))
+    n_computed = 0
+    for _ in range(5):
+        batch = run_turn(scheduler)
+        n_computed += sum(part.n_tokens for part in batch.parts if not part.sequence.n_drawn)
+        copies += [part.sequence.tokens[:-1] for part in batch.parts if part.sequence.is_at_checkpoint]
+    assert n_computed == 49
+    assert [(s.n_cached, s.n_drawn > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
 
 
 def test_prompt_budget_bounds_the_turns_in_which_others_wait():
@@ -358,13 +425,147 @@ def test_prompt_budget_bounds_the_turns_in_which_others_wait():
     assert shape(run_turn(scheduler)) == [(2, 25, True)]
 
 
+# Drafts.
+
+
+def drafting(n_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **room: Any) -> Scheduler:
+    """A scheduler with one sequence that has read its prompt of 3 tokens and drawn one."""
+    scheduler = new_scheduler(n_cells, 4, n_batch, n_drafted=n_drafted, **room)
+    scheduler.add(with_prompt(1, 1, 2, 3))
+    run_turn(scheduler)
+    return scheduler
+
+
+def test_draft_is_computed_behind_the_newest_token_with_an_output_at_each():
+    scheduler = drafting()
+    (sequence,) = scheduler.running
+    sequence.draft = [4, 5]
+    (part,) = scheduler.schedule().parts
+    assert (part.tokens(), list(part.output_rows)) == ([NEXT, 4, 5], [0, 1, 2])
+    assert sequence.draft == []
+
+
+@pytest.mark.parametrize(
+    ("drawn", "n_computed", "changes"),
+    [
+        ([4, 5, 6], 6, ()),
+        ([4, 6], 5, (Cut(0, 5),)),
+        ([6], 4, (Cut(0, 4),)),
+        ([4, 5], 5, (Cut(0, 5),)),
+    ],
+    ids=["all right", "one right", "none right", "ended early"],
+)
+def test_wrong_part_of_a_draft_is_cut_off(drawn: list[int], n_computed: int, changes: tuple[Cut, ...]):
+    scheduler = drafting()
+    (sequence,) = scheduler.running
+    sequence.draft = [4, 5]
+    batch = scheduler.schedule()
+    assert batch.parts[0].slot == 0
+    scheduler.update(batch, [drawn])
+    assert sequence.tokens == [1, 2, 3, NEXT, *drawn]
+    assert (sequence.n_computed, sequence.n_missing, scheduler.n_cells_used) == (n_computed, 1, n_computed)
+    following = scheduler.schedule()
+    assert following.changes == changes
+    assert shape(following) == [(1, 1, True)]
+
+
+def test_cut_comes_before_the_slot_is_shared_or_cleared():
+    scheduler = drafting()
+    (sequence,) = scheduler.running
+    sequence.draft = [4, 5]
+    scheduler.update(scheduler.schedule(), [[9]])
+    scheduler.remove(sequence)
+    scheduler.add(with_prompt(2, 1, 2, 3, 8, 8))
+    assert scheduler.schedule().changes == (Cut(0, 4), Share(0, 1, 3))
+
+
+def test_draft_never_goes_beyond_the_limit_of_the_answer():
+    scheduler = new_scheduler(200, 4, 100, n_drafted=8)
+    scheduler.add(with_prompt(1, 1, 2, 3, max_tokens=7))
+    run_turn(scheduler)
+    (sequence,) = scheduler.running
+    sequence.draft = [4] * 8
+    (part,) = scheduler.schedule().parts
+    assert len(part.draft) == 2  # and with the token that comes after it there are 7
+
+
+def test_drafts_share_what_one_turn_may_guess():
+    scheduler = new_scheduler(200, 4, 100, n_drafted=8)
+    for id in (1, 2, 3):
+        scheduler.add(sequence(id, 3))
+    run_turn(scheduler)
+    assert scheduler.n_to_draft == 2
+    for running in scheduler.running:
+        running.draft = [4] * 5
+    batch = scheduler.schedule()
+    assert [len(part.draft) for part in batch.parts] == [5, 3, 0]
+    assert [part.first for part in batch.parts] == [0, 6, 10]
+
+
+def test_nobody_drafts_beside_a_prompt_that_is_read():
+    scheduler = drafting()
+    scheduler.running[0].draft = [4, 5]
+    scheduler.add(sequence(2, 30))
+    batch = scheduler.schedule()
+    assert shape(batch) == [(1, 1, True), (2, 30, True)]
+    assert scheduler.n_to_draft == 0
+
+
+def test_nobody_drafts_beside_many_others():
+    scheduler = new_scheduler(200, 8, 100, n_drafted=40)
+    for id in range(1, 6):
+        scheduler.add(sequence(id, 3))
+    run_turn(scheduler)
+    assert scheduler.n_to_draft == 0
+    scheduler.remove(scheduler.running[0])
+    assert scheduler.n_to_draft == 10
+
+
+def test_draft_takes_cells_of_what_rests_and_of_nobody_else():
+    scheduler = new_scheduler(30, 4, 20, n_drafted=8)
+    scheduler.add(sequence(1, 10, 30))
+    run_turn(scheduler)
+    finish(scheduler)
+    scheduler.add(sequence(2, 14, 30))
+    run_turn(scheduler)
+    assert (scheduler.n_cells_used, scheduler.n_cells_resting) == (14, 10)
+    scheduler.running[0].draft = [4] * 8
+    batch = scheduler.schedule()
+    assert [len(part.draft) for part in batch.parts] == [8]
+    assert [type(change) for change in batch.changes] == [Clear]
+    scheduler.update(batch, [[9]])
+    scheduler.add(sequence(3, 6, 30))
+    run_turn(scheduler)
+    assert scheduler.n_cells_used == 22
+    for running in scheduler.running:
+        running.draft = [4] * 4
+    batch = scheduler.schedule()
+    assert [len(part.draft) for part in batch.parts] == [4, 2]
+    assert len(scheduler.running) == 2
+
+
+def test_draft_that_found_no_room_is_tried_without():
+    scheduler = drafting()
+    scheduler.running[0].draft = [4] * 4
+    assert scheduler.shrink(scheduler.schedule())
+    assert shape(scheduler.schedule()) == [(1, 1, True)]
+
+
+@pytest.mark.parametrize(("can_cut", "n_drafted"), [(False, 1), (True, 97)], ids=["no way back", "no rows"])
+def test_drafts_without_room_for_them_are_refused(can_cut: bool, n_drafted: int):
+    with pytest.raises(ValueError, match="guesses a turn"):
+        Room(200, 4, 8, 100, can_cut, n_drafted)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_arrivals_and_departures_keep_every_rule(seed: int):
     """Everybody finishes; cells, slots and the batch stay within bounds; nobody running skips a turn."""
     random_ = random.Random(seed)
     n_cells, n_slots, n_batch = random_.choice([(40, 4, 8), (64, 8, 8), (30, 3, 30)])
+    can_cut = random_.random() < 0.8
+    n_drafted = random_.randint(0, n_batch - n_slots) if can_cut else 0
     scheduler = new_scheduler(
-        n_cells, n_slots, n_batch, n_resting=random_.choice([1, 4]), can_cut=random_.random() < 0.8
+        n_cells, n_slots, n_batch, n_resting=random_.choice([1, 4]), can_cut=can_cut, n_drafted=n_drafted
     )
     memory = Memory(n_cells)
     to_come = [random_sequence(random_, id) for id in range(40)]
@@ -376,20 +577,29 @@ def test_random_arrivals_and_departures_keep_every_rule(seed: int):
             if to_come:
                 scheduler.add(to_come.pop(0))
         ready = [s for s in scheduler.running if s.n_missing == 1]
+        for s in ready if scheduler.n_to_draft else ():
+            s.draft = random_.choices([0, 1, 2], k=random_.randint(0, scheduler.n_to_draft))
         batch = scheduler.schedule()
         memory.apply(batch)
         assert batch.n_tokens <= n_batch
         assert len({part.slot for part in batch.parts}) == len(batch.parts) <= n_slots
         served = {part.sequence.id for part in batch.parts}
         assert all(s.id in served for s in ready if s.slot is not None)
-        scheduler.update(batch, [random_.randint(0, 2) for _ in batch.outputs()])
-        assert scheduler.n_cells_used + scheduler.n_cells_resting == memory.n_used
+        assert sum(len(part.draft) for part in batch.parts) <= n_drafted
+        scheduler.update(batch, [drawn_run(random_, part) for part in batch.outputs()])
+        n_kept = memory.n_used - memory.n_to_be_cut(batch)
+        assert scheduler.n_cells_used + scheduler.n_cells_resting == n_kept
         for s in [s for s in scheduler.running if s.is_full or random_.random() < 0.02]:
             scheduler.remove(s, keep=random_.random() < 0.8)
     assert all(s.slot is None for s in all_of_them)
     scheduler.forget()
     memory.apply(scheduler.schedule())
     assert memory.n_used == 0
+
+
+def drawn_run(random_: random.Random, part: Part) -> list[int]:
+    """Some tokens of the draft, then another one."""
+    return [*part.draft[: random_.randint(0, len(part.draft))], random_.randint(0, 2)]
 
 
 def random_sequence(random_: random.Random, id: int) -> Sequence:
@@ -418,6 +628,9 @@ class Memory:
         for change in batch.changes:
             if isinstance(change, Clear):
                 self._slots[change.slot] = []
+            elif isinstance(change, Cut):
+                assert change.n_tokens < len(self._slots[change.slot])
+                del self._slots[change.slot][change.n_tokens :]
             else:
                 assert not self._slots.get(change.target)
                 assert change.n_tokens <= len(self._slots[change.source])
@@ -429,3 +642,7 @@ class Memory:
                 cells.append((self._n_made, token))
                 self._n_made += 1
         assert self.n_used <= self.n_cells
+
+    def n_to_be_cut(self, batch: Batch) -> int:
+        """Cells of a batch that was just entered for what its drafts had wrong."""
+        return sum(len(self._slots[part.slot]) - part.sequence.n_computed for part in batch.parts)

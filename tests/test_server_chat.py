@@ -528,6 +528,19 @@ def test_timings_are_on_the_last_chunk_or_on_each():
         assert timings["prompt_ms"] >= 0
 
 
+def test_timings_tell_what_was_guessed():
+    """As llama-server does: only where anything was."""
+    text = "the same words, the same words, the same words"
+    with serving(n_drafted=16) as running:
+        _, body = running.chat(text)
+        _, chunks = running.chat(text, stream=True)
+        _, short = running.chat("ab")
+    assert body["choices"][0]["message"]["content"] == text
+    for timings in (body["timings"], chunks[-1]["timings"]):
+        assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
+    assert "draft_n" not in short["timings"]
+
+
 def test_v26_cached_tokens_are_told_in_every_mode():
     """V26, K15: zero too."""
     long = "x" * 100

@@ -11,6 +11,7 @@ import numpy as np
 from bench import model as random_model
 
 WIDTH, N_FF, N_HEADS, N_CTX = 32, 64, 2, 64
+RECURRENT_WIDTH, N_RECURRENT_VOCAB = 64, 2000
 WORDS = ["a", "b", "cat", "dog", "sat", "on", "the", "mat", "what", "is"]
 QWEN_PAIR = "<|im_start|>Query: {query}\nDocument: {document}<|im_end|>"
 # In llama.cpp's form of a word piece vocabulary a word's beginning is marked.
@@ -109,3 +110,51 @@ def _tensors(scores_pairs: bool) -> list[tuple[str, tuple[int, ...]]]:
         for part in ("weight", "bias")
     ]
     return [*embeddings, *both]
+
+
+def write_mamba(path: Path) -> None:
+    """A recurrent model: its memory cannot be cut."""
+    n_layers, n_inner, n_state, n_rank, n_conv = 2, 2 * RECURRENT_WIDTH, 16, 4, 4
+    writer = gguf.GGUFWriter(str(path), "mamba")
+    writer.add_name("tiny mamba")
+    writer.add_context_length(2048)
+    writer.add_embedding_length(RECURRENT_WIDTH)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_block_count(n_layers)
+    writer.add_ssm_conv_kernel(n_conv)
+    writer.add_ssm_inner_size(n_inner)
+    writer.add_ssm_state_size(n_state)
+    writer.add_ssm_time_step_rank(n_rank)
+    writer.add_layer_norm_rms_eps(1e-5)
+    random_model.write_vocabulary(writer, N_RECURRENT_VOCAB)
+    block = {
+        "attn_norm.weight": (RECURRENT_WIDTH,),
+        "ssm_in.weight": (2 * n_inner, RECURRENT_WIDTH),
+        "ssm_conv1d.weight": (n_inner, n_conv),
+        "ssm_conv1d.bias": (n_inner,),
+        "ssm_x.weight": (n_rank + 2 * n_state, n_inner),
+        "ssm_dt.weight": (n_inner, n_rank),
+        "ssm_dt.bias": (n_inner,),
+        "ssm_a": (n_inner, n_state),
+        "ssm_d": (n_inner,),
+        "ssm_out.weight": (RECURRENT_WIDTH, n_inner),
+    }
+    shapes = {
+        "token_embd.weight": (N_RECURRENT_VOCAB, RECURRENT_WIDTH),
+        "output_norm.weight": (RECURRENT_WIDTH,),
+        **{f"blk.{i}.{name}": shape for i in range(n_layers) for name, shape in block.items()},
+    }
+    chance = np.random.default_rng(1)
+    for name, shape in shapes.items():
+        if name.endswith("ssm_a"):  # decays, or the state would grow without end
+            weights = -np.tile(np.arange(1, n_state + 1, dtype=np.float32), (n_inner, 1))
+        elif "norm" in name or name.endswith("ssm_d"):
+            weights = np.ones(shape, np.float32)
+        else:
+            weights = (chance.standard_normal(shape) / math.sqrt(shape[-1])).astype(np.float32)
+        writer.add_tensor(name, weights)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

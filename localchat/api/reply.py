@@ -45,6 +45,8 @@ class Usage:
     prompt_s: float
     completion_s: float
     n_reasoning: int = 0
+    n_drafted: int = 0
+    n_draft_accepted: int = 0
 
     @staticmethod
     def total(parts: Iterable[Usage]) -> Usage:
@@ -57,6 +59,8 @@ class Usage:
             prompt_s=max(usage.prompt_s for usage in usages),
             completion_s=max(usage.completion_s for usage in usages),
             n_reasoning=sum(usage.n_reasoning for usage in usages),
+            n_drafted=sum(usage.n_drafted for usage in usages),
+            n_draft_accepted=sum(usage.n_draft_accepted for usage in usages),
         )
 
     @property
@@ -85,8 +89,9 @@ class Usage:
         }
 
     def timings(self) -> dict[str, Any]:
-        """The same under llama.cpp's names, which its clients read."""
+        """The same under llama.cpp's names, which its clients read; guesses only where there were any, as there."""
         n_read = self.n_prompt - self.n_cached
+        drafts = {"draft_n": self.n_drafted, "draft_n_accepted": self.n_draft_accepted}
         return {
             "cache_n": self.n_cached,
             "prompt_n": n_read,
@@ -97,6 +102,7 @@ class Usage:
             "predicted_ms": round(self.completion_s * 1000, 3),
             "predicted_per_token_ms": _ms_each(self.n_completion - 1, self.completion_s),
             "predicted_per_second": self.completion_rate,
+            **(drafts if self.n_drafted else {}),
         }
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Optional
 
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine, EngineStats, SequenceStats
 from .generation import Generation
 from .histogram import Histogram, HistogramValues
+from .state_files import StateFiles
 from .values import (
     Cancelled,
     Constraint,
@@ -32,6 +34,7 @@ from .values import (
     Sampling,
     TokenLogprob,
     WritesNoText,
+    WrongDraftModel,
 )
 
 __all__ = [
@@ -61,6 +64,7 @@ __all__ = [
     "SequenceStats",
     "TokenLogprob",
     "WritesNoText",
+    "WrongDraftModel",
     "load",
     "normalised",
     "pooling_of",
@@ -68,28 +72,51 @@ __all__ = [
 
 log = logging.getLogger("localchat.engine")
 
+# What a few dozen long conversations with a model of some billion parameters take.
+DEFAULT_CACHE_BYTES = 4 << 30
+
 
 def load(
     path: str,
     options: LoadOptions,
     *,
+    draft_path: Optional[str] = None,
+    cache_folder: Optional[Path] = None,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
     proof_model: Optional[str] = None,
     max_queue: int = 256,
     progress: Optional[Callable[[float], None]] = None,
 ) -> Engine:
     """Loads a GGUF model and starts its engine thread.
 
-    `proof_model` is a small quantised model on which a child process first tries this build of
-    llama.cpp (see proof.py); without one the model itself is used.
+    `draft_path` is a smaller model of the same vocabulary, which guesses ahead. In `cache_folder` prefixes
+    outlive the engine, in files of `cache_bytes` at most together. `proof_model` is a small
+    quantised model on which a child process first tries this build of llama.cpp (see proof.py); without
+    one the model itself is used.
 
     Raises:
-        EngineError: llama-cpp-python is missing or unusable here, or the model cannot be loaded.
+        WrongDraftModel: the draft model has another vocabulary, or a memory that cannot be cut.
+        EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
     from .proof import proven
 
     options = proven(options, proof_model or path)
-    from .llama import load_backend, supports_gpu
+    from .llama import load_backend, load_draft_backend, supports_gpu
 
     if not supports_gpu():
         log.warning("this build of llama.cpp uses the CPU alone: the README says how to build it for a GPU")
-    return Engine(load_backend(path, options, progress), max_queue=max_queue).start()
+    backend = load_backend(path, options, progress)
+    try:
+        files = None if cache_folder is None else _state_files(cache_folder, backend.state_key(), cache_bytes)
+        draft_backend = None if draft_path is None else load_draft_backend(draft_path, options, backend)
+    except BaseException:
+        backend.close()
+        raise
+    return Engine(backend, max_queue=max_queue, draft_backend=draft_backend, state_files=files).start()
+
+
+def _state_files(folder: Path, key: str, max_bytes: int) -> StateFiles:
+    try:
+        return StateFiles(folder, key, max_bytes)
+    except OSError as error:
+        raise EngineError(f"prefixes cannot be kept in {str(folder)!r}: {error.strerror or error}") from error

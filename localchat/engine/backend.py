@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from .embedding import EmbeddingBackend
 from .scheduler import Batch, Room
+from .state_files import Data
 from .values import GenerationRequest, ModelFacts
 
 
@@ -49,6 +50,18 @@ class Backend(Protocol):
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
         """Makes the first cells of one slot also those of another, empty one."""
+
+    def cut(self, slot: int, n_tokens: int) -> None:
+        """Frees all cells of a slot but the first ones. Only where the room says that this can be done."""
+
+    def state_key(self) -> str:
+        """What a saved state depends on: the model's file and how it is run. Others cannot use it."""
+
+    def read_state(self, slot: int) -> Data:
+        """A copy of all that a slot holds."""
+
+    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
+        """Fills an empty slot with a copy of so many tokens; False, and the slot is empty, if it does not fit."""
 
     def decode(self, batch: Batch) -> None:
         """Computes the parts of a batch. Raises NoRoom or DecodeFailed."""

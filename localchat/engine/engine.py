@@ -19,11 +19,18 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
+from .checkpoints import Checkpoints
+from .cost import TurnCost
+from .draft_model import DraftModel
+from .drafting import Drafter
 from .embedding import Embedder, reads_whole_texts
 from .generation import Drawn, Ended, Generation
 from .histogram import Histogram, HistogramValues
+from .keeping import Keeper
+from .lookup import LookupDrafter
 from .pace import PromptPace
-from .scheduler import Batch, Clear, Part, Scheduler, Sequence
+from .scheduler import Batch, Change, Clear, Cut, Part, Scheduler, Sequence
+from .state_files import Data, StateFiles
 from .values import (
     Cancelled,
     EngineError,
@@ -36,6 +43,9 @@ from .values import (
     WritesNoText,
 )
 
+Run = list[Union[Drawn, EngineError]]
+"""What was drawn for one sequence in a turn: tokens, the last of which may be an error in their place."""
+
 log = logging.getLogger("localchat.engine")
 
 # Threads that draw tokens, the engine's own among them: the work is bound by memory, not by cores.
@@ -45,6 +55,9 @@ _MIN_PARALLEL_VOCAB = 16_384
 
 # From what a cached prompt takes on a GPU to what a long one takes on a laptop.
 _FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+# How much one draft says of how long the next one takes.
+_WEIGHT_OF_NEW_DRAFT = 0.1
 
 # As many failed turns in a row mean that the next one will fail too: the engine gives up and says so.
 _MAX_FAILED_TURNS = 3
@@ -64,6 +77,8 @@ class EngineStats:
     n_tokens_computed: int
     n_tokens_drawn: int
     n_tokens_cached: int
+    n_tokens_drafted: int
+    n_drafts_accepted: int
     first_token_s: HistogramValues
 
 
@@ -79,6 +94,18 @@ class SequenceStats:
     max_tokens: int
 
 
+@dataclass(eq=False)
+class _DraftSource:
+    """Who guesses, and how long it takes for a token."""
+
+    drafter: Drafter
+    token_s: float = 0.0
+
+    def note(self, n_drafted: int, seconds: float) -> None:
+        if n_drafted:
+            self.token_s += _WEIGHT_OF_NEW_DRAFT * (seconds / n_drafted - self.token_s)
+
+
 @dataclass
 class _Job:
     """What the engine thread keeps of a generation."""
@@ -86,25 +113,43 @@ class _Job:
     generation: Generation
     sequence: Sequence
     sampler: Any
+    source: Optional[_DraftSource] = None  # where its newest draft is from
     has_ended: bool = False
     # Whether a line has ended in the first so many tokens; looked at only where there is a limit of time.
     has_line: bool = False
     n_looked_at: int = 0
 
 
+Work = list["tuple[_Job, Part]"]
+
+
 class Engine:
     """Runs generations on a backend. `start` begins the thread; tests may call `step` instead.
 
     `max_queue` bounds the requests beyond those that the slots can run; further ones get QueueFull.
+    `draft_backend` is a smaller model of the same vocabulary that guesses ahead; it is closed with the engine.
+    With `state_files` the prefixes that rest are saved there, when nothing is to do and at the end. By
+    `clock`, in seconds, turns are measured: how much of a prompt one may read, and whether guessing pays.
     """
 
-    def __init__(self, backend: Backend, *, max_queue: int = 256):
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        max_queue: int = 256,
+        draft_backend: Optional[Backend] = None,
+        state_files: Optional[StateFiles] = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
         facts = backend.facts
         self.backend = backend
         self.facts = facts
+        self._clock = clock
         self.embedder = Embedder(lambda: backend.open_embeddings())
         self.failure: Optional[BaseException] = None
-        self._scheduler = Scheduler(backend.room)
+        # A memory that can be cut needs none: the tree knows all that it holds.
+        self._checkpoints = None if backend.room.can_cut else Checkpoints()
+        self._scheduler = Scheduler(backend.room, None if self._checkpoints is None else self._bring_checkpoint)
         self._thread: Optional[threading.Thread] = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._max_open = facts.n_slots + max_queue
@@ -114,14 +159,26 @@ class Engine:
         self._is_closed = False
         # Owned by the engine thread.
         self._live: dict[int, _Job] = {}
+        # Whose prompts' beginnings are being read from a file.
+        self._fetching: dict[int, _Job] = {}
         self._next_id = 0
         self._n_failed_turns = 0
         self._is_stopping = False
         self._n_computed = 0
         self._n_drawn = 0
         self._n_cached = 0
+        self._n_drafted = 0
+        self._n_draft_accepted = 0
         self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
         self._pace = PromptPace()
+        # In order: who comes later is asked about what those before had no guess for.
+        self._sources = [_DraftSource(LookupDrafter())]
+        if draft_backend is not None:
+            self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
+        self._turn_cost = TurnCost()
+        self._keeper: Optional[Keeper] = None
+        if state_files is not None:
+            self._keeper = Keeper(state_files, backend, self._scheduler, self.post, self._apply_changes, self._bring)
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
         n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
         self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
@@ -149,11 +206,13 @@ class Engine:
         self.post(self._stop)
         if self._thread is None:
             self._drain_inbox()
+            self._run_down()
         else:
             self._thread.join()
-        self._fail_all(EngineStopped("the engine has been closed"))
         if self._drawers is not None:
             self._drawers.shutdown()
+        for source in self._sources:
+            source.drafter.close()
         self.embedder.close()
         self.backend.close()
 
@@ -204,12 +263,14 @@ class Engine:
         scheduler = self._scheduler
         return EngineStats(
             n_running=len(scheduler.running),
-            n_waiting=len(scheduler.waiting),
+            n_waiting=len(scheduler.waiting) + len(self._fetching),
             n_cells_used=scheduler.n_cells_used,
             n_cells_resting=scheduler.n_cells_resting,
             n_tokens_computed=self._n_computed,
             n_tokens_drawn=self._n_drawn,
             n_tokens_cached=self._n_cached,
+            n_tokens_drafted=self._n_drafted,
+            n_drafts_accepted=self._n_draft_accepted,
             first_token_s=self._first_token_s.values(),
         )
 
@@ -229,7 +290,12 @@ class Engine:
 
     def forget(self) -> None:
         """Drops, before the next turn, all prefixes that are kept in case they come again; any thread."""
-        self.post(self._scheduler.forget)
+        self.post(self._forget)
+
+    def _forget(self) -> None:
+        self._scheduler.forget()
+        if self._checkpoints is not None:
+            self._checkpoints.clear()
 
     def post(self, command: Callable[[], None]) -> None:
         """Has the engine thread run a command before its next turn."""
@@ -242,19 +308,26 @@ class Engine:
         """
         try:
             if wait:
-                self._inbox.get()()
+                self._wait()
             self._drain_inbox()
             self._scheduler.n_prompt_batch = self._pace.n_tokens
+            self._draft()
             batch = self._scheduler.schedule()
-            self._change_memory(batch)
+            self._change_memory(batch.changes)
             if not batch.parts:
                 return False
+            if self._keeper is not None:
+                self._keeper.note_turn()
             for part in batch.parts:
                 if not part.sequence.n_drawn:
                     self._tell_progress(self._live[part.sequence.id])
-            started_at = time.perf_counter()
+            started_at = self._clock()
             self._turn(batch)
-            self._pace.note(batch.n_tokens, time.perf_counter() - started_at)
+            turn_s = self._clock() - started_at
+            self._pace.note(batch.n_tokens, turn_s)
+            if batch.reads_no_prompt:
+                self._turn_cost.note(batch.n_tokens, turn_s)
+            self._take_checkpoints(batch)
             self._n_failed_turns = 0
         except Exception as error:
             self._turn_failed(error)
@@ -276,6 +349,27 @@ class Engine:
         was_busy = False
         while not self._is_stopping:
             was_busy = self.step(wait=not was_busy)
+        self._run_down()
+
+    def _run_down(self) -> None:
+        """The end of the engine thread: all generations end, and what they computed is saved."""
+        self._fail_all(EngineStopped("the engine has been closed"), keep=True)
+        if self._keeper is not None:
+            try:
+                self._keeper.close()
+            except Exception:
+                log.exception("saving prefixes failed")
+
+    def _wait(self) -> None:
+        """Runs the next command; while none comes, something may be saved."""
+        patience_s = None if self._keeper is None else self._keeper.patience_s
+        try:
+            command = self._inbox.get(timeout=patience_s)
+        except Empty:
+            assert self._keeper is not None
+            self._keeper.save_next()
+        else:
+            command()
 
     def _stop(self) -> None:
         self._is_stopping = True
@@ -288,6 +382,15 @@ class Engine:
             return
 
     def _add(self, job: _Job) -> None:
+        if self._keeper is not None and self._keeper.fetch(job.sequence, lambda: self._enter(job)):
+            self._fetching[job.sequence.id] = job
+        else:
+            self._enter(job)
+
+    def _enter(self, job: _Job) -> None:
+        self._fetching.pop(job.sequence.id, None)
+        if job.has_ended:
+            return
         try:
             self._scheduler.add(job.sequence)
             self._live[job.sequence.id] = job
@@ -300,19 +403,77 @@ class Engine:
         if job.has_ended:
             return
         job.has_ended = True
-        if self._live.pop(job.sequence.id, None) is not None:
-            self._scheduler.remove(job.sequence, keep=keep)
-        self.backend.free_sampler(job.sampler)
-        with self._lock:
-            self._n_open -= 1
-        job.generation.deliver(end)
+        self._fetching.pop(job.sequence.id, None)
+        try:
+            if self._live.pop(job.sequence.id, None) is not None:
+                self._scheduler.remove(job.sequence, keep=keep)
+                for source in self._sources:
+                    source.drafter.forget(job.sequence)
+        finally:
+            self.backend.free_sampler(job.sampler)
+            with self._lock:
+                self._n_open -= 1
+            job.generation.deliver(end)
 
-    def _change_memory(self, batch: Batch) -> None:
-        for change in batch.changes:
+    def _change_memory(self, changes: tuple[Change, ...]) -> None:
+        for change in changes:
             if isinstance(change, Clear):
                 self.backend.clear(change.slot)
+                if self._keeper is not None:
+                    self._keeper.note_cleared(change.slot)
+            elif isinstance(change, Cut):
+                self.backend.cut(change.slot, change.n_tokens)
             else:
                 self.backend.share(change.source, change.target, change.n_tokens)
+
+    def _bring(self, tokens: list[int], data: Data) -> Optional[int]:
+        """Puts a copy of these tokens' cells into the memory, to rest there; its slot, or None if it found no room."""
+        slot = self._scheduler.place(tokens)
+        self._apply_changes()
+        if slot is not None and not self.backend.write_state(slot, data, len(tokens)):
+            log.warning("the backend does not take back a copy of %d tokens: they are computed", len(tokens))
+            self._scheduler.discard(slot)
+            return None
+        return slot
+
+    def _bring_checkpoint(self, sequence: Sequence) -> None:
+        if self._checkpoints is None:
+            return
+        found = self._checkpoints.find(sequence.tokens[:-1])
+        if found is not None and len(found[0]) > self._scheduler.n_known(sequence):
+            self._bring(*found)
+
+    def _take_checkpoints(self, batch: Batch) -> None:
+        """Copies what was read of prompts to their ends."""
+        if self._checkpoints is None:
+            return
+        for part in batch.parts:
+            if part.sequence.is_at_checkpoint and part.sequence.slot is not None:
+                tokens = part.sequence.tokens[: part.sequence.n_computed]
+                try:
+                    self._checkpoints.add(tokens, self.backend.read_state(part.slot))
+                except Exception:
+                    log.exception("what was read of a prompt cannot be copied: others will read it again")
+
+    def _apply_changes(self) -> None:
+        self._change_memory(self._scheduler.changes())
+
+    def _draft(self) -> None:
+        n_tokens = self._scheduler.n_to_draft
+        for source in self._sources if n_tokens else ():
+            without = [sequence for sequence in self._scheduler.running if not sequence.draft]
+            started_at = self._clock()
+            source.drafter.draft(without, n_tokens, self._cost_of(source))
+            source.note(sum(len(sequence.draft) for sequence in without), self._clock() - started_at)
+            for sequence in without:
+                self._live[sequence.id].source = source
+
+    def _cost_of(self, source: _DraftSource) -> float:
+        """What one guessed token of each sequence costs: its row and its making, as a share of a turn."""
+        n_running = len(self._scheduler.running)
+        turn_s = self._turn_cost.turn_s(n_running)
+        making = source.token_s * n_running / turn_s if turn_s else 0.0
+        return self._turn_cost.of_row(n_running) + making
 
     def _tell_progress(self, job: _Job) -> None:
         """Who asked hears how much of the prompt is there: before each turn, and before the first token."""
@@ -352,24 +513,32 @@ class Engine:
         for part in batch.parts:
             if part.is_scored:
                 self._score(self._live[part.sequence.id], part)
-        jobs = [self._live[part.sequence.id] for part in batch.outputs()]
-        drawn = self._draw_all(list(zip(jobs, (part.output_row for part in batch.outputs()))))
-        self._scheduler.update(batch, [_token_of(item) for item in drawn])
+        work = [(self._live[part.sequence.id], part) for part in batch.outputs()]
+        runs = self._draw_all(work)
+        self._scheduler.update(batch, [[_token_of(item) for item in run] for run in runs])
         self._n_computed += batch.n_tokens
-        self._n_drawn += len(drawn)
-        for job, item in zip(jobs, drawn):
+        self._n_drawn += sum(map(len, runs))
+        for (job, part), run in zip(work, runs):
+            if part.draft:
+                self._count_draft(job, len(part.draft), len(run) - 1)
+            self._deliver_run(job, run)
+
+    def _deliver_run(self, job: _Job, run: Run) -> None:
+        is_first = job.sequence.n_drawn == len(run)
+        job.generation.n_cached = job.sequence.n_cached or 0
+        for item in run:
             if isinstance(item, EngineError):
                 self._end(job, item)
-                continue
-            job.generation.n_cached = job.sequence.n_cached or 0
-            if job.sequence.n_drawn == 1:
+                return
+            if is_first:
                 self._tell_progress(job)
             job.generation.deliver(item)
-            self._count_first(job)
-            self._count_min_tokens(job)
-            end = self._natural_end(job)
-            if end is not None:
-                self._end(job, end)
+            if is_first:
+                self._count_first(job)
+                is_first = False
+        end = self._natural_end(job)
+        if end is not None:
+            self._end(job, end)
 
     def _score(self, job: _Job, part: Part) -> None:
         """What the rows of a prompt say of the tokens after them; those that were scored before are left out."""
@@ -378,21 +547,36 @@ class Engine:
             if i > part.sequence.n_scored:
                 job.generation.prompt_scores.append(self.backend.logprobs(row, tokens[i], n_top))
 
-    def _draw_all(self, work: list[tuple[_Job, int]]) -> list[Union[Drawn, EngineError]]:
-        if len(work) == 1 or self._n_shares == 1 or self._drawers is None:
+    def _draw_all(self, work: Work) -> list[Run]:
+        if len(work) < 2 or self._n_shares == 1 or self._drawers is None:
             return self._draw_share(work)
         # The first read of a batch's logits puts them in order: after it, reads from several threads are only reads.
-        first = self._draw(*work[0])
+        first = self._draw_run(*work[0])
         shares = [work[i :: self._n_shares] for i in range(1, self._n_shares)]
         futures = [self._drawers.submit(self._draw_share, share) for share in shares]
-        drawn: list[Union[Drawn, EngineError]] = [first] * len(work)
+        drawn: list[Run] = [first] * len(work)
         drawn[self._n_shares :: self._n_shares] = self._draw_share(work[self._n_shares :: self._n_shares])
         for i, future in enumerate(futures, 1):
             drawn[i :: self._n_shares] = future.result()
         return drawn
 
-    def _draw_share(self, share: list[tuple[_Job, int]]) -> list[Union[Drawn, EngineError]]:
-        return [self._draw(job, row) for job, row in share]
+    def _draw_share(self, share: Work) -> list[Run]:
+        return [self._draw_run(job, part) for job, part in share]
+
+    def _draw_run(self, job: _Job, part: Part) -> Run:
+        """The token after the newest one, and as long as the draft says what was drawn, the one after that.
+
+        Each is drawn by logits behind exactly the tokens before it, and the sampler hears of no other, so
+        these are the tokens that would have been drawn one by one.
+        """
+        run: Run = []
+        for row, guess in zip(part.output_rows, (*part.draft, None)):
+            item = self._draw(job, row)
+            run.append(item)
+            self._count_min_tokens(job, job.sequence.n_drawn + len(run))
+            if guess is None or isinstance(item, EngineError) or self._ends_draft(job, _token_of(item), guess):
+                break
+        return run
 
     def _draw(self, job: _Job, row: int) -> Union[Drawn, EngineError]:
         try:
@@ -407,15 +591,25 @@ class Engine:
             log.exception("drawing a token failed")
             return EngineError(f"drawing a token failed: {error}")
 
-    def _count_first(self, job: _Job) -> None:
-        if job.sequence.n_drawn == 1:
-            self._n_cached += job.sequence.n_cached or 0
-            self._first_token_s.add(job.generation.so_far().prompt_s)
+    def _count_draft(self, job: _Job, n_drafted: int, n_accepted: int) -> None:
+        assert job.source is not None
+        job.source.drafter.note(job.sequence, n_drafted, n_accepted, self._cost_of(job.source))
+        job.generation.n_drafted += n_drafted
+        job.generation.n_draft_accepted += n_accepted
+        self._n_drafted += n_drafted
+        self._n_draft_accepted += n_accepted
 
-    def _count_min_tokens(self, job: _Job) -> None:
+    def _count_first(self, job: _Job) -> None:
+        self._n_cached += job.sequence.n_cached or 0
+        self._first_token_s.add(job.generation.so_far().prompt_s)
+
+    def _count_min_tokens(self, job: _Job, n_drawn: int) -> None:
         request = job.generation.request
-        if job.sequence.n_drawn == request.min_tokens and not request.ignore_end:
+        if n_drawn == request.min_tokens and not request.ignore_end:
             self.backend.allow_ends(job.sampler)
+
+    def _ends_draft(self, job: _Job, token: int, guess: int) -> bool:
+        return token != guess or self.backend.is_end(token) or token in job.generation.request.stop_token_ids
 
     def _natural_end(self, job: _Job) -> Optional[Ended]:
         token = job.sequence.tokens[-1]
@@ -447,9 +641,12 @@ class Engine:
         self._fail_all(EngineError("the engine failed while it computed this request; the server's log has the cause"))
         self._scheduler.forget()
 
-    def _fail_all(self, error: EngineError) -> None:
-        for job in list(self._live.values()):
-            self._end(job, error, keep=False)
+    def _fail_all(self, error: EngineError, *, keep: bool = False) -> None:
+        for job in (*self._live.values(), *self._fetching.values()):
+            try:
+                self._end(job, error, keep=keep)
+            except Exception:  # a bug, and no reason to let the others wait for ever
+                log.exception("a request could not be taken out")
 
 
 def _token_of(item: Union[Drawn, EngineError]) -> int:

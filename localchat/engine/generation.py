@@ -56,6 +56,8 @@ class Generation:
         self.n_cached = 0
         # Of each token of the prompt but the first, where the request asks for it.
         self.prompt_scores: list[tuple[float, list[tuple[int, float]]]] = []
+        self.n_drafted = 0
+        self.n_draft_accepted = 0
         self._n_delivered = 0
         self._submitted_at = self._first_at = self._last_at = time.perf_counter()
 
@@ -197,4 +199,6 @@ class Generation:
             completion_tokens=self._n_drawn,
             prompt_s=self._first_at - self._submitted_at,
             completion_s=self._last_at - self._first_at,
+            n_drafted=self.n_drafted,
+            n_draft_accepted=self.n_draft_accepted,
         )

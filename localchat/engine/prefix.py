@@ -66,6 +66,15 @@ class PrefixTree:
         """Tokens that a held slot has."""
         return self._leaves[slot].end
 
+    def tokens(self, slot: int) -> list[int]:
+        """What a held slot has."""
+        runs = [node.tokens for node in self._leaves[slot].path()]
+        return [token for run in reversed(runs) for token in run]
+
+    def idle(self) -> list[int]:
+        """The idle slots in order of use, the least recent first."""
+        return list(self._idle)
+
     def match(self, tokens: list[int]) -> Optional[Match]:
         """The longest known prefix of `tokens`, and a slot that has it."""
         node, n_common = self._descend(tokens)
@@ -123,10 +132,20 @@ class PrefixTree:
         for node in self._leaves[slot].path():
             self._activate(node)
 
-    def is_redundant(self, slot: int) -> bool:
-        """Whether other slots hold everything that this one does: it can be dropped for nothing."""
-        leaf = self._leaves[slot]
-        return leaf is self._root or leaf.n_holders > 1
+    def twin(self, slot: int, *, exact: bool = False) -> Optional[int]:
+        """Another slot with the same tokens, in these cells or others, and maybe more after them.
+
+        With `exact` it has no more, and is idle.
+        """
+        tokens = self.tokens(slot)
+        others = (other for other in self._leaves if other != slot and self._begins_with(other, tokens))
+        return next((other for other in others if not exact or self._is_idle_with(other, len(tokens))), None)
+
+    def refresh(self, slot: int) -> None:
+        """An idle slot turned out to be of use: it becomes the most recent one."""
+        if self.is_idle(slot):
+            del self._idle[slot]
+            self._idle[slot] = None
 
     def least_recent(self, but: Optional[int] = None) -> Optional[int]:
         """The idle slot to drop first, other than `but`."""
@@ -199,6 +218,16 @@ class PrefixTree:
         assert node.parent is not None
         child.parent, child.start, child.tokens = node.parent, node.start, node.tokens + child.tokens
         node.parent.children[node.parent.children.index(node)] = child
+
+    def _is_idle_with(self, slot: int, length: int) -> bool:
+        return self.is_idle(slot) and self.length(slot) == length
+
+    def _begins_with(self, slot: int, tokens: list[int]) -> bool:
+        leaf, n_tokens = self._leaves[slot], len(tokens)
+        nodes = [node for node in leaf.path() if node.start < n_tokens]
+        return leaf.end >= n_tokens and all(
+            node.tokens[: n_tokens - node.start] == tokens[node.start : node.end] for node in reversed(nodes)
+        )
 
     def _is_prefix(self, leaf: Node, tokens: list[int]) -> bool:
         return leaf.end <= len(tokens) and all(node.tokens == tokens[node.start : node.end] for node in leaf.path())

@@ -3,20 +3,26 @@
 Knows tokens, positions, cells and budgets; knows nothing of llama.cpp, threads, clocks or text. There
 is no prefill or decode phase: a sequence has tokens known and tokens computed, and each turn it
 catches up. A turn is `schedule()`, then decoding the batch elsewhere, then `update()`.
+
+A sequence may bring a draft, a guess of what it says next. Its tokens are computed behind the newest
+one as if they were known; those that were not drawn in the end are cut off again.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Optional, Union
 
 from .prefix import Match, PrefixTree, n_common_of
 
 # All prompts begin alike, by the template: a common part has to be longer than that to be worth a turn of waiting.
 _MIN_AWAITED = 16
+# Shorter prompts are sooner read than copied.
+_MIN_CHECKPOINT = 32
+# With more sequences than this a turn is full enough: guesses would take time from everybody.
+_MAX_DRAFTING = 4
 
 
 class Sequence:
@@ -24,8 +30,8 @@ class Sequence:
 
     `tokens` are the tokens known (the prompt, then what was drawn), of which the first `n_computed`
     have cells in `slot`. `max_tokens` bounds the prompt and the drawn tokens together. `n_cached` of the
-    prompt were there already when it first ran. With `scores_prompt` the logits of all its prompt are looked
-    at, of which `n_scored` have been.
+    prompt were there already when it first ran. `draft` is a guess for the next turn alone. With `scores_prompt`
+    the logits of all its prompt are looked at, of which `n_scored` have been.
     """
 
     def __init__(self, id: int, prompt: list[int], max_tokens: int, *, scores_prompt: bool = False):
@@ -36,6 +42,7 @@ class Sequence:
         self.n_computed = 0
         self.n_cached: Optional[int] = None
         self.slot: Optional[int] = None
+        self.draft: list[int] = []
         self.scores_prompt = scores_prompt
         self.n_scored = 0
 
@@ -52,6 +59,11 @@ class Sequence:
     @property
     def n_drawn(self) -> int:
         return len(self.tokens) - self.n_prompt
+
+    @property
+    def is_at_checkpoint(self) -> bool:
+        """Whether all of the prompt is computed that others may have in common with it: all but its last token."""
+        return self.n_computed == self.n_prompt - 1 >= _MIN_CHECKPOINT
 
     @property
     def is_full(self) -> bool:
@@ -75,11 +87,23 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """A slot keeps its first `n_tokens` cells and gives up the others."""
+
+    slot: int
+    n_tokens: int
+
+
+Change = Union[Clear, Share, Cut]
+
+
+@dataclass(frozen=True)
 class Part:
     """A sequence's share of a batch: rows `first` to `first + n_tokens`.
 
-    With `wants_output` the last of these rows is the sequence's newest token, whose logits give the
-    next one. With `is_scored` the logits of the others are wanted too.
+    With `wants_output` they end with the sequence's newest token, whose logits give the next one, and
+    then with its draft, whose logits give the one after each token of it. With `is_scored` the logits of the
+    others are wanted too; then there is no draft.
     """
 
     sequence: Sequence
@@ -87,11 +111,13 @@ class Part:
     first: int
     n_tokens: int
     wants_output: bool
+    draft: tuple[int, ...] = ()
     is_scored: bool = False
 
     @property
-    def output_row(self) -> int:
-        return self.first + self.n_tokens - 1
+    def output_rows(self) -> range:
+        end = self.first + self.n_tokens
+        return range(end - 1 - len(self.draft), end) if self.wants_output else range(0)
 
     @property
     def scored_rows(self) -> range:
@@ -99,31 +125,36 @@ class Part:
 
     @property
     def rows_with_logits(self) -> tuple[int, ...]:
-        return (*self.scored_rows, *([self.output_row] if self.wants_output else []))
+        return (*self.scored_rows, *self.output_rows)
 
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed
-        return self.sequence.tokens[start : start + self.n_tokens]
+        return self.sequence.tokens[start : start + self.n_tokens - len(self.draft)] + list(self.draft)
 
 
 @dataclass(frozen=True)
 class Batch:
     """What one turn computes, after the changes to the memory have been made in their order."""
 
-    changes: tuple[Union[Clear, Share], ...] = ()
+    changes: tuple[Change, ...] = ()
     parts: tuple[Part, ...] = ()
 
     @property
     def n_tokens(self) -> int:
         return sum(part.n_tokens for part in self.parts)
 
+    @property
+    def reads_no_prompt(self) -> bool:
+        """Whether each sequence has its newest token in it, and nothing before that."""
+        return all(part.n_tokens == 1 + len(part.draft) and part.wants_output for part in self.parts)
+
     def outputs(self) -> Iterator[Part]:
         return (part for part in self.parts if part.wants_output)
 
     def alone(self) -> Iterator[Batch]:
-        """The same work as one batch for each sequence."""
+        """The same work as one batch for each sequence, without guesses."""
         for part in self.parts:
-            yield Batch(parts=(replace(part, first=0),))
+            yield Batch(parts=(replace(part, first=0, n_tokens=part.n_tokens - len(part.draft), draft=()),))
 
 
 @dataclass(frozen=True)
@@ -131,8 +162,10 @@ class Room:
     """What there is to schedule with.
 
     `n_running` sequences run at once; `n_slots` slots, of which there must be more, hold them and the
-    prefixes that rest; all share `n_cells` cells. `n_batch` bounds the tokens of a turn. A memory that
-    cannot be cut (recurrent models) shares no parts: only a whole resting prefix is of use there.
+    prefixes that rest; all share `n_cells` cells. `n_batch` bounds the tokens of a turn, `n_drafted` those
+    that are guesses, 0 where none are wanted. A memory that cannot be cut (recurrent models) shares no
+    parts, only a whole resting prefix is of use there; and what was guessed could not be taken back. A
+    prompt is read there up to its last token first, so that a copy can be made of what others may begin with.
     """
 
     n_cells: int
@@ -140,6 +173,7 @@ class Room:
     n_slots: int
     n_batch: int
     can_cut: bool = True
+    n_drafted: int = 0
 
     @property
     def n_scored(self) -> int:
@@ -152,6 +186,11 @@ class Room:
                 f"{self.n_running} sequences at once need more slots than that and as many rows; "
                 f"there are {self.n_slots} slots and batches of {self.n_batch} tokens"
             )
+        if self.n_drafted and (not self.can_cut or self.n_running + self.n_drafted > self.n_batch):
+            raise ValueError(
+                f"{self.n_drafted} guesses a turn need a memory that can be cut and as many rows beside those of "
+                f"{self.n_running} sequences; there are batches of {self.n_batch} tokens"
+            )
 
 
 class Scheduler:
@@ -161,19 +200,21 @@ class Scheduler:
     shared ones once, never exceed the cells, so whatever runs can always be computed. What is finished
     or preempted rests in its slot, and is dropped by least recent use when its cells are needed.
 
+    `bring`, where given, is called with who may start now, and may place what it knows of that prompt.
     `n_prompt_batch` bounds the prompt tokens of a turn in which others wait for their next token; who
     measures turns sets it between them.
     """
 
-    def __init__(self, room: Room):
+    def __init__(self, room: Room, bring: Optional[Callable[[Sequence], None]] = None):
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.n_prompt_batch = room.n_batch
         self._room = room
+        self._bring = bring
         self._n_usable = room.n_cells
         self._tree = PrefixTree()
         self._free_slots = list(range(room.n_slots - 1, -1, -1))
-        self._changes: list[Union[Clear, Share]] = []
+        self._changes: list[Change] = []
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence.
@@ -196,32 +237,82 @@ class Scheduler:
             self.running.remove(sequence)
             self._release(sequence, keep)
 
+    @property
+    def n_to_draft(self) -> int:
+        """How many tokens each running sequence may guess for the next turn: none beside many others or a prompt."""
+        n_running = len(self.running)
+        if not 0 < n_running <= _MAX_DRAFTING or any(sequence.n_missing > 1 for sequence in self.running):
+            return 0
+        return self._room.n_drafted // n_running
+
     def schedule(self) -> Batch:
-        """The next turn: first the newest token of every running sequence, then as much of the prompts as fits."""
+        """The next turn: first the newest token of every running sequence, then as much of the prompts as fits.
+
+        Drafts have their place where no prompt has to be read, and in cells that nobody runs in.
+        """
         self._make_room()
         self._admit()
-        changes, self._changes = tuple(self._changes), []
-        return Batch(changes, tuple(self._parts()))
+        parts = tuple(self._parts())
+        return Batch(self.changes(), parts)
 
-    def update(self, batch: Batch, drawn: list[int]) -> None:
-        """Enters what a decoded batch computed, and the tokens drawn for `batch.outputs()`, in that order."""
+    def changes(self) -> tuple[Change, ...]:
+        """What is to be changed in the memory before anything else; each is told once."""
+        changes, self._changes = tuple(self._changes), []
+        return changes
+
+    def update(self, batch: Batch, drawn: list[list[int]]) -> None:
+        """Enters what a decoded batch computed, and the tokens drawn for each of `batch.outputs()`, in that order.
+
+        All tokens drawn for a part but the last one were in its draft; the rest of the draft is given up.
+        """
+        runs = iter(drawn)
         for part in batch.parts:
-            self._tree.extend(part.slot, part.tokens())
-            part.sequence.n_computed += part.n_tokens
+            run = next(runs) if part.wants_output else []
+            n_kept = part.n_tokens - len(part.draft) + max(len(run) - 1, 0)
+            tokens = part.tokens()
+            self._tree.extend(part.slot, tokens if n_kept == part.n_tokens else tokens[:n_kept])
+            part.sequence.n_computed += n_kept
+            part.sequence.tokens.extend(run)
             if part.is_scored:
                 part.sequence.n_scored = max(part.sequence.n_scored, part.sequence.n_computed)
-        for part, token in zip(batch.outputs(), drawn):
-            part.sequence.tokens.append(token)
+            if n_kept < part.n_tokens:
+                self._changes.append(Cut(part.slot, part.sequence.n_computed))
 
     def shrink(self, batch: Batch) -> bool:
         """Learns that a batch found no room, so that the memory holds less than was said.
 
         From now on less is planned with. False if nobody can give way: the one that runs can never fit.
         """
-        if len(self.running) == 1 and not self._tree.n_idle:
+        if len(self.running) == 1 and not self._tree.n_idle and not any(part.draft for part in batch.parts):
             return False
         self._n_usable = min(self._n_usable, self._tree.n_cells + batch.n_tokens - 1)
         return True
+
+    def n_known(self, sequence: Sequence) -> int:
+        """How many tokens of a sequence need not be computed, if it starts now."""
+        match = self._match(sequence)
+        return 0 if match is None else match.length
+
+    def resting(self) -> list[tuple[int, list[int]]]:
+        """The slots that rest with their tokens, the least recent first."""
+        return [(slot, self._tree.tokens(slot)) for slot in self._tree.idle()]
+
+    def place(self, tokens: list[int]) -> Optional[int]:
+        """A slot that rests with these tokens, for who brings their cells after the changes; None without room."""
+        n_least = self._tree.n_active_cells + self._n_to_compute + len(tokens)
+        if n_least > self._n_usable or not (self._free_slots or self._tree.n_idle):
+            return None
+        while self._n_free < len(tokens) or not self._free_slots:
+            self._drop_least_recent()
+        slot = self._free_slots.pop()
+        self._tree.hold(slot)
+        self._tree.extend(slot, tokens)
+        self._tree.rest(slot)
+        return slot
+
+    def discard(self, slot: int) -> None:
+        """Gives up a slot that rests."""
+        self._drop(slot)
 
     def forget(self) -> None:
         """Drops all that rests."""
@@ -242,8 +333,13 @@ class Scheduler:
     def _n_to_compute(self) -> int:
         return sum(sequence.n_missing for sequence in self.running)
 
+    @property
+    def _n_free(self) -> int:
+        """Cells that neither hold something nor will when all that is known is computed."""
+        return self._n_usable - self._tree.n_cells - self._n_to_compute
+
     def _make_room(self) -> None:
-        while self._tree.n_cells + self._n_to_compute > self._n_usable:
+        while self._n_free < 0:
             if self._drop_least_recent():
                 continue
             if len(self.running) == 1:
@@ -255,6 +351,8 @@ class Scheduler:
         for sequence in list(self.waiting):
             if len(self.running) == self._room.n_running:
                 return
+            if self._bring is not None:
+                self._bring(sequence)
             match = self._match(sequence)
             if self._is_being_computed(sequence, match):
                 continue
@@ -270,16 +368,24 @@ class Scheduler:
 
     def _is_being_computed(self, sequence: Sequence, match: Optional[Match]) -> bool:
         """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
-        if not self._room.can_cut or sequence.is_to_score:
+        if sequence.is_to_score:
             return False
         n_known = 0 if match is None else match.length
         return any(
             other.n_missing > 1
             and not other.is_to_score
             and other.id < sequence.id
-            and n_common_of(other.tokens, sequence.tokens[:-1], 0) > max(n_known, other.n_computed, _MIN_AWAITED)
+            and self._n_to_share(other, sequence.tokens[:-1]) > max(n_known, other.n_computed, _MIN_AWAITED)
             for other in self.running
         )
+
+    def _n_to_share(self, sequence: Sequence, tokens: list[int]) -> int:
+        """How many of some tokens others will find in the memory, or as a copy of it, by what a sequence computes."""
+        n_common = n_common_of(sequence.tokens, tokens, 0)
+        n_checkpoint = sequence.n_prompt - 1
+        if self._room.can_cut:
+            return n_common
+        return n_checkpoint if _MIN_CHECKPOINT <= n_checkpoint <= n_common else 0
 
     def _fits(self, sequence: Sequence, match: Optional[Match]) -> bool:
         n_new = len(sequence.tokens)
@@ -294,7 +400,7 @@ class Scheduler:
         sequence.n_computed = 0 if match is None else match.length
         if sequence.n_cached is None:
             sequence.n_cached = sequence.n_computed
-        insort(self.running, sequence, key=attrgetter("id"))
+        _insert(self.running, sequence)
         self._make_room()
 
     def _slot_for(self, match: Optional[Match]) -> int:
@@ -313,17 +419,20 @@ class Scheduler:
     def _release(self, sequence: Sequence, keep: bool) -> None:
         slot = sequence.slot
         assert slot is not None
-        sequence.slot, sequence.n_computed = None, 0
-        if keep and not self._tree.is_redundant(slot):
+        sequence.slot, sequence.n_computed, sequence.draft = None, 0, []
+        twin = self._tree.twin(slot, exact=not self._room.can_cut) if keep else None
+        if keep and twin is None and self._tree.length(slot):
             self._tree.rest(slot)
-        else:
-            self._drop(slot)
+            return
+        if twin is not None:
+            self._tree.refresh(twin)
+        self._drop(slot)
 
     def _preempt_newest(self) -> None:
         # What it said stays said; what it computed rests, and with luck is still there when its turn comes.
         sequence = self.running.pop()
         self._release(sequence, keep=True)
-        insort(self.waiting, sequence, key=attrgetter("id"))
+        _insert(self.waiting, sequence)
 
     def _drop_least_recent(self, but: Optional[Match] = None) -> bool:
         slot = self._tree.least_recent(None if but is None else but.slot)
@@ -341,16 +450,42 @@ class Scheduler:
         first, n_left, n_to_score = 0, self._room.n_batch, self._room.n_scored
         ready = [sequence for sequence in self.running if sequence.n_missing == 1]
         reading = [sequence for sequence in self.running if sequence.n_missing > 1]
-        if ready:
+        if ready and reading:
             n_left = min(n_left, len(ready) + self.n_prompt_batch)
+        n_to_draft = 0 if reading else self._room_for_drafts(ready)
         for sequence in (*ready, *reading):
-            n_tokens = min(sequence.n_missing, n_left)
+            n_tokens = min(self._n_to_read(sequence), n_left)
             if sequence.is_to_score:
                 n_tokens = min(n_tokens, n_to_score)
                 n_to_score -= n_tokens
             if n_tokens == 0:
                 continue
+            draft: tuple[int, ...] = ()
+            if sequence.draft:
+                # The token that is drawn behind the last one of a draft has its place, too.
+                n_guessed = min(n_to_draft, sequence.max_tokens - len(sequence.tokens) - 1)
+                draft, sequence.draft = tuple(sequence.draft[: max(n_guessed, 0)]), []
+                n_to_draft -= len(draft)
             assert sequence.slot is not None
-            wants_output = n_tokens == sequence.n_missing
-            yield Part(sequence, sequence.slot, first, n_tokens, wants_output, sequence.is_to_score)
-            first, n_left = first + n_tokens, n_left - n_tokens
+            n_rows, wants_output = n_tokens + len(draft), n_tokens == sequence.n_missing
+            yield Part(sequence, sequence.slot, first, n_rows, wants_output, draft, sequence.is_to_score)
+            first, n_left = first + n_rows, n_left - n_rows
+
+    def _n_to_read(self, sequence: Sequence) -> int:
+        n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
+        if self._room.can_cut or n_to_checkpoint <= 0 or sequence.n_prompt <= _MIN_CHECKPOINT:
+            return sequence.n_missing
+        return n_to_checkpoint
+
+    def _room_for_drafts(self, sequences: list[Sequence]) -> int:
+        n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._room.n_drafted)
+        if n_wanted == 0:
+            return 0
+        while self._n_free < n_wanted and self._drop_least_recent():
+            pass
+        return max(min(n_wanted, self._n_free), 0)
+
+
+def _insert(sequences: list[Sequence], sequence: Sequence) -> None:
+    """Into its place by arrival."""
+    sequences.insert(bisect([other.id for other in sequences], sequence.id), sequence)

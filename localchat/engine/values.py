@@ -148,7 +148,7 @@ class Finish:
     `reason` is "stop" or "length"; `stop` says what was hit: a stop text, a token of
     `stop_token_ids`, or None for the model's own end (K12). `cached_tokens` of the prompt were known
     before. `prompt_s` is the time from submission to the first token, `completion_s` from there to
-    the last one.
+    the last one. `n_drafted` tokens of the answer were guessed, `n_draft_accepted` of them rightly.
     """
 
     reason: str
@@ -158,6 +158,8 @@ class Finish:
     completion_tokens: int
     prompt_s: float
     completion_s: float
+    n_drafted: int = 0
+    n_draft_accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,8 @@ class LoadOptions:
 
     One request may use `n_ctx` tokens; `n_slots` sequences run at once and share `n_cells`.
     `n_gpu_layers` -1 means all. `use_extra_bufts` lets llama.cpp repack weights for the CPU's matrix
-    instructions, which crash on some virtual machines.
+    instructions, which crash on some virtual machines. With `speculates` the next tokens are guessed where
+    a text repeats itself, and several computed at once; the text is the same.
     """
 
     n_ctx: int = 0
@@ -175,6 +178,7 @@ class LoadOptions:
     n_gpu_layers: int = -1
     n_threads: int = 0
     use_extra_bufts: bool = True
+    speculates: bool = True
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,10 @@ class InvalidToken(EngineError):
 
 class InvalidGrammar(EngineError):
     """A grammar that llama.cpp cannot read."""
+
+
+class WrongDraftModel(EngineError):
+    """A model that cannot guess for another one."""
 
 
 class WritesNoText(EngineError):

@@ -233,6 +233,8 @@ class _Choice:
             n_reasoning=self._thinking.n_tokens,
             prompt_s=counts.prompt_s,
             completion_s=counts.completion_s,
+            n_drafted=counts.n_drafted,
+            n_draft_accepted=counts.n_draft_accepted,
         )
 
     def echo(self, reply: Reply, thought: str, text: str) -> None:

@@ -49,6 +49,8 @@ def of_engine(engine: Engine) -> Iterator[Metric]:
     for name, help, value in (
         ("tokens_computed_total", "Tokens computed, of prompts and of answers.", stats.n_tokens_computed),
         ("tokens_drawn_total", "Tokens of answers.", stats.n_tokens_drawn),
+        ("tokens_drafted_total", "Tokens of answers that were guessed.", stats.n_tokens_drafted),
+        ("drafts_accepted_total", "Guessed tokens that were right.", stats.n_drafts_accepted),
         ("prompt_tokens_cached_total", "Tokens of prompts that were in the memory already.", stats.n_tokens_cached),
     ):
         yield counter(name, help, Series(value))

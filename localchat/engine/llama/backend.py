@@ -14,7 +14,8 @@ import numpy as np
 from ..backend import DecodeFailed, NoRoom
 from ..embedding import EmbeddingBackend
 from ..scheduler import Batch, Room
-from ..values import GenerationRequest, ModelFacts
+from ..state_files import Data
+from ..values import EngineError, GenerationRequest, ModelFacts
 from .embed import open_embedding_backend, pair_tokens
 from .library import L, Model, problems
 from .sampler import Sampler
@@ -24,27 +25,30 @@ from .vocabulary import Vocabulary
 class LlamaBackend:
     """A model in memory with its context. Whatever touches the context runs on the engine thread."""
 
-    def __init__(self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, room: Room):
+    def __init__(
+        self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, room: Room, state_key: str
+    ):
         self.facts = facts
         self.room = room
         self._model = model
+        self._state_key = state_key
         self._context = context
         self._memory = L.llama_get_memory(context)
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._rows = _BatchRows(room.n_batch)
         self._output_rows: frozenset[int] = frozenset()
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        return self._vocabulary.tokenize(text, add_bos, parse_special)
+        return self.vocabulary.tokenize(text, add_bos, parse_special)
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        return self._vocabulary.piece(token, special)
+        return self.vocabulary.piece(token, special)
 
     def is_end(self, token: int) -> bool:
-        return self._vocabulary.is_end(token)
+        return self.vocabulary.is_end(token)
 
     def new_sampler(self, request: GenerationRequest) -> Sampler:
-        return Sampler(request, self._vocabulary, self.facts.n_ctx)
+        return Sampler(request, self.vocabulary, self.facts.n_ctx)
 
     def allow_ends(self, sampler: Sampler) -> None:
         sampler.allow_ends()
@@ -60,6 +64,32 @@ class LlamaBackend:
         self._check_slot(source)
         self._check_slot(target)
         L.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+
+    def cut(self, slot: int, n_tokens: int) -> None:
+        self._check_slot(slot)
+        if not L.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
+            raise DecodeFailed(f"the memory cannot be cut to {n_tokens} tokens")
+
+    def state_key(self) -> str:
+        return self._state_key
+
+    def read_state(self, slot: int) -> Data:
+        self._check_slot(slot)
+        n_bytes = L.llama_state_seq_get_size(self._context, slot)
+        data = np.empty(n_bytes, np.uint8)
+        n_read = L.llama_state_seq_get_data(self._context, _bytes_at(data), n_bytes, slot)
+        if n_read == 0:
+            raise EngineError(f"llama.cpp does not give the state of a sequence: {problems()}")
+        return data[:n_read].data
+
+    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
+        self._check_slot(slot)
+        array = np.frombuffer(data, np.uint8)
+        n_written = L.llama_state_seq_set_data(self._context, _bytes_at(array), len(array), slot)
+        if n_written and L.llama_memory_seq_pos_max(self._memory, slot) == n_tokens - 1:
+            return True
+        self.clear(slot)
+        return False
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch; when that fails, the cells that it may have taken are given back."""
@@ -94,15 +124,15 @@ class LlamaBackend:
         """A view of a row's logits, valid until the next decode."""
         self._check_output(row)
         pointer = L.llama_get_logits_ith(self._context, row)
-        return np.ctypeslib.as_array(pointer, (self._vocabulary.n_tokens,))
+        return np.ctypeslib.as_array(pointer, (self.vocabulary.n_tokens,))
 
     def open_embeddings(self) -> EmbeddingBackend:
         n_threads = L.llama_n_threads(self._context)
-        return open_embedding_backend(self._model, self._vocabulary, self.facts, n_threads)
+        return open_embedding_backend(self._model, self.vocabulary, self.facts, n_threads)
 
     def pair_tokens(self, query: str, document: str) -> list[int]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")
-        return pair_tokens(self._vocabulary, query, document, template)
+        return pair_tokens(self.vocabulary, query, document, template)
 
     def n_cells_used(self) -> int:
         """Positions that the slots hold, by what the memory itself says; shared cells count for each slot."""
@@ -131,6 +161,11 @@ class LlamaBackend:
     def _check_output(self, row: int) -> None:
         if row not in self._output_rows:
             raise ValueError(f"row {row} of the last batch has no logits; {sorted(self._output_rows)} have")
+
+
+def _bytes_at(array: Any) -> Any:
+    """The library's view of an array of bytes, which must outlive it."""
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
 class _BatchRows:

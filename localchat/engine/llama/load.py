@@ -6,6 +6,7 @@ Struct layouts change between releases, so fields are set by name on the structs
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Optional
 
 from ..scheduler import Room
-from ..values import SAMPLERS, EngineError, LoadOptions, ModelFacts, Sampling
+from ..values import SAMPLERS, EngineError, LoadOptions, ModelFacts, Sampling, WrongDraftModel
 from .backend import LlamaBackend
 from .library import L, Model, problems
 from .vocabulary import Vocabulary
@@ -24,6 +25,8 @@ log = logging.getLogger("localchat.engine")
 _RESTING_SLOTS = 24
 # Tokens computed in one turn. On a CPU a larger batch is no faster, and running streams wait for it.
 _CPU_BATCH, _GPU_BATCH = 512, 2048
+# Guesses computed in one turn, of all sequences together: their logits find place in the room above.
+_MAX_DRAFTED = _RESTING_SLOTS
 # The smallest context that is worth trying when memory is short; the library pads to 256.
 _MIN_CELLS = 512
 # The share of the free memory that the cells may take: weights are mapped, other programs live too.
@@ -74,7 +77,28 @@ def load_backend(path: str, options: LoadOptions, progress: Optional[Callable[[f
     vocabulary = Vocabulary(model)
     context, options = _new_context(model.pointer, options)
     facts = _read_facts(model.pointer, context, vocabulary, options)
-    return LlamaBackend(model, context, vocabulary, facts, _room(model.pointer, context, options))
+    key = _state_key(path, facts, options)
+    return LlamaBackend(model, context, vocabulary, facts, _room(model.pointer, context, options), key)
+
+
+def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
+    """Loads a model that is to guess for a loaded one.
+
+    Raises:
+        WrongDraftModel: it has another vocabulary, or a memory that cannot be cut.
+        EngineError: as `load_backend`.
+    """
+    backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0))
+    try:
+        if not backend.room.can_cut:
+            raise WrongDraftModel(f"{path!r} cannot guess: a recurrent model does not forget what was wrong")
+        difference = target.vocabulary.difference(backend.vocabulary)
+        if difference:
+            raise WrongDraftModel(f"{path!r} has another vocabulary than the model it is to guess for: {difference}")
+    except BaseException:
+        backend.close()
+        raise
+    return backend
 
 
 def supports_gpu() -> bool:
@@ -156,13 +180,28 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
 
 
 def _room(model: Any, context: Any, options: LoadOptions) -> Room:
+    n_slots, n_batch = L.llama_n_seq_max(context), L.llama_n_batch(context)
+    can_cut = not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model))
+    n_spare_rows = min(n_slots, n_batch) - options.n_slots
     return Room(
         n_cells=L.llama_n_ctx(context),
         n_running=options.n_slots,
-        n_slots=L.llama_n_seq_max(context),
-        n_batch=L.llama_n_batch(context),
-        can_cut=not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model)),
+        n_slots=n_slots,
+        n_batch=n_batch,
+        can_cut=can_cut,
+        n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_cut and options.speculates else 0,
     )
+
+
+def _state_key(path: str, facts: ModelFacts, options: LoadOptions) -> str:
+    """What the cells of a sequence depend on: the model's file, the library, and how it computes."""
+    status, params = os.stat(path), L.llama_context_default_params()
+    settings = (
+        *(status.st_size, status.st_mtime_ns, sorted(facts.metadata.items()), facts.n_vocab, facts.n_params),
+        *(L.llama_version(), L.llama_print_system_info(), options.n_gpu_layers, options.use_extra_bufts),
+        *(params.type_k, params.type_v, params.flash_attn_type, params.swa_full),
+    )
+    return hashlib.sha256(repr(settings).encode()).hexdigest()
 
 
 def _affordable_cells(model: Any) -> int:

@@ -19,7 +19,7 @@ from ..constraint import TriggerWatch, rest_of_character
 from ..sampling import GREEDY, Step, chain_steps
 from ..values import Constraint, EngineError, GenerationRequest, InvalidGrammar, Sampling
 from .library import L, problems
-from .vocabulary import Vocabulary
+from .vocabulary import OTHER, Vocabulary
 
 # How many of the likeliest tokens the grammar is asked about first, when it refused the one drawn.
 _FIRST_LIKELIEST = 256
@@ -121,18 +121,20 @@ class Sampler:
     def _allowed(self, logits: Any) -> Any:
         """The candidates that the grammar allows, as many as the chain could have a use for."""
         assert self._grammar is not None
-        n_vocab, n_needed = len(logits), self._n_needed(len(logits))
-        n_asked = min(_FIRST_LIKELIEST, n_vocab)
-        while True:
-            likeliest = np.argpartition(logits, -n_asked)[-n_asked:] if n_asked < n_vocab else np.arange(n_vocab)
-            allowed = self._grammar.filter(_candidates(likeliest, logits[likeliest]))
-            if len(allowed) >= n_needed or (n_asked == n_vocab and len(allowed)):
+        n_needed = self._n_needed(len(logits))
+        possible = self._grammar.possible()
+        likelihoods = logits[possible]
+        n_asked = _FIRST_LIKELIEST
+        while n_asked < len(possible):
+            likeliest = np.argpartition(likelihoods, -n_asked)[-n_asked:]
+            allowed = self._grammar.filter(_candidates(possible[likeliest], likelihoods[likeliest]))
+            if len(allowed) >= n_needed:
                 return allowed
-            if n_asked == n_vocab:
-                raise EngineError(
-                    "no token continues the grammar: it allows something that this model has no tokens for"
-                )
-            n_asked = min(n_asked * _GROWTH, n_vocab)
+            n_asked *= _GROWTH
+        allowed = self._grammar.filter(_candidates(possible, likelihoods))
+        if not len(allowed):
+            raise EngineError("no token continues the grammar: it allows something that this model has no tokens for")
+        return allowed
 
     def _n_needed(self, n_vocab: int) -> int:
         """How many allowed candidates, the likeliest, draw as all of them would."""
@@ -187,6 +189,8 @@ class _Grammar:
         )
         # The bytes of a character that is not complete yet.
         self._begun = b""
+        # Here, since a draw happens on the engine thread.
+        vocabulary.read_all()
         # The library takes an empty grammar for no grammar at all: that would fail open.
         if not self._sampler or not constraint.grammar.strip():
             self.close()
@@ -198,6 +202,16 @@ class _Grammar:
 
     def allows(self, token: int) -> bool:
         return len(self.filter(_candidates(np.array([token]), np.zeros(1)))) == 1
+
+    def possible(self) -> Any:
+        """The tokens that begin with a byte that may come next: mostly few, and found without asking for each."""
+        singles, firsts = self._vocabulary.single_bytes, self._vocabulary.first_bytes
+        may_begin = np.ones(OTHER + 1, bool)
+        may_begin[firsts[singles]] = False
+        array = _token_array(candidates := _candidates(singles, np.zeros(len(singles))))
+        L.llama_sampler_apply(self._sampler, ctypes.byref(array))
+        may_begin[firsts[candidates["id"][candidates["logit"] > -math.inf]]] = True
+        return np.flatnonzero(may_begin[firsts])
 
     def filter(self, candidates: Any) -> Any:
         """Those of the candidates that may come next."""

@@ -11,6 +11,11 @@ import numpy as np
 from ..constraint import rest_of_character
 from .library import L, Model
 
+# In place of a first byte: a token that may stand for something else than its text.
+OTHER = 256
+# Models of one family fill the table up to different multiples: tokens that never come.
+_MAX_PADDING = 256
+
 
 class Vocabulary:
     """Texts and token ids. Its calls are thread-safe."""
@@ -55,6 +60,38 @@ class Vocabulary:
         """Of each token: 2 if it is whole characters, 1 if its last one is cut, 0 if it begins within one."""
         rests = (rest_of_character(self.piece(token, special=True)) for token in range(self.n_tokens))
         return np.fromiter((0 if rest is None else 1 if rest else 2 for rest in rests), np.int8, self.n_tokens)
+
+    def difference(self, other: Vocabulary) -> str:
+        """What is said differently with the same ids, in words; empty if nothing is but unused ids at the end."""
+        if abs(self.n_tokens - other.n_tokens) > _MAX_PADDING:
+            return f"{self.n_tokens} tokens and {other.n_tokens}"
+        if self.add_bos != other.add_bos or self.bos != other.bos:
+            return f"a text begins with {self.bos!r} and {other.bos!r}"
+        for id in range(min(self.n_tokens, other.n_tokens)):
+            texts = self._text(id), other._text(id)
+            if texts[0] != texts[1]:
+                return f"token {id} is {texts[0]!r} and {texts[1]!r}"
+        return ""
+
+    def read_all(self) -> None:
+        """Looks at the text of every token, as grammars want: a moment for a large vocabulary, and once."""
+        _ = self.characters, self.single_bytes
+
+    @functools.cached_property
+    def first_bytes(self) -> Any:
+        """Of each token the first byte of its text; 256 where a grammar may know the token by other than its text."""
+        special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
+        pieces = (self.piece(token, special=True) for token in range(self.n_tokens))
+        firsts = np.fromiter((piece[0] if piece else OTHER for piece in pieces), np.int16, self.n_tokens)
+        firsts[[id for id in range(self.n_tokens) if L.llama_vocab_get_attr(self.pointer, id) & special]] = OTHER
+        firsts[list(self.ends)] = OTHER
+        return firsts
+
+    @functools.cached_property
+    def single_bytes(self) -> Any:
+        """The tokens that are one byte each."""
+        lengths = np.fromiter((len(self.piece(token, special=True)) for token in range(self.n_tokens)), np.int32)
+        return np.flatnonzero((lengths == 1) & (self.first_bytes < OTHER))
 
     def is_end(self, token: int) -> bool:
         return token in self.ends

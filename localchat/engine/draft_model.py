@@ -1,0 +1,183 @@
+"""Guesses by a smaller model of the same vocabulary, which says what the large one mostly says too.
+
+Knows the `Backend` protocol. The small model follows each text that it guesses for in a slot of its
+memory, a bounded part of a long prompt each turn; a text that ended stays there until the slot is
+wanted, for the next turn of its conversation.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Optional
+
+from .backend import Backend, DecodeFailed, NoRoom
+from .drafting import DraftLength
+from .pace import PromptPace
+from .prefix import n_common_of
+from .scheduler import Batch, Part, Sequence
+from .values import GenerationRequest, Sampling
+
+log = logging.getLogger("localchat.engine")
+
+# Seconds of a turn in which the small model reads a prompt that it does not know yet: others wait for it.
+_READING_S = 0.05
+
+
+@dataclass
+class _Text:
+    """A text as the small model has it: what it read and guessed, in a slot of its memory."""
+
+    own: Sequence
+    length: DraftLength = field(default_factory=DraftLength)
+    guess: list[int] = field(default_factory=list)
+
+
+class DraftModel:
+    """A drafter on a backend of its own, whose memory can be cut. `n_vocab` is the large model's.
+
+    Who has no room in that memory gets no guesses. `clock` tells seconds.
+    """
+
+    def __init__(self, backend: Backend, n_vocab: int, clock: Callable[[], float] = time.perf_counter):
+        self._backend = backend
+        self._clock = clock
+        self._pace = PromptPace(_READING_S)
+        self._n_vocab = n_vocab
+        self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=Sampling(temperature=0)))
+        self._texts: dict[int, _Text] = {}
+        # Of texts that ended, the least recent first; and slots that never held one.
+        self._ended: list[Sequence] = []
+        self._free_slots = list(range(backend.room.n_running))
+        self._without_room: set[int] = set()
+
+    def draft(self, sequences: list[Sequence], n_tokens: int, cost: float) -> None:
+        wanted = []
+        for sequence in sequences:
+            text = self._text(sequence)
+            if text is None:
+                continue
+            n = min(n_tokens, text.length.at(len(sequence.tokens), cost))
+            if n and len(sequence.tokens) + n <= self._backend.facts.n_ctx:
+                self._follow(text, sequence.tokens)
+                wanted.append((sequence, text, n))
+        try:
+            self._guess([(text, n) for _, text, n in wanted])
+        except (NoRoom, DecodeFailed) as error:
+            log.info("the draft model could not guess: %s", error or "its memory is full")
+            self._give_up([sequence for sequence, _, _ in wanted])
+            return
+        for sequence, text, _ in wanted:
+            sequence.draft = text.guess
+
+    def note(self, sequence: Sequence, n_drafted: int, n_accepted: int, cost: float) -> None:
+        text = self._texts.get(sequence.id)
+        if text is not None:
+            text.length.note(len(sequence.tokens), n_drafted, n_accepted, cost)
+
+    def forget(self, sequence: Sequence) -> None:
+        self._without_room.discard(sequence.id)
+        text = self._texts.pop(sequence.id, None)
+        if text is not None:
+            self._ended.append(text.own)
+
+    def close(self) -> None:
+        self._backend.free_sampler(self._greedy)
+        self._backend.close()
+
+    def _text(self, sequence: Sequence) -> Optional[_Text]:
+        """Where the small model has this sequence's text; None if there is no slot for it."""
+        if sequence.id in self._without_room:
+            return None
+        if sequence.id not in self._texts:
+            own = self._slot_for(sequence)
+            if own is None:
+                return None
+            self._texts[sequence.id] = _Text(own)
+        return self._texts[sequence.id]
+
+    def _slot_for(self, sequence: Sequence) -> Optional[Sequence]:
+        """The ended text that is most like this one, if they have more than a little in common; else a free slot."""
+
+        def n_common(ended: Sequence) -> int:
+            return n_common_of(ended.tokens[: ended.n_computed], sequence.tokens, 0)
+
+        best = max(self._ended, key=n_common, default=None)
+        if best is None or (self._free_slots and n_common(best) == 0):
+            if not self._free_slots:
+                return None
+            best = Sequence(sequence.id, [], 0)
+            best.slot = self._free_slots.pop()
+            return best
+        self._ended.remove(best)
+        return best
+
+    def _follow(self, text: _Text, tokens: list[int]) -> None:
+        """Cuts what the text turned out not to say, and takes note of what it said."""
+        own = text.own
+        # The newest token is computed again if need be: its logits give the first guess.
+        n_kept = min(n_common_of(own.tokens[: own.n_computed], tokens, 0), len(tokens) - 1)
+        if n_kept < own.n_computed:
+            assert own.slot is not None
+            self._backend.cut(own.slot, n_kept)
+        own.n_computed = n_kept
+        own.tokens, text.guess = list(tokens), []
+
+    def _guess(self, wanted: list[tuple[_Text, int]]) -> None:
+        """Reads what is new of the texts, then token by token what may come after them."""
+        n_most = min(self._pace.n_tokens, self._backend.room.n_batch)
+        while wanted:
+            batch = _batch([text.own for text, _ in wanted], n_most)
+            self._decode(batch)
+            by_sequence = {id(text.own): (text, n) for text, n in wanted}
+            wanted = []
+            for part in batch.outputs():
+                text, n = by_sequence[id(part.sequence)]
+                token = self._backend.sample(self._greedy, part.output_rows[0])
+                if token >= self._n_vocab:
+                    continue
+                text.guess.append(token)
+                text.own.tokens.append(token)
+                if len(text.guess) < n and not self._backend.is_end(token):
+                    wanted.append((text, n))
+
+    def _decode(self, batch: Batch) -> None:
+        started_at = self._clock()
+        try:
+            self._backend.decode(batch)
+        except NoRoom:
+            if not self._ended:
+                raise
+            self._clear(self._ended)
+            self._backend.decode(batch)
+        self._pace.note(batch.n_tokens, self._clock() - started_at)
+        for part in batch.parts:
+            part.sequence.n_computed += part.n_tokens
+
+    def _give_up(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            self.forget(sequence)
+            self._without_room.add(sequence.id)
+        self._clear(self._ended)
+
+    def _clear(self, ended: list[Sequence]) -> None:
+        for own in ended:
+            assert own.slot is not None
+            self._backend.clear(own.slot)
+            self._free_slots.append(own.slot)
+        ended.clear()
+
+
+def _batch(sequences: list[Sequence], n_most: int) -> Batch:
+    """What is missing of all sequences, as far as it fits: the short ones first, which then give a token."""
+    parts: list[Part] = []
+    first = 0
+    for own in sorted(sequences, key=lambda own: own.n_missing):
+        n_tokens = min(own.n_missing, n_most - first)
+        if n_tokens:
+            assert own.slot is not None
+            parts.append(Part(own, own.slot, first, n_tokens, n_tokens == own.n_missing))
+            first += n_tokens
+    return Batch(parts=tuple(parts))

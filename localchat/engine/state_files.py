@@ -1,0 +1,225 @@
+"""Prefixes of a model's memory in files, so that they outlive the server. Knows files and bytes, no engine.
+
+A file holds the tokens of a prefix, what the backend saved of their cells, and a digest of both; its
+header names what it was computed with, and nobody else reads it. All files of a folder together are
+bounded in size; those that were not used for the longest time go first. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Optional, Union
+
+from .prefix import n_common_of
+
+log = logging.getLogger("localchat.engine")
+
+_MAGIC = b"localchat state 1\n"
+_NAME = re.compile(r"[0-9a-f]{32}\.state")
+_PART = "localchat-part-"
+# Nobody still writes a file after this time.
+_MAX_WRITE_S = 3600
+_DIGEST_BYTES = 32
+# A header names a model's key and two numbers.
+_MAX_HEADER = 1 << 16
+
+Data = Union[bytes, bytearray, memoryview]
+
+
+@dataclass(frozen=True)
+class SavedPrefix:
+    """A prefix in a file: its tokens, known without reading the rest."""
+
+    path: Path
+    tokens: list[int]
+
+
+class StateFiles:
+    """The saved prefixes of one model with its settings, which `key` stands for, in a folder.
+
+    Files of other models in the folder count for the size, and go like ours; what else is there is left
+    alone. What cannot be read is left out, with one line in the log.
+
+    Raises (on making):
+        OSError: the folder cannot be made or read.
+    """
+
+    def __init__(self, folder: Path, key: str, max_bytes: int):
+        self._folder = folder
+        self._key = key
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        self._saved = {path: prefix for path in self._files() if (prefix := self._look_into(path)) is not None}
+
+    def find(self, tokens: list[int], *, whole: bool = False) -> Optional[SavedPrefix]:
+        """The saved prefix with the most tokens in common; with `whole`, of those that are part of `tokens`."""
+        with self._lock:
+            saved = list(self._saved.values())
+        best, n_best = None, 0
+        for prefix in saved:
+            n = n_common_of(prefix.tokens, tokens, 0)
+            if n > n_best and (not whole or n == len(prefix.tokens)):
+                best, n_best = prefix, n
+        return best
+
+    def read(self, prefix: SavedPrefix) -> Optional[memoryview]:
+        """What was saved of a prefix; None if it is not there any more or was changed."""
+        try:
+            data = _content(prefix.path.read_bytes(), self._key, prefix.tokens)
+            os.utime(prefix.path)
+            return data
+        except FileNotFoundError:
+            reason = ""  # another server with the same folder needed the room
+        except (OSError, ValueError) as error:
+            reason = str(error)
+        if reason:
+            log.warning("the saved prefix %s is ignored: %s", prefix.path.name, reason)
+        with self._lock:
+            self._saved.pop(prefix.path, None)
+        return None
+
+    def write(self, tokens: list[int], data: Data, *, replaces_shorter: bool = True) -> None:
+        """Saves a prefix; it stands for all that it begins with. Without room on the disk, or here, nothing happens."""
+        head = _head(self._key, tokens, len(data))
+        n_bytes = len(head) + len(data) + _DIGEST_BYTES
+        if n_bytes > self._max_bytes:
+            return
+        path = self._folder / (hashlib.blake2b(head, digest_size=16).hexdigest() + ".state")
+        try:
+            self._make_room(n_bytes)
+            # Written aside and moved: whoever reads sees all of it or nothing.
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=_PART, delete=False) as file:
+                try:
+                    _write_all(file, head, data)
+                except BaseException:
+                    file.close()
+                    os.unlink(file.name)
+                    raise
+            os.replace(file.name, path)
+        except OSError as error:
+            log.warning("a prefix of %d tokens could not be saved: %s", len(tokens), error)
+            return
+        with self._lock:
+            shorter = [saved for saved in self._saved.values() if saved.tokens == tokens[: len(saved.tokens)]]
+            self._saved[path] = SavedPrefix(path, list(tokens))
+        if replaces_shorter:
+            self._remove(saved.path for saved in shorter if saved.path != path)
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
+
+    def _sweep(self) -> None:
+        """Removes what a server left half written when it was killed."""
+        for path in self._folder.glob(f"{_PART}*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _MAX_WRITE_S:
+                    path.unlink()
+
+    def _look_into(self, path: Path) -> Optional[SavedPrefix]:
+        try:
+            with path.open("rb") as file:
+                key, n_tokens, n_bytes = _read_header(file)
+                n_rest = os.fstat(file.fileno()).st_size - file.tell()
+                if n_rest != 4 * n_tokens + n_bytes + _DIGEST_BYTES:
+                    raise ValueError("it is cut off")
+                return SavedPrefix(path, _tokens(file.read(4 * n_tokens), n_tokens)) if key == self._key else None
+        except (OSError, ValueError) as error:
+            log.warning("the file %s is no saved prefix and is ignored: %s", path.name, error)
+            return None
+
+    def _make_room(self, n_bytes: int) -> None:
+        """Removes the files that were not used for the longest time until there is room for one more."""
+        found = []
+        for path in self._files():
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_size, path))
+        n_too_many = sum(size for _, size, _ in found) + n_bytes - self._max_bytes
+        for _, size, path in sorted(found):
+            if n_too_many <= 0:
+                return
+            self._remove([path])
+            n_too_many -= size
+
+    def _remove(self, paths: Any) -> None:
+        for path in paths:
+            with self._lock:
+                self._saved.pop(path, None)
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _head(key: str, tokens: Sequence[int], n_bytes: int) -> bytes:
+    header = json.dumps({"key": key, "n_tokens": len(tokens), "n_bytes": n_bytes})
+    return _MAGIC + header.encode() + b"\n" + _little(array("i", tokens)).tobytes()
+
+
+def _write_all(file: Any, head: bytes, data: Data) -> None:
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in (head, data):
+        digest.update(part)
+        file.write(part)
+    file.write(digest.digest())
+
+
+def _read_header(file: BinaryIO) -> tuple[str, int, int]:
+    """The key, and the numbers of tokens and bytes.
+
+    Raises:
+        ValueError: there is no header.
+    """
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise ValueError("it does not begin as one")
+    try:
+        header = json.loads(file.readline(_MAX_HEADER))
+        key, n_tokens, n_bytes = header["key"], header["n_tokens"], header["n_bytes"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError("its header cannot be read") from error
+    if not isinstance(key, str) or not all(isinstance(n, int) and n > 0 for n in (n_tokens, n_bytes)):
+        raise ValueError("its header makes no sense")
+    return key, n_tokens, n_bytes
+
+
+def _tokens(data: bytes, n_tokens: int) -> list[int]:
+    if len(data) != 4 * n_tokens:
+        raise ValueError("it was cut off while it was read")
+    return _little(array("i", data)).tolist()
+
+
+def _content(content: bytes, key: str, tokens: list[int]) -> memoryview:
+    """The data of a whole file.
+
+    Raises:
+        ValueError: it is not exactly the file that was written for these tokens.
+    """
+    whole = memoryview(content)
+    body, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
+    if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
+        raise ValueError("it is damaged")
+    n_head = content.index(b"\n", len(_MAGIC)) + 1 + 4 * len(tokens)
+    data = body[n_head:]
+    if body[:n_head] != _head(key, tokens, len(data)):
+        raise ValueError("it is not what it was at the start")
+    return data
+
+
+def _little(numbers: array[int]) -> array[int]:
+    """The file's order of bytes is little-endian, whatever the machine's."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,51 @@
+"""Copies of a memory that cannot be cut: which one fits, and which one goes."""
+
+from __future__ import annotations
+
+from localchat.engine.checkpoints import Checkpoints
+
+
+def test_longest_copy_that_a_prompt_begins_with_is_found():
+    copies = Checkpoints()
+    for tokens in ([1, 2], [1, 2, 3], [1, 2, 3, 4, 5], [9]):
+        copies.add(tokens, bytes(tokens))
+    assert copies.find([1, 2, 3, 4]) == ([1, 2, 3], bytes([1, 2, 3]))
+    assert copies.find([1, 2, 3]) == ([1, 2, 3], bytes([1, 2, 3]))
+    assert copies.find([1]) is None
+    assert copies.find([7, 1, 2]) is None
+
+
+def test_least_recently_used_goes_when_there_is_no_room():
+    copies = Checkpoints(30)
+    copies.add([1], bytes(10))
+    copies.add([2], bytes(10))
+    copies.add([3], bytes(10))
+    assert copies.find([1]) is not None
+    copies.add([4], bytes(10))
+    assert [copies.find([i]) is not None for i in range(1, 5)] == [True, False, True, True]
+
+
+def test_same_tokens_again_take_no_more_room():
+    copies = Checkpoints(20)
+    for _ in range(5):
+        copies.add([1], bytes(10))
+    copies.add([2], bytes(10))
+    assert copies.find([1]) is not None
+    assert copies.find([2]) is not None
+
+
+def test_copy_larger_than_all_room_is_not_kept():
+    copies = Checkpoints(20)
+    copies.add([1], bytes(30))
+    assert copies.find([1]) is None
+    copies.add([2], bytes(20))
+    assert copies.find([2]) is not None
+
+
+def test_clear_forgets_all():
+    copies = Checkpoints(20)
+    copies.add([1], bytes(20))
+    copies.clear()
+    assert copies.find([1]) is None
+    copies.add([2], bytes(20))
+    assert copies.find([2]) is not None

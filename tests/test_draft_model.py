@@ -1,0 +1,297 @@
+"""A small model that guesses for a large one: by hand on fake backends, then the real thing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.engine import (
+    Delta,
+    Engine,
+    EngineError,
+    Finish,
+    GenerationRequest,
+    LoadOptions,
+    Sampling,
+    WrongDraftModel,
+    load,
+)
+from localchat.engine.draft_model import DraftModel
+from localchat.engine.scheduler import Sequence
+
+from .fakes import END, N_VOCAB, FakeBackend
+from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, read, wait_until_idle
+
+
+def rule(tokens: list[int], n_prompt: int) -> int:
+    """A model that looks at its last two tokens alone; what it says does not soon repeat itself."""
+    before, last = ([0, 0, *tokens])[-2:]
+    return (before * 31 + last * 17 + 7) % 251
+
+
+def other_rule(tokens: list[int], n_prompt: int) -> int:
+    return (rule(tokens, n_prompt) + 1) % 251
+
+
+def sometimes(tokens: list[int], n_prompt: int) -> int:
+    """Right but after every fifth token or so."""
+    return (rule if tokens[-1] % 5 else other_rule)(tokens, n_prompt)
+
+
+def said_by(tokens: list[int], n: int) -> list[int]:
+    said = list(tokens)
+    for _ in range(n):
+        said.append(rule(said, 0))
+    return said[len(tokens) :]
+
+
+def drafted(draft_model: DraftModel, *sequences: Sequence, n_tokens: int = 3) -> list[list[int]]:
+    for sequence in sequences:
+        sequence.draft = []
+    draft_model.draft(list(sequences), n_tokens, 0.01)
+    return [sequence.draft for sequence in sequences]
+
+
+def test_guess_is_what_the_small_model_says():
+    draft_model = DraftModel(FakeBackend(rule), N_VOCAB)
+    one, other = Sequence(1, [1, 2, 3], 100), Sequence(2, [9], 100)
+    assert drafted(draft_model, one, other) == [said_by([1, 2, 3], 3), said_by([9], 3)]
+
+
+def test_only_what_is_new_of_a_text_is_read_and_wrong_guesses_are_cut():
+    backend = FakeBackend(rule)
+    draft_model = DraftModel(backend, N_VOCAB)
+    sequence = Sequence(1, [1, 2, 3], 100)
+    (guess,) = drafted(draft_model, sequence)
+    sequence.tokens += [guess[0], 99]
+    draft_model.note(sequence, 3, 1, 0.01)
+    assert drafted(draft_model, sequence, n_tokens=2) == [said_by(sequence.tokens, 2)]
+    _, first, n_tokens, gives_output = backend.batches[-2][0]
+    assert (first, n_tokens, gives_output) == (4, 1, True)
+
+
+def test_long_prompt_is_read_a_part_a_turn_and_guessed_for_then():
+    backend = FakeBackend(rule, n_batch=10)
+    draft_model, sequence = DraftModel(backend, N_VOCAB), Sequence(1, list(range(25)), 100)
+    assert [bool(*drafted(draft_model, sequence)) for _ in range(3)] == [False, False, True]
+    assert [record[0][2] for record in backend.batches[:3]] == [10, 10, 5]
+
+
+def test_slow_model_reads_a_prompt_in_small_parts():
+    """A tenth of a second for each 32 tokens: no more than these in a turn, however many there are rows."""
+    backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
+    draft_model = DraftModel(backend, N_VOCAB, lambda: 0.1 * backend.clock())
+    sequence = Sequence(1, list(range(160)), 200)
+    assert [bool(*drafted(draft_model, sequence)) for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_quick_model_reads_a_prompt_in_large_parts():
+    backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
+    draft_model = DraftModel(backend, N_VOCAB, lambda: 0.001 * backend.clock())
+    assert [bool(*drafted(draft_model, Sequence(1, list(range(160)), 200))) for _ in range(2)] == [False, True]
+
+
+def test_short_text_is_not_held_up_by_a_long_one():
+    draft_model = DraftModel(FakeBackend(rule, n_batch=10), N_VOCAB)
+    long, short = Sequence(1, list(range(25)), 100), Sequence(2, [1, 2], 100)
+    assert drafted(draft_model, long, short) == [[], said_by([1, 2], 3)]
+
+
+def test_next_turn_of_a_conversation_finds_what_was_read():
+    backend = FakeBackend(rule)
+    draft_model, first = DraftModel(backend, N_VOCAB), Sequence(1, list(range(20)), 100)
+    drafted(draft_model, first)
+    draft_model.forget(first)
+    following = Sequence(2, [*range(20), 7, 7], 100)
+    assert drafted(draft_model, following) == [said_by(following.tokens, 3)]
+    assert backend.batches[-3][0][1:3] == (20, 2)
+
+
+def test_end_ends_a_guess_and_an_id_beyond_the_vocabulary_is_no_guess():
+    def model(tokens: list[int], n_prompt: int) -> int:
+        return END if len(tokens) == 4 else 7
+
+    assert drafted(DraftModel(FakeBackend(model), N_VOCAB), Sequence(1, [1, 2, 3], 100)) == [[7, END]]
+    assert drafted(DraftModel(FakeBackend(model), END), Sequence(1, [1, 2, 3], 100)) == [[7]]
+
+
+def test_text_longer_than_the_small_models_context_gets_no_guess():
+    draft_model = DraftModel(FakeBackend(rule, n_ctx=10), N_VOCAB)
+    assert drafted(draft_model, Sequence(1, [1] * 8, 100)) == [[]]
+
+
+def test_memory_that_is_full_costs_the_guesses_and_nothing_else():
+    backend = FakeBackend(rule, n_real_cells=12)
+    draft_model = DraftModel(backend, N_VOCAB)
+    old, large, small = Sequence(1, [1] * 8, 100), Sequence(2, [2] * 20, 100), Sequence(3, [3] * 5, 100)
+    assert drafted(draft_model, old)[0]
+    draft_model.forget(old)
+    # What ended makes room; what can never fit is not tried again.
+    assert drafted(draft_model, small) == [said_by([3] * 5, 3)]
+    assert drafted(draft_model, large) == [[]]
+    n_batches = len(backend.batches)
+    assert drafted(draft_model, large) == [[]]
+    assert len(backend.batches) == n_batches
+    draft_model.forget(large)
+    draft_model.forget(small)
+    assert drafted(draft_model, Sequence(4, [4] * 5, 100)) == [said_by([4] * 5, 3)]
+
+
+def test_more_texts_than_slots_leave_some_without_guesses():
+    draft_model = DraftModel(FakeBackend(rule, n_slots=2), N_VOCAB)
+    sequences = [Sequence(id, [id, id], 100) for id in range(3)]
+    assert [len(guess) for guess in drafted(draft_model, *sequences)] == [3, 3, 0]
+    draft_model.forget(sequences[0])
+    assert [len(guess) for guess in drafted(draft_model, *sequences[1:])] == [3, 3]
+
+
+@contextmanager
+def stepped(backend: FakeBackend, draft: FakeBackend) -> Iterator[Engine]:
+    with Engine(backend, draft_backend=draft, clock=backend.clock) as engine:
+        yield engine
+    assert backend.is_closed
+    assert draft.is_closed
+    assert backend.n_samplers == draft.n_samplers == 0
+
+
+def answers(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
+    generations = [engine.submit(request) for request in requests]
+    n_turns = 0
+    while engine.step():
+        n_turns += 1
+        assert n_turns < 10_000
+    items = [list(generation) for generation in generations]
+    assert all(isinstance(of_one[-1], Finish) for of_one in items)
+    return [[t.id for item in of_one if isinstance(item, Delta) for t in item.tokens] for of_one in items]
+
+
+@pytest.mark.parametrize("draft_rule", [rule, sometimes, other_rule], ids=["right", "mostly right", "wrong"])
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_are_those_without_a_draft_model(draft_rule: Any, seed: int):
+    random_ = random.Random(seed)
+    requests = [
+        GenerationRequest(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
+    ]
+    expected = [said_by(list(request.prompt), 40) for request in requests]
+    backend = FakeBackend(rule, n_drafted=12, n_slots=3)
+    with stepped(backend, FakeBackend(draft_rule, n_slots=3, n_batch=16)) as engine:
+        assert answers(engine, requests) == expected
+        stats = engine.stats()
+    n_turns = sum(len(record) for record in backend.batches)
+    assert (n_turns < 6 * 40) == (draft_rule is not other_rule)
+    assert (stats.n_drafts_accepted > 0) == (draft_rule is not other_rule)
+    assert stats.n_tokens_drafted > 0
+
+
+def test_small_model_that_is_always_wrong_is_soon_asked_no_more():
+    draft = FakeBackend(other_rule)
+    with stepped(FakeBackend(rule, n_drafted=12, n_ctx=1000), draft) as engine:
+        (said,) = answers(engine, [GenerationRequest((1, 2, 3), max_tokens=200)])
+        assert said == said_by([1, 2, 3], 200)
+        assert 0 < engine.stats().n_tokens_drafted < 60
+
+
+# The real thing.
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Engine]:
+    with load(DEMO, LoadOptions(n_slots=4, speculates=False)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def with_itself() -> Iterator[Engine]:
+    """Guesses as if that cost nothing, though it costs as much as to say it."""
+    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4), draft_path=DEMO) as engine:
+        patch.setattr(engine, "_cost_of", lambda source: 0.01)
+        yield engine
+
+
+TEXTS = ["What is your name?", "Tell me about yourself.", "Count to ten.", "How do I start the server?"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, with_itself: Engine, text: str):
+    request = GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=100, ignore_end=True, top_logprobs=5)
+    _, alone, _ = read(plain, request)
+    _, guessed, finish = read(with_itself, request)
+    assert_same_or_near_tie(alone, guessed)
+    # It guesses what it says, but for ends that it must not say here, and near ties.
+    assert finish.n_draft_accepted > 20
+    assert finish.n_draft_accepted > finish.n_drafted / 2
+
+
+def test_seeded_text_is_the_same_with_a_draft_model(plain: Engine, with_itself: Engine):
+    n_same = 0
+    for seed in range(8):
+        sampling = Sampling(seed=seed, repeat_penalty=1.1)
+        request = GenerationRequest(chat(plain, TEXTS[1]), sampling=sampling, max_tokens=60, ignore_end=True)
+        n_same += read(plain, request)[0] == read(with_itself, request)[0]
+    assert n_same >= 7  # rounding may tip one draw in thousands
+
+
+def test_streams_together_say_what_each_says_alone(plain: Engine, with_itself: Engine):
+    requests = [
+        GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_end=True, top_logprobs=5)
+        for text in TEXTS
+    ]
+    alone = [read(plain, request)[1] for request in requests]
+    generations = [with_itself.submit(request) for request in requests]
+    for tokens, generation in zip(alone, generations):
+        together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        assert_same_or_near_tie(tokens, together)
+
+
+def test_cancelled_generations_leave_no_cells_in_the_large_model(with_itself: Engine):
+    for _ in range(5):
+        with with_itself.submit(GenerationRequest(chat(with_itself, TEXTS[0]), max_tokens=500, ignore_end=True)) as it:
+            next(it)
+    with_itself.forget()
+    wait_until_idle(with_itself)
+    assert with_itself.backend.n_cells_used() == 0
+
+
+@pytest.fixture(scope="module")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Writes models of one vocabulary and random weights, each other than the one before."""
+    bench_model = pytest.importorskip("bench.model", reason="gguf is part of the extra `bench`")
+    folder = tmp_path_factory.mktemp("models")
+
+    def write(seed: int, n_vocab: int = 2000) -> str:
+        path: Path = folder / f"random-{seed}-{n_vocab}.gguf"
+        bench_model.write_model(str(path), bench_model.shape_for(1e6, n_vocab, 512), seed)
+        return str(path)
+
+    return write
+
+
+def test_bad_draft_model_changes_nothing(random_model: Any):
+    path = random_model(1)
+    options = LoadOptions(n_slots=2)
+    with load(path, replace(options, speculates=False), proof_model=DEMO) as engine:
+        prompt = chat(engine, "Hello!")
+        request = GenerationRequest(prompt, sampling=GREEDY, max_tokens=60, ignore_end=True, top_logprobs=5)
+        alone = read(engine, request)[1]
+    with load(path, options, draft_path=random_model(2), proof_model=DEMO) as engine:
+        _, guessed, finish = read(engine, request)
+    assert_same_or_near_tie(alone, guessed)
+    assert finish.n_drafted > 0
+
+
+def test_model_of_another_vocabulary_is_refused(random_model: Any):
+    with pytest.raises(WrongDraftModel, match="another vocabulary"):
+        load(DEMO, LoadOptions(n_slots=2), draft_path=random_model(3), proof_model=DEMO)
+    with pytest.raises(WrongDraftModel, match="2000 tokens and 3000"):
+        load(random_model(3), LoadOptions(n_slots=2), draft_path=random_model(3, 3000), proof_model=DEMO)
+
+
+def test_draft_file_that_is_none_is_an_error_with_its_name():
+    with pytest.raises(EngineError, match=r"nowhere\.gguf"):
+        load(DEMO, LoadOptions(n_slots=2), draft_path="nowhere.gguf", proof_model=DEMO)

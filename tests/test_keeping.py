@@ -1,0 +1,377 @@
+"""Prefixes that outlive the engine: on a fake backend by hand and by thread, then on the real one."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.engine import (
+    Cancelled,
+    Delta,
+    Engine,
+    EngineError,
+    EngineStopped,
+    Finish,
+    Generation,
+    GenerationRequest,
+    LoadOptions,
+    keeping,
+    load,
+)
+from localchat.engine.state_files import Data, StateFiles
+
+from .fakes import FakeBackend, echo, endless
+from .live import running_server
+from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
+
+DEADLINE_S = 20
+SYSTEM = "a system prompt of some length, which all of them begin with; "
+
+
+def request(text: str, **options: Any) -> GenerationRequest:
+    return GenerationRequest(tuple(text.encode()), **options)
+
+
+def files_in(folder: Path) -> StateFiles:
+    return StateFiles(folder, "fake", 1 << 20)
+
+
+@contextmanager
+def keeping_engine(folder: Path, backend: FakeBackend | None = None) -> Iterator[Engine]:
+    """A running engine; at its end all is saved."""
+    backend = backend or FakeBackend()
+    with Engine(backend, state_files=files_in(folder)).start() as engine:
+        yield engine
+    assert backend.n_samplers == 0
+
+
+def say(engine: Engine, text: str, **options: Any) -> tuple[str, Finish]:
+    with engine.submit(request(text, **options)) as generation:
+        return heard(generation)
+
+
+def heard(generation: Generation) -> tuple[str, Finish]:
+    items = list(generation)
+    assert isinstance(items[-1], Finish)
+    return "".join(item.text for item in items if isinstance(item, Delta)), items[-1]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.002)
+
+
+def test_prefix_is_known_after_a_restart(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        assert say(engine, SYSTEM + "one")[1].cached_tokens == 0
+    with keeping_engine(tmp_path) as engine:
+        text, finish = say(engine, SYSTEM + "two")
+        assert (text, finish.cached_tokens) == (SYSTEM + "two", len(SYSTEM))
+        # The first one's own part was there, too; only the last token is computed for its logits.
+        assert say(engine, SYSTEM + "one")[1].cached_tokens == len(SYSTEM + "one") - 1
+
+
+def test_conversation_goes_on_after_a_restart(tmp_path: Path):
+    text = SYSTEM
+    for _ in range(3):
+        with keeping_engine(tmp_path, FakeBackend(endless, n_ctx=1000)) as engine:
+            said, finish = say(engine, text, max_tokens=20)
+            assert finish.cached_tokens in (0, len(text) - 1 - len("next"))
+            text += said + "next"
+    assert len(list(tmp_path.iterdir())) == 1  # the last one stands for those before
+
+
+def test_idle_engine_saves_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keeping, "_IDLE_S", 0.01)
+    with keeping_engine(tmp_path) as engine:
+        for text in ("one", "two", "three"):
+            say(engine, f"{text} {SYSTEM}")
+        wait_for(lambda: len(list(tmp_path.glob("*.state"))) == 3)
+        wait_for(lambda: engine._keeper is not None and engine._keeper.patience_s is None)
+
+
+def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keeping, "_IDLE_S", 0.0)
+    backend = FakeBackend(endless, n_ctx=1000, n_cells=4000)
+    with keeping_engine(tmp_path, backend) as engine:
+        running = engine.submit(request("x" * 40, max_tokens=900))
+        next(running)
+        say(engine, SYSTEM + "one", max_tokens=5)
+        n_files = len(list(tmp_path.iterdir()))
+        is_running = engine.stats().n_running
+        assert not is_running or n_files == 0
+        running.cancel()
+
+
+def test_short_prefixes_are_not_worth_a_file(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, "short")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_saved_is_not_saved_again(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    (path,) = tmp_path.iterdir()
+    before = path.stat().st_ino
+    with keeping_engine(tmp_path) as engine:
+        text, finish = say(engine, SYSTEM, max_tokens=1)
+        assert (text, finish.cached_tokens) == (SYSTEM[0], len(SYSTEM) - 1)
+    assert [path.stat().st_ino for path in tmp_path.iterdir()] == [before]
+
+
+def test_what_is_in_the_memory_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    n_reads = []
+    monkeypatch.setattr(StateFiles, "read", lambda self, prefix: n_reads.append(1))
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+        say(engine, SYSTEM)
+    assert n_reads == [1]
+
+
+def test_requests_that_come_together_fetch_once(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    backend = FakeBackend(n_slots=8)
+    with keeping_engine(tmp_path, backend) as engine:
+        generations = [engine.submit(request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
+        ends = [heard(generation)[1] for generation in generations]
+        assert [end.cached_tokens for end in ends] == [len(SYSTEM)] * 8
+        assert engine.stats().n_tokens_computed == 8
+
+
+class SlowFiles(StateFiles):
+    """Reads when the test says so."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder, "fake", 1 << 20)
+        self.gate = threading.Semaphore(0)
+
+    def read(self, prefix: Any) -> Any:
+        assert self.gate.acquire(timeout=DEADLINE_S)
+        return super().read(prefix)
+
+
+def test_nobody_waits_for_what_another_fetches(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    files = SlowFiles(tmp_path)
+    with Engine(FakeBackend(), state_files=files).start() as engine:
+        fetching = engine.submit(request(SYSTEM))
+        assert say(engine, "hello")[0] == "hello"
+        assert not fetching.wait(0)
+        files.gate.release()
+        assert heard(fetching)[1].cached_tokens == len(SYSTEM) - 1
+
+
+def test_cancel_while_fetching(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    files = SlowFiles(tmp_path)
+    with Engine(FakeBackend(), state_files=files).start() as engine:
+        generation = engine.submit(request(SYSTEM))
+        generation.cancel()
+        with pytest.raises(Cancelled):
+            list(generation)
+        files.gate.release()
+        assert say(engine, "hello")[0] == "hello"
+
+
+def test_close_while_fetching_ends_the_request(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    files = SlowFiles(tmp_path)
+    with Engine(FakeBackend(), state_files=files).start() as engine:
+        generation = engine.submit(request(SYSTEM))
+        files.gate.release()
+    with pytest.raises(EngineError):
+        list(generation)
+
+
+def test_damaged_file_costs_the_prefix_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    content[-50] ^= 1
+    path.write_bytes(content)
+    with keeping_engine(tmp_path) as engine:
+        text, finish = say(engine, SYSTEM)
+        assert (text, finish.cached_tokens) == (SYSTEM, 0)
+    assert len([message for message in caplog.messages if "ignored" in message]) == 1
+
+
+def test_state_that_the_backend_refuses_costs_the_prefix_and_nothing_else(tmp_path: Path):
+    class Refusing(FakeBackend):
+        def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
+            return False
+
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    with keeping_engine(tmp_path, Refusing()) as engine:
+        text, finish = say(engine, SYSTEM)
+        assert (text, finish.cached_tokens) == (SYSTEM, 0)
+
+
+def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Refusing(FakeBackend):
+        def read_state(self, slot: int) -> bytes:
+            raise EngineError("no state")
+
+    monkeypatch.setattr(keeping, "_IDLE_S", 0.0)
+    with keeping_engine(tmp_path, Refusing()) as engine:
+        for _ in range(2):
+            assert say(engine, SYSTEM)[0] == SYSTEM
+            wait_for(lambda: engine._keeper is not None and engine._keeper.patience_s is None)
+        assert engine.stats().n_cells_resting > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prefix_without_room_is_computed_where_there_is_some(tmp_path: Path):
+    """The saved one is longer than the memory; what is asked for is not."""
+    with keeping_engine(tmp_path, FakeBackend(n_ctx=1000, n_cells=4000)) as engine:
+        say(engine, SYSTEM * 8)
+    with keeping_engine(tmp_path, FakeBackend(n_ctx=200, n_cells=300)) as engine:
+        assert say(engine, SYSTEM)[0] == SYSTEM
+
+
+def test_fetched_prefix_takes_room_of_what_rests_and_of_nobody_who_runs(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM, max_tokens=1)
+    backend = FakeBackend(endless, n_ctx=200, n_cells=200)
+    with keeping_engine(tmp_path, backend) as engine:
+        for i in range(3):
+            say(engine, f"{i}" * 50, max_tokens=2)
+        running = engine.submit(request("y" * 60, max_tokens=60))
+        first = next(running)
+        assert isinstance(first, Delta)
+        assert say(engine, SYSTEM + "?", max_tokens=3)[0] == "abc"
+        assert len(first.text + heard(running)[0]) == 60
+
+
+def test_memory_that_cannot_be_cut_takes_only_what_is_whole(tmp_path: Path):
+    """Of a longer prefix nothing can be used there."""
+    with keeping_engine(tmp_path, FakeBackend(can_cut=False)) as engine:
+        say(engine, SYSTEM + "one", max_tokens=2)
+    with keeping_engine(tmp_path, FakeBackend(can_cut=False)) as engine:
+        text, finish = say(engine, SYSTEM + "two")
+        assert (text, finish.cached_tokens) == (SYSTEM + "two", 0)
+        # What rested after an answer of two tokens: the prompt and the first of them.
+        text, finish = say(engine, SYSTEM + "one" + SYSTEM[0] + "!")
+        assert finish.cached_tokens == len(SYSTEM + "one") + 1
+
+
+def test_generations_at_work_leave_what_they_computed(tmp_path: Path):
+    backend = FakeBackend(endless, n_ctx=100_000, n_cells=100_000)
+    with keeping_engine(tmp_path, backend) as engine:
+        generation = engine.submit(request(SYSTEM))
+        next(generation)
+    with pytest.raises(EngineStopped):
+        list(generation)
+    with keeping_engine(tmp_path) as engine:
+        assert say(engine, SYSTEM)[1].cached_tokens == len(SYSTEM) - 1
+
+
+def test_engine_stepped_by_hand_saves_at_its_end(tmp_path: Path):
+    with Engine(FakeBackend(echo), state_files=files_in(tmp_path)) as engine:
+        generation = engine.submit(request(SYSTEM))
+        while engine.step():
+            pass
+        assert heard(generation)[0] == SYSTEM
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# The real thing.
+
+
+def ask(folder: Path, build: Callable[[Engine], GenerationRequest], **options: Any) -> tuple[Any, Finish]:
+    """Tokens and end of one request to an engine that is made for it."""
+    with load(DEMO, LoadOptions(n_slots=2, **options), cache_folder=folder) as engine:
+        _, tokens, finish = read(engine, build(engine))
+        return tokens, finish
+
+
+def long_request(engine: Engine) -> GenerationRequest:
+    return GenerationRequest(conversation(engine, 8), sampling=GREEDY, max_tokens=40, top_logprobs=5)
+
+
+def test_text_after_a_restart_is_that_of_before(tmp_path: Path):
+    fresh, first = ask(tmp_path, long_request)
+    cached, second = ask(tmp_path, long_request)
+    assert first.cached_tokens == 0
+    assert second.cached_tokens == second.prompt_tokens - 1
+    assert_same_or_near_tie(fresh, cached)
+
+
+def test_conversation_goes_on_after_a_restart_as_without(tmp_path: Path):
+    said, _ = ask(tmp_path, long_request)
+
+    def following(engine: Engine) -> GenerationRequest:
+        prompt = (*conversation(engine, 8), *(token.id for token in said), *chat(engine, "And then?"))
+        return GenerationRequest(prompt, sampling=GREEDY, max_tokens=40, top_logprobs=5)
+
+    fresh, without = ask(tmp_path / "empty", following)
+    cached, finish = ask(tmp_path, following)
+    assert without.cached_tokens == 0
+    assert finish.cached_tokens >= first_prompt_length(tmp_path)
+    assert_same_or_near_tie(fresh, cached)
+
+
+def first_prompt_length(folder: Path) -> int:
+    with load(DEMO, LoadOptions(n_slots=2)) as engine:
+        return len(conversation(engine, 8))
+
+
+def test_flipped_byte_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    fresh, _ = ask(tmp_path, long_request)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    again, finish = ask(tmp_path, long_request)
+    assert finish.cached_tokens == 0
+    assert_same_or_near_tie(fresh, again)
+    assert len([message for message in caplog.messages if path.name in message]) == 1
+
+
+def test_model_of_another_time_has_prefixes_of_its_own(tmp_path: Path):
+    model, folder = tmp_path / "model.gguf", tmp_path / "cache"
+    model.write_bytes(Path(DEMO).read_bytes())
+    n_cached = []
+    for _ in range(2):
+        with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, proof_model=DEMO) as engine:
+            n_cached.append(read(engine, long_request(engine))[2].cached_tokens)
+    assert n_cached[1] > 0
+    model.write_bytes(Path(DEMO).read_bytes())  # as it was, but newer
+    with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, proof_model=DEMO) as engine:
+        assert read(engine, long_request(engine))[2].cached_tokens == 0
+
+
+def test_server_keeps_prefixes_across_restarts(tmp_path: Path):
+    messages = [{"role": "user", "content": "Tell me about the colours of the sea. " * 8}]
+    body = json.dumps({"messages": messages, "temperature": 0, "max_tokens": 20}).encode()
+    answers = []
+    for _ in range(2):
+        with running_server("--cache-dir", str(tmp_path), "--cache-size", "100") as url:
+            answers.append(json.load(urllib.request.urlopen(f"{url}/chat/completions", body, timeout=30)))
+    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert cached == [0, answers[1]["usage"]["prompt_tokens"] - 1]
+    assert answers[0]["choices"][0]["message"]["content"] == answers[1]["choices"][0]["message"]["content"]
+
+
+def test_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(EngineError, match="cannot be kept"):
+        load(DEMO, LoadOptions(), cache_folder=tmp_path / "file" / "folder")

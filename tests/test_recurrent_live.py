@@ -1,0 +1,89 @@
+"""A recurrent model on the real engine: a memory that cannot be cut gives the same text, and is used again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gguf", reason="part of the extra `bench`")
+
+from localchat.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
+
+from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, read
+from .tiny_models import write_mamba
+
+LONG = "Tell me of the sea, the wind and the boats that go out in the morning. " * 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "mamba.gguf"
+    write_mamba(path)
+    return str(path)
+
+
+@pytest.fixture
+def engine(model: str) -> Iterator[Engine]:
+    with load(model, LoadOptions(n_slots=4), proof_model=DEMO) as engine:
+        yield engine
+
+
+def prompt(engine: Engine, text: str) -> tuple[int, ...]:
+    return tuple(engine.tokenize(text))
+
+
+def asked(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationRequest:
+    return GenerationRequest(tokens, sampling=GREEDY, max_tokens=max_tokens, ignore_end=True, top_logprobs=5)
+
+
+def test_room_says_that_it_cannot_be_cut(engine: Engine):
+    assert not engine.backend.room.can_cut
+    assert engine.backend.room.n_drafted == 0
+
+
+def test_same_prompt_again_is_not_computed_again(engine: Engine):
+    request = asked(prompt(engine, LONG))
+    _, fresh, first = read(engine, request)
+    _, cached, second = read(engine, request)
+    assert (first.cached_tokens, second.cached_tokens) == (0, len(request.prompt) - 1)
+    assert_same_or_near_tie(fresh, cached)
+
+
+def test_next_turn_begins_with_the_last_prompt(engine: Engine, model: str):
+    first = prompt(engine, LONG)
+    read(engine, asked(first))
+    following = asked((*first, *prompt(engine, "no answer that was ever given; and then?")))
+    _, cached, finish = read(engine, following)
+    assert finish.cached_tokens == len(first) - 1
+    engine.forget()
+    _, fresh, finish = read(engine, following)
+    assert finish.cached_tokens == 0
+    assert_same_or_near_tie(fresh, cached)
+
+
+def test_streams_together_say_what_each_says_alone(engine: Engine):
+    requests = [asked(prompt(engine, LONG + text)) for text in ("one", "two, three", "four")] * 2
+    alone = [read(engine, request)[1] for request in requests[:3]]
+    engine.forget()
+    generations = [engine.submit(request) for request in requests]
+    for i, generation in enumerate(generations):
+        together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        assert_same_or_near_tie(alone[i % 3], together)
+
+
+def test_prefix_outlives_the_engine(model: str, tmp_path: Path):
+    ends = []
+    for _ in range(2):
+        with load(model, LoadOptions(n_slots=2), cache_folder=tmp_path, proof_model=DEMO) as engine:
+            first = prompt(engine, LONG)
+            _, tokens, finish = read(engine, asked((*first, *(ends[0][0] if ends else ())), 10))
+            ends.append(([token.id for token in tokens], finish))
+    # All that was computed: the prompt, and of the answer all but the last token, which was only drawn.
+    assert ends[1][1].cached_tokens == ends[0][1].prompt_tokens + 9
+
+
+def test_recurrent_model_is_no_draft(model: str):
+    with pytest.raises(WrongDraftModel, match="recurrent"):
+        load(model, LoadOptions(n_slots=2), draft_path=model, proof_model=DEMO)

@@ -1,0 +1,155 @@
+"""Guessing ahead on the real engine: the same text as without, in fewer turns."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from localchat.engine import Cancelled, Constraint, Delta, Engine, GenerationRequest, LoadOptions, Sampling, load
+
+from .live import running_server
+from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read, wait_until_idle
+
+# Seeded texts: rounding in larger batches may tip one draw in thousands.
+N_SEEDS = 8
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Engine]:
+    with load(DEMO, LoadOptions(n_slots=4, speculates=False)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def guessing() -> Iterator[Engine]:
+    """Guesses as if that cost nothing, or the machine's speed would decide what is tested."""
+    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4)) as engine:
+        patch.setattr(engine, "_cost_of", lambda source: 0.01)
+        yield engine
+
+
+PROMPTS = [
+    "Repeat after me: the green boat goes to the small green island and the green boat goes home.",
+    'Copy this: {"name": "Ada", "born": 1815, "tags": ["math", "math", "math"], "name2": "Ada"}',
+    "What is your name?",
+    "Count to thirty.",
+]
+
+
+@pytest.mark.parametrize("text", PROMPTS, ids=["repeat", "json", "name", "count"])
+def test_greedy_text_is_the_same_with_guesses(plain: Engine, guessing: Engine, text: str):
+    request = GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=200, ignore_end=True, top_logprobs=5)
+    _, alone, without = read(plain, request)
+    _, drafted, _ = read(guessing, request)
+    assert_same_or_near_tie(alone, drafted)
+    assert without.n_drafted == 0
+
+
+def test_text_in_a_loop_is_guessed(guessing: Engine):
+    """One token is forced again and again, so that the test knows what is said."""
+    forced = Sampling(temperature=1, logit_bias=((42, 1000.0),), seed=1)
+    wait_until_idle(guessing)
+    n_before = guessing.stats().n_drafts_accepted
+    _, tokens, finish = read(guessing, GenerationRequest(chat(guessing, "Hello!"), sampling=forced, max_tokens=100))
+    assert [token.id for token in tokens] == [42] * 100
+    assert finish.n_draft_accepted > 80
+    assert finish.n_draft_accepted <= finish.n_drafted < 120
+    assert guessing.stats().n_drafts_accepted - n_before == finish.n_draft_accepted
+
+
+def test_copy_that_a_grammar_forces_is_guessed_from_the_prompt(plain: Engine, guessing: Engine):
+    copied = json.dumps({"colours": ["red", "green", "blue"], "sizes": [10, 20, 30], "name": "a long name"})
+    request = GenerationRequest(
+        chat(plain, copied),
+        sampling=GREEDY,
+        constraint=Constraint("root ::= " + json.dumps(copied)),
+        max_tokens=200,
+    )
+    text, _, finish = read(guessing, request)
+    assert text == copied == read(plain, request)[0]
+    assert finish.n_drafted >= finish.n_draft_accepted > 0
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(repeat_penalty=1.3, presence_penalty=0.5),
+        Sampling(mirostat=2),
+        Sampling(dry_multiplier=0.8),
+    ],
+    ids=["plain", "penalties", "mirostat", "dry"],
+)
+def test_seed_gives_the_same_text_with_guesses(plain: Engine, guessing: Engine, sampling: Sampling):
+    prompt = chat(plain, PROMPTS[0])
+    n_same = 0
+    for seed in range(N_SEEDS):
+        request = GenerationRequest(prompt, sampling=replace(sampling, seed=seed), max_tokens=60, ignore_end=True)
+        n_same += read(plain, request)[0] == read(guessing, request)[0]
+    assert n_same >= N_SEEDS - 1
+
+
+def test_streams_that_guess_together_say_what_each_says_alone(plain: Engine, guessing: Engine):
+    requests = [
+        GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=120, ignore_end=True, top_logprobs=5)
+        for text in PROMPTS
+    ]
+    alone = [read(plain, request)[1] for request in requests]
+    generations = [guessing.submit(request) for request in requests]
+    for tokens, generation in zip(alone, generations):
+        together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        assert_same_or_near_tie(tokens, together)
+
+
+def test_answer_goes_on_from_what_guesses_left_behind(plain: Engine, guessing: Engine):
+    """The next turn of a conversation finds the cells of the last one, and none of a wrong guess."""
+    prompt = conversation(plain, 5)
+    # Three tokens by chance: what came after a run before comes again sometimes.
+    dice = Sampling(temperature=100, top_k=0, top_p=1, logit_bias=tuple((id, 10_000.0) for id in (42, 43, 44)), seed=1)
+    _, tokens, finish = read(guessing, GenerationRequest(prompt, sampling=dice, max_tokens=80))
+    assert {token.id for token in tokens} == {42, 43, 44}
+    assert finish.n_drafted > finish.n_draft_accepted > 0
+    said = (*prompt, *(token.id for token in tokens))
+    following = GenerationRequest(
+        (*said, *chat(plain, "Go on!")), sampling=GREEDY, max_tokens=40, ignore_end=True, top_logprobs=5
+    )
+    plain.forget()
+    _, alone, _ = read(plain, following)
+    _, cached, end = read(guessing, following)
+    assert end.cached_tokens >= len(said) - 1
+    assert_same_or_near_tie(alone, cached)
+
+
+def test_cancel_while_guessing_leaves_no_cells(guessing: Engine):
+    loop = Sampling(temperature=1, logit_bias=((42, 1000.0),), seed=1)
+    for n_read in range(1, 8):
+        generation = guessing.submit(GenerationRequest(chat(guessing, "Hello!"), sampling=loop, max_tokens=1000))
+        for _ in range(n_read):
+            next(generation)
+        generation.cancel()
+        with pytest.raises(Cancelled):
+            list(generation)
+    guessing.forget()
+    wait_until_idle(guessing)
+    assert guessing.backend.n_cells_used() == 0
+
+
+LOOP = {"max_tokens": 60, "logit_bias": {"42": 100}, "messages": [{"role": "user", "content": "Hello!"}]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "guesses"), [((), True), (("--no-speculation",), False)], ids=["by default", "switched off"]
+)
+def test_server_guesses_unless_told_not_to(arguments: tuple[str, ...], guesses: bool):
+    with running_server(*arguments) as url:
+        request = urllib.request.Request(f"{url}/chat/completions", json.dumps(LOOP).encode())
+        with urllib.request.urlopen(request, timeout=30) as response:
+            body = json.load(response)
+    assert body["usage"]["completion_tokens"] == 60
+    assert ("draft_n" in body["timings"]) == guesses
+    if guesses:
+        assert body["timings"]["draft_n"] >= body["timings"]["draft_n_accepted"] > 0
