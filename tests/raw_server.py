@@ -76,7 +76,7 @@ class Peer:
 class Server:
     """Accepts until it is left; each connection is handled in a thread of its own."""
 
-    def __init__(self, handle: Callable[[Peer, Server], None], listener: socket.socket | None = None) -> None:
+    def __init__(self, handle: Callable[[Peer, Server], object], listener: socket.socket | None = None) -> None:
         self.listener = listener or socket.create_server(("127.0.0.1", 0))
         self.tls: ssl.SSLContext | None = None
         self.handle = handle
@@ -245,6 +245,30 @@ def waiting(*parts: bytes) -> Server:
         assert peer.is_gone()
 
     return Server(handle)
+
+
+@contextlib.contextmanager
+def full_listener() -> Iterator[int]:
+    """The port of a listener whose queue is full: it does not answer."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = listener.getsockname()[1]
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield port
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[int]:
+    """The port of a server that accepts and then neither reads nor writes."""
+    done = threading.Event()
+    with Server(lambda peer, server: done.wait(DEADLINE_S)) as server:
+        try:
+            yield server.port
+        finally:
+            done.set()
 
 
 def dripping(*parts: bytes, drop: bytes = b"X: y\r\n") -> Server:

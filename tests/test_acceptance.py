@@ -23,6 +23,7 @@
        test_client.py::test_cancel_from_another_thread_https,
        test_client.py::test_cancel_from_another_thread_unix,
        test_client.py::test_close_while_the_models_are_listed, test_client.py::test_close_while_the_resolver_hangs,
+       test_client.py::test_close_while_it_connects, test_client.py::test_close_while_the_request_is_sent,
        test_aio.py::test_cancelled_task_closes_the_connection_at_once, test_aio.py::test_close_while_it_connects,
        test_acceptance.py::test_ctrl_c_ends_the_stream_at_once
 5. Redirects, proxies and the key

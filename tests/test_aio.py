@@ -51,10 +51,12 @@ from .raw_server import (
     chunked,
     clean_environment,
     dripping,
+    full_listener,
     piece,
     pinging,
     pinging_with_pieces,
     serving,
+    silent_server,
     truncations,
     until_close,
     waiting,
@@ -261,43 +263,29 @@ def test_clock_runs_out(kind_of_server, parts, timeout, kind):
 
 
 def test_connect_clock():
-    """A listener whose queue is full does not answer."""
-    server = Server(lambda peer, server: None, socket.create_server(("127.0.0.1", 0), backlog=0))
-    fillers = [socket.socket() for _ in range(4)]
-    for filler in fillers:
-        filler.setblocking(False)
-        filler.connect_ex(("127.0.0.1", server.port))
-
-    async def main() -> None:
-        async with AsyncClient(server.url, model="m", timeout=Timeout(connect=0.1), max_retries=0) as client:
+    async def main(port: int) -> None:
+        timeout = Timeout(connect=0.1)
+        async with AsyncClient(f"http://127.0.0.1:{port}/v1", model="m", timeout=timeout, max_retries=0) as client:
             await client.chat("hi")
 
-    try:
-        with pytest.raises(TimedOut) as caught:
-            asyncio.run(main())
-        assert caught.value.kind == "connect"
-    finally:
-        for sock in [server.listener, *fillers]:
-            sock.close()
+    with full_listener() as port, pytest.raises(TimedOut) as caught:
+        asyncio.run(main(port))
+    assert caught.value.kind == "connect"
 
 
 @pytest.mark.parametrize("scheme", ["https", "http"])
 def test_connect_clock_holds_for_handshake_and_tunnel(scheme):
     """Neither the server of https nor the proxy says anything."""
-    done = threading.Event()
-    server = Server(lambda peer, server: done.wait(DEADLINE_S))
 
-    async def main() -> None:
-        proxy = None if scheme == "https" else f"http://127.0.0.1:{server.port}"
-        url = f"https://127.0.0.1:{server.port}/v1" if scheme == "https" else "https://h.example/v1"
+    async def main(port: int) -> None:
+        proxy = None if scheme == "https" else f"http://127.0.0.1:{port}"
+        url = f"https://127.0.0.1:{port}/v1" if scheme == "https" else "https://h.example/v1"
         timeout = Timeout(connect=0.1)
         async with AsyncClient(url, model="m", proxy=proxy, timeout=timeout, max_retries=0) as client:
             await client.chat("hi")
 
-    with server:
-        with pytest.raises(TimedOut) as caught:
-            asyncio.run(main())
-        done.set()
+    with silent_server() as port, pytest.raises(TimedOut) as caught:
+        asyncio.run(main(port))
     assert caught.value.kind == "connect"
 
 
@@ -404,18 +392,12 @@ def test_close_while_waiting_to_retry():
         asyncio.run(main())
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_close_while_it_connects(scheme):
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_close_while_it_connects(scheme, listening):
     """The server of http does not accept, that of https does not shake hands."""
-    done = threading.Event()
-    server = Server(lambda peer, server: done.wait(DEADLINE_S), socket.create_server(("127.0.0.1", 0), backlog=0))
-    fillers = [socket.socket() for _ in range(4 if scheme == "http" else 0)]
-    for filler in fillers:
-        filler.setblocking(False)
-        filler.connect_ex(("127.0.0.1", server.port))
 
-    async def main() -> None:
-        url = f"{scheme}://127.0.0.1:{server.port}/v1"
+    async def main(port: int) -> None:
+        url = f"{scheme}://127.0.0.1:{port}/v1"
         async with AsyncClient(url, model="m", timeout=Timeout(connect=None), max_retries=0) as client:
             stream = client.stream("hi")
             reader = asyncio.ensure_future(stream.__anext__())
@@ -424,16 +406,8 @@ def test_close_while_it_connects(scheme):
             with pytest.raises(Cancelled):
                 await asyncio.wait_for(reader, DEADLINE_S)
 
-    try:
-        if scheme == "http":
-            asyncio.run(main())
-            return
-        with server:
-            asyncio.run(main())
-            done.set()
-    finally:
-        for sock in [server.listener, *fillers]:
-            sock.close()
+    with listening() as port:
+        asyncio.run(main(port))
 
 
 def test_close_while_the_models_are_listed():

@@ -56,10 +56,12 @@ from .raw_server import (
     clean_environment,
     dripping,
     dripping_letters,
+    full_listener,
     piece,
     pinging,
     pinging_with_pieces,
     serving,
+    silent_server,
     sse,
     truncations,
     until_close,
@@ -509,21 +511,11 @@ def test_clock_runs_out_on_https(certificate):
 
 
 def test_connect_clock():
-    """A listener whose queue is full does not answer."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
-    port = listener.getsockname()[1]
-    fillers = [socket.socket() for _ in range(4)]
-    for filler in fillers:
-        filler.setblocking(False)
-        filler.connect_ex(("127.0.0.1", port))
-    try:
+    with full_listener() as port:
         client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0)
         with pytest.raises(TimedOut) as caught:
             client.chat("hi")
-        assert caught.value.kind == "connect"
-    finally:
-        for sock in [listener, *fillers]:
-            sock.close()
+    assert caught.value.kind == "connect"
 
 
 def test_connect_clock_holds_while_the_resolver_hangs(hanging_resolver):
@@ -560,23 +552,17 @@ def test_connect_clock_holds_for_the_tunnel_of_a_proxy(raw):
 
 
 def test_connect_clock_holds_for_the_handshake():
-    done = threading.Event()
-    with Server(lambda peer, server: done.wait(DEADLINE_S)) as server:
-        url = server.url.replace("http:", "https:")
-        with pytest.raises(TimedOut) as caught:
-            Client(url, model="m", timeout=Timeout(connect=0.1), max_retries=0).chat("hi")
-        done.set()
+    with silent_server() as port, pytest.raises(TimedOut) as caught:
+        Client(f"https://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0).chat("hi")
     assert caught.value.kind == "connect"
 
 
 def test_first_clock_holds_while_the_request_is_sent():
     """The server reads nothing, and the request is larger than any buffer."""
-    done = threading.Event()
-    with Server(lambda peer, server: done.wait(DEADLINE_S)) as server:
-        client = make_client(server, timeout=Timeout(first=0.1))
+    with silent_server() as port:
+        client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(first=0.1), max_retries=0)
         with pytest.raises(TimedOut) as caught:
             client.chat("x" * 30_000_000)
-        done.set()
     assert caught.value.kind == "first"
 
 
@@ -776,6 +762,26 @@ def test_close_while_the_models_are_listed():
     with Server(handle) as server, Client(server.url) as client:
         stream = client.stream("hi")
         threading.Thread(target=lambda: (listing.wait(DEADLINE_S), stream.close())).start()
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_close_while_it_connects(scheme, listening):
+    """The server of http does not accept, that of https does not shake hands."""
+    with listening() as port:
+        stream = Client(f"{scheme}://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=None)).stream("hi")
+        threading.Timer(0.05, stream.close).start()
+        start = time.monotonic()
+        with pytest.raises(Cancelled):
+            next(stream)
+        assert time.monotonic() - start < DEADLINE_S / 2
+
+
+def test_close_while_the_request_is_sent():
+    with silent_server() as port:
+        stream = Client(f"http://127.0.0.1:{port}/v1", model="m").stream("x" * 30_000_000)
+        threading.Timer(0.3, stream.close).start()
         with pytest.raises(Cancelled):
             next(stream)
 
