@@ -31,7 +31,11 @@ IMPORTS = {
     "http.client alone": ("import http.client", ""),
     "localchat": ("import localchat", ""),
     "localchat with network": (
-        "import localchat.client, http.client",
+        "import localchat.client",
+        "localchat.client.Client({url!r}, model='m').chat('hi')",
+    ),
+    "localchat with network, TLS": (
+        "import localchat.client, ssl",
         "localchat.client.Client({url!r}, model='m').chat('hi')",
     ),
     "openai": (
@@ -232,18 +236,19 @@ def measure(with_openai: bool, n_events: int, rounds: int) -> Iterator[Aim]:
         rows["openai"] = openai_events
     spent = time_events(rows, n_events, rounds)
     for name, microseconds in spent.items():
-        print(f"{name:24} {microseconds:8.2f} us per event  {1e6 / microseconds:10.0f} events/s")
+        print(f"{name:28} {microseconds:8.2f} us per event  {1e6 / microseconds:10.0f} events/s")
     imports = [name for name in IMPORTS if with_openai or name != "openai"]
     loaded = time_imports(imports, rounds)
     memory = {name: peak_memory(name) for name in imports}
     for name in imports:
-        print(f"{name:24} {loaded[name]:8.2f} ms to import    {memory[name]:10.1f} MB")
+        print(f"{name:28} {loaded[name]:8.2f} ms to import    {memory[name]:10.1f} MB")
     yield Aim("7. times the floor, per event", spent["localchat"] / spent["floor"], 2)
     yield Aim("7. us per event above the floor", spent["localchat"] - spent["floor"], 10)
     if with_openai:
         yield Aim("7. times faster than openai, per event", spent["openai"] / spent["localchat"], 10, at_least=True)
     yield Aim("7. ms to import, without network modules", loaded["localchat"], 5)
     yield Aim("7. ms to import, with network modules", loaded["localchat with network"], 25)
+    yield Aim("7. ms to import, with those of https too", loaded["localchat with network, TLS"], 25)
     yield Aim("7. MB held after one answer", memory["localchat with network"], 25)
 
 

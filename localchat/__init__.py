@@ -118,12 +118,17 @@ __all__ = [
 ]
 
 
+# Where to look for a name; what costs much to load comes last, or is asked only for what it alone has.
+_HOMES = ("sse", "events", "wire", "client", "tools", "conversation")
+_SOLE_HOMES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("record",)}
+
+
 def __getattr__(name: str) -> object:
     """Load the module in which a public name lives when the name is first used."""
     if name in __all__:
         from importlib import import_module
 
-        for home in ("sse", "events", "wire", "client", "tools", "conversation", "record", "aio"):
+        for home in _SOLE_HOMES.get(name, _HOMES):
             value: object = getattr(import_module("." + home, __name__), name, None)
             if value is not None:
                 globals()[name] = value

@@ -6,25 +6,24 @@
                 print(text, end="")
 
 All decisions are those of `client`; this module only waits for the network in another way. Cancelling
-the task, or leaving the `async with`, closes the connection at once. http.client cannot be used here, so
-the module brings its own reader of HTTP responses, which does no I/O either. A client belongs to the
-event loop in which it is first used.
+the task, or leaving the `async with`, closes the connection at once. A client belongs to the event loop in
+which it is first used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import socket
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 from .client import (
     ANSWER_ERRORS,
     DRAIN_BYTES,
     DRAIN_S,
+    ERROR_BODY_S,
     MAX_ERROR_BYTES,
     MAX_IDLE_CONNECTIONS,
     READ_BYTES,
@@ -33,9 +32,12 @@ from .client import (
     CallState,
     StaleConnection,
     Timeout,
+    check_size,
     ended_by,
     find_proxy,
+    is_known,
     reply_of,
+    take_tunnel,
     timed_out,
     tls_context,
     tunnel_request,
@@ -54,168 +56,11 @@ from .events import (
     TimedOut,
     UnprocessableError,
 )
-from .wire import Accumulator, Prompt, cut
+from .wire import Accumulator, Prompt, ResponseReader
 
 if TYPE_CHECKING:
     from .conversation import AsyncConversation
     from .tools import AnyTool, AsyncToolRun
-
-# The same limit as in http.client.
-_MAX_LINE_BYTES = 65536
-_MAX_HEAD_BYTES = 100 * _MAX_LINE_BYTES
-
-_STATUS_LINE = re.compile(r"HTTP/1\.(\d) +(\d{3})(?: |$)")
-_HEAD_END = re.compile(rb"\r?\n\r?\n")
-_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;|$)")
-
-
-# HTTP without I/O
-
-
-class ResponseReader:
-    """One HTTP/1 response: bytes in, body out.
-
-    `status` is 0 until the head is complete. Once `ended`, `rest` is what came after the response.
-    """
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.headers: list[tuple[str, str]] = []
-        self.keeps_alive = False
-        self.ended = False
-        self._held = bytearray()
-        self._body: list[bytes] = []
-        self._left = 0
-        self._step: Callable[[], bool] = self._take_head
-
-    @property
-    def rest(self) -> bytes:
-        return bytes(self._held)
-
-    @property
-    def begun(self) -> bool:
-        """Whether any byte has come."""
-        return bool(self.status or self._held)
-
-    def feed(self, data: bytes) -> bytes:
-        """Take the next bytes and return what they hold of the body.
-
-        Raises:
-            ProtocolError: This is no HTTP.
-        """
-        self._held += data
-        while not self.ended and self._step():
-            pass
-        body = b"".join(self._body)
-        self._body.clear()
-        return body
-
-    def feed_end(self) -> None:
-        """The connection has ended.
-
-        Raises:
-            IncompleteStream: Before the response did.
-        """
-        if self._step == self._take_rest:
-            self.ended = True
-        if not self.ended:
-            missing = f"{self._left} bytes" if self._left else "at least one chunk"
-            raise IncompleteStream(f"the connection ended {missing if self.status else 'the headers'} too early")
-
-    # Each step consumes what it can and says whether another step can go on.
-
-    def _take_head(self) -> bool:
-        if not b"HTTP/".startswith(self._held[:5]):
-            raise ProtocolError(f"this is no HTTP: {cut(self._held[:200].decode('latin-1'))}")
-        end = _HEAD_END.search(self._held)
-        if end is None:
-            if len(self._held) > _MAX_HEAD_BYTES:
-                raise ProtocolError(f"the headers have more than {_MAX_HEAD_BYTES} bytes")
-            return False
-        first, *lines = self._cut(end.end()).decode("latin-1").split("\n")
-        match = _STATUS_LINE.match(first.rstrip("\r"))
-        if match is None:
-            raise ProtocolError(f"this is no HTTP: {cut(first)}")
-        status = int(match[2])
-        if status >= 200:  # Below, it announces something, and the answer itself follows.
-            self.status = status
-            pairs = [line.partition(":") for line in lines if line.strip()]
-            self.headers = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
-            self._set_framing(match[1] != "0")
-        return True
-
-    def _set_framing(self, newer: bool) -> None:
-        headers = dict(self.headers)
-        connection = headers.get("connection", "").lower()
-        length = headers.get("content-length", "")
-        self.keeps_alive = "close" not in connection if newer else "keep-alive" in connection
-        if self.status in (204, 304):
-            self.ended = True
-        elif headers.get("transfer-encoding", "").lower() == "chunked":
-            self._step = self._take_chunk_size
-        elif length.isdigit() and length.isascii():
-            self._left = int(length)
-            self.ended = self._left == 0
-            self._step = self._take_length
-        else:
-            self.keeps_alive = False
-            self._step = self._take_rest
-
-    def _take_length(self) -> bool:
-        self._take_body()
-        self.ended = self._left == 0
-        return False
-
-    def _take_rest(self) -> bool:
-        self._body.append(self._cut(len(self._held)))
-        return False
-
-    def _take_chunk_size(self) -> bool:
-        line = self._line()
-        if line is None:
-            return False
-        match = _CHUNK_SIZE.match(line)
-        if match is None:
-            raise ProtocolError(f"this is no size of a chunk: {cut(line.decode('latin-1'), 40)!r}")
-        self._left = int(match[1], 16)
-        self._step = self._take_chunk if self._left else self._take_trailer
-        return True
-
-    def _take_chunk(self) -> bool:
-        self._take_body()
-        if self._left == 0:
-            self._step = self._take_chunk_end
-        return self._left == 0
-
-    def _take_chunk_end(self) -> bool:
-        if self._line() is None:
-            return False
-        self._step = self._take_chunk_size
-        return True
-
-    def _take_trailer(self) -> bool:
-        line = self._line()
-        self.ended = line == b""
-        return line is not None
-
-    def _take_body(self) -> None:
-        piece = self._cut(min(self._left, len(self._held)))
-        self._left -= len(piece)
-        self._body.append(piece)
-
-    def _line(self) -> bytes | None:
-        end = self._held.find(b"\n")
-        if end < 0:
-            if len(self._held) > _MAX_LINE_BYTES:
-                raise ProtocolError(f"a line between chunks has more than {_MAX_LINE_BYTES} bytes")
-            return None
-        return self._cut(end + 1).rstrip(b"\r\n")
-
-    def _cut(self, size: int) -> bytes:
-        piece = bytes(self._held[:size])
-        del self._held[:size]
-        return piece
-
 
 # Connections
 
@@ -232,9 +77,9 @@ class _Connection:
         self.used = False
 
     def is_usable(self) -> bool:
-        """Whether the server has not closed it, and this is still its event loop."""
-        idle = not self._reader.at_eof() and not self._writer.is_closing()
-        return idle and self._loop is asyncio.get_running_loop()
+        """Whether the server has neither closed it nor said anything unasked, and this is still its event loop."""
+        said = self._reader.at_eof() or self._reader._buffer  # at_eof() alone is false while there is something.
+        return not said and not self._writer.is_closing() and self._loop is asyncio.get_running_loop()
 
     def write(self, data: bytes) -> None:
         """Send. Nothing waits for it: a server may answer before it has read everything."""
@@ -296,7 +141,9 @@ async def _open_socket(caller: Caller, proxy: str | None, limit: float | None) -
         return await _connect_socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, path, limit)
     host, port = caller.address.peer(proxy)
     failure = OSError(f"{host} has no address")
-    candidates = await loop.run_in_executor(None, addresses_of, host, port)
+    # The executor may be busy with work of others; here there is nothing to wait for.
+    known = is_known(host)
+    candidates = addresses_of(host, port) if known else await loop.run_in_executor(None, addresses_of, host, port)
     for family, kind, protocol, _, where in candidates:
         try:
             # Shared out, so that one dead address leaves time for the next.
@@ -321,70 +168,63 @@ async def _connect_socket(family: int, kind: int, protocol: int, where: Any, lim
 
 
 async def _open_streams(caller: Caller, proxy: str | None, limit: float | None) -> tuple[Any, Any]:
+    secure = caller.address.scheme == "https"
     sock = await _open_socket(caller, proxy, limit)
     try:
-        if caller.address.scheme != "https":
-            return await asyncio.open_connection(sock=sock)
-        if proxy is not None:
+        if secure and proxy is not None:
             await _open_tunnel(sock, caller, proxy)
-        context = tls_context(caller.verify)
-        return await asyncio.open_connection(sock=sock, ssl=context, server_hostname=caller.address.host)
+        tls: dict[str, Any] = (
+            {"ssl": tls_context(caller.verify), "server_hostname": caller.address.host} if secure else {}
+        )
     except BaseException:
         sock.close()
         raise
+    # From here on asyncio closes it: below its feet, the next socket would get the number that it still waits for.
+    return await asyncio.open_connection(sock=sock, **tls)
 
 
 async def _open_tunnel(sock: socket.socket, caller: Caller, proxy: str) -> None:
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, tunnel_request(caller.address, proxy))
     response = ResponseReader()
-    while not response.status:
-        data = await loop.sock_recv(sock, READ_BYTES)
-        if not data:
-            raise OSError("the proxy closed the connection")
-        try:
-            response.feed(data)
-        except ProtocolError as error:
-            raise OSError(f"the proxy refused the tunnel: {error}") from error
-    if response.status != 200:
-        raise OSError(f"the proxy refused the tunnel: {response.status}")
+    while not take_tunnel(response, await loop.sock_recv(sock, READ_BYTES)):
+        pass
+
+
+def _abandon(connecting: asyncio.Task[Any]) -> None:
+    """Close a connection that nobody waits for any more."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[1].transport.abort()
 
 
 # Calls
 
 
 class _AsyncCall(CallState):
-    """A request over asyncio streams."""
+    """A call over asyncio streams."""
 
     def __init__(
-        self,
-        client: AsyncClient,
-        method: str,
-        path: str,
-        timeout: Timeout,
-        send: Callable[[_AsyncCall], Awaitable[None]] | None = None,
+        self, client: AsyncClient, timeout: Timeout, send: Callable[[_AsyncCall], Awaitable[None]] | None = None
     ) -> None:
-        super().__init__(client, method, path, timeout)
+        super().__init__(client, timeout)
         self._client = client
         self._send = send
         self._connection: _AnyConnection | None = None
-        self._response = ResponseReader()
-        # Bytes of the body that came with the head.
-        self._first = b""
-        self._cancelled = False
-        self._pause: asyncio.Future[None] | None = None
+        self.is_cancelled = False
+        # What `cancel` has to set while something else than bytes is waited for.
+        self._woken: asyncio.Future[None] | None = None
 
     def cancel(self) -> None:
         """Stop at once: whoever waits for the network gets Cancelled. For other tasks of the same loop."""
-        self._cancelled = True
+        self.is_cancelled = True
         if self._connection is not None:
             self._connection.close()
-        if self._pause is not None and not self._pause.done():
-            self._pause.set_result(None)
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
     def check_cancelled(self, cause: BaseException | None = None) -> None:
         """What goes wrong after a cancel goes wrong because of it."""
-        if self._cancelled:
+        if self.is_cancelled:
             raise Cancelled("the stream was closed") from cause
 
     async def open(self) -> None:
@@ -393,9 +233,19 @@ class _AsyncCall(CallState):
         if send is not None:
             await send(self)
 
-    async def send(self, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
-        """Send the request and take the status, with retries."""
-        self.prepare(body, headers)
+    async def send(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
+        """Send a request and take the status, with retries."""
+        self.prepare(method, path, body, headers)
+        try:
+            await self._send_with_retries()
+        except NotFoundError as error:
+            if self.caller.wants_names(error, path):
+                with contextlib.suppress(LocalChatError):  # This only serves to explain.
+                    self.caller.add_names(error, await self.fetch("GET", "/models", None, headers))
+                self.check_cancelled(error)
+            raise
+
+    async def _send_with_retries(self) -> None:
         while True:
             try:
                 await self._send_once()
@@ -404,51 +254,58 @@ class _AsyncCall(CallState):
                 self._drop()
                 self.check_cancelled(error)
                 delay = self.next_delay(error)
-            self._pause = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._pause], timeout=delay)
+            await self._wait_for((), delay)
+
+    async def _wait_for(self, tasks: Collection[asyncio.Task[Any]], seconds: float | None) -> None:
+        """Until a task is done, the time is over, or the call is cancelled."""
+        self._woken = asyncio.get_running_loop().create_future()
+        await asyncio.wait([*tasks, self._woken], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        self.check_cancelled()
+
+    async def fetch(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> bytes:
+        """The whole body of an answer that is no chat."""
+        try:
+            await self.send(method, path, body, headers)
+            raw = bytearray()
+            while not self.ended or self._first:
+                raw += await self.read()
+                check_size(len(raw))
+            return bytes(raw)
+        finally:
+            self.release()
 
     async def read(self, at_most_s: float | None = None) -> bytes:
         """The next bytes of the body, perhaps none; `ended` tells the proper end."""
-        if self._first:
-            data, self._first = self._first, b""
-            return self.unpack(data)
-        if self._connection is None or self.ended:
-            return b""
-        limit, kind = self.clocks.reading() if at_most_s is None else (at_most_s, "idle")
+        connection, first = self._connection, self.take_first()
+        if first or connection is None or self.ended:
+            return first
         try:
-            data = await self._connection.read(limit, kind)
+            data = await self._receive(connection, at_most_s)
         except OSError as error:
             self.check_cancelled(error)
             raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
-        if not data:
-            self.check_cancelled()  # The end may be our own doing.
-            self._response.feed_end()
-        data = self._response.feed(data)
-        self.ended = self._response.ended
-        return self.unpack(data)
+        return self.take_body(data)
 
-    async def read_body(self, limit: int | None = None) -> bytes:
-        """The whole body, or what there is of it."""
-        raw = b""
-        while not (self.ended and not self._first) and (limit is None or len(raw) < limit):
-            raw += await self.read()
-        return raw
+    async def _receive(self, connection: _AnyConnection, at_most_s: float | None = None) -> bytes:
+        limit, kind = self.clocks.reading() if at_most_s is None else (at_most_s, "idle")
+        data = await connection.read(limit, kind)
+        self.clocks.rest()
+        self.check_cancelled()  # The end, and what comes with it, may be our own doing.
+        return data
 
-    async def drain(self) -> None:
-        """Read what follows the last event, within short limits, so that the connection can be reused."""
-        end, left = time.monotonic() + DRAIN_S, DRAIN_BYTES
-        try:
-            while left > 0 and not self.ended and time.monotonic() < end:
-                left -= len(await self.read(DRAIN_S))
-        except LocalChatError:
-            self.ended = False  # The answer is complete, only its connection is of no further use.
+    async def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
+        """Read the rest of the body within these limits, and give the connection back if that was all of it."""
+        raw, end = b"", time.monotonic() + self.clocks.at_most(seconds)
+        with contextlib.suppress(LocalChatError):  # What matters has come.
+            while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
+                raw += await self.read(max(end - time.monotonic(), 0.001))
         self.release()
+        return raw
 
     def release(self) -> None:
         """Give the connection back if the body was read to its end, close it otherwise."""
-        connection, response = self._connection, self._response
-        reusable = self.ended and response.keeps_alive and not response.rest and not self._cancelled
-        if connection is not None and reusable:
+        connection = self._connection
+        if connection is not None and self.reusable and not self.is_cancelled:
             self._connection = None
             self._client._checkin(connection)
         self._drop()
@@ -466,54 +323,25 @@ class _AsyncCall(CallState):
             self._drop()
             await self._exchange(await self._connect())
         if self.redirect():
-            await self._read_error_body()
+            await self.drain()
             await self._send_once()
         elif not 200 <= self.status < 300:
-            error = self.status_error(await self._read_error_body())
-            if self.caller.wants_names(error, self.path):
-                self.caller.add_names(error, await self._client._names_on_offer())
-            raise error
-
-    async def _read_error_body(self) -> bytes:
-        raw = b""
-        with contextlib.suppress(LocalChatError):  # What there is of the body has to do.
-            raw = await self.read_body(MAX_ERROR_BYTES)
-        self.release()
-        return raw
+            raise self.status_error(await self.drain(MAX_ERROR_BYTES, ERROR_BODY_S))
 
     async def _exchange(self, connection: _AnyConnection) -> None:
         """Request out, status and headers in."""
         self._connection = connection
         self.check_cancelled()
         reused, connection.used = connection.used, True
-        self.clocks.sent()
-        self._response = response = ResponseReader()
         try:
-            connection.write(self._request(connection.proxy))
-            while not response.status:
-                data = await connection.read(*self.clocks.reading())
-                if not data:
-                    self.check_cancelled()
-                    if not response.begun:
-                        raise ConnectionResetError("the server closed the connection")
-                    response.feed_end()
-                self._first = response.feed(data)
-        except (OSError, ProtocolError) as error:
+            connection.write(self.begin(connection.proxy))
+            while not self.take_head(await self._receive(connection)):
+                pass
+        except OSError as error:
             self.check_cancelled(error)
-            if reused and isinstance(error, OSError):
+            if reused and not self._response.begun:
                 raise StaleConnection from error
             raise ConnectError(self.caller.broken(error)) from error
-        self.take_head(response.status, response.headers)
-        self.ended = response.ended
-
-    def _request(self, proxy: str | None) -> bytes:
-        target, extra = self.caller.request_line(self.target, proxy)
-        body = self.body or b""
-        headers = {**self.request_headers, **extra}
-        if self.body is not None:
-            headers["Content-Length"] = str(len(body))
-        lines = [f"{self.method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
     async def _connect(self) -> _AnyConnection:
         caller = self.caller
@@ -521,13 +349,22 @@ class _AsyncCall(CallState):
         if tape is not None and caller.transport.plays:
             return _PlayedConnection(tape)
         limit, kind = self.clocks.connecting()
+        proxy = find_proxy(caller.address, caller.proxy)
+        # asyncio.wait_for would lose a cancel, or the connection, if both came at once (before Python 3.12).
+        connecting = asyncio.ensure_future(_open_streams(caller, proxy, limit))
         try:
-            proxy = find_proxy(caller.address, caller.proxy)
-            streams = await asyncio.wait_for(_open_streams(caller, proxy, limit), limit)
-        except (asyncio.TimeoutError, socket.timeout):
-            raise timed_out(kind) from None
-        except (OSError, UnicodeError) as error:
-            raise ConnectError(caller.unreachable(error, proxy)) from error
+            await self._wait_for([connecting], limit)
+            if not connecting.done():
+                raise timed_out(kind)
+            streams = connecting.result()
+        except BaseException as error:
+            connecting.add_done_callback(_abandon)
+            connecting.cancel()
+            if isinstance(error, socket.timeout):
+                raise timed_out(kind) from None
+            if isinstance(error, (OSError, UnicodeError)):
+                raise ConnectError(caller.unreachable(error, proxy)) from error
+            raise
         return _Connection(*streams, proxy if caller.address.scheme == "http" else None, tape)
 
 
@@ -559,11 +396,11 @@ class AsyncStream:
     async def __anext__(self) -> StreamEvent:
         await self._open()
         event = await _next(self._events)
-        if event is None:
-            if not self._call.succeeded:
-                self._call.check_cancelled()
-            raise StopAsyncIteration
-        return event
+        if event is not None:
+            return event
+        if self._call.is_cancelled and not self._call.succeeded:
+            raise Cancelled("the stream was closed", partial=self.reply)
+        raise StopAsyncIteration
 
     @property
     async def text(self) -> AsyncIterator[str]:
@@ -609,7 +446,7 @@ async def _events(call: _AsyncCall, accumulator: Accumulator) -> _Events:
         while not answer.over:
             try:
                 data = await call.read()
-            except (IncompleteStream, TimedOut) as error:
+            except (IncompleteStream, TimedOut, ProtocolError) as error:
                 events = answer.cut(error)
             else:
                 events = answer.feed(data)
@@ -661,7 +498,7 @@ class AsyncClient(Caller):
 
     async def models(self) -> list[str]:
         """The names of the models that the server offers."""
-        return self.read_models(await self._fetch("GET", "/models", None, {}, self.timeout))
+        return self.read_models(await _AsyncCall(self, self.timeout).fetch("GET", "/models", None, {}))
 
     @overload
     def run(
@@ -705,21 +542,11 @@ class AsyncClient(Caller):
         """The vector of a text, or the vectors of several; see Client.embed."""
         question = self.question("", False, options)
         texts = [text] if isinstance(text, str) else list(text)
-        body = self.embedding_for(question, texts, question.model or await self._default_model())
-        raw = await self._fetch("POST", "/embeddings", body, question.headers, question.timeout)
+        call = _AsyncCall(self, question.timeout)
+        model = question.model or await self._default_model(call, question.headers)
+        raw = await call.fetch("POST", "/embeddings", self.embedding_for(question, texts, model), question.headers)
         vectors = self.read_vectors(raw, len(texts))
         return vectors[0] if isinstance(text, str) else vectors
-
-    async def _fetch(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout: Timeout
-    ) -> bytes:
-        """The whole body of an answer that is no chat."""
-        call = _AsyncCall(self, method, path, timeout)
-        try:
-            await call.send(body, headers)
-            return await call.read_body()
-        finally:
-            call.release()
 
     def _start(
         self, prompt: Prompt, stream: bool, options: dict[str, Any], path: str = "/chat/completions"
@@ -728,28 +555,22 @@ class AsyncClient(Caller):
         make_body = self.completion_for if path == "/completions" else self.body_for
 
         async def send(call: _AsyncCall) -> None:
-            body = make_body(question, question.model or await self._default_model())
+            body = make_body(question, question.model or await self._default_model(call, question.headers))
             try:
-                await call.send(body, question.headers)
+                await call.send("POST", path, body, question.headers)
             except (BadRequestError, UnprocessableError) as error:
-                await call.send(self.without_stream_options(body, error), question.headers)
+                await call.send("POST", path, self.without_stream_options(body, error), question.headers)
 
-        call = _AsyncCall(self, "POST", path, question.timeout, send)
-        return AsyncStream(call, question.accumulator)
+        return AsyncStream(_AsyncCall(self, question.timeout, send), question.accumulator)
 
-    async def _default_model(self) -> str | None:
+    async def _default_model(self, call: _AsyncCall, headers: Mapping[str, str]) -> str | None:
         if self._model is None and self._found_model is None:
             try:
-                self._found_model = next(iter(await self.models()), None)
+                raw = await call.fetch("GET", "/models", None, headers)
+                self._found_model = next(iter(self.read_models(raw)), None)
             except (NotFoundError, ProtocolError):
                 return None  # Many servers hold one model and care neither for its name nor for a list.
         return self._model or self._found_model
-
-    async def _names_on_offer(self) -> list[str]:
-        try:
-            return await self.models()
-        except LocalChatError:
-            return []  # This only serves to explain another error.
 
     # The idle connections.
 

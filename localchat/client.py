@@ -1,4 +1,4 @@
-"""The chat client: requests over http.client, answers as typed events.
+"""The chat client: requests over a socket, answers as typed events.
 
 The only module beside `aio` that opens a connection. Bytes go through `sse` and `wire`, which know no
 sockets. To vendor the client, copy sse.py, events.py, wire.py and client.py into a package folder of
@@ -6,9 +6,8 @@ yours, side by side, and import Client from there; they need the standard librar
 four as one file: python -m localchat.vendor. What waits for nothing (Caller, CallState, Answer) is shared
 with the asynchronous client.
 
-Three rules of http.client shape this module: bodies are read with read1, since line reading hides a cut
-between chunks; the socket is kept before getresponse, since only `shutdown` on it wakes a reader in
-another thread; and a timeout is set before each read, since none can be read past.
+Two rules shape this module: every wait has its own limit, set before it, so that nothing that comes in drops
+can outlast a clock; and whatever waits can be woken from another thread, by `shutdown` of its socket.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ import importlib
 import json
 import math
 import os
+import re
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, overload
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from .events import (
@@ -47,6 +47,7 @@ from .sse import ServerSentEvent, SSEDecoder, SSEError
 from .wire import (
     Accumulator,
     Prompt,
+    ResponseReader,
     build_request,
     cut,
     is_whole_answer,
@@ -56,8 +57,7 @@ from .wire import (
     parse_models,
 )
 
-if TYPE_CHECKING:  # http.client and ssl cost 15 to 25 ms to import: they are loaded by the first request.
-    import http.client
+if TYPE_CHECKING:  # It costs as much to import as the whole client, and is loaded by the first request that needs it.
     import ssl
 
     from .conversation import Conversation
@@ -68,10 +68,21 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
 
 READ_BYTES = 65536
 _HEAD_BYTES = 1024
+# What an error says is worth some waiting, but not the whole time that an answer may take.
 MAX_ERROR_BYTES = 65536
+ERROR_BODY_S = 5.0
 _MAX_JSON_BYTES = 256 * 1024 * 1024
 MAX_IDLE_CONNECTIONS = 8
+# How often the wait for a host's addresses looks for a cancel.
+_LOOK_S = 0.02
+# Windows cannot interrupt a wait for the network: there Ctrl-C is looked for between short ones.
+_STEP_S = 0.2 if os.name == "nt" else None
 _MAX_REDIRECTS = 5
+
+# What HTTP calls a token.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+_LENGTHS = re.compile(r"maximum context length is (\d{1,9}) tokens.*?(?:requested|resulted in)\D{0,20}(\d{1,9}) tokens")
 
 # After [DONE] the rest is read, usually five bytes, so that the connection can be used again.
 DRAIN_S = 0.1
@@ -117,14 +128,22 @@ class Clocks:
 
     def __init__(self, timeout: Timeout) -> None:
         self._timeout = timeout
-        self._total_end = _after(timeout.total)
+        self._total_end: float | None = None
         self._event_end: float | None = None
         self._event_kind = "first"
-        self.finished = False
+        self._rests_from = 0.0
+
+    def start(self) -> None:
+        """The call begins, unless it has: it may take several requests."""
+        self._total_end = self._total_end or _after(self._timeout.total)
+
+    def finish(self) -> None:
+        """All that matters has come: what is left gets little time, whatever keeps the connection busy."""
+        self._total_end = _after(self.at_most(_AFTER_FINISH_S))
 
     def sent(self) -> None:
         """The request is on its way."""
-        self._event_end, self._event_kind = _after(self._timeout.first), "first"
+        self._event_end, self._event_kind, self._rests_from = _after(self._timeout.first), "first", 0.0
 
     def event(self) -> None:
         """Something that carries meaning has come."""
@@ -134,16 +153,21 @@ class Clocks:
         """Seconds left to connect, and the kind of the limit that ends first."""
         return self._least(self._timeout.connect, "connect", None, "")
 
+    def rest(self) -> None:
+        """A read is over. Until the next one it is not the server who is slow."""
+        self._rests_from = time.monotonic()
+
     def reading(self) -> tuple[float | None, str]:
         """Seconds left for one read, and the kind of the limit that ends first."""
+        if self._event_end is not None and self._rests_from:
+            self._event_end += time.monotonic() - self._rests_from
+        self._rests_from = 0.0
         silence = self._timeout.idle if self._event_kind == "stall" else None
-        if self.finished:
-            silence = _AFTER_FINISH_S if silence is None else min(silence, _AFTER_FINISH_S)
         return self._least(silence, "idle", self._event_end, self._event_kind)
 
-    def total_left(self) -> float | None:
-        """Seconds left of the whole call."""
-        return None if self._total_end is None else self._total_end - time.monotonic()
+    def at_most(self, seconds: float) -> float:
+        """These seconds, or what is left of the whole call if that is less."""
+        return seconds if self._total_end is None else min(seconds, self._total_end - time.monotonic())
 
     def _least(self, seconds: float | None, kind: str, end: float | None, end_kind: str) -> tuple[float | None, str]:
         """The shortest of a limit from now on, one that ends at a time, and the total."""
@@ -189,9 +213,14 @@ class Address(NamedTuple):
     socket_path: str | None = None
 
     @property
+    def authority(self) -> str:
+        """Host and port, as a tunnel is asked for."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
     def host_header(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+        usual = self.port == PORTS[self.scheme]
+        return self.authority.rpartition(":")[0] if usual else self.authority
 
     @property
     def shown(self) -> str:
@@ -203,13 +232,17 @@ class Address(NamedTuple):
 
     def peer(self, proxy: str | None) -> tuple[str, int]:
         """The host and the port to connect to."""
-        return (self.host, self.port) if proxy is None else _proxy_address(proxy)
+        return (self.host, self.port) if proxy is None else _read_proxy(proxy)[:2]
 
     def same_origin(self, target: str, location: str) -> str | None:
         """Where `location` leads from `target`; None if that is another scheme, host or port."""
         origin = f"{self.scheme}://{self.host_header}"
-        parts = urlsplit(urljoin(origin + target, location))
-        if (parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme)) != self[:3]:
+        try:
+            parts = urlsplit(urljoin(origin + target, location))
+            named = parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme)
+        except ValueError:  # This is no address at all.
+            return None
+        if named != self[:3]:
             return None
         path = _quoted(parts.path) or "/"
         return path + ("?" + _quoted(parts.query) if parts.query else "")
@@ -220,18 +253,23 @@ PORTS = {"http": 80, "https": 443}
 
 def _parse_base_url(text: str) -> Address:
     """http, https, unix:/path/to/socket, or http+unix://%2Fpath%2Fto%2Fsocket/v1."""
+    if text.startswith(("unix:", "http+unix:")) and not hasattr(socket, "AF_UNIX"):
+        raise ValueError("the base URL names a unix socket, which Python does not have on this system")
     if text.startswith("unix:"):
         path = "/" + text[len("unix:") :].lstrip("/")
         return Address("http", "localhost", 80, "/v1", socket_path=path)
     parts = urlsplit(text if "://" in text else "http://" + text)
     if parts.scheme == "http+unix":
-        return Address("http", "localhost", 80, _clean(parts.path), parts.query, unquote(parts.netloc))
+        return Address("http", "localhost", 80, _clean(parts.path), _quoted(parts.query), unquote(parts.netloc))
     if parts.scheme not in PORTS or not parts.hostname:
         raise ValueError(f"the base URL must begin with http://, https:// or unix:, not {cut(text, 60)!r}")
     if "@" in parts.netloc:
         raise ValueError("the base URL must not hold a user or a password: use api_key")
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode("ascii")
+    if not host.isprintable() or " " in host:
+        raise ValueError(f"the base URL has a host that cannot be: {cut(host, 60)!r}")
     port = parts.port or PORTS[parts.scheme]
-    return Address(parts.scheme, parts.hostname, port, _clean(parts.path), _quoted(parts.query))
+    return Address(parts.scheme, host, port, _clean(parts.path), _quoted(parts.query))
 
 
 def _clean(path: str) -> str:
@@ -241,12 +279,13 @@ def _clean(path: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """What is quoted already stays; blanks and the like, which http.client refuses, are quoted."""
+    """What is quoted already stays; blanks and the like, which would end the request line, are quoted."""
     return quote(text, safe="/?%:@!$&'()*+,;=~")
 
 
 def _is_loopback(host: str) -> bool:
-    return host == "localhost" or host.endswith(".localhost") or host.startswith("127.") or host == "::1"
+    """Whether this is the same machine; the address of no interface, which servers print, leads there too."""
+    return host in ("localhost", "::1", "0.0.0.0", "::") or host.endswith(".localhost") or host.startswith("127.")
 
 
 # Proxies
@@ -295,42 +334,52 @@ def _in_network(host: str, network: str) -> bool:
         return False
 
 
-def _proxy_address(proxy: str) -> tuple[str, int]:
-    parts = urlsplit(proxy if "://" in proxy else "http://" + proxy)
-    if parts.scheme != "http" or not parts.hostname:
+def _read_proxy(proxy: str) -> tuple[str, int, str]:
+    """Host, port, and the value of Proxy-Authorization, if there is one."""
+    try:
+        parts = urlsplit(proxy if "://" in proxy else "http://" + proxy)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:  # It quotes what may be a part of the password.
+        raise OSError("the proxy's URL cannot be read: a / in a password is written %2F") from None
+    if parts.scheme != "http" or not host:
         raise OSError(f"only http:// proxies are supported, not {parts.scheme}://; set no_proxy to avoid it")
-    return parts.hostname, parts.port or 80
-
-
-def _proxy_headers(proxy: str | None) -> dict[str, str]:
-    parts = urlsplit(proxy or "")
     if parts.username is None:
-        return {}
+        return host, port, ""
     import base64
 
     secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-    return {"Proxy-Authorization": "Basic " + base64.b64encode(secret).decode()}
+    return host, port, "Basic " + base64.b64encode(secret).decode()
+
+
+def _proxy_headers(proxy: str) -> dict[str, str]:
+    secret = _read_proxy(proxy)[2]
+    return {"Proxy-Authorization": secret} if secret else {}
 
 
 def tunnel_request(address: Address, proxy: str) -> bytes:
     """What asks a proxy for a tunnel to the server."""
-    where = f"{address.host}:{address.port}"
-    lines = [f"CONNECT {where} HTTP/1.1", f"Host: {where}"]
-    lines += [f"{name}: {value}" for name, value in _proxy_headers(proxy).items()]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+    headers = {"Host": address.authority, **_proxy_headers(proxy)}
+    return _head_bytes(f"CONNECT {address.authority} HTTP/1.1", headers)
 
 
-def _open_tunnel(sock: socket.socket, address: Address, proxy: str) -> None:
-    import http.client
+def take_tunnel(response: ResponseReader, data: bytes) -> bool:
+    """Whether the tunnel is open, by what the proxy has said so far, these bytes included.
 
-    sock.sendall(tunnel_request(address, proxy))
-    response = http.client.HTTPResponse(sock, method="CONNECT")
+    Raises:
+        OSError: It refuses.
+    """
     try:
-        response.begin()
-        if response.status != 200:
-            raise OSError(f"the proxy refused the tunnel: {response.status} {response.reason}")
-    finally:
-        response.close()
+        response.feed(data)
+    except ProtocolError as error:
+        raise OSError(f"the proxy refused the tunnel: {error}") from error
+    if not data or response.status // 100 not in (0, 2):
+        raise OSError(f"the proxy refused the tunnel: {response.status or 'it closed the connection'}")
+    return response.status > 0
+
+
+def _head_bytes(line: str, headers: Mapping[str, str]) -> bytes:
+    """The head of a request. Nothing in it can end a line: `_check_header` has seen to that."""
+    return "\r\n".join([line, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode("ascii")
 
 
 # Connections
@@ -346,7 +395,10 @@ def tls_context(verify: Any) -> ssl.SSLContext:
     if isinstance(verify, ssl.SSLContext):
         return verify
     if verify not in _contexts:
-        context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
+        try:
+            context = ssl.create_default_context(cafile=None if isinstance(verify, bool) else verify)
+        except OSError as error:
+            raise ValueError(f"verify must name a file of certificates, not {verify!r}: {error}") from error
         if verify is False:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -363,25 +415,34 @@ def _load_certifi(context: ssl.SSLContext) -> None:
 
 
 class _Connection:
-    """One connection to the server, with the http.client object on it."""
+    """One connection to the server."""
 
-    def __init__(self, address: Address, sock: socket.socket, proxy: str | None) -> None:
+    def __init__(self, sock: socket.socket, proxy: str | None) -> None:
         self.sock = sock
-        import http.client
-
         # Set if requests have to be addressed to a proxy; a tunnel through one is like no proxy.
         self.proxy = proxy
         self.used = False
         self.process = os.getpid()
-        self.http = http.client.HTTPConnection(address.host, address.port)
-        self.http.sock = sock
-        self.http.auto_open = 0  # Never reconnect by itself, without our clocks.
         self._limit: float | None = -1.0
-        # What http.client raises when the connection breaks, timeouts apart.
-        self.errors = (OSError, http.client.HTTPException)
 
-    def set_limit(self, seconds: float | None) -> None:
-        """The longest wait for the next bytes. Each change is a system call, so most are saved."""
+    def send(self, data: bytes, seconds: float | None) -> None:
+        self._set_limit(seconds)
+        self.sock.sendall(data)
+
+    def receive(self, seconds: float | None) -> bytes:
+        """The next bytes, nothing at the end."""
+        if _STEP_S is None:
+            self._set_limit(seconds)
+            return self.sock.recv(READ_BYTES)
+        end = _after(seconds)
+        while True:
+            left = _left(end)
+            self._set_limit(_STEP_S if left is None else min(left, _STEP_S))
+            with contextlib.suppress(socket.timeout):
+                return self.sock.recv(READ_BYTES)
+
+    def _set_limit(self, seconds: float | None) -> None:
+        """The longest wait that follows. Each change is a system call, so most are saved."""
         if seconds != self._limit:
             self._limit = seconds
             self.sock.settimeout(seconds)
@@ -397,11 +458,9 @@ class _Connection:
         return bool(select.select([self.sock], [], [], 0)[0])
 
     def close(self) -> None:
-        self.http.close()
         self.sock.close()
 
-    def __del__(self) -> None:
-        self.sock.close()  # Of a client that was dropped and never closed.
+    __del__ = close  # Of a client that was dropped and never closed.
 
 
 def addresses(host: str, port: int) -> list[Any]:
@@ -410,6 +469,11 @@ def addresses(host: str, port: int) -> list[Any]:
     if _is_loopback(host):
         found.sort(key=lambda info: info[0] != socket.AF_INET)
     return found
+
+
+def is_known(host: str) -> bool:
+    """Whether nobody has to be asked for the address: it is one already, or that of this machine."""
+    return ":" in host or host.replace(".", "").isdecimal() or _is_loopback(host)
 
 
 # Bytes to payloads
@@ -485,15 +549,12 @@ class _Frames:
         what = what or f"{self._content_type or 'of no content type'}."
         return ProtocolError(f"this is no chat answer but {what} It begins: {self.head}", head=self.head)
 
-    def _feed_sse(self, chunk: bytes) -> Iterable[ServerSentEvent]:
+    def _feed_sse(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         try:
-            return self._sse.feed(chunk)
+            yield from self._sse.feed(chunk)
         except SSEError as error:
-            return self._fail(error)
-
-    def _fail(self, error: SSEError) -> Iterator[ServerSentEvent]:
-        yield from error.events
-        raise ProtocolError(f"the answer cannot be read: {error}", head=self.head) from error
+            yield from error.events
+            raise ProtocolError(f"the answer cannot be read: {error}", head=self.head) from error
 
     def _feed_json(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         self._held += chunk
@@ -574,7 +635,7 @@ class Caller:
         self._model = model or os.environ.get("LOCALCHAT_MODEL") or None
         self.timeout = Timeout.of(timeout)
         self._max_retries = max_retries
-        self._on_retry = on_retry
+        self.on_retry = on_retry
         self._headers = dict(headers or {})
         self.proxy = proxy
         self.verify = verify
@@ -591,7 +652,11 @@ class Caller:
         """What a client of its kind has besides."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base_url!r})"
+        """Without the query of the base URL, in which some servers take a key."""
+        return f"{type(self).__name__}({self.base_url.partition('?')[0]!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
 
     # Requests.
 
@@ -600,21 +665,18 @@ class Caller:
             "Host": self.address.host_header,
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",
             "Cache-Control": "no-store",
             "User-Agent": "localchat",
         }
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        headers.update(self._headers, **extra)
-        for name, value in headers.items():
+        # By name whatever its case: two headers of one name would leave it to the server which one holds.
+        given = [*headers.items(), *self._headers.items(), *extra.items()]
+        spelled = {name.lower(): (name, value) for name, value in given}
+        for name, value in spelled.values():
             _check_header(name, value)
-        return headers
-
-    def request_line(self, target: str, proxy: str | None) -> tuple[str, dict[str, str]]:
-        """Target and additional headers; a proxy for http wants the whole address."""
-        if proxy is None:
-            return target, {}
-        return f"http://{self.address.host_header}{target}", _proxy_headers(proxy)
+        return dict(spelled.values())
 
     def question(self, prompt: Prompt, stream: bool, options: Mapping[str, Any]) -> Question:
         """Options of a call to what is sent and what is ours."""
@@ -692,7 +754,7 @@ class Caller:
             if not (retried if asked not in ("true", "false") else asked == "true"):
                 return None
             after = error.retry_after
-        elif not isinstance(error, (ConnectError, TimedOut)) or getattr(error, "kind", "") == "total":
+        elif not isinstance(error, (ConnectError, TimedOut, IncompleteStream)) or getattr(error, "kind", "") == "total":
             return None
         if tries >= self._max_retries or (after or 0) > _MAX_RETRY_AFTER_S:
             return None
@@ -701,10 +763,6 @@ class Caller:
         import random
 
         return min(_FIRST_DELAY_S * 2.0**tries, _MAX_DELAY_S) * (1 - 0.25 * random.random())
-
-    def report_retry(self, tries: int, delay: float, error: LocalChatError) -> None:
-        if self._on_retry is not None:
-            self._on_retry(tries, delay, error)
 
     # Errors, in words that say what to do.
 
@@ -728,8 +786,7 @@ class Caller:
         return f"no connection to {self.address.shown}: {error}"
 
     def broken(self, error: Exception) -> str:
-        reason = str(error) or type(error).__name__
-        return f"{self.address.shown} gave no answer: {cut(self._mask(reason))}"
+        return f"{self.address.shown} gave no answer: {cut(self._mask(str(error) or type(error).__name__))}"
 
     def status_error(self, status: int, headers: Mapping[str, str], body: str) -> StatusError:
         body = self._mask(body)
@@ -768,17 +825,16 @@ class Caller:
             return "set OPENAI_API_KEY or pass api_key" if not self._key else "is the API key right?"
         if status in (404, 405) and not self.address.path:
             return "is /v1 missing in the base URL?"
-        return _too_many_tokens(said.raw)
+        return _too_many_tokens(said.raw, said.message)
 
     @staticmethod
     def wants_names(error: StatusError, path: str) -> bool:
         """Whether the server does not know the model, so that the names of those on offer would help."""
-        said = f"{error.code} {error}".lower()
-        return error.status == 404 and path != "/models" and "model" in said
+        return path != "/models" and "model" in f"{error.code} {error}".lower()
 
-    @staticmethod
-    def add_names(error: StatusError, names: list[str]) -> None:
-        names = [name for name in names if name not in str(error)]
+    def add_names(self, error: StatusError, raw: bytes) -> None:
+        """Add the names in a list of models."""
+        names = [name for name in self.read_models(raw) if name not in str(error)]
         if names:
             error.args = (f"{error} (it offers {', '.join(names[:20])})",)
 
@@ -794,8 +850,7 @@ class Caller:
         """The same for a payload that reports an error; an answer is left as it is."""
         if not (payload.get("error") or "detail" in payload or payload.get("object") == "error"):
             return payload
-        masked: dict[str, Any] = json.loads(self._mask(json.dumps(payload)))
-        return masked
+        return dict(json.loads(self._mask(json.dumps(payload))))
 
     def _mask(self, text: str) -> str:
         return text.replace(self._key, "***") if len(self._key) > 3 else text
@@ -809,36 +864,95 @@ class StaleConnection(Exception):
 
 
 class CallState:
-    """What there is to know of one request while it is made: what is asked, its clocks, tries and status.
+    """What there is to know of one call while it is made: what is asked, its clocks, tries and status.
 
-    The calls of the client and of the asynchronous client add what waits for the network.
+    A call may take several requests, one after the other: the list of models comes before the question. The
+    calls of the client and of the asynchronous client add what waits for the network.
     """
 
-    def __init__(self, caller: Caller, method: str, path: str, timeout: Timeout) -> None:
-        # What is asked.
+    def __init__(self, caller: Caller, timeout: Timeout) -> None:
         self.caller = caller
-        self.method = method
-        self.path = path
-        self.target = caller.address.target(path)
-        self.body: bytes | None = None
-        self.request_headers: dict[str, str] = {}
-        self._timeout = timeout
-        self._tries = 0
-        self._redirects = 0
         self.clocks = Clocks(timeout)
-        # What has come.
+        # What is asked.
+        self._method = self._target = ""
+        self._body: bytes | None = None
+        self._headers: dict[str, str] = {}
+        self._tries = self._redirects = 0
+        # What has come. `_first` is the piece of the body that came with the head.
         self.status = 0
         self.headers: dict[str, str] = {}
         self.ended = False
         self.succeeded = False
+        self._response = ResponseReader()
+        self._first = b""
         self._inflate: Any = None
 
-    def prepare(self, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
-        """Set what is sent, and start the clocks."""
-        self.body = None if body is None else json.dumps(body).encode("ascii")
-        self.request_headers = self.caller.request_headers(headers)
-        self.clocks = Clocks(self._timeout)
-        self._tries = 0
+    def prepare(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
+        """Set what is sent."""
+        self._method, self._target = method, self.caller.address.target(path)
+        self._body = None if body is None else json.dumps(body).encode("ascii")
+        self._headers = self.caller.request_headers(headers)
+        self._tries = self._redirects = 0
+        self.status, self.headers = 0, {}
+        self.clocks.start()
+
+    def begin(self, proxy: str | None) -> bytes:
+        """A new try: what is to be sent. A proxy for http wants the whole address."""
+        self.clocks.sent()
+        self._response, self._first, self.ended = ResponseReader(), b"", False
+        target, headers, body = self._target, self._headers, self._body or b""
+        if proxy is not None:
+            target = f"http://{self.caller.address.host_header}{target}"
+            headers = {**headers, **_proxy_headers(proxy)}
+        if self._body is not None:
+            headers = {**headers, "Content-Length": str(len(body))}
+        return _head_bytes(f"{self._method} {target} HTTP/1.1", headers) + body
+
+    def take_head(self, data: bytes) -> bool:
+        """Whether the status and the headers are complete with these bytes.
+
+        Raises:
+            ConnectionResetError: There was not one byte of an answer.
+            ConnectError: This is no HTTP.
+            IncompleteStream: It ends too early.
+            ProtocolError: The body is packed in a way that was not offered.
+        """
+        response = self._response
+        if not data:
+            if not response.begun:
+                raise ConnectionResetError("the server closed the connection")
+            response.feed_end()
+        try:
+            self._first = response.feed(data)
+        except ProtocolError as error:
+            raise ConnectError(self.caller.broken(error)) from None  # What it quotes may hold the key.
+        if response.status:
+            self._read_head()
+        return response.status > 0
+
+    def take_body(self, data: bytes) -> bytes:
+        """What these bytes, or the end of the connection, hold of the body."""
+        if not data:
+            self._response.feed_end()
+        body = self._response.feed(data)
+        self.ended = self._response.ended
+        return self._unpack(body)
+
+    def take_first(self) -> bytes:
+        """What is known of the body without reading.
+
+        Raises:
+            ProtocolError: What came cannot be read any further.
+        """
+        if not self._first and self._response.fault:
+            raise ProtocolError(self._response.fault)
+        first, self._first = self._first, b""
+        return self._unpack(first)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request may be made over the same connection."""
+        return self.ended and self._response.keeps_alive and not self._response.rest
 
     def next_delay(self, error: LocalChatError) -> float:
         """Seconds to wait before the next try.
@@ -849,22 +963,16 @@ class CallState:
         delay = self.caller.retry_delay(error, self._tries)
         if delay is None:
             raise error
+        if self.clocks.at_most(delay) < delay:
+            raise timed_out("total") from error
         self._tries += 1
-        self.caller.report_retry(self._tries, delay, error)
-        left = self.clocks.total_left()
-        if left is not None and left < delay:
-            raise timed_out("total")
+        if self.caller.on_retry is not None:
+            self.caller.on_retry(self._tries, delay, error)
         return delay
 
-    def take_head(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        """The status and the headers have come.
-
-        Raises:
-            ProtocolError: The body is packed in a way that was not offered.
-        """
-        self.ended = False
-        self.status = status
-        self.headers = {name.lower(): value for name, value in headers}
+    def _read_head(self) -> None:
+        self.status, self.ended = self._response.status, self._response.ended
+        self.headers = dict(self._response.headers)
         transfer = self.headers.get("transfer-encoding", "").strip().lower()
         content = self.headers.get("content-encoding", "").strip().lower()
         self._inflate = None
@@ -877,68 +985,62 @@ class CallState:
         elif content not in ("", "identity"):
             raise ProtocolError(f"the server compresses with {content!r}, which we did not offer")
 
-    def unpack(self, data: bytes) -> bytes:
+    def _unpack(self, data: bytes) -> bytes:
         """A piece of the body as it was before the server compressed it."""
         if self._inflate is None:
             return data
         import zlib
 
         try:
-            unpacked: bytes = self._inflate.decompress(data)
+            return bytes(self._inflate.decompress(data))
         except zlib.error as error:
             raise ProtocolError(f"the compressed answer is damaged: {error}") from error
-        return unpacked
 
     def redirect(self) -> bool:
         """Whether to ask again elsewhere on the same server, with the same body; sets the target."""
         if self.status not in (307, 308) or not self.caller.follow_redirects or self._redirects >= _MAX_REDIRECTS:
             return False
-        target = self.caller.address.same_origin(self.target, self.headers.get("location", ""))
+        target = self.caller.address.same_origin(self._target, self.headers.get("location", ""))
         if target is None:
             return False
         self._redirects += 1
-        self.target = target
+        self._target = target
         return True
 
     def status_error(self, raw: bytes) -> StatusError:
         """The error for a status other than 2xx, with what could be read of the body."""
-        body = raw.decode("utf-8", "replace")
-        return self.caller.status_error(self.status, self.headers, body)
+        return self.caller.status_error(self.status, self.headers, raw.decode("utf-8", "replace"))
 
 
 class _Call(CallState):
-    """A request over http.client.
+    """A call over sockets that wait.
 
     `cancel` may be called from any thread; everything else belongs to the thread that reads, which is
     the only one that closes anything.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        method: str,
-        path: str,
-        timeout: Timeout,
-        send: Callable[[_Call], None] | None = None,
-    ) -> None:
-        super().__init__(client, method, path, timeout)
+    def __init__(self, client: Client, timeout: Timeout, send: Callable[[_Call], None] | None = None) -> None:
+        super().__init__(client, timeout)
         self._client = client
         # Makes the request when it is wanted; it is set once and called once.
         self._send = send
-        self._response: http.client.HTTPResponse | None = None
         self._connection: _Connection | None = None
-        # What another thread needs to cancel. The socket is here before anything waits on it.
+        # What another thread needs to cancel. The socket is here before anything waits on it; the lock keeps it
+        # here meanwhile, or the cancel could hit another call that has the connection by now.
         self._cancelled = threading.Event()
+        self.is_cancelled = self._cancelled.is_set
+        self._lock = threading.RLock()
         self._sock: socket.socket | None = None
+        self._process = os.getpid()
 
     def cancel(self) -> None:
         """Stop at once: whoever waits for the network gets Cancelled, and closes. From any thread."""
-        self._cancelled.set()
-        sock = self._sock
-        if sock is not None:
-            # close() would not wake a reader in another thread: it would wait for the next byte itself.
-            with contextlib.suppress(OSError):  # Not connected any more: then nobody waits.
-                sock.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._cancelled.set()
+            if self._sock is not None and self._process == os.getpid():  # After a fork it is the parent's.
+                # close() would not wake a reader in another thread: it would wait for the next byte itself.
+                with contextlib.suppress(OSError):  # Not connected any more: then nobody waits.
+                    _shut(self._sock)
 
     def open(self) -> None:
         """Send the request, unless that has been done."""
@@ -946,13 +1048,23 @@ class _Call(CallState):
         if send is not None:
             send(self)
 
-    def send(self, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
-        """Send the request and take the status, with retries.
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
+        """Send a request and take the status, with retries.
 
         Raises:
-            ConnectError, TimedOut, StatusError, ProtocolError, Cancelled.
+            ConnectError, TimedOut, StatusError, ProtocolError, IncompleteStream, Cancelled.
         """
-        self.prepare(body, headers)
+        self.prepare(method, path, body, headers)
+        try:
+            self._send_with_retries()
+        except NotFoundError as error:
+            if self.caller.wants_names(error, path):
+                with contextlib.suppress(LocalChatError):  # This only serves to explain.
+                    self.caller.add_names(error, self.fetch("GET", "/models", None, headers))
+                self.check_cancelled(error)
+            raise
+
+    def _send_with_retries(self) -> None:
         while True:
             try:
                 self._send_once()
@@ -962,6 +1074,18 @@ class _Call(CallState):
                 self.check_cancelled(error)
                 delay = self.next_delay(error)
             self._cancelled.wait(delay)
+
+    def fetch(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> bytes:
+        """The whole body of an answer that is no chat."""
+        try:
+            self.send(method, path, body, headers)
+            raw = bytearray()
+            while not self.ended or self._first:
+                raw += self.read()
+                check_size(len(raw))
+            return bytes(raw)
+        finally:
+            self.release()
 
     def read(self, at_most_s: float | None = None) -> bytes:
         """The next bytes of the body, perhaps none; `ended` tells the proper end.
@@ -973,107 +1097,95 @@ class _Call(CallState):
             IncompleteStream: The body was cut.
             TimedOut, Cancelled, ProtocolError.
         """
-        response, connection = self._response, self._connection
-        if response is None or connection is None or self.ended:
-            return b""
-        limit, kind = self.clocks.reading() if at_most_s is None else (at_most_s, "idle")
+        connection, first = self._connection, self.take_first()
+        if first or connection is None or self.ended:
+            return first
         try:
-            connection.set_limit(limit)
-            data = response.read1(READ_BYTES)
-        except socket.timeout:
-            raise timed_out(kind) from None
-        except connection.errors as error:
+            data = self._receive(connection, at_most_s)
+        except OSError as error:
             self.check_cancelled(error)
             raise IncompleteStream(f"the connection broke: {error or type(error).__name__}") from error
-        if not data:
-            self.check_cancelled()  # The end may be our own doing.
-            if response.length:
-                raise IncompleteStream(f"the connection ended {response.length} bytes too early")
-        if not data or response.length == 0:
-            response.close()  # With a length, http.client forgets to, and then refuses the next request.
-            self.ended = True
-        return self.unpack(data)
+        return self.take_body(data)
 
-    def drain(self) -> None:
-        """Read what follows the last event, within short limits, so that the connection can be reused."""
-        end, left = time.monotonic() + DRAIN_S, DRAIN_BYTES
+    def _receive(self, connection: _Connection, at_most_s: float | None = None) -> bytes:
+        limit, kind = self.clocks.reading() if at_most_s is None else (at_most_s, "idle")
         try:
-            while left > 0 and not self.ended and time.monotonic() < end:
-                left -= len(self.read(DRAIN_S))
-        except LocalChatError:
-            self.ended = False  # The answer is complete, only its connection is of no further use.
+            data = connection.receive(limit)
+        except socket.timeout:
+            raise timed_out(kind) from None
+        self.clocks.rest()
+        self.check_cancelled()  # The end, and what comes with it, may be our own doing.
+        return data
+
+    def drain(self, n_bytes: int = DRAIN_BYTES, seconds: float = DRAIN_S) -> bytes:
+        """Read the rest of the body within these limits, and give the connection back if that was all of it."""
+        raw, end = b"", time.monotonic() + self.clocks.at_most(seconds)
+        with contextlib.suppress(LocalChatError):  # What matters has come.
+            while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
+                raw += self.read(max(end - time.monotonic(), 0.001))
         self.release()
+        return raw
 
     def release(self) -> None:
         """Give the connection back if the body was read to its end, close it otherwise."""
-        connection = self._connection
-        if connection is not None and self.ended and not self._cancelled.is_set():
-            self._response = self._connection = self._sock = None
-            self._client._checkin(connection)
-        self._drop()
+        with self._lock:
+            connection = self._connection
+            if connection is not None and self.reusable and not self.is_cancelled():
+                self._connection = self._sock = None
+                self._client._checkin(connection)
+            self._drop()
 
     def check_cancelled(self, cause: BaseException | None = None) -> None:
         """What goes wrong after a cancel goes wrong because of it."""
-        if self._cancelled.is_set():
+        if self.is_cancelled():
             raise Cancelled("the stream was closed") from cause
 
     def _drop(self) -> None:
         """Close everything."""
-        if self._response is not None:
-            self._response.close()
-        for closable in (self._connection, self._sock):
-            if closable is not None:
-                closable.close()
-        self._response = self._connection = self._sock = None
+        with self._lock:
+            for closable in (self._connection, self._sock):
+                if closable is not None:
+                    closable.close()
+            self._connection = self._sock = None
 
     def _send_once(self) -> None:
         try:
-            self._exchange(self._adopt(self._client._checkout() or self._connect()))
+            self._exchange(self._client._checkout() or self._connect())
         except StaleConnection:
             # The server closed an idle connection just as we wrote to it: no try is lost by that.
             self._drop()
-            self._exchange(self._adopt(self._connect()))
+            self._exchange(self._connect())
         if self.redirect():
-            self._read_error_body()
+            self.drain()
             self._send_once()
         elif not 200 <= self.status < 300:
-            error = self.status_error(self._read_error_body())
-            if self.caller.wants_names(error, self.path):
-                self.caller.add_names(error, self._client._names_on_offer())
-            raise error
-
-    def _adopt(self, connection: _Connection) -> _Connection:
-        self._connection, self._sock = connection, connection.sock
-        self.check_cancelled()
-        return connection
+            raise self.status_error(self.drain(MAX_ERROR_BYTES, ERROR_BODY_S))
 
     def _exchange(self, connection: _Connection) -> None:
         """Request out, status and headers in."""
+        self._connection = connection
+        self._watch(connection.sock)
         reused, connection.used = connection.used, True
-        self.clocks.sent()
+        request = self.begin(connection.proxy)
         limit, kind = self.clocks.reading()
         try:
-            connection.set_limit(limit)
-            target, headers = self.caller.request_line(self.target, connection.proxy)
             try:
-                connection.http.request(self.method, target, self.body, {**self.request_headers, **headers})
+                connection.send(request, limit)
+            except socket.timeout:
+                raise timed_out(kind) from None
             except (BrokenPipeError, ConnectionResetError):
                 if reused:
                     raise
                 # A server may answer before it has read everything (413), and the answer is still there.
-            response = connection.http.getresponse()
-        except socket.timeout:
-            raise timed_out(kind) from None
-        except connection.errors as error:
-            if reused and isinstance(error, OSError) and not self._cancelled.is_set():
+            while not self.take_head(self._receive(connection)):
+                pass
+        except OSError as error:
+            self.check_cancelled(error)
+            if reused and not self._response.begun:
                 raise StaleConnection from error
             raise ConnectError(self.caller.broken(error)) from error
-        self._response = response
-        self.take_head(response.status, response.getheaders())
 
     def _connect(self) -> _Connection:
-        import http.client
-
         caller, address = self.caller, self.caller.address
         limit, kind = self.clocks.connecting()
         deadline = _after(limit)
@@ -1087,9 +1199,9 @@ class _Call(CallState):
             sock = connect() if caller.transport is None else caller.transport.connect(connect)
         except socket.timeout:
             raise timed_out(kind) from None
-        except (OSError, UnicodeError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError) as error:
             raise ConnectError(caller.unreachable(error, proxy)) from error
-        return _Connection(address, sock, proxy if address.scheme == "http" else None)
+        return _Connection(sock, proxy if address.scheme == "http" else None)
 
     def _open_socket(self, proxy: str | None, deadline: float | None) -> socket.socket:
         address = self.caller.address
@@ -1100,7 +1212,7 @@ class _Call(CallState):
             return sock
         host, port = address.peer(proxy)
         failure = OSError(f"{host} has no address")
-        candidates = addresses(host, port)
+        candidates = self._look_up(host, port, deadline)
         for number, (family, kind, protocol, _, where) in enumerate(candidates):
             sock = self._watch(socket.socket(family, kind, protocol))
             try:
@@ -1114,17 +1226,38 @@ class _Call(CallState):
                 failure = error
         raise failure
 
+    def _look_up(self, host: str, port: int, deadline: float | None) -> list[Any]:
+        if is_known(host):
+            return addresses(host, port)
+        # The system's resolver knows no limit and cannot be woken: it is left behind, in a thread of its own.
+        outcome: list[Any] = []
+
+        def look_up() -> None:
+            try:
+                outcome.append(addresses(host, port))
+            except (OSError, UnicodeError) as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=look_up, name="localchat-lookup", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(min(_left(deadline) or _LOOK_S, _LOOK_S))
+            self.check_cancelled()
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]  # type: ignore[no-any-return]  # It is the list then.
+
     def _watch(self, sock: socket.socket) -> socket.socket:
         """Let `cancel` know the socket before anything waits on it."""
-        self._sock = sock
+        with self._lock:
+            self._sock, self._process = sock, os.getpid()
         self.check_cancelled()
         return sock
 
     def _start_tls(self, sock: socket.socket, proxy: str | None, deadline: float | None) -> socket.socket:
         address = self.caller.address
         if proxy is not None:
-            sock.settimeout(_left(deadline))
-            _open_tunnel(sock, address, proxy)
+            self._open_tunnel(sock, proxy, deadline)
         context = tls_context(self.caller.verify)
         # The handshake waits, so the new socket has to be known before.
         wrapped = context.wrap_socket(sock, server_hostname=address.host, do_handshake_on_connect=False)
@@ -1133,15 +1266,28 @@ class _Call(CallState):
         wrapped.do_handshake()
         return wrapped
 
-    def _read_error_body(self) -> bytes:
-        raw = b""
-        try:
-            while len(raw) < MAX_ERROR_BYTES and not self.ended:
-                raw += self.read()
-        except LocalChatError:
-            self.ended = False  # What there is of the body has to do.
-        self.release()
-        return raw
+    def _open_tunnel(self, sock: socket.socket, proxy: str, deadline: float | None) -> None:
+        sock.settimeout(_left(deadline))
+        sock.sendall(tunnel_request(self.caller.address, proxy))
+        response, is_open = ResponseReader(), False
+        while not is_open:
+            sock.settimeout(_left(deadline))
+            data = sock.recv(READ_BYTES)
+            self.check_cancelled()
+            is_open = take_tunnel(response, data)
+
+
+def _shut(sock: Any) -> None:
+    """Wake whoever waits for a socket. SSLSocket's own way first forgets the encryption: a thread that is
+    about to send would then send the key in plain text."""
+    shutdown = socket.socket.shutdown if isinstance(sock, socket.socket) else type(sock).shutdown
+    shutdown(sock, socket.SHUT_RDWR)
+
+
+def check_size(n_bytes: int) -> None:
+    """Raise ProtocolError if a body is too large to be held."""
+    if n_bytes > _MAX_JSON_BYTES:
+        raise ProtocolError(f"the answer has more than {_MAX_JSON_BYTES} bytes")
 
 
 def _left(deadline: float | None) -> float | None:
@@ -1181,7 +1327,7 @@ class Answer:
 
     def cut(self, error: LocalChatError) -> Iterator[StreamEvent]:
         """Reading failed. Once the finish reason is there nothing that matters is missing."""
-        if isinstance(error, TimedOut) and not self._accumulator.complete:
+        if isinstance(error, (TimedOut, ProtocolError)) and not self._accumulator.complete:
             raise error
         self._cause = error
         return self._take(self._frames.end(), True)
@@ -1202,14 +1348,17 @@ class Answer:
         for frame in frames:
             payload = parse_frame(frame.event, frame.data)
             if isinstance(payload, dict):
-                clocks.event()
                 self._whole = self._frames.documents == 1 and is_whole_answer(payload)
-                yield from accumulator.add(self._call.caller.mask_payload(payload))
+                events = accumulator.add(self._call.caller.mask_payload(payload))
+                if events or "prompt_progress" in payload:  # Some keep the connection alive with empty pieces.
+                    clocks.event()
+                yield from events
             self.done = payload is True
             if self.done or accumulator.error:
                 ended = True
                 break
-        clocks.finished = accumulator.complete
+        if accumulator.complete:
+            clocks.finish()
         self.over = ended
 
 
@@ -1224,8 +1373,7 @@ def ended_by(error: LocalChatError, call: CallState, accumulator: Accumulator) -
 
 def reply_of(call: CallState, accumulator: Accumulator) -> Reply:
     """What has come so far."""
-    headers = dict(call.headers)
-    return changed(accumulator.reply(), request_id=headers.get("x-request-id"), headers=headers)
+    return changed(accumulator.reply(), request_id=call.headers.get("x-request-id"), headers=dict(call.headers))
 
 
 # The public face
@@ -1258,11 +1406,16 @@ class Stream:
     def __next__(self) -> StreamEvent:
         if not self._opened:
             self._open()
-        event = next(self._events, None)
+        event, cause = None, None
+        try:
+            event = next(self._events, None)
+        except ValueError as error:  # Perhaps since another thread is closing it just now.
+            cause = error
+        if self._call.is_cancelled() and not (event is None and self._call.succeeded):
+            self.close()
+            raise Cancelled("the stream was closed", partial=self.reply) from cause
         if event is None:
-            if not self._call.succeeded:
-                self._call.check_cancelled()
-            raise StopIteration
+            raise cause or StopIteration
         return event
 
     @property
@@ -1309,7 +1462,7 @@ def _read_events(call: _Call, accumulator: Accumulator) -> Iterator[StreamEvent]
     while not answer.over:
         try:
             data = call.read()
-        except (IncompleteStream, TimedOut) as error:
+        except (IncompleteStream, TimedOut, ProtocolError) as error:
             yield from answer.cut(error)
         else:
             yield from answer.feed(data)
@@ -1387,7 +1540,7 @@ class Client(Caller):
 
     def models(self) -> list[str]:
         """The names of the models that the server offers."""
-        return self.read_models(self._fetch("GET", "/models", None, {}, self.timeout))
+        return self.read_models(_Call(self, self.timeout).fetch("GET", "/models", None, {}))
 
     @overload
     def run(
@@ -1442,52 +1595,33 @@ class Client(Caller):
         """The vector of a text, or the vectors of several (/embeddings). Options as for `stream`."""
         question = self.question("", False, options)
         texts = [text] if isinstance(text, str) else list(text)
-        body = self.embedding_for(question, texts, question.model or self._default_model())
-        raw = self._fetch("POST", "/embeddings", body, question.headers, question.timeout)
+        call = _Call(self, question.timeout)
+        body = self.embedding_for(question, texts, question.model or self._default_model(call, question.headers))
+        raw = call.fetch("POST", "/embeddings", body, question.headers)
         vectors = self.read_vectors(raw, len(texts))
         return vectors[0] if isinstance(text, str) else vectors
-
-    def _fetch(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout: Timeout
-    ) -> bytes:
-        """The whole body of an answer that is no chat."""
-        call = _Call(self, method, path, timeout)
-        raw = b""
-        try:
-            call.send(body, headers)
-            while not call.ended:
-                raw += call.read()
-        finally:
-            call.release()
-        return raw
 
     def _start(self, prompt: Prompt, stream: bool, options: dict[str, Any], path: str = "/chat/completions") -> Stream:
         question = self.question(prompt, stream, options)
         make_body = self.completion_for if path == "/completions" else self.body_for
 
         def send(call: _Call) -> None:
-            body = make_body(question, question.model or self._default_model())
+            body = make_body(question, question.model or self._default_model(call, question.headers))
             try:
-                call.send(body, question.headers)
+                call.send("POST", path, body, question.headers)
             except (BadRequestError, UnprocessableError) as error:
-                call.send(self.without_stream_options(body, error), question.headers)
+                call.send("POST", path, self.without_stream_options(body, error), question.headers)
 
-        return Stream(_Call(self, "POST", path, question.timeout, send), question.accumulator)
+        return Stream(_Call(self, question.timeout, send), question.accumulator)
 
-    def _default_model(self) -> str | None:
+    def _default_model(self, call: _Call, headers: Mapping[str, str]) -> str | None:
         """The one named, or the first on offer; None if the server does not list any."""
         if self._model is None and self._found_model is None:
             try:
-                self._found_model = next(iter(self.models()), None)
+                self._found_model = next(iter(self.read_models(call.fetch("GET", "/models", None, headers))), None)
             except (NotFoundError, ProtocolError):
                 return None  # Many servers hold one model and care neither for its name nor for a list.
         return self._model or self._found_model
-
-    def _names_on_offer(self) -> list[str]:
-        try:
-            return self.models()
-        except LocalChatError:
-            return []  # This only serves to explain another error.
 
     # The idle connections.
 
@@ -1503,9 +1637,7 @@ class Client(Caller):
     def _checkin(self, connection: _Connection) -> None:
         self._leave_after_fork()
         with self._lock:
-            # http.client lets go of the socket if the server wants to close it after this answer.
-            keep = connection.http.sock is not None and connection.process == self._process
-            if keep and len(self._idle) < MAX_IDLE_CONNECTIONS:
+            if connection.process == self._process and len(self._idle) < MAX_IDLE_CONNECTIONS:
                 self._idle.append(connection)
                 return
         connection.close()
@@ -1517,15 +1649,18 @@ class Client(Caller):
 
 
 def _clean_key(key: str) -> str:
-    """http.client would print a wrong key in its error, so it is looked at here, and not shown."""
+    """Keys from files end with a line end. One that cannot be sent is not shown."""
     key = key.strip()
-    _check_header("Authorization: is the API key right?", key)
+    if not key.isascii() or not key.isprintable():
+        raise ValueError("the key has characters that cannot be sent: is the API key right?")
     return key
 
 
 def _check_header(name: str, value: str) -> None:
-    if not value.isascii() or not value.isprintable():
-        raise ValueError(f"a header has characters that cannot be sent, a line end say ({name})")
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"this is no name of a header: {cut(name, 40)!r}")
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise ValueError(f"the header {name} is no text, or has characters that cannot be sent, a line end say")
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
@@ -1536,18 +1671,21 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         except ValueError:
             continue
         return seconds if math.isfinite(seconds) else None
-    import email.utils
+    if "retry-after" not in headers:
+        return None
+    import email.utils  # Late: it costs some ms.
 
-    date = email.utils.parsedate_tz(headers.get("retry-after", ""))
+    date = email.utils.parsedate_tz(headers["retry-after"])
     return None if date is None else email.utils.mktime_tz(date) - time.time()
 
 
-def _too_many_tokens(body: Any) -> str:
-    """llama.cpp servers give both numbers with a prompt that is too long."""
+def _too_many_tokens(body: Any, message: str) -> str:
+    """By how much a prompt is too long: llama.cpp servers give both numbers, others write them out."""
     error = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(error, dict):
-        return ""
-    tokens, context = error.get("n_prompt_tokens"), error.get("n_ctx")
+    error = error if isinstance(error, dict) else {}
+    written = _LENGTHS.search(message)
+    given = map(int, written.groups()) if written else (error.get("n_ctx"), error.get("n_prompt_tokens"))
+    context, tokens = given
     if not isinstance(tokens, int) or not isinstance(context, int) or tokens <= context:
         return ""
     return f"{tokens} tokens are {tokens - context} more than the context of {context} holds"
@@ -1558,8 +1696,7 @@ def _companion(name: str) -> Any:
     try:
         return importlib.import_module(f".{name}", __package__)
     except (ImportError, TypeError) as error:  # TypeError: as a single file it has no package at all.
-        message = f"this needs localchat's {name}.py, which is not beside the client: install localchat"
-        raise ImportError(message) from error
+        raise ImportError(f"this needs localchat's {name}.py, which is not beside the client") from error
 
 
 def _with_media(prompt: Prompt, options: dict[str, Any]) -> Prompt:
@@ -1569,8 +1706,7 @@ def _with_media(prompt: Prompt, options: dict[str, Any]) -> Prompt:
         for name in ("images", "audio")
         if options.get(name) is not None and not isinstance(options[name], Mapping)
     }
-    with_media: Prompt = _companion("media").attach(prompt, **sources) if sources else prompt
-    return with_media
+    return _companion("media").attach(prompt, **sources) if sources else prompt
 
 
 def _wants_value(target: Any) -> bool:

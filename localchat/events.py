@@ -47,7 +47,7 @@ else:
     def _finish_class(cls):
         cls.__match_args__ = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
         cls.__dataclass_fields__ = _LateFields(cls)
-        cls.__init__ = _first_init
+        cls.__init__ = _late_init(cls)
         cls.__setattr__ = cls.__delattr__ = _refuse
         cls.__eq__, cls.__hash__, cls.__repr__ = _equals, _hash, _show
         return cls
@@ -55,19 +55,22 @@ else:
     def _defaults(cls):
         return {name: vars(cls)[name] for name in cls.__match_args__ if name in vars(cls)}
 
-    def _first_init(self, *values, **named):
-        """Make the real __init__ with the first object: compiling them all would make the import slow."""
-        cls = next(base for base in type(self).__mro__ if vars(base).get("__init__") is _first_init)
-        defaults = _defaults(cls)
-        parameters = [f"{name}=_{name}" if name in defaults else name for name in cls.__match_args__]
-        # A default that can be changed must not be shared.
-        copied = [f"dict({name})" if defaults.get(name) == {} else name for name in cls.__match_args__]
-        lines = [f"    members[{name!r}] = {value}" for name, value in zip(cls.__match_args__, copied)]
-        source = f"def __init__(self, {', '.join(parameters)}):\n    members = self.__dict__\n" + "\n".join(lines)
-        names = {f"_{name}": value for name, value in defaults.items()}
-        exec(source, names)
-        cls.__init__ = names["__init__"]
-        cls.__init__(self, *values, **named)
+    def _late_init(cls):
+        """An __init__ that makes the real one when it is first called: compiling them all would take its time."""
+
+        def first(self, *values, **named):
+            defaults = _defaults(cls)
+            parameters = [f"{name}=_{name}" if name in defaults else name for name in cls.__match_args__]
+            # A default that can be changed must not be shared.
+            copied = [f"dict({name})" if defaults.get(name) == {} else name for name in cls.__match_args__]
+            lines = [f"    members[{name!r}] = {value}" for name, value in zip(cls.__match_args__, copied)]
+            source = f"def __init__(self, {', '.join(parameters)}):\n    members = self.__dict__\n" + "\n".join(lines)
+            names = {f"_{name}": value for name, value in defaults.items()}
+            exec(source, names)
+            cls.__init__ = names["__init__"]
+            names["__init__"](self, *values, **named)
+
+        return first
 
     def _refuse(self, name, *value):
         from dataclasses import FrozenInstanceError
@@ -387,9 +390,15 @@ def changed(value: _Value, **members: Any) -> _Value:
 class LocalChatError(Exception):
     """Base of every error that this package raises on purpose.
 
-    Extras are keyword arguments with defaults, so that pickle can make the error from its message and
-    then put the attributes back.
+    What an error tells besides its message are its attributes; they are given by name, and have defaults.
     """
+
+    def __init__(self, message: str = "", **members: Any) -> None:
+        super().__init__(message)
+        unknown = [name for name in members if not hasattr(type(self), name)]
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no {', '.join(unknown)}")
+        vars(self).update(members)
 
 
 class ConnectError(LocalChatError):
@@ -397,17 +406,13 @@ class ConnectError(LocalChatError):
 
 
 class _PartialError(LocalChatError):
-    def __init__(self, message: str, *, partial: Reply | None = None) -> None:
-        super().__init__(message)
-        self.partial = partial
+    partial: Reply | None = None
 
 
 class TimedOut(_PartialError):
     """A clock ran out. `kind` names it: connect, first, idle, stall or total."""
 
-    def __init__(self, message: str, *, kind: str = "", partial: Reply | None = None) -> None:
-        super().__init__(message, partial=partial)
-        self.kind = kind
+    kind: str = ""
 
 
 class Cancelled(_PartialError):
@@ -420,28 +425,14 @@ class StatusError(LocalChatError):
     `body` is the answer as text, cut if very long; `retry_after` is in seconds.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 0,
-        error_type: str | None = None,
-        code: str | None = None,
-        param: str | None = None,
-        retry_after: float | None = None,
-        request_id: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.error_type = error_type
-        self.code = code
-        self.param = param
-        self.retry_after = retry_after
-        self.request_id = request_id
-        self.headers = dict(headers or {})
-        self.body = body
+    status: int = 0
+    error_type: str | None = None
+    code: str | None = None
+    param: str | None = None
+    retry_after: float | None = None
+    request_id: str | None = None
+    headers: Mapping[str, str] = _EMPTY
+    body: str = ""
 
     @staticmethod
     def class_for(status: int) -> type[StatusError]:
@@ -495,17 +486,8 @@ _BY_STATUS: dict[int, type[StatusError]] = {
 class StreamError(_PartialError):
     """The server reported a failure in an answer that had begun (K5)."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        error_type: str | None = None,
-        code: str | None = None,
-        partial: Reply | None = None,
-    ) -> None:
-        super().__init__(message, partial=partial)
-        self.error_type = error_type
-        self.code = code
+    error_type: str | None = None
+    code: str | None = None
 
 
 class IncompleteStream(_PartialError):
@@ -515,18 +497,14 @@ class IncompleteStream(_PartialError):
 class ProtocolError(_PartialError):
     """What came is not a chat answer. `head` shows how it begins."""
 
-    def __init__(self, message: str, *, head: str = "", partial: Reply | None = None) -> None:
-        super().__init__(message, partial=partial)
-        self.head = head
+    head: str = ""
 
 
 class DoesNotFit(_PartialError):
     """A value is not what its schema says, at `path`. Of an answer, `text` is the raw text."""
 
-    def __init__(self, message: str, *, path: str = "$", text: str = "", partial: Reply | None = None) -> None:
-        super().__init__(message, partial=partial)
-        self.path = path
-        self.text = text
+    path: str = "$"
+    text: str = ""
 
 
 class TooManyRounds(_PartialError):

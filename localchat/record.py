@@ -10,7 +10,6 @@ have to stay true. Works under Client and AsyncClient alike: both ask a transpor
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -24,7 +23,9 @@ from typing import Any, NamedTuple
 
 from .events import LocalChatError
 
-_SECRET_HEADERS = re.compile(rb"(?im)^((?:proxy-)?authorization|(?:x-)?api-key|cookie): *([^\r\n]+)")
+_SECRET_HEADERS = re.compile(rb"(?im)^([\w-]*(?:authorization|key|token|secret|password|cookie)): *([^\r\n]+)")
+# A shorter key is no secret but a word that servers without keys are asked with, and part of others.
+_MIN_SECRET_CHARS = 8
 
 
 def replay(path: str | os.PathLike[str]) -> Replay:
@@ -40,7 +41,7 @@ class Recorder:
     def __init__(self, path: str | os.PathLike[str], secret: str = "") -> None:
         self._path = Path(path)
         self._path.write_bytes(b"")
-        self.secret = secret.encode()
+        self.secret = secret.encode() if len(secret) >= _MIN_SECRET_CHARS else b""
         self._lock = threading.Lock()
         self._connections = 0
         self._start = time.monotonic()
@@ -181,7 +182,7 @@ def _exchanges(path: Path) -> list[_Exchange]:
     return found
 
 
-# Sockets, as http.client uses them
+# Sockets, as far as the client uses them
 
 
 class _TapedSocket:
@@ -198,32 +199,17 @@ class _TapedSocket:
         self._tape.sent(data)
         self._sock.sendall(data)
 
+    def recv(self, size: int) -> bytes:
+        data = self._sock.recv(size)
+        self._tape.received(data)
+        return data
+
+    def shutdown(self, how: int) -> None:
+        socket.socket.shutdown(self._sock, how)
+
     def close(self) -> None:
         self._tape.flush()
         self._sock.close()
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        raw: io.RawIOBase = self._sock.makefile(mode, buffering=0)  # type: ignore[call-overload]  # Always "rb".
-        return io.BufferedReader(_TapedReader(raw, self._tape))
-
-
-class _TapedReader(io.RawIOBase):
-    def __init__(self, raw: io.RawIOBase, tape: RecordingTape) -> None:
-        self._raw = raw
-        self._tape = tape
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        size: int | None = self._raw.readinto(buffer)
-        if size is not None:
-            self._tape.received(bytes(buffer[:size]))
-        return size
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
 
 
 class _PlayingSocket:
@@ -235,8 +221,8 @@ class _PlayingSocket:
     def sendall(self, data: bytes) -> None:
         self._tape.sent(data)
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_PlayingReader(self._tape))
+    def recv(self, size: int) -> bytes:
+        return self._tape.read()
 
     def fileno(self) -> int:
         return -1
@@ -249,18 +235,3 @@ class _PlayingSocket:
 
     def close(self) -> None:
         """Nor open."""
-
-
-class _PlayingReader(io.RawIOBase):
-    def __init__(self, tape: PlayingTape) -> None:
-        self._tape = tape
-        self._held = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._held or self._tape.read()
-        size = min(len(buffer), len(data))
-        buffer[:size], self._held = data[:size], data[size:]
-        return size

@@ -32,9 +32,10 @@ from .api.sampling import parse_default
 from .engine import LoadOptions, load
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
 from .serving.exchange import Exchange, Head, linger
-from .serving.routes import Routes, Settings, is_loopback
+from .serving.incoming import Incoming
+from .serving.routes import Routes, Settings
 from .serving.watch import Watcher
-from .serving.web import WebExchange
+from .serving.web import is_loopback
 
 if TYPE_CHECKING:  # It brings jinja2, and `main` first looks whether that is there.
     from .serving.service import Model, Service
@@ -43,8 +44,12 @@ log = logging.getLogger("localchat.server")
 
 # How long a connection may be idle between requests: longer than the pools of common clients keep one.
 IDLE_TIMEOUT_S = 120.0
+# How long a peer may take to send the head of a request, once it has begun.
+HEAD_TIMEOUT_S = 30.0
 # How long a peer may take to send or to accept the next bytes: a stuck reader holds one sequence.
 IO_TIMEOUT_S = 30.0
+# How long to wait for a connection to end when there are as many as there can be.
+NO_FILES_PAUSE_S = 0.5
 # After so long, in seconds, a thread of Python's gives way to one that waits. Its own default, 5 ms, is more than a
 # turn of the engine takes, which would be spent waiting for a request to be parsed.
 SWITCH_INTERVAL_S = 0.001
@@ -56,19 +61,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Lets http.server parse requests; each becomes an Exchange. Holds nothing of any request itself."""
 
     server: ChatServer
+    rfile: Incoming
     raw_requestline: bytes
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(IO_TIMEOUT_S)
+        self.rfile.close()
+        self.rfile = Incoming(self.connection)
+
     def handle_one_request(self) -> None:
-        self.connection.settimeout(IDLE_TIMEOUT_S)
+        self.rfile.begin_head(IDLE_TIMEOUT_S)
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        self.connection.settimeout(IO_TIMEOUT_S)
+        self.rfile.begin_head(HEAD_TIMEOUT_S)
         if self.raw_requestline in (b"\r\n", b"\n"):  # RFC 9112, 2.2: skip one that came too many
             self.raw_requestline = self.rfile.readline(65537)
         if not super().parse_request():
+            return False
+        self.rfile.limit(None)
+        if self.rfile.is_ambiguous:
+            self.send_error(400, "the headers are broken: a carriage return or a NUL in a line, or a line that goes on")
             return False
         if self.headers.defects:
             self.send_error(400, f"the headers are broken: {self.headers.defects[0]}")
@@ -80,10 +96,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: Optional[str] = None, explain: Optional[str] = None) -> None:
         """What http.server found wrong with a request. The rest of the connection cannot be trusted."""
+        self.rfile.limit(None)
         error = errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code))
         head = Head(self.command or "", "", "HTTP/1.1", Message(), False, self.rfile, self.connection)
         self._answer(head, _raiser(error))
-        linger(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:
         log.debug(format, *args)
@@ -102,14 +118,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _route  # noqa: N815
 
-    def _answer(self, head: Head, route: Callable[[WebExchange], None]) -> None:
+    def _answer(self, head: Head, route: Callable[[Exchange], None]) -> None:
         began_at = time.monotonic()
         routes = self.server.routes
-        exchange = WebExchange(head, self.server.watcher, self.server.settings.max_body_bytes, routes.pages)
-        exchange.run(lambda _: route(exchange))
+        settings, page_headers = self.server.settings, routes.pages.headers(head.headers)
+        exchange = Exchange(head, self.server.watcher, settings.max_body_bytes, page_headers)
+        exchange.run(route)
         exchange.log()
         routes.count(exchange, time.monotonic() - began_at)
         self.close_connection = not exchange.keep_alive
+        if self.close_connection:
+            linger(self.connection)
 
 
 class ChatServer(http.server.ThreadingHTTPServer):
@@ -141,6 +160,16 @@ class ChatServer(http.server.ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # The connection stays in the queue, and the loop would ask for it again at once, for ever.
+                log.warning("no file is left for another connection: raise the limit (ulimit -n)")
+                time.sleep(NO_FILES_PAUSE_S)
+            raise
+
     @property
     def url(self) -> str:
         # The addresses that mean "all" are none to connect to everywhere.
@@ -153,7 +182,6 @@ class ChatServer(http.server.ThreadingHTTPServer):
         # First, since it would take what we close for clients that leave.
         self.watcher.close()
         self.service.stop()
-        self.routes.stop()
         self._end_connections()
         # Last: even the end of an answer takes the model's vocabulary.
         self.service.close()
@@ -245,6 +273,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a sampling value for requests without one, as they would write it: temperature=0.7 (may be repeated)",
     )
+    add("--keep-tools", action="store_true", help="show a model the tools also where 'tool_choice' is none")
     add("--allow-chat-template", action="store_true", help="let requests bring a chat template of their own")
     add("--thought-field", action="store_true", help="repeat thinking in a member 'thought' beside the choices")
     add("--version", action="version", version=f"localchat {__version__}")
@@ -369,7 +398,13 @@ class _Loader(threading.Thread):
         )
         try:
             defaults = {name: value for said in options.default for name, value in said.items()}
-            return Model(self._file.name, engine, max_tokens=options.max_tokens, defaults=defaults)
+            return Model(
+                self._file.name,
+                engine,
+                max_tokens=options.max_tokens,
+                defaults=defaults,
+                keep_tools=options.keep_tools,
+            )
         except BaseException:
             engine.close()
             raise

@@ -152,7 +152,7 @@ class Toolbox:
         with ThreadPoolExecutor(workers, "localchat-tool") as pool:
             yield from pool.map(self._run, ready)
 
-    async def answer_async(self, calls: Sequence[ToolCall]) -> AsyncIterator[ToolResult]:
+    async def answer_async(self, calls: Sequence[ToolCall]) -> AsyncGenerator[ToolResult, None]:
         """The same in an event loop: coroutine functions are awaited, others run in threads."""
         import asyncio  # Late: it costs more than the whole client.
 
@@ -291,6 +291,7 @@ class _Run:
         # What has come. `_reply` is that of a round which is over.
         self.messages = [dict(message) for message in messages]
         self.done = False
+        self._closed = False
         self._stream: Any = None
         self._reply: Reply | None = None
 
@@ -303,7 +304,13 @@ class _Run:
         """The stream of the next round."""
         self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
         self._reply = None
+        self._check_closed()  # Now that it is there, for who closes at this moment.
         return self._stream
+
+    def _check_closed(self, cause: BaseException | None = None) -> None:
+        """A run that was closed does not end like one that is whole."""
+        if self._closed and not self.done:
+            raise Cancelled("the run was closed", partial=self.reply) from cause
 
     def _take(self, event: StreamEvent) -> None:
         """The model has spoken. Done before the event tells so: then nobody needs to read on."""
@@ -342,7 +349,6 @@ class ToolRun(_Run):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tools.refuse_coroutines()
-        self._closed = False
         self._events = self._rounds()
 
     def __enter__(self) -> ToolRun:
@@ -355,7 +361,11 @@ class ToolRun(_Run):
         return self
 
     def __next__(self) -> RunEvent:
-        return next(self._events)
+        try:
+            return next(self._events)
+        except (StopIteration, ValueError) as error:  # ValueError: another thread is closing it just now.
+            self._check_closed(error)
+            raise
 
     @property
     def text(self) -> Iterator[str]:
@@ -381,20 +391,15 @@ class ToolRun(_Run):
 
     def _rounds(self) -> Generator[RunEvent, None, None]:
         for left in reversed(range(self._max_rounds)):
-            yield from self._ask()
+            with self._open() as stream:
+                for event in stream:
+                    self._take(event)
+                    yield event
             if self.done:
                 return
             self._check_limit(left)
             for result in self._tools.answer(self.reply.tool_calls):
                 yield self._told(result)
-
-    def _ask(self) -> Iterator[RunEvent]:
-        if self._closed:
-            raise Cancelled("the run was closed", partial=self.reply)
-        with self._open() as stream:
-            for event in stream:
-                self._take(event)
-                yield event
 
 
 class AsyncToolRun(_Run):
@@ -414,7 +419,11 @@ class AsyncToolRun(_Run):
         return self
 
     async def __anext__(self) -> RunEvent:
-        return await self._events.__anext__()
+        try:
+            return await self._events.__anext__()
+        except StopAsyncIteration as error:
+            self._check_closed(error)
+            raise
 
     @property
     async def text(self) -> AsyncIterator[str]:
@@ -424,7 +433,12 @@ class AsyncToolRun(_Run):
                 yield event.delta
 
     async def close(self) -> None:
-        await self._events.aclose()
+        """Cancel, from any task of the loop. A tool that is running is not interrupted, but nothing follows it."""
+        self._closed = True
+        if self._stream is not None:
+            await self._stream.close()
+        with contextlib.suppress(RuntimeError):  # Another task is in it, and is about to notice.
+            await self._events.aclose()
 
     async def finish(self) -> Reply:
         """Run to the end; the last reply."""
@@ -442,8 +456,12 @@ class AsyncToolRun(_Run):
             if self.done:
                 return
             self._check_limit(left)
-            async for result in self._tools.answer_async(self.reply.tool_calls):
-                yield self._told(result)
+            results = self._tools.answer_async(self.reply.tool_calls)
+            try:
+                async for result in results:
+                    yield self._told(result)
+            finally:
+                await results.aclose()
 
 
 def start_run(

@@ -188,9 +188,11 @@ _FORMATS: dict[str, Callable[[str], object]] = {
 
 
 def _is_multiple(value: float, step: float) -> bool:
+    if isinstance(value, int) and isinstance(step, int):
+        return value % step == 0
     try:
         return math.isclose(value, round(value / step) * step)
-    except OverflowError:  # JSON's numbers have no end, and infinity is one that Python reads.
+    except (OverflowError, ValueError):  # JSON's numbers have no end; infinity and NaN are some that Python reads.
         return False
 
 

@@ -1,16 +1,18 @@
-"""OpenAI's JSON, and what other servers make of it, to values and back. No I/O.
+"""OpenAI's JSON, and what other servers make of it, to values and back; and the HTTP it comes in. No I/O.
 
-`build_request` makes the body of a request. `parse_frame` reads one payload of an answer, `Accumulator`
-turns payloads into typed events and at any moment into a Reply; `parse_error` reads the error bodies
-that are about. The writer is strict, the reader liberal: what can be repaired is repaired and reported
-in a warning event, what cannot raises a typed error, and nothing is dropped in silence. Raw JSON ends
-here.
+`build_request` makes the body of a request. `ResponseReader` takes the HTTP off an answer, `parse_frame`
+reads one payload of it, `Accumulator` turns payloads into typed events and at any moment into a Reply;
+`parse_error` reads the error bodies that are about. The writer is strict, the reader liberal: what can be
+repaired is repaired and reported in a warning event, what cannot raises a typed error, and nothing is
+dropped in silence. Raw JSON ends here.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
@@ -95,8 +97,13 @@ def build_request(
 
     Only what the caller set is sent: None means "not set" (K9). An empty list of tools is left out,
     since servers refuse it (C5), and a stream asks for its usage unless `stream_options` says otherwise.
+    Members may also come in `extra_body`, as OpenAI's client has it.
     """
-    members = {name: value for name, value in (options or {}).items() if value is not None}
+    given = dict(options or {})
+    given.update(given.pop("extra_body", None) or {})
+    if "messages" in given:
+        raise ValueError("messages are the first argument: as an option they would take the place of the prompt")
+    members = {name: value for name, value in given.items() if value is not None}
     if not members.get("tools"):
         members.pop("tools", None)
         if members.get("tool_choice") in ("auto", "none"):
@@ -118,6 +125,165 @@ def _messages(prompt: Prompt, system: str | None) -> list[Json]:
     if isinstance(prompt, str):
         return [*messages, {"role": "user", "content": prompt}]
     return [*messages, *(dict(message) for message in prompt)]
+
+
+# HTTP responses
+
+
+# More than servers send, and enough to fill no memory.
+_MAX_HEAD_BYTES = 256 * 1024
+_MAX_LINE_BYTES = 65536
+
+_STATUS_LINE = re.compile(r"HTTP/1\.(\d) +(\d{3})(?: |$)")
+_EMPTY_LINE = re.compile(rb"\n\r?\n")
+# The end of a chunk and the size of the next one, and how far that may have come where the bytes end.
+_CHUNK_SIZE = re.compile(rb"\r?\n[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
+_CHUNK_SIZE_BEGUN = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n]*)?\r?")
+
+
+class ResponseReader:
+    """One HTTP/1 response: bytes in, body out.
+
+    `status` is 0 until the head is complete; `begun` tells whether any byte has come. Once `ended`, `rest` is
+    what came after the response. A `fault` in the framing of the body says why no more can be read of it.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[str, str]] = []
+        self.keeps_alive = False
+        self.ended = False
+        self.rest = b""
+        self.begun = False
+        self.fault = ""
+        # What an unfinished head or line has so far, and how many bytes are missing.
+        self._held = b""
+        self._left = 0
+        self._step = ResponseReader._take_head
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes and return what they hold of the body.
+
+        Raises:
+            ProtocolError: This is no HTTP.
+        """
+        self.begun = self.begun or data != b""
+        if self.ended or self.fault:
+            self.rest += data
+            return b""
+        data, self._held = self._held + data, b""
+        return self._step(self, data)
+
+    def feed_end(self) -> None:
+        """The connection has ended.
+
+        Raises:
+            IncompleteStream: Before the response did.
+        """
+        if self._step is ResponseReader._take_rest:
+            self.ended = True
+        if not self.ended:
+            missing = f"{self._left} bytes" if self._left else "at least one chunk"
+            raise IncompleteStream(f"the connection ended {missing if self.status else 'the headers'} too early")
+
+    # Each step takes bytes and returns body. Plain functions: bound methods would make it refer to itself.
+
+    def _take_head(self, data: bytes) -> bytes:
+        while not self.status:
+            if not b"HTTP/".startswith(data[:5]):
+                raise ProtocolError(f"this is no HTTP: {cut(data[:200].decode('latin-1'))}")
+            end = _EMPTY_LINE.search(data)
+            if end is None:
+                if len(data) > _MAX_HEAD_BYTES:
+                    raise ProtocolError(f"the headers have more than {_MAX_HEAD_BYTES} bytes")
+                self._held = data
+                return b""
+            self._read_head(data[: end.end()].decode("latin-1"))
+            data = data[end.end() :]
+        return self.feed(data)
+
+    def _read_head(self, head: str) -> None:
+        first, *lines = head.split("\n")
+        match = _STATUS_LINE.match(first.rstrip("\r"))
+        if match is None:
+            raise ProtocolError(f"this is no HTTP: {cut(first)}")
+        status = int(match[2])
+        if status >= 200:  # Below, it announces something, and the answer itself follows.
+            self.status = status
+            pairs = [line.partition(":") for line in lines if line.strip()]
+            self.headers = [(name.strip().lower(), value.strip()) for name, _, value in pairs]
+            self._set_framing(match[1] != "0")
+
+    def _set_framing(self, newer: bool) -> None:
+        connection = self._values("connection")
+        lengths = set(self._values("content-length"))
+        self.keeps_alive = "close" not in connection if newer else "keep-alive" in connection
+        if self.status in (204, 304):
+            self.ended = True
+        elif self._values("transfer-encoding")[-1:] == ["chunked"]:
+            self._held = b"\r\n"  # As if a chunk had been before the first one.
+            self._step = ResponseReader._take_chunks
+        elif lengths:
+            length = lengths.pop()
+            if lengths or not length.isdecimal() or len(length) > 18:
+                raise ProtocolError(f"the server gives a wrong length of the answer: {cut(length, 40)!r}")
+            self._left = int(length)
+            self.ended = self._left == 0
+            self._step = ResponseReader._take_length
+        else:
+            self.keeps_alive = False
+            self._step = ResponseReader._take_rest
+
+    def _values(self, name: str) -> list[str]:
+        """What a header lists, in lower case; it may come more than once."""
+        values = ",".join(value for known, value in self.headers if known == name)
+        return [value for value in (item.strip().lower() for item in values.split(",")) if value]
+
+    def _take_length(self, data: bytes) -> bytes:
+        body, self.rest = data[: self._left], data[self._left :]
+        self._left -= len(body)
+        self.ended = not self._left
+        return body
+
+    def _take_rest(self, data: bytes) -> bytes:
+        return data
+
+    def _take_chunks(self, data: bytes) -> bytes:
+        body: list[bytes] = []
+        at = 0
+        while True:
+            if self._left:
+                piece = data[at : at + self._left]
+                body.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                if self._left:
+                    break
+            size = _CHUNK_SIZE.match(data, at)
+            if size is None:
+                self._hold(data[at:])
+                break
+            at = size.end()
+            self._left = int(size[1], 16)
+            if not self._left:
+                self._step = ResponseReader._take_trailer
+                self._take_trailer(b"\n" + data[at:])
+                break
+        return b"".join(body)
+
+    def _hold(self, line: bytes) -> None:
+        if len(line) > _MAX_LINE_BYTES or not _CHUNK_SIZE_BEGUN.fullmatch(line):
+            self.fault = f"this is no size of a chunk: {cut(line.decode('latin-1'), 40)!r}"
+        self._held = line
+
+    def _take_trailer(self, data: bytes) -> bytes:
+        """Lines that nobody reads, up to an empty one."""
+        end = _EMPTY_LINE.search(data)
+        if end is None:
+            self._held = data[-2:]
+        else:
+            self.ended, self.rest = True, data[end.end() :]
+        return b""
 
 
 # Payloads
@@ -511,12 +677,12 @@ class _Warnings:
     """What was repaired in one answer, each thing once."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self.texts: dict[str, None] = {}
         self.new: list[StreamEvent] = []
 
     def add(self, text: str, choice_index: int) -> None:
         if text not in self.texts:
-            self.texts.append(text)
+            self.texts[text] = None
             self.new.append(WarningEvent(text, choice_index))
 
     def take(self) -> list[StreamEvent]:
@@ -699,7 +865,7 @@ def _loads(text: str) -> tuple[Json | None, str | None]:
     if not text.strip():
         return {}, None
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         return None, f"the arguments are not JSON: {error}"
     if value is None:
@@ -707,6 +873,10 @@ def _loads(text: str) -> tuple[Json | None, str | None]:
     if not isinstance(value, dict):
         return None, f"the arguments are JSON but no object: {cut(text, 60)}"
     return value, None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 # Choices
@@ -759,15 +929,9 @@ class _Choice:
         if content and len(delta) == 1:  # Nearly every delta, so nothing else is looked for.
             self._take_content(content, chunk, events)
             return
-        name, text = _reasoning(delta)
-        if text:
-            self.reasoning_field = self.reasoning_field or name
-            self._emit("reasoning", text, chunk, events)
+        self._take_reasoning(*_reasoning(delta), chunk, events)
         if content:
             self._take_content(content, chunk, events)
-        self._take_rest(delta, chunk, events)
-
-    def _take_rest(self, delta: Json, chunk: Any, events: list[StreamEvent]) -> None:
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._emit("refusal", refusal, chunk, events)
@@ -776,13 +940,10 @@ class _Choice:
     def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
         """A whole message in place of a delta, or after deltas: only what exceeds them is new."""
         name, text = _reasoning(message)
-        text = _exceeding(text, self.reasoning)
-        if text:
-            self.reasoning_field = self.reasoning_field or name
-            self._emit("reasoning", text, chunk, events)
+        self._take_reasoning(name, _exceeding(text, self.reasoning), chunk, events)
         content = message.get("content")
-        if isinstance(content, str):
-            content = _exceeding(content, self.content)
+        if isinstance(content, str):  # With the tags or, where the server has taken them out, without.
+            content = _exceeding(content, self.content, self.text)
         if content:
             self._take_content(content, chunk, events)
         refusal = message.get("refusal")
@@ -799,6 +960,13 @@ class _Choice:
         if isinstance(legacy, dict):
             self.legacy.take({"index": 0, "function": legacy})
 
+    def _take_reasoning(self, name: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
+        if text and self.reasoning_field is None:
+            self.reasoning_field = name
+            events += self.flush()  # From here on content goes by the splitter.
+        if text:
+            self._emit("reasoning", text, chunk, events)
+
     def _take_content(self, content: Any, chunk: Any, events: list[StreamEvent]) -> None:
         if isinstance(content, str):
             self.content.append(content)
@@ -808,9 +976,10 @@ class _Choice:
             for kind, text in self.splitter.feed(content):
                 self._emit(kind, text, chunk, events)
             return
+        events += self.flush()
         for kind, text in _content_parts(content):
             if kind == "unknown":
-                self._warn(f"a part of the answer is no text and was left out: {cut(text, 80)}")
+                self._warnings.add(f"a part of the answer is no text and was left out: {cut(text, 80)}", self.index)
             elif text:
                 self._emit(kind, text, chunk, events)
 
@@ -818,13 +987,18 @@ class _Choice:
         """The template had opened the tag: what was handed out as text so far was reasoning."""
         self.reasoning += self.text
         self.text = []
-        self._warn("a closing </think> came without an opening one: the text before it was reasoning")
+        self._warnings.add(
+            "a closing </think> came without an opening one: the text before it was reasoning", self.index
+        )
 
     def _take_logprobs(self, logprobs: Any, chunk: Any, events: list[StreamEvent]) -> None:
-        content = logprobs.get("content") if isinstance(logprobs, dict) else None
-        if isinstance(content, list) and content:
-            self.logprobs += content
-            events.append(Logprobs(tuple(content), self.index, chunk))
+        if not isinstance(logprobs, dict):
+            return
+        content = logprobs.get("content")
+        items = content if isinstance(content, list) else _completion_logprobs(logprobs)
+        if items:
+            self.logprobs += items
+            events.append(Logprobs(tuple(items), self.index, chunk))
 
     def _emit(self, kind: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
         if kind == "content":
@@ -839,9 +1013,6 @@ class _Choice:
             self.refusal.append(text)
             events.append(RefusalDelta(text, self.index, chunk))
 
-    def _warn(self, text: str) -> None:
-        self._warnings.add(text, self.index)
-
     def flush(self) -> list[StreamEvent]:
         """What was held back."""
         events: list[StreamEvent] = []
@@ -852,7 +1023,7 @@ class _Choice:
     def close(self) -> tuple[ToolCall, ...]:
         """The end of a stream that was not cut: the calls."""
         if self.splitter.unclosed:
-            self._warn("the reasoning was never closed: the answer may be in it")
+            self._warnings.add("the reasoning was never closed: the answer may be in it", self.index)
         self.finished_calls = tuple(self._calls())
         return self.finished_calls
 
@@ -863,7 +1034,7 @@ class _Choice:
         """The last event. What calls there are decides, not what the server says about them (K6)."""
         reason = normal_reason(self.reason_raw) if self.reason_raw else None
         if self.reason_raw and reason is None:
-            self._warn(f"unknown finish reason {self.reason_raw!r}, taken as stop")
+            self._warnings.add(f"unknown finish reason {self.reason_raw!r}, taken as stop", self.index)
         if reason in (None, "stop", "tool_calls"):
             reason = "tool_calls" if self.finished_calls else "stop"
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self.stop_reason, self.index)
@@ -890,6 +1061,17 @@ def _listed(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     return [value] if isinstance(value, dict) else []
+
+
+def _completion_logprobs(logprobs: Json) -> list[Json]:
+    """Those of /completions, which are lists side by side, in the form of a chat's (L1, L7)."""
+    columns = [_listed(logprobs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")]
+    items = []
+    for token, value, top in itertools.zip_longest(*columns):
+        options = top.items() if isinstance(top, dict) else ()
+        others = [{"token": other, "logprob": number} for other, number in options]
+        items.append({"token": token, "logprob": value, "bytes": None, "top_logprobs": others})
+    return items
 
 
 def _reasoning(delta: Json) -> tuple[str, str]:
@@ -922,13 +1104,16 @@ def _content_parts(content: Any) -> Iterator[tuple[str, str]]:
             yield "unknown", _dump(part)
 
 
-def _exceeding(text: str, parts: list[str]) -> str:
-    """What `text` has beyond what came before; all of it if it is not a repetition."""
-    seen = "".join(parts)
-    parts[:] = [seen]
-    if text.startswith(seen):
-        return text[len(seen) :]
-    return "" if seen.strip().startswith(text.strip()) else text
+def _exceeding(text: str, *known: list[str]) -> str:
+    """What `text` has beyond what came before, in one form or another; all of it if it is no repetition."""
+    for parts in known:
+        seen = "".join(parts)
+        parts[:] = [seen]
+        if text.startswith(seen):
+            return text[len(seen) :]
+        if seen.strip().startswith(text.strip()):
+            return ""
+    return text
 
 
 # The answer
@@ -981,9 +1166,9 @@ class Accumulator:
             choices = _native_choices(chunk)
         if "thought" in chunk and choices:
             choices = _with_thought(choices, chunk["thought"])
-        for choice in choices:
+        for place, choice in enumerate(choices):
             if isinstance(choice, dict):
-                events += self._choice(choice).take(choice, chunk)
+                events += self._choice(choice, place).take(choice, chunk)
                 if choice.get("finish_reason"):
                     self._take_finish()
         usage = _find_usage(chunk)
@@ -1020,6 +1205,9 @@ class Accumulator:
         if self._usage is None and self._zero_usage is not None:
             self._usage = self._zero_usage
             events.append(UsageEvent(self._usage))
+        if len(self._choices) < self._n:
+            text = f"the server gave {len(self._choices)} of the {self._n} answers that were asked for"
+            self._warnings.add(text, 0)
         self._succeeded = True
         stops = [choice.stop() for choice in self._sorted()]
         return events + self._warnings.take() + stops
@@ -1044,8 +1232,9 @@ class Accumulator:
         self._id, self._model = _filled(chunk.get("id")), _filled(chunk.get("model"))
         return [MessageStart(self._id, self._model, 0, chunk)]
 
-    def _choice(self, choice: Json) -> _Choice:
-        index = _index(choice.get("index")) or 0
+    def _choice(self, choice: Json, place: int) -> _Choice:
+        index = _index(choice.get("index"))
+        index = place if index is None else index
         if index not in self._choices:
             self._choices[index] = _Choice(index, self._think_tags, self._warnings)
         return self._choices[index]

@@ -7,6 +7,7 @@ range, logits only where they were asked for; and that shared cells hold the tok
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from array import array
 from collections.abc import Callable
@@ -175,6 +176,9 @@ class FakeBackend:
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         assert row in self._outputs
         return -0.5, [(token, -0.5), (0, -1.5), (1, -2.5)][:n_top]
+
+    def drawn_from(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        return math.log(0.75), [(token, math.log(0.75)), (0, math.log(0.25))][:n_top]
 
     def n_cells_used(self) -> int:
         return len({number for cells in self.slots.values() for number, _ in cells})

@@ -29,6 +29,8 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+    # Lines of the head: more than `headers` if a name comes twice.
+    n_headers: int = 0
 
     @property
     def json(self) -> Any:
@@ -48,11 +50,12 @@ class Peer:
         if not line:
             return None
         method, path, _ = line.split()
-        headers = {}
+        headers, n_headers = {}, 0
         while line := self._in.readline().decode().strip():
             name, _, value = line.partition(": ")
             headers[name.lower()] = value
-        return Request(method, path, headers, self._in.read(int(headers.get("content-length", 0))))
+            n_headers += 1
+        return Request(method, path, headers, self._in.read(int(headers.get("content-length", 0))), n_headers)
 
     def send(self, *parts: bytes) -> None:
         for part in parts:
@@ -73,7 +76,7 @@ class Peer:
 class Server:
     """Accepts until it is left; each connection is handled in a thread of its own."""
 
-    def __init__(self, handle: Callable[[Peer, Server], None], listener: socket.socket | None = None) -> None:
+    def __init__(self, handle: Callable[[Peer, Server], object], listener: socket.socket | None = None) -> None:
         self.listener = listener or socket.create_server(("127.0.0.1", 0))
         self.tls: ssl.SSLContext | None = None
         self.handle = handle
@@ -217,7 +220,6 @@ def framings(body: bytes, cut_in_chunk: bool = False) -> dict[str, bytes]:
 def truncations() -> Iterator[Any]:
     text = piece("Hel") + piece("lo")
     cuts = {
-        # http.client takes the end of the connection for the end of the headers.
         "in-headers": ({name: raw[:25] for name, raw in framings(b"").items()}, IncompleteStream),
         "after-headers": (framings(b""), IncompleteStream),
         "in-chunk": (framings(text + b'data: {"cho', cut_in_chunk=True), IncompleteStream),
@@ -245,15 +247,55 @@ def waiting(*parts: bytes) -> Server:
     return Server(handle)
 
 
-def pinging(*parts: bytes) -> Server:
+@contextlib.contextmanager
+def full_listener() -> Iterator[int]:
+    """The port of a listener whose queue is full: it does not answer."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = listener.getsockname()[1]
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield port
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[int]:
+    """The port of a server that accepts and then neither reads nor writes."""
+    done = threading.Event()
+    with Server(lambda peer, server: done.wait(DEADLINE_S)) as server:
+        try:
+            yield server.port
+        finally:
+            done.set()
+
+
+def dripping(*parts: bytes, drop: bytes = b"X: y\r\n") -> Server:
+    """Sends the parts, then the same drop again and again."""
+
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(*parts)
         while True:
-            peer.send(b"8\r\n: ping\n\n\r\n")
-            time.sleep(0.005)  # The pace of the pings; nothing waits for it.
+            peer.send(drop)
+            time.sleep(0.005)  # The pace of the drops; nothing waits for it.
 
     return Server(handle)
+
+
+def dripping_letters(*parts: bytes) -> Server:
+    return dripping(*parts, drop=b"x")
+
+
+def pinging(*parts: bytes) -> Server:
+    return dripping(*parts, drop=b"8\r\n: ping\n\n\r\n")
+
+
+def pinging_with_pieces(*parts: bytes) -> Server:
+    """Keeps the connection alive with pieces that hold nothing."""
+    empty = sse({"choices": [choice({"content": ""})]})
+    return dripping(*parts, drop=b"%x\r\n%s\r\n" % (len(empty), empty))
 
 
 # TLS

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import os
+import random
 import socket
 import ssl
 import subprocess
@@ -23,7 +25,6 @@ from localchat import (
     AsyncClient,
     Cancelled,
     ConnectError,
-    IncompleteStream,
     NotFoundError,
     ProtocolError,
     ServerError,
@@ -32,7 +33,6 @@ from localchat import (
     TimedOut,
     Timeout,
 )
-from localchat.aio import ResponseReader
 
 from .raw_server import (
     ANSWER,
@@ -41,6 +41,7 @@ from .raw_server import (
     HELLO,
     KEY,
     MODELS,
+    STOP,
     WHOLE,
     Peer,
     Request,
@@ -49,9 +50,13 @@ from .raw_server import (
     certificate,
     chunked,
     clean_environment,
+    dripping,
+    full_listener,
     piece,
     pinging,
+    pinging_with_pieces,
     serving,
+    silent_server,
     truncations,
     until_close,
     waiting,
@@ -85,82 +90,6 @@ def failure(server: Server, kind: type[Exception], words: str = ".", **options: 
     with pytest.raises(kind, match=words) as caught:
         run(server, say, **options)
     return caught.value
-
-
-# HTTP without I/O
-
-
-RESPONSES = {
-    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", True),
-    "nothing": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
-    "204": (b"HTTP/1.1 204 None\r\n\r\n", b"", True),
-    "chunked": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
-        b"hello",
-        True,
-    ),
-    "chunk-extension": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
-        b"hello",
-        True,
-    ),
-    "line-feeds": (b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello", b"hello", True),
-    "announced": (b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200\r\nContent-Length: 1\r\n\r\na", b"a", True),
-    "asked-to-close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na", b"a", False),
-    "older": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", b"a", False),
-    "older-that-stays": (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\na", b"a", True),
-}
-
-
-@pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
-def test_response_at_every_cut(raw, body, keeps_alive):
-    for cuts in [[raw], [raw[i : i + 1] for i in range(len(raw))], *([raw[:i], raw[i:]] for i in range(len(raw)))]:
-        response = ResponseReader()
-        assert b"".join(response.feed(part) for part in cuts) == body
-        assert (response.ended, response.keeps_alive, response.rest) == (True, keeps_alive, b"")
-
-
-@pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
-def test_response_that_is_cut_is_never_whole(raw, body, keeps_alive):
-    for end in range(len(raw)):
-        response = ResponseReader()
-        response.feed(raw[:end])
-        if not response.ended:
-            with pytest.raises(IncompleteStream):
-                response.feed_end()
-
-
-def test_response_until_the_end_of_the_connection():
-    response = ResponseReader()
-    assert response.feed(b"HTTP/1.1 200 OK\r\n\r\nhel") + response.feed(b"lo") == b"hello"
-    response.feed_end()
-    assert (response.ended, response.keeps_alive) == (True, False)
-
-
-def test_response_leaves_the_rest():
-    response = ResponseReader()
-    response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
-    assert response.rest == b"bc"
-
-
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [b"SSH-2.0", b"HTTP/2 200\r\n\r\n", CHUNKED + b"zz\r\n", CHUNKED + b"-5\r\n", CHUNKED + b"1" * 70000],
-    ids=["ssh", "http2", "no-size", "negative", "long-line"],
-)
-def test_response_that_is_no_http(raw):
-    with pytest.raises(ProtocolError):
-        ResponseReader().feed(raw)
-
-
-def test_response_in_small_pieces_is_linear():
-    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n" + b"x" * 5_000_000
-    response, start = ResponseReader(), time.perf_counter()
-    assert sum(len(response.feed(raw[i : i + 64])) for i in range(0, len(raw), 64)) == 5_000_000
-    assert time.perf_counter() - start < 5
 
 
 # Asking
@@ -320,7 +249,10 @@ CLOCKS = {
     "first-only-pings": (pinging, (chunked(end=False),), Timeout(first=0.1), "first"),
     "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
     "stall-although-pings": (pinging, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "stall-although-empty-pieces": (pinging_with_pieces, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "first-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(first=0.1), "first"),
     "total": (pinging, (OPEN,), Timeout(total=0.1), "total"),
+    "total-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(total=0.1), "total"),
 }
 
 
@@ -331,24 +263,46 @@ def test_clock_runs_out(kind_of_server, parts, timeout, kind):
 
 
 def test_connect_clock():
-    """A listener whose queue is full does not answer."""
-    server = Server(lambda peer, server: None, socket.create_server(("127.0.0.1", 0), backlog=0))
-    fillers = [socket.socket() for _ in range(4)]
-    for filler in fillers:
-        filler.setblocking(False)
-        filler.connect_ex(("127.0.0.1", server.port))
-
-    async def main() -> None:
-        async with AsyncClient(server.url, model="m", timeout=Timeout(connect=0.1), max_retries=0) as client:
+    async def main(port: int) -> None:
+        timeout = Timeout(connect=0.1)
+        async with AsyncClient(f"http://127.0.0.1:{port}/v1", model="m", timeout=timeout, max_retries=0) as client:
             await client.chat("hi")
 
-    try:
-        with pytest.raises(TimedOut) as caught:
-            asyncio.run(main())
-        assert caught.value.kind == "connect"
-    finally:
-        for sock in [server.listener, *fillers]:
-            sock.close()
+    with full_listener() as port, pytest.raises(TimedOut) as caught:
+        asyncio.run(main(port))
+    assert caught.value.kind == "connect"
+
+
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_connect_clock_holds_for_handshake_and_tunnel(scheme):
+    """Neither the server of https nor the proxy says anything."""
+
+    async def main(port: int) -> None:
+        proxy = None if scheme == "https" else f"http://127.0.0.1:{port}"
+        url = f"https://127.0.0.1:{port}/v1" if scheme == "https" else "https://h.example/v1"
+        timeout = Timeout(connect=0.1)
+        async with AsyncClient(url, model="m", proxy=proxy, timeout=timeout, max_retries=0) as client:
+            await client.chat("hi")
+
+    with silent_server() as port, pytest.raises(TimedOut) as caught:
+        asyncio.run(main(port))
+    assert caught.value.kind == "connect"
+
+
+def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
+    monkeypatch.setattr(localchat.aio, "ERROR_BODY_S", 0.05)
+    raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
+    assert failure(waiting(raw), ServerError).body == '{"error": '
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_once):
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        parts = [chunked(piece("Hello"), STOP, end=False), b"zz\r\nno chunk\r\n"]
+        peer.send(*([b"".join(parts)] if at_once else parts))
+
+    assert run(Server(handle), say) == "Hello"
 
 
 def going(*parts: bytes) -> tuple[Server, threading.Event, list[float]]:
@@ -438,7 +392,61 @@ def test_close_while_waiting_to_retry():
         asyncio.run(main())
 
 
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_close_while_it_connects(scheme, listening):
+    """The server of http does not accept, that of https does not shake hands."""
+
+    async def main(port: int) -> None:
+        url = f"{scheme}://127.0.0.1:{port}/v1"
+        async with AsyncClient(url, model="m", timeout=Timeout(connect=None), max_retries=0) as client:
+            stream = client.stream("hi")
+            reader = asyncio.ensure_future(stream.__anext__())
+            await asyncio.sleep(0.05)
+            await stream.close()
+            with pytest.raises(Cancelled):
+                await asyncio.wait_for(reader, DEADLINE_S)
+
+    with listening() as port:
+        asyncio.run(main(port))
+
+
+def test_close_while_the_models_are_listed():
+    async def close(client: AsyncClient) -> None:
+        stream = client.stream("hi")
+        reader = asyncio.ensure_future(stream.__anext__())
+        while not arrived.is_set():
+            await asyncio.sleep(0.001)
+        await stream.close()
+        with pytest.raises(Cancelled):
+            await reader
+
+    server, arrived, _ = going()
+    run(server, close, model=None)
+
+
 # Connections
+
+
+def test_connection_on_which_the_server_speaks_unasked_is_not_used_again():
+    """It takes its leave, while nobody listens."""
+    left = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(HELLO)
+        peer.send(with_length(b"idle for too long", "408 Request Timeout", "Connection: close\r\n"))
+        peer.sock.shutdown(socket.SHUT_WR)
+        left.set()
+        peer.request()
+
+    async def twice(client: AsyncClient) -> str:
+        texts = [await say(client)]
+        while not left.is_set():
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        return texts[0] + await say(client)
+
+    assert run(Server(handle), twice) == "HelloHello"
 
 
 def test_many_calls_at_once_and_then_one_connection_each():
@@ -496,6 +504,26 @@ def test_unix_socket(tmp_path):
 def test_tls(certificate):
     server = with_tls(always(HELLO), certificate)
     assert run(server, say, verify=f"{certificate}.crt") == "Hello"
+
+
+def test_cancels_at_any_moment_do_not_disturb_other_calls(certificate):
+    """A socket that is closed while asyncio still waits for it is met again: the next one has its number."""
+    server = with_tls(always(HELLO), certificate)
+
+    async def ask(client: AsyncClient, chance: random.Random) -> None:
+        for _ in range(40):
+            task = asyncio.ensure_future(say(client))
+            await asyncio.wait([task], timeout=chance.random() * 0.02)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                assert await task == "Hello"
+
+    async def main() -> None:
+        async with AsyncClient(server.url, model="m", verify=False, max_retries=0) as client:
+            await asyncio.gather(*(ask(client, random.Random(seed)) for seed in range(6)))
+
+    with server:
+        asyncio.run(main())
 
 
 def test_tls_untrusted_certificate_says_which_knob(certificate):

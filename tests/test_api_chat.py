@@ -120,6 +120,11 @@ def test_smallest_request_says_nothing_but_the_message():
         ),
         pytest.param({"reasoning_format": "none"}, "splits_reasoning", False, id="reasoning_format"),
         pytest.param({"reasoning_format": "deepseek"}, "splits_reasoning", True, id="reasoning_format apart"),
+        pytest.param({"reasoning_format": "deepseek-legacy"}, "splits_reasoning", True, id="reasoning_format legacy"),
+        pytest.param({"reasoning_format": "deepseek-legacy"}, "keeps_reasoning", True, id="and in the content"),
+        pytest.param({"t_max_predict_ms": -1}, "max_completion_s", None, id="no limit of time"),
+        pytest.param({"t_max_predict_ms": 0}, "max_completion_s", None, id="no limit of time either"),
+        pytest.param({"post_sampling_probs": False}, "after_sampling", False, id="no post_sampling_probs"),
         pytest.param({"return_tokens": True}, "return_token_ids", True, id="return_tokens"),
         pytest.param({"lora": [], "use_beam_search": False, "prompt_logprobs": 0}, "n", 1, id="v50-asks for nothing"),
         pytest.param({"logprobs": True}, "top_logprobs", 0, id="k26-logprobs alone"),
@@ -187,6 +192,20 @@ def test_smallest_request_says_nothing_but_the_message():
         pytest.param({"grammar": "g"}, "shape", Shape("grammar", "g", "grammar"), id="grammar"),
         pytest.param({"regex": "a+"}, "shape", Shape("regex", "a+", "regex"), id="regex"),
         pytest.param({"choice": ["a", "b"]}, "shape", Shape("choice", ("a", "b"), "choice"), id="choice"),
+        pytest.param({"guided_json": True}, "shape", Shape("json_schema", True, "guided_json"), id="guided_json"),
+        pytest.param({"guided_regex": "a"}, "shape", Shape("regex", "a", "guided_regex"), id="guided_regex"),
+        pytest.param(
+            {"structured_outputs": {"json": {}}},
+            "shape",
+            Shape("json_schema", {}, "structured_outputs.json"),
+            id="structured_outputs",
+        ),
+        pytest.param(
+            {"structured_outputs": {"json_object": True}},
+            "shape",
+            Shape("json_object", None, "structured_outputs.json_object"),
+            id="structured_outputs, any object",
+        ),
         pytest.param({"user": "u", "metadata": {}, "whatever": 1}, "n", 1, id="k10-unknown members"),
     ],
 )
@@ -272,7 +291,11 @@ def test_null_is_absent(name):
         pytest.param({"samplers": "k?"}, "samplers", id="unknown letter"),
         pytest.param({"samplers": "kk"}, "samplers", id="sampler twice"),
         pytest.param({"samplers": 5}, "samplers", id="samplers number"),
-        pytest.param({"adaptive_target": 0.5}, "adaptive_target", id="sampler that is not offered"),
+        pytest.param({"samplers": ["infill"]}, "samplers", id="sampler that is not offered"),
+        pytest.param({"adaptive_target": 2}, "adaptive_target", id="adaptive_target"),
+        pytest.param({"adaptive_decay": 1}, "adaptive_decay", id="adaptive_decay"),
+        pytest.param({"post_sampling_probs": 1}, "post_sampling_probs", id="post_sampling_probs"),
+        pytest.param({"t_max_predict_ms": "1"}, "t_max_predict_ms", id="t_max_predict_ms"),
         pytest.param({"n_predict": 0}, "n_predict", id="n_predict 0"),
         pytest.param({"n_predict": -2}, "n_predict", id="n_predict -2"),
         pytest.param({"min_tokens": -1}, "min_tokens", id="min_tokens"),
@@ -282,6 +305,14 @@ def test_null_is_absent(name):
         pytest.param({"prompt_logprobs": 1}, "prompt_logprobs", id="v44-prompt_logprobs"),
         pytest.param({"lora": [{"id": 0, "scale": 1}]}, "lora", id="lora"),
         pytest.param({"modalities": ["audio"]}, "modalities", id="audio"),
+        pytest.param({"web_search_options": {}}, "web_search_options", id="web search"),
+        pytest.param(
+            {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0].audio", id="audio said before"
+        ),
+        pytest.param({"allowed_token_ids": [5]}, "allowed_token_ids", id="vllm's allowed_token_ids"),
+        pytest.param({"guided_choice": [""]}, "guided_choice", id="vllm's guided_choice"),
+        pytest.param({"structured_outputs": {"json": 5}}, "structured_outputs.json", id="vllm's structured_outputs"),
+        pytest.param({"guided_regex": "a", "regex": "b"}, "guided_regex", id="two forms"),
         pytest.param({"chat_template": "x"}, "chat_template", id="v10-chat_template is off"),
         pytest.param({"response_prefix": 5}, "response_prefix", id="response_prefix"),
         pytest.param({"echo": "yes"}, "echo", id="echo"),
@@ -294,7 +325,7 @@ def test_null_is_absent(name):
         ),
         pytest.param({"functions": [{}]}, "functions[0].name", id="function without name"),
         pytest.param({"functions": [{"name": "f"}], "function_call": 5}, "function_call", id="function_call"),
-        pytest.param({"reasoning_format": "deepseek-legacy"}, "reasoning_format", id="reasoning_format"),
+        pytest.param({"reasoning_format": "xml"}, "reasoning_format", id="reasoning_format"),
         pytest.param({"reasoning_budget_tokens": 5}, "reasoning_budget_tokens", id="reasoning budget"),
         pytest.param({"sse_ping_interval": -2}, "sse_ping_interval", id="sse_ping_interval"),
         pytest.param({"request_id": 5}, "request_id", id="request_id"),
@@ -491,9 +522,22 @@ def test_any_json_is_a_request_or_a_bad_request(value):
             {"role": "assistant", "content": None, "name": None}, {"role": "assistant"}, id="t28-nulls removed"
         ),
         pytest.param(
-            {"role": "assistant", "content": "x", "reasoning_content": "r", "audio": 5},
+            {"role": "assistant", "content": "x", "reasoning_content": "r", "weight": 5},
             {"role": "assistant", "content": "x", "reasoning_content": "r"},
             id="reasoning",
+        ),
+        pytest.param(
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {
+                "role": "assistant",
+                "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            },
+            id="k30-call of the older form",
+        ),
+        pytest.param(
+            {"role": "function", "name": "f", "content": "5"},
+            {"role": "tool", "name": "f", "content": "5"},
+            id="k30-result of the older form",
         ),
         pytest.param(
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
@@ -620,8 +664,10 @@ def test_k26_logprobs_ride_on_the_next_chunk_of_their_choice():
 
 def test_k5_error_chunk_has_the_error_body():
     reply = StreamReply(HEAD, 1, include_usage=True)
-    reply.error(errors.InferenceError("it broke"))
-    assert [json.loads(text) for text in reply.take()] == [
+    reply.content(0, "a")
+    text, error = reply.failed(errors.InferenceError("it broke"))
+    assert json.loads(text)["choices"][0]["delta"] == {"content": "a"}
+    assert [json.loads(error)] == [
         {"error": {"message": "it broke", "type": "inference_error", "param": None, "code": "inference_error"}}
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -77,7 +78,10 @@ def test_members_of_chat_are_read_too():
         pytest.param({"prompt": "a", "best_of": 2, "stream": True}, "best_of", id="best_of streamed"),
         pytest.param({"prompt": "a", "logprobs": True}, "logprobs", id="logprobs as in chat"),
         pytest.param({"prompt": "a", "logprobs": 99}, "logprobs", id="logprobs 99"),
-        pytest.param({"prompt": "a", "logprobs": 0, "echo": True}, "logprobs", id="logprobs of the prompt"),
+        pytest.param({"prompt": "a", "logprobs": 0, "echo": True, "suffix": "b"}, "suffix", id="scores of a gap"),
+        pytest.param(
+            {"prompt": "a", "logprobs": 0, "echo": True, "post_sampling_probs": True}, "echo", id="scores not drawn"
+        ),
         pytest.param({"prompt": "a", "echo": "yes"}, "echo", id="echo text"),
         pytest.param({"prompt": [1], "suffix": "b"}, "suffix", id="suffix to tokens"),
         pytest.param({"prompt": "a", "suffix": 4}, "suffix", id="suffix number"),
@@ -94,6 +98,7 @@ def test_wrong_members_are_named(members: dict[str, Any], param: str):
 
 def test_unknown_members_are_ignored_or_refused():
     assert parse(prompt="a", colour=1, user="u").unknown == ("colour",)
+    assert parse(strict=True, prompt="a", id_slot=1, prompt_cache_key="k").unknown == ()
     with pytest.raises(BadRequest, match="colour"):
         parse(strict=True, prompt="a", colour=1)
 
@@ -111,6 +116,27 @@ def test_logprobs_are_four_lists_with_offsets_in_characters():
     assert body["text_offset"] == [0, 1, 1]
 
 
+def test_first_token_of_an_echoed_prompt_has_no_probability():
+    body = LogprobWriter().write([ScoredToken(b"ab", None), ScoredToken(b"c", -0.5)])
+    assert (body["token_logprobs"], body["top_logprobs"]) == ([None, -0.5], [None, {"c": -0.5}])
+    assert body["text_offset"] == [0, 2]
+
+
+def test_probabilities_after_sampling_have_names_of_their_own():
+    body = LogprobWriter(after_sampling=True).write([ScoredToken(b"a", math.log(0.75), ((b"b", math.log(0.25)),))])
+    assert body == {
+        "tokens": ["a"],
+        "token_probs": [pytest.approx(0.75)],
+        "top_probs": [{"a": pytest.approx(0.75), "b": pytest.approx(0.25)}],
+        "text_offset": [0],
+    }
+
+
+@pytest.mark.parametrize(("members", "top"), [({}, None), ({"n_probs": 3}, 3), ({"n_probs": 3, "logprobs": 0}, 0)])
+def test_number_of_likeliest_tokens_has_two_names(members: dict[str, Any], top: Any):
+    assert parse(prompt="a", **members).top_logprobs == top
+
+
 def test_logprobs_in_parts_are_those_at_once():
     tokens = [ScoredToken(piece, -0.5) for piece in (b"a", b"\xc3", b"\xa9", b"bc", b"d")]
     whole = LogprobWriter().write(tokens)
@@ -122,18 +148,19 @@ def test_logprobs_in_parts_are_those_at_once():
 
 def test_whole_answer_has_the_older_shape():
     choices = [Choice(["a", "b"], [], "stop", "x"), Choice(["c"], [ScoredToken(b"c", -1.0)], "length")]
-    body = completion_body(HEAD, choices, USAGE, wants_logprobs=True)
+    body = completion_body(HEAD, parse(prompt=["a", "b"], logprobs=0), choices, USAGE)
     assert (body["id"], body["object"], body["created"], body["model"]) == ("cmpl-1", "text_completion", 7, "m")
     assert body["choices"][0] == {
         "index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop", "stop_reason": "x"
     }  # fmt: skip
     assert body["choices"][1]["logprobs"]["tokens"] == ["c"]
     assert body["usage"]["total_tokens"] == 5
+    assert body["timings"]["predicted_n"] == 2
 
 
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_chunks_have_text_then_an_end_then_usage(include_usage: bool):
-    stream = CompletionStream(HEAD, 1, wants_logprobs=False, include_usage=include_usage)
+    stream = CompletionStream(HEAD, parse(prompt="a", stream_options={"include_usage": include_usage}))
     chunks = [json.loads(stream.chunk(0, Choice(["hi"]))), json.loads(stream.chunk(0, Choice(reason="length")))]
     assert [chunk["object"] for chunk in chunks] == ["text_completion"] * 2
     assert chunks[0]["choices"] == [{"index": 0, "text": "hi", "logprobs": None, "finish_reason": None}]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from .raw_server import (
     DONE,
     HELLO,
     KEY,
+    MODELS,
     STOP,
     WHOLE,
     Peer,
@@ -52,9 +54,14 @@ from .raw_server import (
     certificate,
     chunked,
     clean_environment,
+    dripping,
+    dripping_letters,
+    full_listener,
     piece,
     pinging,
+    pinging_with_pieces,
     serving,
+    silent_server,
     sse,
     truncations,
     until_close,
@@ -146,6 +153,20 @@ def test_chat_without_streaming_on_the_wire():
         assert "stream_options" not in server.requests[0].json
 
 
+def test_large_body_is_read_in_linear_time():
+    """Vectors of many texts are some hundred megabytes."""
+    vectors = [{"index": i, "embedding": [0.5] * 1000} for i in range(1000)]
+    raw = with_length(json.dumps({"data": vectors}).encode())
+    with always(raw) as server, make_client(server) as client:
+        assert len(client.embed(["a"] * 1000)) == 1000
+
+
+def test_body_too_large_to_be_held_is_refused(monkeypatch):
+    monkeypatch.setattr(localchat.client, "_MAX_JSON_BYTES", 10)
+    with always(HELLO) as server, make_client(server) as client, pytest.raises(ProtocolError, match="more than 10"):
+        client.models()
+
+
 def test_models_lists_names():
     with always(HELLO) as server, make_client(server) as client:
         assert client.models() == ["first", "second"]
@@ -204,6 +225,8 @@ BASE_URLS = {
     "ipv6": ("http://[::1]:8080/v1", "http", "::1", 8080, "/v1"),
     "whole-endpoint": ("http://h/v1/chat/completions", "http", "h", 80, "/v1"),
     "upper-case": ("HTTP://H/v1", "http", "h", 80, "/v1"),
+    "blank-in-path": ("http://h/a b/v1", "http", "h", 80, "/a%20b/v1"),
+    "host-of-other-letters": ("http://b\u00fccher.example/v1", "http", "xn--bcher-kva.example", 80, "/v1"),
 }
 
 
@@ -213,7 +236,9 @@ def test_base_url(url, scheme, host, port, path):
     assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
 
 
-@pytest.mark.parametrize("url", ["ftp://h/v1", "http://", "http://user:pass@h/v1", "http://h:99999/v1"])
+@pytest.mark.parametrize(
+    "url", ["ftp://h/v1", "http://", "http://user:pass@h/v1", "http://h:99999/v1", "http://a b/v1"]
+)
 def test_base_url_that_cannot_be_used(url):
     with pytest.raises(ValueError, match=r"base URL|[Pp]ort"):
         Client(url)
@@ -399,6 +424,36 @@ def test_finish_without_done_ends_although_the_connection_stays_open(monkeypatch
         assert client.chat("hi").text == "Hello"
 
 
+def test_finish_without_done_ends_although_the_server_pings_for_ever(monkeypatch):
+    monkeypatch.setattr(localchat.client, "_AFTER_FINISH_S", 0.05)
+    with pinging(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
+        assert client.chat("hi").text == "Hello"
+
+
+BROKEN = b"zz\r\nno chunk\r\n"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_once):
+    """And before it, an error that holds what came."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        while peer.request() is not None:
+            parts = [chunked(*pieces, end=False), BROKEN]
+            peer.send(*([b"".join(parts)] if at_once else parts))
+
+    pieces = [piece("Hello"), STOP]
+    with Server(handle) as server, make_client(server) as client:
+        for _ in range(2):
+            assert client.chat("hi").text == "Hello"
+        assert server.connections == 2
+        pieces.pop()
+        with pytest.raises(ProtocolError, match="no size of a chunk") as caught:
+            client.chat("hi")
+        assert caught.value.partial is not None
+        assert caught.value.partial.text == "Hello"
+
+
 # Clocks
 
 
@@ -410,7 +465,17 @@ CLOCKS = {
     "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
     "idle-from-a-number": (waiting, (OPEN,), 0.05, "idle"),
     "stall-although-pings": (pinging, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "stall-although-empty-pieces": (pinging_with_pieces, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "stall-although-a-chunk-size-drips": (dripping_letters, (OPEN, b"1;"), Timeout(idle=5, stall=0.1), "stall"),
+    "first-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(first=0.1), "first"),
+    "first-although-announced": (
+        dripping,
+        (b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 102\r\n",),
+        Timeout(first=0.1),
+        "first",
+    ),
     "total": (pinging, (OPEN,), Timeout(total=0.1), "total"),
+    "total-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(total=0.1), "total"),
 }
 
 
@@ -423,27 +488,125 @@ def test_clock_runs_out(kind_of_server, parts, timeout, kind):
         assert caught.value.partial is not None or not parts
 
 
+def test_clocks_do_not_run_while_nobody_reads():
+    """Who reads an answer aloud takes long between two events, in which the server has been writing."""
+    done = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(OPEN)
+        assert done.wait(DEADLINE_S)
+        peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
+
+    with Server(handle) as server, make_client(server, timeout=Timeout(stall=0.5)) as client:
+        texts = client.stream("hi").text
+        assert next(texts) == "a"
+        time.sleep(0.7)  # That is what is tested.
+        done.set()
+        assert list(texts) == ["b"]
+
+
+def test_clock_runs_out_on_https(certificate):
+    assert failure(with_tls(waiting(OPEN), certificate), TimedOut, timeout=0.05, verify=False).kind == "idle"
+
+
 def test_connect_clock():
-    """A listener whose queue is full does not answer."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=0)
-    port = listener.getsockname()[1]
-    fillers = [socket.socket() for _ in range(4)]
-    for filler in fillers:
-        filler.setblocking(False)
-        filler.connect_ex(("127.0.0.1", port))
-    try:
+    with full_listener() as port:
         client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0)
         with pytest.raises(TimedOut) as caught:
             client.chat("hi")
-        assert caught.value.kind == "connect"
-    finally:
-        for sock in [listener, *fillers]:
-            sock.close()
+    assert caught.value.kind == "connect"
+
+
+def test_connect_clock_holds_while_the_resolver_hangs(hanging_resolver):
+    client = Client("http://h.example/v1", model="m", timeout=Timeout(connect=0.05), max_retries=0)
+    with pytest.raises(TimedOut) as caught:
+        client.chat("hi")
+    assert caught.value.kind == "connect"
+
+
+@pytest.fixture
+def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """An event that is set when the resolver has been asked."""
+    asked, released = threading.Event(), threading.Event()
+
+    def hang(*where: Any) -> list[Any]:
+        asked.set()
+        released.wait(DEADLINE_S)
+        return []
+
+    monkeypatch.setattr(localchat.client, "addresses", hang)
+    yield asked
+    released.set()
+
+
+@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "dripping"])
+def test_connect_clock_holds_for_the_tunnel_of_a_proxy(raw):
+    server = dripping(raw) if raw else waiting()
+    with server:
+        proxy, timeout = f"http://127.0.0.1:{server.port}", Timeout(connect=0.1)
+        client = Client("https://h.example/v1", model="m", proxy=proxy, timeout=timeout, max_retries=0)
+        with pytest.raises(TimedOut) as caught:
+            client.chat("hi")
+    assert caught.value.kind == "connect"
+
+
+def test_connect_clock_holds_for_the_handshake():
+    with silent_server() as port, pytest.raises(TimedOut) as caught:
+        Client(f"https://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0).chat("hi")
+    assert caught.value.kind == "connect"
+
+
+def test_first_clock_holds_while_the_request_is_sent():
+    """The server reads nothing, and the request is larger than any buffer."""
+    with silent_server() as port:
+        client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(first=0.1), max_retries=0)
+        with pytest.raises(TimedOut) as caught:
+            client.chat("x" * 30_000_000)
+    assert caught.value.kind == "first"
 
 
 def test_timeout_of_one_call():
     with waiting() as server, make_client(server) as client, pytest.raises(TimedOut):
         client.chat("hi", timeout=Timeout(first=0.05))
+
+
+def test_timeout_of_one_call_is_that_of_the_models_too():
+    """The list is asked for first, where no model is named."""
+    with waiting() as server, Client(server.url, max_retries=0) as client:
+        for ask in (client.chat, client.complete, client.embed):
+            with pytest.raises(TimedOut):
+                ask("hi", timeout=Timeout(first=0.05))
+
+
+def test_total_is_that_of_all_requests_of_a_call():
+    clocks = localchat.client.Clocks(Timeout(total=100))
+    clocks.start()
+    left = clocks.at_most(1000)
+    clocks.start()
+    assert clocks.at_most(1000) <= left <= 100
+
+
+def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
+    monkeypatch.setattr(localchat.client, "ERROR_BODY_S", 0.05)
+    raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
+    assert failure(waiting(raw), ServerError).body == '{"error": '
+    monkeypatch.setattr(localchat.client, "ERROR_BODY_S", DEADLINE_S)
+    assert failure(waiting(raw), ServerError, timeout=Timeout(total=0.1)).body == '{"error": '
+
+
+def test_clocks_hold_where_waits_are_cut_in_steps(monkeypatch):
+    """As on Windows, for Ctrl-C."""
+    monkeypatch.setattr(localchat.client, "_STEP_S", 0.005)
+    assert failure(waiting(OPEN), TimedOut, timeout=0.05).kind == "idle"
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        time.sleep(0.03)  # Several steps.
+        peer.send(HELLO)
+
+    with Server(handle) as server, make_client(server) as client:
+        assert client.chat("hi").text == "Hello"
 
 
 # Cancelling
@@ -588,6 +751,95 @@ def test_close_while_waiting_to_retry():
         thread.join(DEADLINE_S)
 
 
+def test_close_while_the_models_are_listed():
+    listing = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        listing.set()
+        assert peer.is_gone()
+
+    with Server(handle) as server, Client(server.url) as client:
+        stream = client.stream("hi")
+        threading.Thread(target=lambda: (listing.wait(DEADLINE_S), stream.close())).start()
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_close_while_it_connects(scheme, listening):
+    """The server of http does not accept, that of https does not shake hands."""
+    with listening() as port:
+        stream = Client(f"{scheme}://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=None)).stream("hi")
+        threading.Timer(0.05, stream.close).start()
+        start = time.monotonic()
+        with pytest.raises(Cancelled):
+            next(stream)
+        assert time.monotonic() - start < DEADLINE_S / 2
+
+
+def test_close_while_the_request_is_sent():
+    with silent_server() as port:
+        stream = Client(f"http://127.0.0.1:{port}/v1", model="m").stream("x" * 30_000_000)
+        threading.Timer(0.3, stream.close).start()
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+def test_close_while_the_resolver_hangs(hanging_resolver):
+    stream = Client("http://h.example/v1", model="m", timeout=Timeout(connect=None)).stream("hi")
+    threading.Thread(target=lambda: (hanging_resolver.wait(DEADLINE_S), stream.close())).start()
+    start = time.monotonic()
+    with pytest.raises(Cancelled):
+        next(stream)
+    assert time.monotonic() - start < DEADLINE_S / 2
+
+
+def test_step_while_another_thread_closes(monkeypatch):
+    closing, proceed = threading.Event(), threading.Event()
+    with waiting(OPEN) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        next(stream)
+        release = stream._call.release
+
+        def slow_release() -> None:
+            closing.set()
+            proceed.wait(DEADLINE_S)
+            release()
+
+        monkeypatch.setattr(stream._call, "release", slow_release)
+        thread = threading.Thread(target=stream.close)
+        thread.start()
+        assert closing.wait(DEADLINE_S)
+        with pytest.raises(Cancelled):
+            next(stream)
+        proceed.set()
+        thread.join(DEADLINE_S)
+
+
+def test_cancel_counts_although_more_has_come_already():
+    """Another thread's close() cannot close the generator while it runs: the next step does."""
+    with always(HELLO) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        next(stream)
+        stream._call.cancel()
+        with pytest.raises(Cancelled) as caught:
+            list(stream)
+        assert caught.value.partial == stream.reply
+        assert stream._call._connection is None
+
+
+def test_cancel_does_not_end_the_encryption(certificate):
+    """Another thread may be about to send the key."""
+    with with_tls(waiting(OPEN), certificate) as server, make_client(server, verify=False) as client:
+        stream = client.stream("hi")
+        next(stream)
+        sock: Any = stream._call._sock
+        stream._call.cancel()
+        assert sock.version() is not None
+        stream.close()
+
+
 def test_close_is_harmless_after_the_end_and_twice():
     with always(HELLO) as server, make_client(server) as client:
         stream = client.stream("hi")
@@ -673,6 +925,40 @@ def test_client_survives_a_fork():
         assert server.connections == 2
 
 
+def test_stream_of_the_parent_is_not_cut_by_a_child():
+    """Which leaves the `with` that both were in."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    child_is_gone = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            if request.method == "GET":
+                child_is_gone.set()
+                peer.send(MODELS)
+                continue
+            peer.send(OPEN)
+            assert child_is_gone.wait(DEADLINE_S)
+            peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
+
+    program = (
+        "import os, sys, localchat\n"
+        "client = localchat.Client(sys.argv[1], model='m')\n"
+        "with client.stream('hi') as stream:\n"
+        "    assert next(stream.text) == 'a'\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        stream.close()\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "    client.models()\n"
+        "    assert ''.join(stream.text) == 'b'\n"
+    )
+    with Server(handle) as server:
+        done = subprocess.run([sys.executable, "-c", program, server.url], timeout=DEADLINE_S, check=False)
+        assert done.returncode == 0
+
+
 def test_unix_socket(tmp_path):
     if not hasattr(socket, "AF_UNIX"):
         pytest.skip("no unix sockets here")
@@ -707,6 +993,15 @@ def test_tls(certificate, verify):
             assert client.chat("hi").text == "Hello"
 
 
+@pytest.mark.parametrize("content", [None, "nonsense"])
+def test_verify_that_is_no_file_of_certificates(content, tmp_path):
+    path = tmp_path / "ca.pem"
+    if content:
+        path.write_text(content)
+    with always(HELLO) as server, pytest.raises(ValueError, match=r"verify must name a file of certificates.*ca\.pem"):
+        Client(server.url.replace("http:", "https:"), model="m", verify=str(path)).chat("hi")
+
+
 def test_tls_untrusted_certificate_says_which_knob(certificate):
     failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH")
 
@@ -726,7 +1021,7 @@ def test_cancel_from_another_thread_https(certificate):
 # Proxies
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]", "a.localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]", "a.localhost", "0.0.0.0", "[::]"])
 def test_loopback_never_uses_a_proxy(host, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert find_proxy(f"http://{host}:8080/v1") is None
@@ -768,9 +1063,10 @@ def test_proxy_by_argument(monkeypatch):
     assert find_proxy("http://h.example/v1", False) is None
 
 
-def test_http_goes_through_the_proxy_with_its_whole_address():
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_http_goes_through_the_proxy_with_its_whole_address(scheme):
     with always(HELLO) as server:
-        proxy = f"http://user:pass@127.0.0.1:{server.port}"
+        proxy = f"{scheme}user:pass@127.0.0.1:{server.port}"
         with Client("http://h.example/v1", model="m", proxy=proxy, max_retries=0) as client:
             assert client.chat("hi").text == "Hello"
         request = server.requests[0]
@@ -825,6 +1121,19 @@ def test_host_that_does_not_exist(host):
         Client(f"http://{host}/v1", model="m", max_retries=0).chat("hi")
 
 
+def test_tunnel_to_an_ipv6_address():
+    address = Client("https://[2001:db8::1]/v1").address
+    request = localchat.client.tunnel_request(address, "http://proxy")
+    assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
+
+
+def test_proxy_with_a_wrong_url_is_a_connect_error():
+    for proxy in ("http://p:99999", "http://user:sec/ret@p:80"):
+        with pytest.raises(ConnectError, match="the proxy's URL cannot be read") as caught:
+            Client("http://h.example/v1", model="m", proxy=proxy, max_retries=0).chat("hi")
+        assert "sec" not in "".join(traceback.format_exception(None, caught.value, None))
+
+
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])
 def test_proxy_of_another_kind_is_an_error_only_when_used(proxy, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", proxy)
@@ -845,6 +1154,13 @@ STATUSES = {
     "503": (503, b'{"message": "loading"}', ServerError, "loading"),
     "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
     "empty": (500, b"", ServerError, "no reason given"),
+    "too-long-in-words": (
+        400,
+        b'{"error": {"message": "This model\'s maximum context length is 40 tokens. However, you requested 50 tokens '
+        b'(45 in the messages, 5 in the completion)."}}',
+        BadRequestError,
+        "10 more than the context of 40",
+    ),
     "too-long": (
         400,
         b'{"error": {"message": "too long", "n_prompt_tokens": 50, "n_ctx": 40}}',
@@ -948,6 +1264,14 @@ def test_dropped_request_is_retried(no_delay):
         assert client.chat("hi").text == "Hello"
 
 
+def test_answer_that_is_cut_in_its_head_is_retried(no_delay):
+    server = answering_once(b"")
+    raws = [b"HTTP/1.1 200 OK\r\nContent-Le", HELLO]
+    server.handle = lambda peer, server: (peer.request(), peer.send(raws.pop(0)))
+    with server, make_client(server, max_retries=2) as client:
+        assert client.chat("hi").text == "Hello"
+
+
 def test_nothing_is_retried_once_the_answer_has_begun(no_delay):
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + piece("a")
 
@@ -1011,6 +1335,7 @@ def test_key_is_in_no_error(no_delay):
                 client.chat("hi")
             error = caught.value
             assert KEY not in f"{error!s} {error!r} {vars(error)} {client!r}"
+            assert KEY not in "".join(traceback.format_exception(type(error), error, error.__traceback__))
             assert KEY.encode() not in pickle.dumps(error)
 
 
@@ -1040,7 +1365,15 @@ MOVES = {"/v1/chat/completions": "/v2/a", "/v2/a": "b?c=d"}
 
 
 @pytest.mark.parametrize(
-    "location", ["https://127.0.0.1:{port}/v1", "http://localhost:{port}/v1", "//127.0.0.1:1/v1", ""]
+    "location",
+    [
+        "https://127.0.0.1:{port}/v1",
+        "http://localhost:{port}/v1",
+        "//127.0.0.1:1/v1",
+        "http://127.0.0.1:99999/",
+        "http://[bad",
+        "",
+    ],
 )
 def test_redirect_to_another_origin_is_never_followed(location):
     server = always(HELLO)
@@ -1078,6 +1411,36 @@ def test_other_header_that_cannot_be_sent_is_refused_without_showing_it():
     with pytest.raises(ValueError, match="X-Api-Key") as caught:
         Client(model="m", headers={"X-Api-Key": "secret\n"}).chat("hi")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["X\r\nY", "X Y", "X:", "", "\u00e9"])
+def test_header_name_that_cannot_be_sent_is_refused(name):
+    with pytest.raises(ValueError, match="no name of a header"):
+        Client(model="m", headers={name: "1"}).chat("hi")
+
+
+def test_header_that_is_no_text_is_refused():
+    with pytest.raises(ValueError, match="X-Count is no text"):
+        Client(model="m").chat("hi", extra_headers={"X-Count": 3})
+
+
+def test_header_replaces_another_in_any_case():
+    with always(HELLO) as server, make_client(server, api_key=KEY, headers={"AUTHORIZATION": "mine"}) as client:
+        client.chat("hi", extra_headers={"content-type": "text/json"})
+        client.chat("hi", extra_headers={"authorization": "theirs"})
+        assert [request.headers["authorization"] for request in server.requests] == ["mine", "theirs"]
+        assert server.requests[0].headers["content-type"] == "text/json"
+        assert max(request.n_headers - len(request.headers) for request in server.requests) == 0
+
+
+def test_client_cannot_be_pickled_with_its_key():
+    for client in (Client(api_key=KEY), localchat.AsyncClient(api_key=KEY)):
+        with pytest.raises(TypeError, match="it holds a key"):
+            pickle.dumps(client)
+
+
+def test_key_in_the_query_is_not_shown():
+    assert KEY not in repr(Client(f"http://h/v1?key={KEY}"))
 
 
 def test_key_is_stripped():

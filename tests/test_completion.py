@@ -12,14 +12,14 @@ import pytest
 
 from localchat.api.completions import parse_completion
 from localchat.api.errors import BadRequest, ContextLengthExceeded, QueueFull, ShuttingDown
-from localchat.engine import Cancelled, Engine, Histogram
+from localchat.engine import Cancelled, Engine, EngineError, Histogram
 from localchat.serving.completion import Completion
 from localchat.serving.routes import Settings
 from localchat.serving.service import Model
 from localchat.serving.work import AtWork
 
 from .fakes import FakeBackend, echo, endless
-from .test_server import raw_request, read_until, serving, wait_for
+from .serving import Serving, dechunked, payloads, raw_request, read_until, serving, wait_for
 
 DEADLINE_S = 8
 
@@ -69,6 +69,25 @@ def test_choices_are_in_order(engine: Engine, members: dict[str, Any], expected:
     assert texts(engine, **members) == expected
 
 
+class BeginningBackend(FakeBackend):
+    """A vocabulary that begins texts with a token of its own, and with a space that is not in them."""
+
+    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+        return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
+
+
+def test_echo_has_neither_the_begin_token_nor_its_space():
+    with Engine(BeginningBackend(endless)).start() as engine:
+        for prompt, text, first in (("hé", "hé", -0.5), ([1, 104], "\x01h", None)):
+            with complete(engine, prompt=prompt, echo=True, logprobs=0, max_tokens=2) as completion:
+                finish(completion)
+                (choice,) = completion.choices()
+            assert "".join(choice.text) == text + "ab"
+            assert b"".join(token.piece for token in choice.tokens if token.piece).decode() == text + "ab"
+            assert choice.tokens[0].logprob == first
+            assert all(token.logprob == -0.5 for token in choice.tokens[1:])
+
+
 def test_gap_is_filled_between_its_texts():
     backend = FakeBackend(echo)
     backend.facts = dataclasses.replace(backend.facts, fill_in=(1, 2, 3))
@@ -105,7 +124,7 @@ def test_usage_counts_each_prompt_once(engine: Engine):
         usage = completion.usage
     assert usage.n_prompt == 5
     assert usage.n_completion == (4 + 3) * 2  # with the tokens that end them
-    assert "done" in completion.summary
+    assert completion.summary.endswith("4 stop")
 
 
 def test_news_come_once_and_the_end_apart(engine: Engine):
@@ -144,7 +163,7 @@ def test_leaving_ends_what_runs(endless_engine: Engine):
     with complete(endless_engine, prompt="a", n=2) as completion:
         completion.advance()
     assert texts(endless_engine, prompt="b", max_tokens=2) == ["ab"]
-    assert "cut" in completion.summary
+    assert completion.summary.endswith("2 cut")
 
 
 class Stopped:
@@ -211,6 +230,84 @@ def test_end_of_the_server_ends_completions_with_an_error(stream: bool):
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
     assert b'"code":"shutting_down"' in raw
     assert not stream or raw.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("broken", [EngineError("it broke"), RuntimeError("a bug")], ids=["engine", "bug"])
+def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypatch, broken: Exception):
+    gate = threading.Semaphore(0)
+    with serving(endless, gate=gate) as running, running.connect() as sock:
+        sock.sendall(completion_request(prompt="a", stream=True))
+        gate.release()
+        read_until(sock, b'"text":"a"')
+
+        def fail(self: object) -> None:
+            raise broken
+
+        monkeypatch.setattr("localchat.serving.completion._Run.take", fail)
+        gate.release(1000)
+        raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert b'"type":"inference_error"' in raw
+        assert (b"a bug" in raw, b"Traceback" in raw) == (False, False)
+        # The stream ended in order, so the connection goes on.
+        sock.sendall(raw_request(b"", path="/health", method="GET"))
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def chunks_of(running: Serving, **members: Any) -> list[Any]:
+    with running.connect() as sock:
+        sock.sendall(completion_request(stream=True, **members))
+        raw = read_until(sock, b"0\r\n\r\n")
+    return payloads(dechunked(raw.partition(b"\r\n\r\n")[2]))
+
+
+def test_stream_tells_how_far_each_prompt_has_been_read():
+    """As in chat: in the order of reading, before the prompt's first text, echoed or not (K31)."""
+    with serving(n_ctx=2000, n_cells=8000, n_batch=64) as running:
+        chunks = chunks_of(running, prompt=["a" * 200, "b" * 150], n=2, return_progress=True, echo=True, max_tokens=2)
+    for index, n_prompt in ((0, 200), (2, 150)):
+        own = [chunk for chunk in chunks if chunk["choices"][0]["index"] == index]
+        n_done = [chunk["prompt_progress"]["processed"] for chunk in own if "prompt_progress" in chunk]
+        assert n_done[-1] == n_prompt  # of several that came at once only the newest is told
+        assert n_done == sorted(n_done)
+        assert all("prompt_progress" in chunk for chunk in own[: len(n_done)])
+        assert "".join(chunk["choices"][0]["text"] for chunk in own[: len(n_done)]) == ""
+    assert all(chunk["choices"][0]["index"] in (0, 2) for chunk in chunks if "prompt_progress" in chunk)
+
+
+def test_figures_ride_on_every_chunk_where_they_are_asked_for():
+    """V18: counted over all choices."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    with serving() as running:
+        chunks = chunks_of(running, prompt="abc", n=2, timings_per_token=True, stream_options=options)
+        plain = chunks_of(running, prompt="abc", stream_options={"include_usage": True})
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 2 * len("abc") + 2
+    assert [chunk["timings"]["predicted_n"] for chunk in chunks] == counts
+    assert {chunk["usage"] for chunk in plain[:-1]} == {None}
+    assert not any("timings" in chunk for chunk in plain[:-1])
+
+
+@pytest.mark.parametrize("prompt", ["abc", [97, 98, 99]])
+def test_ids_of_tokens_whole_and_streamed(prompt: Any):
+    with serving() as running:
+        chunks = chunks_of(running, prompt=prompt, return_token_ids=True)
+        with complete(running.engine, prompt=prompt, return_token_ids=True, n=2) as completion:
+            finish(completion)
+            whole = completion.choices()
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [choice.get("prompt_token_ids") for choice in choices] == [[97, 98, 99], *[None] * (len(choices) - 1)]
+    assert [id for choice in choices for id in choice.get("token_ids", ())] == [97, 98, 99]
+    assert [(choice.token_ids, choice.prompt_token_ids) for choice in whole] == [([97, 98, 99], (97, 98, 99))] * 2
+
+
+def test_request_says_how_long_silence_may_last():
+    gate = threading.Semaphore(0)
+    with serving(gate=gate) as running, running.connect() as sock:
+        sock.sendall(completion_request(prompt="ab", stream=True, sse_ping_interval=0.01))
+        read_until(sock, b"\n:")
+        gate.release(100)
+        assert b"[DONE]" in read_until(sock, b"[DONE]")
 
 
 def test_silent_stream_shows_that_it_lives():

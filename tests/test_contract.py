@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from localchat.api import chat
+from localchat.api.sampling import UNSUPPORTED
+
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "contract.md").read_text(encoding="utf-8")
 # How many behaviours each list has.
@@ -59,6 +62,11 @@ def test_tests_of_the_server_cite_their_rows(file: str):
         if not re.search(rf"(?<![a-z0-9]){row}(?![a-z0-9])", text[function], re.IGNORECASE)
     ]
     assert silent == []
+
+
+def test_page_lists_the_members_that_are_refused():
+    paragraph = PAGE.partition("Members that mean something")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *chat.REFUSED}
 
 
 def test_ids_that_tests_cite_are_rows():

@@ -268,6 +268,22 @@ def test_first_layer_starts_by_looking_back():
     assert int(scores.argmax()) == 9
 
 
+def test_training_goes_on_from_an_exported_file(tmp_path):
+    """An exported file, read again, has the weights and the vocabulary that it was written from."""
+    pytest.importorskip("torch")
+    from tools.train_demo.config import ModelConfig, TrainConfig
+    from tools.train_demo.export import export
+    from tools.train_demo.from_gguf import from_gguf
+
+    built_in = ROOT / "localchat" / "models" / "demo.gguf"
+    trainer = from_gguf(built_in, ModelConfig(), TrainConfig())
+    again = tmp_path / "again.gguf"
+    export(trainer, again)
+    assert again.read_bytes() == built_in.read_bytes()
+    with pytest.raises(SystemExit, match="sizes in config"):
+        from_gguf(built_in, ModelConfig(width=128), TrainConfig())
+
+
 def test_answers_about_localchat_are_true():
     """The flags, endpoints and variables that the model names exist, with the defaults it tells."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "localchat").glob("*.py")]

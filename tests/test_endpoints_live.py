@@ -139,6 +139,27 @@ def test_echo_repeats_the_prompt(connection: http.client.HTTPConnection):
         assert text == "Hello" + plain["choices"][0]["text"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HTTPConnection, stream: bool):
+    _, plain = ask(connection, "/v1/completions", {"prompt": "Hello, my name is Ada.", **GREEDY, "logprobs": 2})
+    said = plain["choices"][0]
+    members = {**GREEDY, "max_tokens": 1, "echo": True, "logprobs": 2, "n": 2, "stream": stream}
+    _, answer = ask(connection, "/v1/completions", {"prompt": "Hello, my name is Ada." + said["text"], **members})
+    assert stream or answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    for i in range(2):
+        parts = [part for body in (answer if stream else [answer]) for part in body["choices"] if part["index"] == i]
+        lists = [part["logprobs"] for part in parts if part["logprobs"]]
+        merged = {name: [value for part in lists for value in part[name]] for name in lists[0]}
+        text = "".join(part["text"] for part in parts)
+        assert "".join(merged["tokens"]) == text
+        assert [text[at:].startswith(token) for at, token in zip(merged["text_offset"], merged["tokens"])]
+        assert merged["text_offset"] == [sum(map(len, merged["tokens"][:k])) for k in range(len(merged["tokens"]))]
+        # The vocabulary has no begin token, so the first one stands on nothing.
+        assert (merged["token_logprobs"][0], merged["top_logprobs"][0]) == (None, None)
+        assert all(value <= 0 for value in merged["token_logprobs"][1:])
+        assert all(token in top for token, top in zip(merged["tokens"][1:], merged["top_logprobs"][1:]))
+
+
 def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
     members = {"prompt": "I think", "seed": 3, "temperature": 1.5, "max_tokens": 8}
     _, all_of_them = ask(connection, "/v1/completions", {**members, "n": 4, "logprobs": 0})
@@ -461,8 +482,8 @@ def test_openai_package_understands_errors(client: Any):
         client.embeddings.create(model=DEMO, input="word " * 5000)
     assert wrong.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as combined:
-        client.completions.create(model=DEMO, prompt="a", logprobs=1, echo=True)
-    assert combined.value.param == "logprobs"
+        client.completions.create(model=DEMO, prompt="a", n=2, best_of=1)
+    assert combined.value.param == "best_of"
 
 
 def test_making_the_context_is_told_once(engine: Engine, caplog: pytest.LogCaptureFixture):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -183,6 +184,69 @@ def test_logprobs_only_where_asked():
         assert [token.logprob for token in tokens] == [-0.5, -0.5, None]
         assert [(t.token, t.piece, t.logprob) for t in tokens[0].top] == [(97, b"a", -0.5), (0, b"\0", -1.5)]
         assert tokens[1].top == tokens[2].top == ()
+
+
+class ScoringBackend(FakeBackend):
+    """A token's log probability is minus the number of tokens before it; only what is known may be asked for."""
+
+    def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        known = self._outputs[row]
+        return -float(len(known)), [(known[-1], -0.25)][:n_top]
+
+
+@pytest.mark.parametrize("n_prompt", [1, 2, 31, 32, 33, 100])
+def test_prompt_is_scored_whole_and_in_order(n_prompt: int):
+    text = "".join(chr(ord("a") + i % 26) for i in range(n_prompt))
+    with stepped(ScoringBackend(n_batch=16)) as engine:
+        others = [engine.submit(request(text, max_tokens=40)) for _ in range(2)]
+        engine.step()
+        scored = engine.submit(request(text, max_tokens=2, prompt_logprobs=1, top_logprobs=0))
+        step_until_idle(engine)
+        _, finish = read(scored)
+        tokens = scored.prompt_tokens()
+        assert b"".join(token.piece for token in tokens).decode() == text
+        assert [token.logprob for token in tokens] == [None, *(-float(i) for i in range(1, n_prompt))]
+        assert [[top.token for top in token.top] for token in tokens[1:]] == [[ord(c)] for c in text[:-1]]
+        assert finish.cached_tokens == 0
+        assert {read(other)[0] for other in others} == {(text * 40)[: min(n_prompt, 40)]}
+
+
+def test_preempted_prompt_is_scored_once():
+    with stepped(ScoringBackend(endless, n_ctx=66, n_cells=66, n_slots=2, n_batch=10)) as engine:
+        older = engine.submit(request("xy", max_tokens=64))
+        engine.step()
+        scored = engine.submit(request("a" * 60, max_tokens=5, prompt_logprobs=0))
+        n_scored_when_preempted = 0
+        while engine.step():
+            if engine.stats().n_waiting:
+                n_scored_when_preempted = len(scored.prompt_scores)
+        assert 0 < n_scored_when_preempted < 59
+        assert [token.logprob for token in scored.prompt_tokens()[1:]] == [-float(i) for i in range(1, 60)]
+        assert [read(generation)[1].completion_tokens for generation in (older, scored)] == [64, 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "n_tokens"), [(b"ab\ncd", 3), (b"\nab", 1), (b"abcd", 20)], ids=["in a line", "at once", "no line"]
+)
+def test_limit_of_time_ends_an_answer_that_has_begun_a_second_line(line: bytes, n_tokens: int):
+    def model(tokens: list[int], n_prompt: int) -> int:
+        return line[(len(tokens) - n_prompt) % len(line)]
+
+    with stepped(FakeBackend(model)) as engine:
+        late = engine.submit(request("x", max_tokens=20, max_completion_s=0.0))
+        early = engine.submit(request("x", max_tokens=20, max_completion_s=3600.0))
+        step_until_idle(engine)
+        finishes = [read(generation)[1] for generation in (late, early)]
+    assert [(finish.reason, finish.completion_tokens) for finish in finishes] == [("length", n_tokens), ("length", 20)]
+
+
+def test_probabilities_after_sampling_are_those_of_the_sampler():
+    with stepped(FakeBackend()) as engine:
+        generation = engine.submit(request("a", top_logprobs=1, after_sampling=True))
+        step_until_idle(engine)
+        (token,) = next(generation).tokens  # type: ignore[union-attr]
+    assert token.logprob == pytest.approx(math.log(0.75))
+    assert [top.token for top in token.top] == [ord("a")]
 
 
 def test_sequences_of_one_turn_share_a_batch():

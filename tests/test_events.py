@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import subprocess
+import sys
 import typing
 
 import pytest
@@ -67,6 +69,24 @@ def test_wrong_arguments_are_refused_like_those_of_a_function():
         events.ContentDelta()
     with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
         events.ContentDelta("a", other=1)
+
+
+def test_first_objects_of_two_threads_at_once():
+    """Each finds the __init__ that makes the real one; the second may call it when that is there already."""
+    program = (
+        "from localchat.events import ContentDelta\n"
+        "first = ContentDelta.__init__\n"
+        "a, b = ContentDelta('x'), object.__new__(ContentDelta)\n"
+        "first(b, 'x')\n"
+        "assert a == b\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_error_takes_only_what_it_has():
+    assert events.TimedOut("x", kind="idle").kind == "idle"
+    with pytest.raises(TypeError, match="TimedOut has no status"):
+        events.TimedOut("x", status=1)
 
 
 def test_subclasses_work_plain_and_as_dataclasses():

@@ -12,6 +12,8 @@ import pytest
 
 import localchat
 
+from .raw_server import HELLO, always, with_length
+
 PACKAGE = Path(localchat.__file__).parent
 
 # What each part may import of the package, itself aside. A folder is one part, but for `serving`.
@@ -36,6 +38,7 @@ MAY_IMPORT = {
         "api",
         "engine",
         "serving/exchange",
+        "serving/incoming",
         "models",
         "serving/routes",
         "serving/service",
@@ -49,6 +52,7 @@ MAY_IMPORT = {
         "engine",
         "serving/exchange",
         "serving/service",
+        "serving/stream",
         "serving/web",
     },
     "serving/endpoints": {
@@ -58,22 +62,21 @@ MAY_IMPORT = {
         "engine",
         "serving/exchange",
         "serving/metrics",
-        "serving/prompts",
         "serving/service",
+        "serving/stream",
         "serving/vectors",
-        "serving/web",
-        "serving/work",
     },
-    "serving/completion": {"api", "serving/constraints", "engine", "serving/service"},
+    "serving/completion": {"serving/answer", "api", "serving/constraints", "engine", "serving/service"},
     "serving/vectors": {"api", "serving/completion", "engine", "serving/service"},
-    "serving/prompts": {"api", "chat", "serving/service"},
     "serving/metrics": {"api", "engine"},
-    "serving/web": {"serving/exchange", "serving/watch"},
+    "serving/stream": {"api", "engine", "serving/exchange"},
+    "serving/web": {"api"},
     "serving/work": set(),
     "serving/exchange": {"api", "sse", "serving/watch"},
-    "serving/service": {"serving/answer", "api", "chat", "serving/constraints", "engine", "models"},
+    "serving/service": {"serving/answer", "api", "chat", "serving/constraints", "engine", "models", "serving/work"},
     "serving/constraints": {"api", "chat", "engine"},
     "serving/answer": {"api", "chat", "engine"},
+    "serving/incoming": set(),
     "serving/watch": set(),
     "serving/__init__": set(),
     "api": set(),
@@ -88,7 +91,6 @@ SOLE_IMPORTERS = {
     "llama_cpp": "engine/llama/library.py",
     "numpy": "engine/llama/",
     "jinja2": "chat/",
-    "http.client": "client.py",
 }
 
 # What a file uses where it happens to be there.
@@ -171,4 +173,29 @@ def test_import_of_the_client_loads_nothing_heavy():
     heavy = ("http.server", "http.client", "llama_cpp", "numpy", "jinja2", "ssl", "asyncio")
     program = f"import sys, localchat; print([name for name in {heavy!r} if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "unneeded"), [("AsyncClient", "localchat.tools"), ("replay", "localchat.client"), ("Tool", "asyncio")]
+)
+def test_a_name_loads_no_more_than_its_home(name: str, unneeded: str):
+    program = f"import sys, localchat; localchat.{name}; assert {unneeded!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("raw", [HELLO, with_length(b"", "400 Bad")], ids=["answer", "error"])
+def test_a_chat_over_http_loads_nothing_heavy(raw: bytes):
+    """What the client imports late it imports only where it is needed."""
+    heavy = ("http.client", "email.utils", "ssl", "asyncio", "dataclasses", "inspect", "urllib.request", "logging")
+    program = (
+        "import contextlib, sys, localchat\n"
+        "with contextlib.suppress(localchat.StatusError):\n"
+        "    localchat.Client(sys.argv[1], model='m', max_retries=0).chat('hi')\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])\n"
+    )
+    with always(raw) as server:
+        # Without site: what is installed beside Python may load more.
+        command = [sys.executable, "-S", "-c", program, server.url]
+        out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, cwd=PACKAGE.parent)
     assert out.stdout.strip() == "[]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import re
@@ -12,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -36,6 +37,8 @@ DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 GREEDY = Sampling(temperature=0)
 # Two logits this close can change places when a batch rounds differently.
 NEAR_TIE = 0.1
+# So much the log probability of one token differs between batches, most where it is small.
+ROUNDING = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -161,11 +164,25 @@ def test_repeat_penalty_knows_the_prompt(engine: Engine):
         Sampling(dry_multiplier=0.8, dry_sequence_breakers=()),
         Sampling(mirostat=1),
         Sampling(mirostat=2),
+        Sampling(adaptive_target=0.4, adaptive_decay=0.5),
         Sampling(repeat_penalty=1.2, frequency_penalty=0.5, presence_penalty=0.5, penalty_last_n=-1),
         Sampling(min_p=0.2, min_keep=3),
         Sampling(samplers=("top_p", "temperature", "top_k"), temperature=0.3),
     ],
-    ids=["typical", "sigma", "xtc", "dynatemp", "dry", "dry alone", "mirostat", "mirostat 2", "all", "min_p", "order"],
+    ids=[
+        "typical",
+        "sigma",
+        "xtc",
+        "dynatemp",
+        "dry",
+        "dry alone",
+        "mirostat",
+        "mirostat 2",
+        "adaptive",
+        "all",
+        "min_p",
+        "order",
+    ],
 )
 def test_every_sampler_draws_by_its_seed(engine: Engine, sampling: Sampling):
     prompt = chat(engine, "Tell me about yourself.")
@@ -209,6 +226,74 @@ def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
         assert token.id == token.top[0].token
         assert [t.logprob for t in token.top] == sorted((t.logprob for t in token.top), reverse=True)
         assert all(t.logprob <= 0 for t in token.top)
+
+
+def test_prompt_is_scored_as_it_would_be_said(engine: Engine):
+    """What the model says of its own words is the same when they come back as a prompt, in several turns."""
+    prompt = conversation(engine, 6)
+    said = read(engine, GenerationRequest(prompt, sampling=GREEDY, max_tokens=40, ignore_end=True, top_logprobs=3))[1]
+    whole = (*prompt, *(token.id for token in said))
+    with engine.submit(GenerationRequest(whole, max_tokens=1, prompt_logprobs=3)) as generation:
+        finish = list(generation)[-1]
+        scored = generation.prompt_tokens()
+    assert isinstance(finish, Finish)
+    assert (finish.cached_tokens, finish.prompt_tokens) == (0, len(whole))
+    assert [token.id for token in scored] == list(whole)
+    assert scored[0].logprob is None
+    assert all(token.logprob is not None for token in scored[1:])
+    for one, other in zip(said, scored[len(prompt) :]):
+        assert one.logprob == pytest.approx(other.logprob, abs=ROUNDING)
+        assert one.top[0].logprob == pytest.approx(other.top[0].logprob, abs=ROUNDING)
+        assert other.logprob is not None
+        assert other.top[0].logprob >= other.logprob
+
+
+def test_many_prompts_are_scored_beside_as_many_answers(engine: Engine):
+    """The library ends the process when a batch asks for more rows of logits than it has room for."""
+    prompt = conversation(engine, 4)
+    with contextlib.ExitStack() as stack:
+        score = GenerationRequest(prompt, max_tokens=2, prompt_logprobs=0)
+        say = GenerationRequest(chat(engine, "Hello!"), max_tokens=30, ignore_end=True)
+        scored, said = ([stack.enter_context(engine.submit(work)) for _ in range(20)] for work in (score, say))
+        assert [list(generation)[-1].completion_tokens for generation in said] == [30] * 20  # type: ignore[union-attr]
+        values = []
+        for generation in scored:
+            assert isinstance(list(generation)[-1], Finish)
+            values.append([token.logprob for token in generation.prompt_tokens()[1:]])
+    for other in values[1:]:
+        assert other == pytest.approx(values[0], abs=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(top_k=3, top_p=1.0),
+        Sampling(top_k=3, top_p=1.0, repeat_penalty=1.3),
+        Sampling(top_k=5, xtc_probability=1.0, xtc_threshold=0.01),
+        Sampling(mirostat=1),
+        Sampling(mirostat=2),
+        Sampling(top_k=5, adaptive_target=0.3),
+        Sampling(temperature=0),
+        Sampling(temperature=0, repeat_penalty=1.3),
+    ],
+    ids=["top_k", "penalties", "xtc", "mirostat", "mirostat 2", "adaptive", "greedy", "greedy, penalties"],
+)
+@pytest.mark.parametrize("grammar", [None, Constraint('root ::= ("ab" | "cd" | [e-z])+')], ids=["free", "grammar"])
+def test_probabilities_after_sampling_are_of_what_was_left_to_draw_from(
+    engine: Engine, sampling: Sampling, grammar: Optional[Constraint]
+):
+    request = GenerationRequest(
+        chat(engine, "Tell me about yourself."), max_tokens=12, constraint=grammar, sampling=replace(sampling, seed=3)
+    )
+    n_vocab = engine.facts.n_vocab
+    text, tokens, _ = read(engine, replace(request, top_logprobs=n_vocab, after_sampling=True))
+    assert text == read(engine, request)[0]
+    for token in tokens:
+        left = {top.token: math.exp(top.logprob) for top in token.top}
+        assert sum(left.values()) == pytest.approx(1, abs=1e-3)
+        assert token.logprob is not None
+        assert left[token.id] == pytest.approx(math.exp(token.logprob))
+        assert len(left) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
 
 
 def test_32_streams_together_give_what_each_gives_alone(engine: Engine):
@@ -441,6 +526,11 @@ def misuse_outputs(backend: Any) -> None:
     backend.decode(Batch(parts=tuple(Part(Sequence(i, [1], 2), 0, i, 1, True) for i in range(n))))
 
 
+def misuse_scores(backend: Any) -> None:
+    n = backend.room.n_slots + 1
+    backend.decode(Batch(parts=(Part(Sequence(1, [1] * n, n + 1), 0, 0, n, True, is_scored=True),)))
+
+
 @pytest.mark.parametrize(
     "misuse",
     [
@@ -451,8 +541,12 @@ def misuse_outputs(backend: Any) -> None:
         misuse_batch,
         misuse_slot,
         misuse_outputs,
+        misuse_scores,
     ],
-    ids=["id too large", "negative id", "slot to clear", "row without logits", "batch too large", "slot", "outputs"],
+    ids=(
+        *("id too large", "negative id", "slot to clear", "row without logits", "batch too large", "slot"),
+        *("outputs", "scores"),
+    ),
 )
 def test_calls_that_would_kill_the_process_are_refused(engine: Engine, misuse: Any):
     wait_until_idle(engine)

@@ -126,17 +126,37 @@ def test_key_is_masked_wherever_it_is(tmp_path):
         Client(transport=replay(path), model="m").chat("hi")
 
 
+def test_secrets_in_headers_of_other_names_are_masked(tmp_path):
+    names = ["X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Auth-Token", "X-Client-Secret", "Proxy-Authorization"]
+    path = tmp_path / "r.jsonl"
+    headers = dict.fromkeys(names, "confidential")
+    with always(HELLO) as server, Client(server.url, model="m", record=path, headers=headers) as client:
+        client.chat("hi")
+    assert "confidential" not in path.read_text(encoding="ascii")
+    assert joined(path, "sent").count("*" * len("confidential")) == len(names)
+
+
+def test_short_key_does_not_damage_the_recording(tmp_path):
+    """Local servers are often asked with a key like this; it is part of many words."""
+    path = tmp_path / "r.jsonl"
+    with always(HELLO) as server, Client(server.url, "data", "m", record=path) as client:
+        client.chat("hi")
+    assert "Bearer data" not in joined(path, "sent")
+    assert joined(path, "received") == HELLO.decode()
+    assert Client(transport=replay(path), model="m").chat("hi").text == "Hello"
+
+
 @pytest.mark.parametrize("size", range(1, 12))
 def test_masking_keeps_the_cuts_and_the_lengths(size, tmp_path):
-    raw = b"aaKEYKEYbKEKEYc\xc3\xa9"
-    recorder = Recorder(tmp_path / "r", secret="KEY")
+    raw = b"aaKEY-WORDKEY-WORDbKEY-WKEY-WORDc\xc3\xa9"
+    recorder = Recorder(tmp_path / "r", secret="KEY-WORD")
     tape = recorder.tape()
     parts = [raw[i : i + size] for i in range(0, len(raw), size)]
     for part in parts:
         tape.received(part)
     tape.flush()
     pieces = [item["received"].encode("utf-8", "surrogateescape") for item in lines(tmp_path / "r")]
-    assert b"".join(pieces) == raw.replace(b"KEY", b"***")
+    assert b"".join(pieces) == raw.replace(b"KEY-WORD", b"********")
     assert [len(piece) for piece in pieces] == [len(part) for part in parts]
 
 

@@ -47,6 +47,56 @@ def test_prompt_longer_than_the_batch_is_read_in_chunks():
     ]
 
 
+def test_prompt_that_is_scored_is_read_anew_in_small_chunks_beside_others():
+    scheduler = new_scheduler(1000, 4, 100, n_resting=32)
+    prompt = [*range(80)]
+    scheduler.add(Sequence(1, list(prompt), 200))
+    run_turn(scheduler)
+    scheduler.add(Sequence(2, list(prompt), 200, scores_prompt=True))
+    scheduler.add(Sequence(3, prompt[::-1], 200, scores_prompt=True))
+    scheduler.add(Sequence(4, list(prompt), 200))
+    rows = []
+    for _ in range(6):
+        batch = run_turn(scheduler)
+        rows.append([(part.sequence.id, part.n_tokens, len(part.scored_rows)) for part in batch.parts])
+    # Of all that is scored 32 rows a turn; a known prompt is of no use to it, and its own keeps nobody waiting.
+    assert rows[0] == [(1, 1, 0), (4, 1, 0), (2, 32, 32)]
+    assert rows[2] == [(1, 1, 0), (4, 1, 0), (2, 16, 15), (3, 16, 16)]
+    assert rows[3] == [(1, 1, 0), (2, 1, 0), (4, 1, 0), (3, 32, 32)]
+    scored = [sequence for sequence in scheduler.running if sequence.scores_prompt]
+    assert [sequence.n_cached for sequence in scored] == [0, 0]
+
+
+def test_rows_with_logits_are_those_scored_and_the_newest_token():
+    scheduler = new_scheduler(100, 4, 10, n_resting=10)
+    scheduler.add(Sequence(1, [*range(15)], 100, scores_prompt=True))
+    assert [part.rows_with_logits for part in run_turn(scheduler).parts] == [tuple(range(10))]
+    (part,) = run_turn(scheduler).parts
+    assert (part.scored_rows, part.rows_with_logits) == (range(4), (0, 1, 2, 3, 4))
+    assert [part.rows_with_logits for part in run_turn(scheduler).parts] == [(0,)]
+
+
+def test_preempted_prompt_goes_on_scoring_where_it_was():
+    scheduler = new_scheduler(60, 2, 10)
+    scheduler.add(sequence(1, 20, 60))
+    scored = Sequence(2, [*range(35)], 60, scores_prompt=True)
+    for _ in range(2):
+        run_turn(scheduler)
+    scheduler.add(scored)
+    run_turn(scheduler)
+    n_scored = scored.n_scored
+    assert 0 < n_scored < 34
+    while scored in scheduler.running:
+        run_turn(scheduler)
+    scheduler.remove(scheduler.running[0], keep=False)
+    batch = run_turn(scheduler)
+    assert batch.parts[0].sequence is scored
+    assert scored.n_computed - batch.parts[0].n_tokens <= scored.n_scored
+    while scored.is_to_score:
+        run_turn(scheduler)
+    assert scored.n_scored >= 34
+
+
 def test_running_sequences_get_their_token_before_a_prompt_fills_the_rest():
     scheduler = new_scheduler(100, 4, 10)
     scheduler.add(sequence(1, 3))

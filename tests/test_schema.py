@@ -515,3 +515,19 @@ def test_new_unions_are_read_by_every_python(python: str):
     root = str(Path(__file__).parents[1])
     done = subprocess.run([python, "-c", MODERN], cwd=root, capture_output=True, text=True, check=False, timeout=30)
     assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "step", "fits"),
+    [
+        (10_000_000_001, 10, False),
+        (10_000_000_000, 10, True),
+        (10**30 + 1, 10, False),
+        (0.3, 0.1, True),
+        (0.35, 0.1, False),
+        (float("nan"), 0.1, False),
+        (float("inf"), 2, False),
+    ],
+)
+def test_multiples_of_large_numbers_are_exact(value, step, fits):
+    assert (not list(faults(value, {"type": "number", "multipleOf": step}))) is fits

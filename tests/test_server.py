@@ -1,19 +1,24 @@
 """The server over real sockets, with a fake model behind the real engine: order, errors, limits, leaving clients."""
 
 import contextlib
+import io
 import json
 import logging
+import random
 import re
 import select
 import socket
 import subprocess
 import sys
 import threading
+import time
+from email.message import Message
 
 import pytest
 
 from localchat import server as server_module
 from localchat.engine import GenerationRequest
+from localchat.serving.exchange import SEND_BYTES, Exchange, Head
 from localchat.serving.routes import Settings
 from localchat.serving.service import Model
 
@@ -291,6 +296,10 @@ EMPTY = [{"role": "user", "content": ""}]
         pytest.param("POST /v1/models", GOOD, 405, "method_not_allowed", None, id="POST models"),
         pytest.param("GET /v1/nothing", None, 404, "unknown_path", None, id="unknown path"),
         pytest.param("POST /", GOOD, 404, "unknown_path", None, id="root"),
+        pytest.param("OPTIONS *", None, 404, "unknown_path", None, id="the server itself"),
+        pytest.param("GET ?x", None, 404, "unknown_path", None, id="no path"),
+        pytest.param("GET models", None, 404, "unknown_path", None, id="path without a slash"),
+        pytest.param("GET http://localhost", None, 404, "unknown_path", None, id="host without a path"),
         pytest.param("DELETE /v1/v1/models", None, 404, "unknown_path", None, id="v1 twice"),
     ],
 )
@@ -529,6 +538,17 @@ def test_chunked_body_in_pieces_and_the_next_request_after_it():
         pytest.param(raw_request(GOOD, "Content-Length: 5"), 400, id="two lengths"),
         pytest.param(raw_request(GOOD, "Transfer-Encoding: chunked"), 400, id="length and chunked"),
         pytest.param(raw_request(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: gzip"), 501, id="gzip"),
+        pytest.param(b"GET /health HTTP/1.1\r\nA: b\rContent-Length: 5\r\n\r\n", 400, id="carriage return in a line"),
+        pytest.param(b"GET /health HTTP/1.1\r\nA: b\0c\r\n\r\n", 400, id="NUL in a line"),
+        pytest.param(b"GET /health HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400, id="header over two lines"),
+        pytest.param(raw_request(GOOD).replace(b"Length:", b"Length :"), 400, id="space before the colon"),
+        pytest.param(raw_request(GOOD).replace(b"Length: ", b"Length: \x0b"), 400, id="length after a vertical tab"),
+        pytest.param(
+            chunked("0", "", "").replace(b": chunked", b": \x0bchunked"), 501, id="coding after a vertical tab"
+        ),
+        pytest.param(chunked("5", "hello", "0", "", "").replace(b"5\r\n", b"5\n"), 400, id="size ends without CR"),
+        pytest.param(chunked("5", "hello", "0", "", "").replace(b"o\r\n", b"o\n"), 400, id="chunk ends without CR"),
+        pytest.param(chunked("5;" + "x" * 5000, "hello", "0", "", ""), 400, id="long chunk extension"),
         pytest.param(chunked("xyz", ""), 400, id="no chunk size"),
         pytest.param(chunked("-5", "hello"), 400, id="negative chunk size"),
         pytest.param(chunked("2", "hello", "0", "", ""), 400, id="chunk longer than its size"),
@@ -544,6 +564,40 @@ def test_what_is_not_http_gets_an_error_and_the_connection_ends(request_bytes, s
         assert b"Connection: close" in head
         assert body["error"]["type"] == "invalid_request_error"
         assert running.chat()[0] == 200
+
+
+@pytest.mark.parametrize("n_left", [1, 2, 4, 5, 7, len(GOOD) + 5])
+def test_chunked_body_that_is_cut_is_no_request(n_left):
+    """Its end is part of it: what came may be half of what was meant."""
+    with serving() as running, running.connect() as sock:
+        sock.sendall(chunked(f"{len(GOOD):x}", GOOD.decode(), "0", "", "")[:-n_left])
+        sock.shutdown(socket.SHUT_WR)
+        assert b"200 OK" not in b"".join(iter(lambda: sock.recv(65536), b""))
+        assert running.work == []
+
+
+DEEP = "[" * 150 + "]" * 150
+
+
+@pytest.mark.parametrize("n", [201, 900, 1500, 100_000])
+@pytest.mark.parametrize("escape", ["", "\\ud800"], ids=["plain", "with half a surrogate"])
+def test_what_is_nested_too_deeply_is_a_bad_request(n, escape):
+    start = f'{{"messages": [{{"role": "user", "content": "a{escape}"}}], "chat_template_kwargs": {{"x": '
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request("POST", "/v1/chat/completions", start + "[" * n + "]" * n + "}}")
+        status, body = read_answer(client)
+        assert (status, body["error"]["param"]) == (400, "body")
+        client.request("POST", "/v1/chat/completions", start + DEEP + "}}")
+        assert read_answer(client)[0] == 200
+
+
+@pytest.mark.parametrize("n", [900, 100_000])
+def test_arguments_nested_too_deeply_are_a_bad_request(n):
+    function = {"name": "f", "arguments": '{"a":' * n + "1" + "}" * n}
+    call = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    with serving(chat_template="{{ messages | tojson }}") as running:
+        status, body = running.chat(messages=[call, {"role": "user", "content": "a"}])
+    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
 
 
 def test_body_larger_than_the_limit_but_soon_over_leaves_the_connection_usable():
@@ -571,6 +625,43 @@ def test_expect_continue_is_refused_without_reading():
     assert head.startswith(b"HTTP/1.1 404")
 
 
+def test_old_peer_is_not_told_to_continue():
+    head, _, body = chat_request().replace(b"HTTP/1.1", b"HTTP/1.0").partition(b"\r\n\r\n")
+    with serving() as running, running.connect() as sock:
+        sock.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n" + body)
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_peer_that_is_still_sending_gets_its_answer_and_no_reset():
+    """To close while something is unread would reset the connection, on some systems before the answer is read."""
+    with serving() as running, running.connect() as sock:
+        sock.sendall(chat_request().replace(b"Host:", b"Connection: close\r\nHost:") + b"\r\n")
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+        for _ in range(50):
+            sock.sendall(b"more")
+            select.select([], [], [], 0.002)
+        assert sock.recv(1) == b""
+    assert json.loads(raw.partition(b"\r\n\r\n")[2])["choices"][0]["message"]["content"] == "hello"
+
+
+class Recorder:
+    """A socket that only tells how much it was given at once."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def sendall(self, data):
+        self.sizes.append(len(data))
+
+
+def test_large_answer_is_sent_in_pieces_that_each_have_their_time():
+    recorder = Recorder()
+    head = Head("GET", "/", "HTTP/1.1", Message(), True, io.BytesIO(), recorder)
+    Exchange(head, None).send_json(200, "x" * 1_000_000)
+    assert sum(recorder.sizes) > 1_000_000
+    assert max(recorder.sizes) <= SEND_BYTES
+
+
 def test_pipelined_requests_are_answered_in_order():
     with serving() as running, running.connect() as sock:
         sock.sendall(chat_request("one") + b"\r\n" + chat_request("two", stream=True) + chat_request("three"))
@@ -580,6 +671,48 @@ def test_pipelined_requests_are_answered_in_order():
     assert places == sorted(places)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_random_damage_to_requests_hurts_nobody(seed, caplog):
+    """Whatever comes, the connection ends, and there is neither a failure of ours nor work that is left."""
+    chance = random.Random(seed)
+    body = GOOD.decode()
+    whole = [
+        chat_request(stream=True),
+        chat_request() * 2,
+        chunked("5", body[:5], f"{len(body) - 5:x}", body[5:], "0", "", ""),
+    ]
+    noise = [
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b" ",
+        b":",
+        b"chunked",
+        b"Content-Length: 7\r\n",
+        b"\xff",
+        b"0\r\n\r\n",
+        b"{",
+        b"99",
+    ]
+    with serving() as running:
+        for _ in range(25):
+            request = bytearray(chance.choice(whole))
+            for _ in range(chance.randrange(1, 5)):
+                at = chance.randrange(len(request))
+                request[at : at + chance.randrange(3)] = chance.choice(noise)
+            with running.connect() as sock:
+                sock.sendall(request)
+                sock.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionResetError):
+                    answer = b"".join(iter(lambda: sock.recv(65536), b""))
+                    assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+                    assert b" 500 " not in answer
+        assert running.chat()[0] == 200
+        running.wait_until_idle()
+    assert "Traceback" not in caplog.text
+
+
 def test_head_that_comes_byte_by_byte():
     with serving() as running, running.connect() as sock:
         for byte in chat_request():
@@ -587,10 +720,69 @@ def test_head_that_comes_byte_by_byte():
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 
+NO_FILES = """
+import resource, socket, sys, threading, time
+sys.path.insert(0, ".")
+from tests.serving import serving, wait_for
+with serving() as running:
+    sockets = [socket.socket() for _ in range(4)]
+    free = socket.socket()
+    n_used, limits = free.fileno(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    free.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (n_used, limits[1]))
+    for sock in sockets:
+        sock.connect(("127.0.0.1", running.port))
+    began_at, began = time.monotonic(), time.process_time()
+    wait_for(lambda: time.monotonic() - began_at > 0.5)
+    spent = time.process_time() - began
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for sock in sockets:
+        sock.close()
+    assert running.chat()[0] == 200
+    assert spent < 0.25, f"it span for {spent} s"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not limited there")
+def test_server_without_files_for_connections_waits_until_there_are_some():
+    """In a process of its own, whose limit can be low: the loop must not ask for connections all the time."""
+    done = subprocess.run([sys.executable, "-c", NO_FILES], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_idle_connection_is_closed(monkeypatch):
     monkeypatch.setattr(server_module, "IDLE_TIMEOUT_S", 0.05)
     with serving() as running, running.connect() as sock:
         assert sock.recv(1) == b""
+
+
+def test_head_that_comes_byte_by_byte_for_too_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(server_module, "HEAD_TIMEOUT_S", 0.1)
+    with serving() as running, running.connect() as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nA: ")
+        deadline = time.monotonic() + DEADLINE_S
+
+        def dribble():
+            while time.monotonic() < deadline:
+                sock.sendall(b"x")
+                select.select([sock], [], [], 0.005)
+
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            dribble()
+        with running.connect() as other:  # the body has a time of its own for each piece
+            head, _, body = chat_request().partition(b"\r\n\r\n")
+            other.sendall(head + b"\r\n\r\n")
+            select.select([other], [], [], 0.2)
+            other.sendall(body)
+            assert other.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_body_that_nobody_wants_and_that_never_comes_holds_up_no_answer(monkeypatch):
+    monkeypatch.setattr("localchat.serving.exchange.LINGER_S", 0.1)
+    with serving(settings=Settings(port=0, api_key="k")) as running, running.connect() as sock:
+        sock.sendall(raw_request(GOOD)[:-5])
+        assert sock.recv(12) == b"HTTP/1.1 401"
+        assert b"Connection: close" in b"".join(iter(lambda: sock.recv(65536), b""))
 
 
 def test_request_that_never_ends_is_given_up(monkeypatch):
@@ -705,9 +897,20 @@ def test_log_has_one_line_per_request_and_nothing_forged(caplog):
     with serving(settings=Settings(port=0, api_key="s3cret")) as running, running.connect() as sock:
         key = "Authorization: Bearer s3cret"
         sock.sendall(raw_request(GOOD, key) + raw_request(b"", key, path="/\x1b[2J\x9bx", method="GET"))
+        with running.connect() as odd:
+            odd.sendall(raw_request(b"", key, path="/" + "y" * 9000, method="GET"))
+            odd.sendall(raw_request(b"", key, method="B\x1b[2JREW"))
+            b"".join(iter(lambda: odd.recv(65536), b""))
+        for path in ("/metrics", "/v1/slots"):  # as for health, success is nothing to tell
+            sock.sendall(raw_request(b"", key, path=path, method="GET"))
         sock.sendall(raw_request(b"", "Connection: close", path="/health", method="GET"))
         b"".join(iter(lambda: sock.recv(65536), b""))
     lines = [record.getMessage() for record in caplog.records]
+    assert "\x1b" not in caplog.text
+    assert max(map(len, lines)) < 1000
+    (odd,) = (line for line in lines if " 501 " in line)
+    assert odd.startswith(r"- 501 B\x1b[2JREW")
+    lines = [line for line in lines if line != odd and "/yyy" not in line]
     assert len(lines) == 2
     assert re.fullmatch(
         r"chatcmpl-[0-9a-f]{32} 200 POST /v1/chat/completions [\d.]+ s: "
@@ -722,8 +925,9 @@ def test_k10_ignored_members_are_logged_once(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running:
         for _ in range(2):
-            assert running.chat(frobnicate=1)[0] == 200
+            assert running.chat(frobnicate=1, **{"x" * 100_000: 1})[0] == 200
     assert caplog.text.count("frobnicate") == 1
+    assert len(caplog.text) < 10_000
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -87,6 +87,12 @@ BEGUN = {"role": "assistant", "content": "Once"}
         pytest.param({"min_keep": 3, "seed": 11}, {"min_keep": 3, "seed": 11}, id="min_keep and seed"),
         pytest.param({"samplers": ["top_k", "typ_p"]}, {"samplers": ("top_k", "typical_p")}, id="samplers"),
         pytest.param({"samplers": "kt"}, {"samplers": ("top_k", "temperature")}, id="letters"),
+        pytest.param(
+            {"adaptive_target": 0.5, "adaptive_decay": 0.2, "samplers": ["min_p", "adaptive_p"]},
+            {"adaptive_target": 0.5, "adaptive_decay": 0.2, "samplers": ("min_p",)},
+            id="adaptive_p, which is no step but the draw",
+        ),
+        pytest.param({"samplers": "ka"}, {"samplers": ("top_k",)}, id="adaptive_p by its letter"),
         pytest.param({"samplers": "edskypmxt"}, {"samplers": SAMPLERS}, id="llama.cpp's own order"),
         pytest.param({"logit_bias": {"97": 5}}, {"logit_bias": ((97, 5.0),)}, id="bias by id"),
         pytest.param({"logit_bias": {"ab": -1}}, {"logit_bias": ((97, -1.0), (98, -1.0))}, id="bias by text"),
@@ -117,6 +123,7 @@ def test_v9_sampling_members_reach_the_engine(members, expected):
         pytest.param({"stop": None}, "stop", (), id="t25-null"),
         pytest.param({"stop_token_ids": [5]}, "stop_token_ids", (5,), id="g8"),
         pytest.param({"n_probs": 2}, "top_logprobs", 2, id="n_probs"),
+        pytest.param({"t_max_predict_ms": 1500}, "max_completion_s", 1.5, id="t_max_predict_ms"),
     ],
 )
 def test_limits_reach_the_engine(members, attribute, value):
@@ -318,6 +325,18 @@ def test_k22_none_hides_the_tools_from_the_template():
         assert "look" not in running.last_prompt
         running.chat(tools=TOOLS)
         assert "look" in running.last_prompt
+
+
+def test_k22_server_may_show_the_tools_all_the_same():
+    template = "{{ tools }}{{ messages[0].content }}"
+    call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    with serving(says(call), chat_template=template, **BIG) as running:
+        running.server.service.ready(Model("Fake", running.engine, keep_tools=True))
+        _, body = running.chat(tools=TOOLS, tool_choice="none")
+        shown = running.last_prompt
+        running.chat(tools=TOOLS)
+        assert running.last_prompt == shown
+    assert "tool_calls" not in body["choices"][0]["message"]
 
 
 def test_t47_legacy_functions_are_tools():
@@ -611,6 +630,39 @@ def test_k8_thought_is_repeated_beside_the_choices_where_the_server_says_so():
     assert "".join(chunk.get("thought", "") for chunk in chunks) == "hm"
     with serving(says(THOUGHT)) as running:
         assert "thought" not in running.chat()[1]
+
+
+LEGACY: dict[str, tuple[str, str, str]] = {
+    "thought and text": (THOUGHT, THOUGHT, "hm"),
+    "open thought": ("<think>hm", "<think>hm", "hm"),
+    "thought alone": ("<think>hm</think>", "<think>hm</think>", "hm"),
+    "text alone": ("hello", "hello", ""),
+}
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_reasoning_format_of_older_deepseek_has_thinking_in_both_places(name: str):
+    text, content, thought = LEGACY[name]
+    with serving(says(text)) as running:
+        _, body = running.chat(reasoning_format="deepseek-legacy", n=2)
+        _, chunks = running.chat(reasoning_format="deepseek-legacy", n=2, stream=True)
+    for i in range(2):
+        message = body["choices"][i]["message"]
+        assert "".join(message["content"].split()) == "".join(content.split())
+        assert message.get("reasoning_content", "").strip() == thought
+        assert delta_text(chunks, i) == message["content"]
+
+
+def test_probabilities_after_sampling_have_names_of_their_own():
+    asked = {"logprobs": True, "top_logprobs": 1, "post_sampling_probs": True}
+    with serving() as running:
+        _, body = running.chat(content="ab", **asked)
+        _, chunks = running.chat(content="ab", stream=True, **asked)
+    a = {"token": "a", "prob": pytest.approx(0.75), "bytes": [97]}
+    entries = body["choices"][0]["logprobs"]["content"]
+    assert entries[0] == {**a, "top_probs": [a]}
+    streamed = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [entry for logprobs in streamed if logprobs for entry in logprobs["content"]] == entries
 
 
 def test_reasoning_format_none_leaves_thinking_in_the_content():

@@ -1,204 +1,508 @@
-"""The requests of other servers' documentation, through a raw socket and through the real `openai` package."""
+"""The requests of other servers' documentation, to the real engine: through a raw socket and the real `openai` package.
+
+Each gets an answer, or an error that names what is wrong. The shapes are those of the documentation of OpenAI,
+llama-server and vLLM; the words are ours.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
-from collections.abc import Iterator
-from typing import Any
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Optional
 
 import pytest
 
-from .serving import DEADLINE_S, TOOLS, Serving, dechunked, delta_text, payloads, raw_request, says, serving
+from localchat.engine import LoadOptions, load
+from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
+from localchat.server import ChatServer
+from localchat.serving.routes import Settings
+from localchat.serving.service import Model, Service
 
-ANSWER = "<think>hm</think>Hello there.\n"
-SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
-DEVELOPER = {"role": "developer", "content": "You are a helpful assistant."}
+from .serving import dechunked, says, serving
+
+DEADLINE_S = 60
+MAX_TOKENS = 12
+
+
+class Example(NamedTuple):
+    """A request and what comes of it: an answer, or the error's `param`, or its `code`."""
+
+    path: str
+    members: Optional[dict[str, Any]] = None
+    status: int = 200
+    param: Optional[str] = None
+    code: Optional[str] = None
+    method: str = "POST"
+
+
+def chat(*messages: Any, **members: Any) -> Example:
+    return Example("/v1/chat/completions", {"messages": list(messages) or [USER], **members})
+
+
+def wrong(param: str, example: Example) -> Example:
+    return example._replace(status=400, param=param)
+
+
+def complete(prompt: Any = "Once upon a time", **members: Any) -> Example:
+    return Example("/v1/completions", {"prompt": prompt, **members})
+
+
+def embed(given: Any, **members: Any) -> Example:
+    return Example("/v1/embeddings", {"input": given, **members})
+
+
+def absent(path: str, members: Optional[dict[str, Any]] = None, method: str = "POST") -> Example:
+    """What this server has not: a typed 404 that says what to use."""
+    return Example(path, members, 404, None, "unknown_path", method)
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+DEVELOPER = {"role": "developer", "content": "Be brief."}
 USER = {"role": "user", "content": "Hello!"}
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_current_weather",
-        "description": "Get the current weather in a given location",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"},
-                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
-            },
-            "required": ["location"],
-        },
-    },
+TEXT = {"type": "text", "text": "What is in this?"}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.jpg", "detail": "high"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+FILE = {"type": "file", "file": {"file_id": "file-1"}}
+PLACE = {
+    "type": "object",
+    "properties": {"location": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
+    "required": ["location"],
+    "additionalProperties": False,
 }
-CALL = {"id": "call_1", "type": "function", "function": {"name": "get_current_weather", "arguments": "{}"}}
-IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.jpg"}}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather now", "parameters": PLACE}}
+STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+CUSTOM = {"type": "custom", "custom": {"name": "code", "format": {"type": "text"}}}
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+ARGUMENTS = '{"location": "Oslo"}'
+CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": ARGUMENTS}}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "content": '{"temperature": 22}'}
+STEPS = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "steps", "strict": True, "schema": STEPS}}
 
-# What documentation asks for, and the member that is wrong with it here, if one is.
-EXAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
-    "default": ({"messages": [DEVELOPER, USER]}, None),
-    "system": ({"messages": [SYSTEM, USER], "temperature": 0.7, "top_p": 0.9}, None),
-    "image": (
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "?"}, IMAGE]}]},
-        "messages[0].content[1]",
+# --- OpenAI's reference ---
+
+OPENAI: dict[str, Example] = {
+    "a developer's words": chat(DEVELOPER, USER),
+    "system": chat(SYSTEM, USER, temperature=0.7, top_p=0.9),
+    "parts of text": chat(user(TEXT, {"type": "text", "text": "Tell me."})),
+    "image": wrong("messages[0].content[1]", chat(user(TEXT, IMAGE))),
+    "audio in": wrong("messages[0].content[1]", chat(user(TEXT, SOUND))),
+    "file": wrong("messages[0].content[0]", chat(user(FILE, TEXT))),
+    "audio out": wrong("modalities", chat(modalities=["text", "audio"], audio={"voice": "a", "format": "wav"})),
+    "audio said before": wrong("messages[1].audio", chat(USER, {"role": "assistant", "audio": {"id": "a"}}, USER)),
+    "text only": chat(modalities=["text"]),
+    "functions": chat(tools=[WEATHER], tool_choice="auto"),
+    "strict function": chat(tools=[STRICT], tool_choice=NAMED, parallel_tool_calls=False, max_tokens=60),
+    "required call": chat(tools=[WEATHER], tool_choice="required", max_tokens=60),
+    "allowed tools": chat(
+        tools=[WEATHER],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}},
     ),
-    "functions": ({"messages": [USER], "tools": [WEATHER], "tool_choice": "auto"}, None),
-    "logprobs": ({"messages": [USER], "logprobs": True, "top_logprobs": 2}, None),
-    "tool result": (
-        {
-            "messages": [
-                USER,
-                {"role": "assistant", "content": None, "tool_calls": [CALL]},
-                {"role": "tool", "tool_call_id": "call_1", "content": '{"temperature": 22}'},
-            ],
-            "tools": [WEATHER],
-        },
-        None,
+    "custom tool": wrong("tools[0].type", chat(tools=[CUSTOM])),
+    "call of nobody": wrong(
+        "tool_choice", chat(tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "nobody"}})
     ),
-    "audio": ({"messages": [USER], "modalities": ["text", "audio"]}, "modalities"),
-    "many members": (
-        {
-            "messages": [USER],
-            "max_completion_tokens": 100,
-            "n": 2,
-            "stop": ["###"],
-            "presence_penalty": 0.1,
-            "frequency_penalty": 0.1,
-            "logit_bias": {"50": -100},
-            "seed": 42,
-            "user": "someone",
-            "store": True,
-            "metadata": {"a": "b"},
-            "service_tier": "auto",
-            "parallel_tool_calls": True,
-            "reasoning_effort": "medium",
-            "response_format": {"type": "text"},
-        },
-        None,
+    "result of a call": chat(
+        USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, RESULT, tools=[WEATHER]
     ),
-    "named tool": (
-        {
-            "messages": [USER],
-            "tools": TOOLS,
-            "tool_choice": {"type": "function", "function": {"name": "nobody"}},
-        },
-        "tool_choice",
+    "older functions": chat(functions=[WEATHER["function"]], function_call="auto"),
+    "result of an older call": chat(
+        USER,
+        {"role": "assistant", "content": None, "function_call": {"name": "get_weather", "arguments": ARGUMENTS}},
+        {"role": "function", "name": "get_weather", "content": "22"},
     ),
-    "llama.cpp members": (
-        {
-            "messages": [USER],
-            "n_predict": 64,
-            "min_p": 0.05,
-            "typical_p": 1.0,
-            "repeat_penalty": 1.1,
-            "repeat_last_n": 64,
-            "mirostat": 0,
-            "mirostat_tau": 5.0,
-            "mirostat_eta": 0.1,
-            "dry_multiplier": 0.8,
-            "xtc_probability": 0.5,
-            "samplers": ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
-            "cache_prompt": True,
-            "id_slot": -1,
-            "timings_per_token": True,
-            "return_progress": True,
-            "chat_template_kwargs": {"enable_thinking": False},
-            "reasoning_format": "auto",
-        },
-        None,
+    "log probabilities": chat(logprobs=True, top_logprobs=2),
+    "alternatives alone": wrong("top_logprobs", chat(top_logprobs=2)),
+    "choices": chat(n=3, seed=7, temperature=1.1),
+    "any JSON": chat(response_format={"type": "json_object"}, max_tokens=30),
+    "JSON by schema": chat(response_format=JSON_SCHEMA, max_tokens=40),
+    "text as a form": chat(response_format={"type": "text"}),
+    "unknown form": wrong("response_format.type", chat(response_format={"type": "xml"})),
+    "schema beyond grammars": wrong(
+        "response_format.json_schema.schema#/if",
+        chat(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"if": {}, "then": {}}}}),
     ),
-    "vllm members": (
-        {
-            "messages": [USER],
-            "repetition_penalty": 1.1,
-            "stop_token_ids": [10],
-            "min_tokens": 2,
-            "add_generation_prompt": True,
-            "include_reasoning": True,
-            "add_special_tokens": False,
-            "priority": 0,
-            "request_id": "r1",
-        },
-        None,
-    ),
-    "prefix": ({"messages": [USER, {"role": "assistant", "content": "Hell"}], "continue_final_message": True}, None),
-    "no messages": ({"messages": []}, "messages"),
-    "temperature": ({"messages": [USER], "temperature": 101}, "temperature"),
+    "stored": chat(store=True, metadata={"topic": "greeting"}),
+    "web search": wrong("web_search_options", chat(web_search_options={"search_context_size": "low"})),
+    "predicted": chat(prediction={"type": "content", "content": "Hello there."}),
+    "tier": chat(service_tier="flex"),
+    "reasoning": chat(reasoning_effort="low", verbosity="low", max_completion_tokens=30),
+    "no reasoning": chat(reasoning_effort="none"),
+    "cache and safety": chat(prompt_cache_key="a", prompt_cache_retention="24h", safety_identifier="u", user="u"),
+    "stops": chat(stop=["###", "\n\n"]),
+    "no stops": chat(stop=None, logit_bias=None, tools=None, n=None),
+    "penalties and biases": chat(presence_penalty=0.1, frequency_penalty=0.1, logit_bias={"50": -100}),
+    "usage in streams": chat(stream_options={"include_usage": True, "include_obfuscation": False}),
+    "named people": chat({"role": "user", "name": "ada", "content": "Hello!"}),
+    "answers before": chat(USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER),
+    "no messages": wrong("messages", chat()._replace(members={"messages": []})),
+    "too hot": wrong("temperature", chat(temperature=101)),
+    "too many choices": wrong("n", chat(n=129)),
+    "another model": chat(model="gpt-4o")._replace(status=404, param="model", code="model_not_found"),
+    "completion": complete(temperature=0),
+    "many prompts": complete(["One", "Two"], n=2, seed=1),
+    "prompt of tokens": complete([10, 11, 12]),
+    "prompts of tokens": complete([[10, 11], [12]]),
+    "best of some": wrong("best_of", complete(best_of=2, n=3)),
+    "scores": complete(logprobs=3),
+    "scores of a prompt": complete(echo=True, logprobs=0),
+    "echo": complete(echo=True, max_tokens=1),
+    "gap": wrong("suffix", complete(suffix=" The end.")),  # the built-in model has no tokens for it
+    "usage of a completion": complete(stream_options={"include_usage": True}),
+    "no prompt": wrong("prompt", complete()._replace(members={"model": DEMO})),
+    "vector": embed("The food was good.", encoding_format="float"),
+    "vectors": embed(["one", "two"], encoding_format="base64", user="u"),
+    "vector of tokens": embed([10, 11]),
+    "short vector": embed("one", dimensions=8),
+    "no input": wrong("input", embed([])),
+    "models": Example("/v1/models", method="GET"),
+    "one model": Example(f"/v1/models/{DEMO}", method="GET"),
+    "model to delete": Example(f"/v1/models/{DEMO}", None, 405, None, "method_not_allowed", "DELETE"),
+    "stored answers": Example("/v1/chat/completions", None, 405, None, "method_not_allowed", "GET"),
+    "responses": absent("/v1/responses", {"model": DEMO, "input": "Hello!"}),
+    "conversations": absent("/v1/conversations", {}),
+    "transcription": absent("/v1/audio/transcriptions", {"model": DEMO}),
+    "speech": absent("/v1/audio/speech", {"model": DEMO, "input": "Hello!", "voice": "a"}),
+    "pictures": absent("/v1/images/generations", {"model": DEMO, "prompt": "a cat"}),
+    "moderation": absent("/v1/moderations", {"input": "Hello!"}),
+    "files": absent("/v1/files", method="GET"),
+    "batches": absent("/v1/batches", method="GET"),
+    "assistants": absent("/v1/assistants", {"model": DEMO}),
 }
+
+# --- llama-server's own ---
+
+LLAMA: dict[str, Example] = {
+    "all samplers": chat(
+        n_predict=8,
+        temperature=0.8,
+        dynatemp_range=0.1,
+        dynatemp_exponent=1.0,
+        top_k=40,
+        top_p=0.95,
+        min_p=0.05,
+        typical_p=1.0,
+        top_n_sigma=-1,
+        xtc_probability=0.1,
+        xtc_threshold=0.1,
+        repeat_last_n=64,
+        repeat_penalty=1.1,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        dry_multiplier=0.8,
+        dry_base=1.75,
+        dry_allowed_length=2,
+        dry_penalty_last_n=-1,
+        dry_sequence_breakers=["\n", ":"],
+        mirostat=0,
+        mirostat_tau=5.0,
+        mirostat_eta=0.1,
+        adaptive_target=-1,
+        adaptive_decay=0.9,
+        min_keep=0,
+        seed=-1,
+        samplers=["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+    ),
+    "adaptive draw": chat(samplers=["min_p", "adaptive_p"], min_p=0.05, adaptive_target=0.5),
+    "letters": complete(samplers="edskypmxt"),
+    "biases by text": chat(logit_bias=[["Hello", -1.0], [15, False]]),
+    "slots and caches": chat(cache_prompt=True, id_slot=-1, n_keep=0, n_discard=0, n_cache_reuse=0),
+    "timings and progress": chat(timings_per_token=True, return_progress=True, return_tokens=True, verbose=False),
+    "probabilities": chat(n_probs=3, post_sampling_probs=True),
+    "limit of time": complete(t_max_predict_ms=60_000, n_predict=8, n_probs=2),
+    "indentation": wrong("n_indent", complete(n_indent=2)),
+    "adapters of a request": wrong("lora", chat(lora=[{"id": 0, "scale": 0.5}])),
+    "timings and progress of a completion": complete(timings_per_token=True, return_progress=True, return_tokens=True),
+    "no end": chat(ignore_eos=True),
+    "grammar": chat(grammar='root ::= "yes" | "no"'),
+    "broken grammar": wrong("grammar", chat(grammar="root ::= (")),
+    "schema beside its type": chat(response_format={"type": "json_schema", "schema": STEPS}, max_tokens=40),
+    "object by schema": chat(response_format={"type": "json_object", "schema": STEPS}, max_tokens=40),
+    "schema as a member": complete(json_schema=STEPS, max_tokens=40),
+    "two forms": wrong("grammar", chat(json_schema=STEPS, grammar='root ::= "a"')),
+    "lazy grammar": wrong("grammar_lazy", chat(grammar='root ::= "a"', grammar_lazy=True)),
+    "variables of the template": chat(chat_template_kwargs={"enable_thinking": False}),
+    "text for a flag": wrong(
+        "chat_template_kwargs.enable_thinking", chat(chat_template_kwargs={"enable_thinking": "no"})
+    ),
+    "reasoning left in": chat(reasoning_format="none"),
+    "reasoning in both": chat(reasoning_format="deepseek-legacy"),
+    "unknown reasoning": wrong("reasoning_format", chat(reasoning_format="odd")),
+    "answer begun": chat(USER, {"role": "assistant", "content": "Hi"}),
+    "answer continued": chat(
+        USER, {"role": "assistant", "content": "Hi"}, continue_final_message=True, add_generation_prompt=False
+    ),
+    "both continued and begun": wrong(
+        "continue_final_message",
+        chat(USER, {"role": "assistant", "content": "Hi"}, continue_final_message=True, add_generation_prompt=True),
+    ),
+    "image for a completion": wrong("prompt", complete({"prompt_string": "a", "multimodal_data": ["AAAA"]})),
+    "pings": chat(sse_ping_interval=5),
+    "no pings": complete(sse_ping_interval=-1),
+    "tokens": Example("/tokenize", {"content": "Hello!", "add_special": True, "with_pieces": True}),
+    "text of tokens": Example("/detokenize", {"tokens": [10, 11, 12]}),
+    "prompt of a chat": Example("/apply-template", {"messages": [USER], "tools": [WEATHER]}),
+    "ranking": Example(
+        "/v1/rerank", {"query": "a", "documents": ["b", "c"], "top_n": 1}, 501, "model", "not_supported"
+    ),
+    "properties": Example("/props", method="GET"),
+    "properties to change": Example("/props", {"a": 1}, 405, None, "method_not_allowed"),
+    "slots": Example("/slots", method="GET"),
+    "health": Example("/health", method="GET"),
+    "figures": Example("/metrics", method="GET"),
+    "own completion": absent("/completion", {"prompt": "Once", "n_predict": 8}),
+    "own embedding": absent("/embedding", {"content": "one"}),
+    "infill": absent("/infill", {"input_prefix": "a", "input_suffix": "b"}),
+    "adapters": absent("/lora-adapters", method="GET"),
+    "scales of adapters": absent("/lora-adapters", {"id": 0, "scale": 0.2}),
+    "messages of Anthropic": absent("/v1/messages", {"model": DEMO, "max_tokens": 8, "messages": [USER]}),
+    "their count": absent("/v1/messages/count_tokens", {"model": DEMO, "messages": [USER]}),
+    "own chat of Ollama": absent("/api/chat", {"model": DEMO, "messages": [USER]}),
+    "page": absent("/", method="GET"),
+}
+
+# --- vLLM's own ---
+
+VLLM: dict[str, Example] = {
+    "penalty by its name": chat(repetition_penalty=1.1, min_tokens=2, stop_token_ids=[10]),
+    "template flags": chat(add_generation_prompt=True, add_special_tokens=False, include_reasoning=True),
+    "documents": chat(documents=[{"title": "a", "text": "b"}]),
+    "template of a request": wrong("chat_template", chat(chat_template="{{ messages }}")),
+    "guided choice": chat(guided_choice=["yes", "no"]),
+    "structured regex": chat(structured_outputs={"regex": "[a-c]{1,4}"}),
+    "guided schema": chat(guided_json=STEPS, max_tokens=40),
+    "prompt's log probabilities": wrong("prompt_logprobs", chat(prompt_logprobs=1)),
+    "beams": wrong("use_beam_search", chat(use_beam_search=True)),
+    "priority": chat(priority=5, request_id="mine"),
+    "usage all along": chat(stream_options={"include_usage": True, "continuous_usage_stats": True}),
+    "usage of a completion all along": complete(
+        stream_options={"include_usage": True, "continuous_usage_stats": True}, return_token_ids=True
+    ),
+    "ids of tokens": chat(return_token_ids=True, logprobs=True, return_tokens_as_token_ids=True),
+}
+
+EXAMPLES = {
+    f"{server}: {name}": example
+    for server, examples in (("openai", OPENAI), ("llama.cpp", LLAMA), ("vllm", VLLM))
+    for name, example in examples.items()
+}
+STREAMED = ("/v1/chat/completions", "/v1/completions")
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Serving]:
-    with serving(says(ANSWER), n_ctx=4000, n_cells=16000) as running:
-        yield running
+def port() -> Iterator[int]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    server = ChatServer(Service(Catalog([ModelFile(DEMO_PATH, DEMO)])), Settings(port=0))
+    server.service.ready(Model(DEMO, load(str(DEMO_PATH), LoadOptions(n_slots=8))))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    server.close()
+    thread.join(DEADLINE_S)
 
 
-def ask_raw(running: Serving, members: dict[str, Any]) -> tuple[int, Any]:
-    body = json.dumps({"model": "Fake", **members}).encode()
-    with running.connect() as sock:
-        sock.sendall(raw_request(body, "Connection: close"))
+def ask_raw(port: int, example: Example) -> tuple[int, Any]:
+    """Bytes on a socket: the status, and the JSON, the chunks or the text."""
+    body = b"" if example.members is None else json.dumps(example.members).encode()
+    lines = [f"{example.method} {example.path} HTTP/1.1", "Host: localhost", "Connection: close"]
+    lines += [f"Content-Length: {len(body)}"] if example.method == "POST" else []
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:
+        sock.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         head, _, rest = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")
     status = int(head.split()[1])
-    return status, payloads(dechunked(rest)) if b"event-stream" in head else json.loads(rest)
+    if b"text/event-stream" in head:
+        *events, done, empty = dechunked(rest).decode().split("\n\n")
+        assert (done, empty) == ("data: [DONE]", "")
+        return status, [json.loads(event[len("data: ") :]) for event in events]
+    return status, json.loads(rest) if b"application/json" in head else rest.decode()
 
 
-def ask_openai(running: Serving, members: dict[str, Any]) -> tuple[int, Any]:
-    """The same through the package; members that its signature lacks go the way it has for them."""
+# How the package sends what has a place in it; the rest it cannot send.
+PACKAGE: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "POST /v1/chat/completions": lambda client, members: create(client.chat.completions, members),
+    "POST /v1/completions": lambda client, members: create(client.completions, members),
+    "POST /v1/embeddings": lambda client, members: create(client.embeddings, members),
+    "GET /v1/models": lambda client, members: client.models.list(),
+    f"GET /v1/models/{DEMO}": lambda client, members: client.models.retrieve(DEMO),
+    f"DELETE /v1/models/{DEMO}": lambda client, members: client.models.delete(DEMO),
+    "GET /v1/chat/completions": lambda client, members: client.chat.completions.list(),
+    "POST /v1/responses": lambda client, members: create(client.responses, members),
+    "POST /v1/conversations": lambda client, members: client.conversations.create(),
+    "POST /v1/audio/speech": lambda client, members: create(client.audio.speech, members),
+    "POST /v1/images/generations": lambda client, members: client.images.generate(**members),
+    "POST /v1/moderations": lambda client, members: create(client.moderations, members),
+    "GET /v1/files": lambda client, members: client.files.list(),
+    "GET /v1/batches": lambda client, members: client.batches.list(),
+}
+
+
+def create(resource: Any, members: dict[str, Any]) -> Any:
+    """Members that the signature lacks go the way that the package has for them."""
+    known = set(type(resource).create.__annotations__)
+    given = {"model": DEMO, **{name: value for name, value in members.items() if name in known}}
+    return resource.create(**given, extra_body={name: value for name, value in members.items() if name not in known})
+
+
+def ask_openai(port: int, example: Example) -> tuple[int, Any]:
     openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    known = set(openai.resources.chat.completions.Completions.create.__annotations__)
-    given = {name: value for name, value in members.items() if name in known}
-    more = {name: value for name, value in members.items() if name not in known}
-    url = f"http://127.0.0.1:{running.port}/v1"
+    send, members = PACKAGE[f"{example.method} {example.path}"], example.members or {}
+    url = f"http://127.0.0.1:{port}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S) as client:
         try:
-            answer = client.chat.completions.create(model="Fake", **given, extra_body=more)
+            answer = send(client, members)
             if members.get("stream"):
                 return 200, [chunk.model_dump() for chunk in answer]
-            return 200, answer.model_dump()
-        except openai.BadRequestError as error:
-            return error.status_code, {"error": {"param": error.param, "message": error.message}}
+            return 200, answer.model_dump(warnings=False)  # of vectors as base64, where it expects numbers
+        except openai.APIStatusError as error:
+            return error.status_code, {"error": error.body}
+
+
+def can_send(client: str, example: Example) -> bool:
+    if client == "raw":
+        return True
+    # The package itself refuses what has no prompt or no messages.
+    is_whole = not (example.members and example.path in STREAMED and set(example.members) == {"model"})
+    return f"{example.method} {example.path}" in PACKAGE and is_whole
 
 
 CLIENTS = {"raw": ask_raw, "openai": ask_openai}
+CASES = [
+    pytest.param(name, client, stream, id=f"{name}-{client}{'-stream' if stream else ''}")
+    for name, example in EXAMPLES.items()
+    for client in CLIENTS
+    if can_send(client, example)
+    for stream in ((False, True) if example.path in STREAMED and example.method == "POST" else (False,))
+]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example_is_answered_or_refused_by_name(running: Serving, name: str, stream: bool, client: str):
-    members, param = EXAMPLES[name]
-    status, answer = CLIENTS[client](running, {**members, "stream": stream})
-    if param is not None:
-        assert (status, answer["error"]["param"]) == (400, param)
+@pytest.mark.parametrize(("name", "client", "stream"), CASES)
+def test_example_is_answered_or_refused_by_name(port: int, name: str, client: str, stream: bool):
+    example = EXAMPLES[name]
+    if example.members is not None and example.path in STREAMED:
+        limit = {} if {"max_completion_tokens", "n_predict"} & set(example.members) else {"max_tokens": MAX_TOKENS}
+        example = example._replace(members={"model": DEMO, "stream": stream, **limit, **example.members})
+    status, answer = CLIENTS[client](port, example)
+    assert status == example.status, answer
+    if status != 200:
+        error = answer["error"]
+        assert error["message"]
+        assert error["param"] == example.param, error
+        assert error["code"] == (example.code or error["type"])
         return
-    assert status == 200
-    for i in range(members.get("n", 1)):
-        assert text_of(answer, i).strip() in ("Hello there.", "")
-        assert end_of(answer, i) in ("stop", "length")
+    check = CHECKS.get(example.path)
+    if check is not None:
+        check(answer if stream else [answer], example.members)
 
 
-def text_of(answer: Any, i: int) -> str:
-    if isinstance(answer, list):
-        return delta_text(answer, i)
-    content: str = answer["choices"][i]["message"]["content"]
-    return content
+def check_choices(bodies: list[Any], members: dict[str, Any]) -> None:
+    """Every choice has exactly one end, and what was asked for is there."""
+    n_prompts = len(members["prompt"]) if isinstance(members.get("prompt"), list) and not is_tokens(members) else 1
+    n = n_prompts * (members.get("n") or 1)
+    choices = [choice for body in bodies for choice in body["choices"]]
+    for i in range(n):
+        ends = [choice["finish_reason"] for choice in choices if choice["index"] == i and choice["finish_reason"]]
+        assert len(ends) == 1
+        assert ends[0] in ("stop", "length", "tool_calls")
+    assert {choice["index"] for choice in choices} == set(range(n))
+    asked = members.get("n_probs", members.get("logprobs"))
+    wants_scores = asked is not None and asked is not False
+    assert any(choice["logprobs"] for choice in choices) == wants_scores
+    must_call = members.get("tool_choice") in ("required", NAMED)
+    assert not must_call or any(parts_of(choice).get("tool_calls") for choice in choices)
+    if (members.get("stream_options") or {}).get("include_usage") and members["stream"]:
+        assert bodies[-1]["choices"] == []
+        assert bodies[-1]["usage"]["completion_tokens"] > 0
 
 
-def end_of(answer: Any, i: int) -> str:
-    chunks = answer if isinstance(answer, list) else [answer]
-    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == i]
-    (end,) = (choice["finish_reason"] for choice in choices if choice["finish_reason"])
-    return str(end)
+def is_tokens(members: dict[str, Any]) -> bool:
+    return all(isinstance(item, int) for item in members["prompt"])
 
 
-def test_openai_package_reads_reasoning_and_figures(running: Serving):
+def parts_of(choice: Any) -> dict[str, Any]:
+    parts: dict[str, Any] = choice.get("message") or choice.get("delta") or {}
+    return parts
+
+
+def check_vectors(bodies: list[Any], members: dict[str, Any]) -> None:
+    given = members["input"]
+    n = 1 if isinstance(given, str) or isinstance(given[0], int) else len(given)
+    vectors = [entry["embedding"] for entry in bodies[0]["data"]]
+    assert len(vectors) == n
+    widths = {len(base64.b64decode(vector)) // 4 if isinstance(vector, str) else len(vector) for vector in vectors}
+    assert len(widths) == 1
+    assert "dimensions" not in members or widths == {members["dimensions"]}
+
+
+CHECKS: dict[str, Callable[[list[Any], dict[str, Any]], None]] = {
+    "/v1/chat/completions": check_choices,
+    "/v1/completions": check_choices,
+    "/v1/embeddings": check_vectors,
+}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/infill", "/completion", "/api/chat", "/embedding"])
+def test_what_is_not_served_says_what_to_use(port: int, path: str):
+    _, body = ask_raw(port, absent(path, {}))
+    assert "POST /v1/" in body["error"]["message"].partition(";")[0]
+
+
+def test_openai_package_reads_reasoning_and_figures():
     """K8, K13, K15: members beyond the package's own are there too."""
-    members = {"messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
-    _, chunks = ask_openai(running, members)
+    said = "<think>hm</think>Hello there.\n"
+    with serving(says(said), n_ctx=4000, n_cells=16000) as running:
+        members = {"model": "Fake", "messages": [USER], "stream": True, "stream_options": {"include_usage": True}}
+        _, chunks = ask_openai(running.port, Example("/v1/chat/completions", members))
     thoughts = [c["delta"].get("reasoning_content") or "" for chunk in chunks for c in chunk["choices"]]
     assert "".join(thoughts).strip() == "hm"
     usage = chunks[-1]["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == len("<think>hm</think>")
-    assert usage["completion_tokens"] == len(ANSWER) + 1
+    assert usage["completion_tokens"] == len(said) + 1
     assert chunks[-1]["timings"]["predicted_n"] == usage["completion_tokens"]
     with contextlib.suppress(KeyError):
         assert chunks[0]["usage"] is None
+
+
+SAID_CALL = """<think>hm</think>Let me see.
+<tool_call>
+{"name": "get_weather", "arguments": {"location": "Oslo"}}
+</tool_call>"""
+
+
+def test_openai_packages_helper_gathers_a_stream_with_a_call():
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    with serving(says(SAID_CALL), n_ctx=4000, n_cells=16000) as running:
+        url = f"http://127.0.0.1:{running.port}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S) as client:
+            options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
+            with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
+                kinds = {event.type for event in stream}
+            message = stream.get_final_completion().choices[0].message
+    assert {"content.delta", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
+    (call,) = message.tool_calls
+    assert call.function.parsed_arguments == {"location": "Oslo"}
+    assert message.content.strip() == "Let me see."
+
+
+def test_openai_packages_helper_reads_an_answer_as_a_class():
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    pydantic = pytest.importorskip("pydantic", reason="it comes with the package")
+    kind = pydantic.create_model("Steps", answer=(int, ...))
+    with serving(says('{"answer": 5}'), n_ctx=4000, n_cells=16000) as running:
+        url = f"http://127.0.0.1:{running.port}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S) as client:
+            options = {"model": "Fake", "messages": [USER], "response_format": kind}
+            whole = client.chat.completions.parse(**options)
+            with client.chat.completions.stream(**options, logprobs=True) as stream:
+                kinds = {event.type for event in stream}
+            streamed = stream.get_final_completion()
+    assert whole.choices[0].message.parsed == streamed.choices[0].message.parsed == kind(answer=5)
+    assert "logprobs.content.delta" in kinds

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,13 @@ def port(engine: Engine) -> Iterator[int]:
     thread.join(DEADLINE_S)
 
 
+ENDS = ("stop", "length")
+
+
 def request_body(question: str, **members: Any) -> bytes:
-    return json.dumps({"messages": [{"role": "user", "content": question}], "temperature": 0, **members}).encode()
+    """Greedy, and bounded, since nothing here stands on what the model says or when it ends."""
+    said = [{"role": "user", "content": question}]
+    return json.dumps({"messages": said, "temperature": 0, "max_tokens": 80, **members}).encode()
 
 
 # What the equalities below are proven by; with its tags, thinking is text as its tokens are.
@@ -92,6 +97,11 @@ def text_of(chunks: list[Any]) -> str:
     return "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
 
 
+def said(pieces: Iterable[list[int]]) -> str:
+    """The text of tokens; a limit may cut it inside a character."""
+    return b"".join(map(bytes, pieces)).decode("utf-8", "replace")
+
+
 def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
     """Equal, or first different where the two likeliest tokens were as good as equal."""
     for one, other in zip(alone, batched):
@@ -110,12 +120,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_32_streams_at_once_say_what_each_says_alone(port: int, alone: dict[str, list[Any]]):
-    assert all(len(tokens) > 3 for tokens in alone.values())
+    assert all(alone.values())
     asked = [QUESTIONS[i % len(QUESTIONS)] for i in range(32)]
     with ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(lambda question: stream(port, question), asked))
     for question, chunks in zip(asked, answers):
-        assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+        assert chunks[-1]["choices"][0]["finish_reason"] in ENDS
         assert is_same_or_near_tie(alone[question], tokens_of(chunks)), question
 
 
@@ -146,8 +156,10 @@ def test_greedy_answer_is_the_same_streamed_and_not_cached_and_fresh(
     for entries in (fresh["logprobs"]["content"], cached["logprobs"]["content"], tokens_of(chunks)):
         assert is_same_or_near_tie(alone[question], entries)
     # Of one run the text is that of its tokens, whichever way it came.
-    assert text_of(chunks) == b"".join(bytes(entry["bytes"]) for entry in tokens_of(chunks)).decode()
-    assert fresh["message"]["content"] == b"".join(bytes(e["bytes"]) for e in fresh["logprobs"]["content"]).decode()
+    assert text_of(chunks) == said(entry["bytes"] for entry in tokens_of(chunks))
+    assert fresh["message"]["content"] == b"".join(bytes(e["bytes"]) for e in fresh["logprobs"]["content"]).decode(
+        "utf-8", "replace"
+    )
 
 
 def test_k8_reasoning_tokens_are_those_up_to_the_end_of_thinking(port: int):
@@ -241,10 +253,15 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
     threads_before = threading.active_count()
 
     def request() -> bytes:
-        # Without its end token the model would go on to the end of the context.
+        # Without its end token the model goes on to the end of the context.
         options = {"stream": chance.random() < 0.7, "n": chance.choice((1, 1, 2)), "logit_bias": {str(end): -100}}
+        options["max_tokens"] = None
+        path = "chat/completions"
+        if chance.random() < 0.3:
+            # Its prompt is scored for many turns.
+            path, options = "completions", {**options, "prompt": "word " * 300, "echo": True, "logprobs": 1}
         body = request_body(chance.choice(QUESTIONS), **options)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/{path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
     clients = [(request(), random.Random(i)) for i in range(200)]
@@ -260,7 +277,7 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
     engine.forget()
     wait_for(lambda: engine.backend.n_cells_used() == 0)
     wait_for(lambda: threading.active_count() <= threads_before)
-    assert stream(port, QUESTIONS[0])[-1]["choices"][0]["finish_reason"] == "stop"
+    assert stream(port, QUESTIONS[0])[-1]["choices"][0]["finish_reason"] in ENDS
 
 
 # --- the openai package ---
@@ -277,25 +294,27 @@ MESSAGES = [{"role": "user", "content": QUESTIONS[0]}]
 
 
 def test_openai_package_chats(client: Any):
-    reply = client.chat.completions.create(model=DEMO, messages=MESSAGES, temperature=0, seed=1, logprobs=True)
+    options: Any = {"model": DEMO, "messages": MESSAGES, "temperature": 0, "seed": 1, "max_tokens": 40}
+    reply = client.chat.completions.create(**options, logprobs=True, extra_body={"reasoning_format": "none"})
     choice = reply.choices[0]
     assert choice.message.role == "assistant"
-    assert "localchat" in choice.message.content
-    assert choice.finish_reason == "stop"
-    assert choice.logprobs.content[0].bytes
+    assert choice.message.content == b"".join(bytes(entry.bytes) for entry in choice.logprobs.content).decode(
+        "utf-8", "replace"
+    )
+    assert choice.finish_reason in ENDS
     assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
     assert reply.usage.prompt_tokens_details.cached_tokens is not None
 
 
 def test_openai_package_streams(client: Any):
-    options: Any = {"model": DEMO, "messages": MESSAGES, "temperature": 0}
+    options: Any = {"model": DEMO, "messages": MESSAGES, "temperature": 0, "max_tokens": 40}
     whole = client.chat.completions.create(**options).choices[0].message.content
     chunks = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
     assert len({chunk.id for chunk in chunks}) == 1
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole
-    assert chunks[-2].choices[0].finish_reason == "stop"
-    assert chunks[-1].usage.completion_tokens > 3
+    assert chunks[-2].choices[0].finish_reason in ENDS
+    assert chunks[-1].usage.completion_tokens > 0
 
 
 def test_openai_package_lists_models(client: Any):

@@ -17,6 +17,7 @@ import pytest
 
 from localchat import (
     AsyncClient,
+    Cancelled,
     Client,
     DoesNotFit,
     IncompleteStream,
@@ -455,9 +456,66 @@ def test_run_that_is_left_early_closes_its_stream():
     with playing(text("a", "b", "c")) as (client, _):
         with client.run("x", stream=True) as run:
             assert next(event for event in run if event.type == "content_delta").delta == "a"
-        assert list(run) == []
+        with pytest.raises(Cancelled) as caught:
+            list(run)
         assert not run.done
+        assert caught.value.partial == run.reply
         assert run.reply.text.startswith("a")
+
+
+def test_run_that_is_closed_by_another_thread_between_two_events_does_not_end_like_a_whole_one():
+    with playing(text("a", "b", "c")) as (client, _):
+        run = client.run("x", stream=True)
+        next(run)
+        thread = threading.Thread(target=run.close)
+        thread.start()
+        thread.join(DEADLINE_S)
+        with pytest.raises(Cancelled):
+            run.finish()
+
+
+def test_run_that_is_closed_after_its_end_has_ended():
+    with playing(text("a")) as (client, _):
+        run = client.run("x", stream=True)
+        assert run.finish().text == "a"
+        run.close()
+        assert list(run) == []
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
+    """While a tool works, and while nobody waits for it."""
+
+    async def main(client: AsyncClient) -> None:
+        started, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> str:
+            started.set()
+            await go_on.wait()
+            return "done"
+
+        run = client.run("x", tools=[slow], parallel=parallel, stream=True)
+        task = asyncio.ensure_future(run.finish())
+        await asyncio.wait_for(started.wait(), DEADLINE_S)
+        await run.close()
+        go_on.set()
+        with pytest.raises(Cancelled):
+            await asyncio.wait_for(task, DEADLINE_S)
+
+        run = client.run("x", stream=True)
+        await run.__anext__()
+        await run.close()
+        with pytest.raises(Cancelled):
+            await run.finish()
+
+    with scripted(calls(("slow", ""), ("slow", "")), text("a", "b")) as script:
+
+        async def asked() -> None:
+            async with AsyncClient(script.base_url, model="m") as client:
+                await main(client)
+
+        asyncio.run(asked())
+        assert len(script.requests) == 2
 
 
 def test_run_that_is_closed_while_a_tool_works_asks_no_more():

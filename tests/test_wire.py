@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,10 @@ OPTIONS = {
     "none-is-not-set": ({"seed": None, "temperature": 0}, {"temperature": 0}),
     "no-tools-c5": ({"tools": [], "tool_choice": "auto"}, {}),
     "required-without-tools-is-sent": ({"tool_choice": "required"}, {"tool_choice": "required"}),
+    "extra-body-is-the-body": (
+        {"extra_body": {"min_p": 0.1, "seed": None}, "top_k": 5},
+        {"top_k": 5, "min_p": 0.1},
+    ),
     "tools": (
         {"tools": [{"type": "function"}], "tool_choice": "auto"},
         {"tools": [{"type": "function"}], "tool_choice": "auto"},
@@ -190,6 +195,12 @@ OPTIONS = {
 def test_request_options(options, members):
     body = build_request("hi", stream=False, options=options)
     assert body == {"messages": body["messages"], **members, "stream": False}
+
+
+def test_messages_are_no_option():
+    """They would take the place of the prompt."""
+    with pytest.raises(ValueError, match="messages are the first argument"):
+        build_request("hi", options={"messages": []})
 
 
 @pytest.mark.parametrize(
@@ -355,6 +366,47 @@ def test_missing_choice_is_incomplete():
         accumulator.finish()
 
 
+def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent], Accumulator]:
+    accumulator = Accumulator(n)
+    events = [event for chunk in chunks for event in accumulator.add(chunk)]
+    return events + accumulator.finish(done=True), accumulator
+
+
+def test_answers_fewer_than_asked_for_are_reported():
+    events, accumulator = accumulated({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}, n=2)
+    assert [event.type for event in events][-2:] == ["warning", "message_stop"]
+    assert accumulator.reply().warnings == ("the server gave 1 of the 2 answers that were asked for",)
+
+
+def test_choices_without_index_are_told_apart_by_their_place():
+    choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("one", "two")]
+    assert [choice.text for choice in accumulated({"choices": choices}, n=2)[1].reply().choices] == ["one", "two"]
+
+
+def test_whole_message_after_deltas_may_leave_out_the_thoughts():
+    pieces = [{"choices": [{"delta": {"content": text}}]} for text in ("<think>hm</think>", "Hel", "lo")]
+    whole = {"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}
+    reply = accumulated(*pieces, whole)[1].reply()
+    assert (reply.text, reply.reasoning) == ("Hello", "hm")
+
+
+@pytest.mark.parametrize("follower", [{"reasoning": "hm"}, {"content": [{"type": "thinking", "thinking": "hm"}]}])
+def test_text_held_back_for_a_tag_stays_before_what_follows(follower):
+    deltas: list[dict[str, Any]] = [{"content": "a <"}, follower, {"content": "b"}]
+    events, accumulator = accumulated(*({"choices": [{"delta": delta}]} for delta in deltas))
+    assert accumulator.reply().text == "a <b"
+    assert [event.delta for event in events if event.type.endswith("_delta")] == ["a ", "<", "hm", "b"]
+
+
+def test_logprobs_of_completions_have_the_form_of_chats():
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, -0.5], "top_logprobs": [None, {"b": -0.5, "c": -1.0}]}
+    reply = accumulated({"choices": [{"text": "ab", "logprobs": logprobs, "finish_reason": "stop"}]})[1].reply()
+    first, second = reply.choice.logprobs
+    assert first == {"token": "a", "logprob": None, "bytes": None, "top_logprobs": []}
+    assert (second["token"], second["logprob"]) == ("b", -0.5)
+    assert second["top_logprobs"] == [{"token": "b", "logprob": -0.5}, {"token": "c", "logprob": -1.0}]
+
+
 def test_reply_keeps_members_of_servers():
     accumulator = Accumulator()
     accumulator.add({"id": "1", "timings": {"n": 1}, "choices": [{"delta": {"content": "Hi"}}]})
@@ -385,6 +437,16 @@ def test_partial_of_a_cut_answer_has_no_finish_reason():
         accumulator.finish()
     assert caught.value.partial is not None
     assert (caught.value.partial.text, caught.value.partial.finish_reason) == ("Hi", None)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_json_does_not_have_are_no_arguments(number):
+    """Python reads them, but the server that they go back to does not."""
+    accumulator = Accumulator()
+    accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}))
+    call = accumulator.reply().tool_calls[0]
+    assert (call.arguments, call.member["function"]["arguments"]) == (None, "{}")
+    assert f"{number} is no number of JSON" in (call.error or "")
 
 
 def test_id_of_a_call_is_stable_and_a_late_one_is_taken():
@@ -499,3 +561,11 @@ def test_reasoning_that_is_never_closed_is_reported():
     accumulator.add({"choices": [{"delta": {"content": "42"}, "finish_reason": "stop"}]})
     warnings = [event.text for event in accumulator.finish() if event.type == "warning"]
     assert warnings == ["the reasoning was never closed: the answer may be in it"]
+
+
+def test_many_different_warnings_take_linear_time():
+    accumulator, start = Accumulator(), time.perf_counter()
+    for number in range(30_000):
+        accumulator.add({"choices": [{"delta": {"content": [{"type": f"image-{number}"}]}}]})
+    assert len(accumulator.reply().warnings) == 30_000
+    assert time.perf_counter() - start < 5

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from .errors import BadRequest
-from .fields import Members, parse_body, show
-from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
+from .fields import Members, parse_body, show, unknown_members
+from .sampling import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing, refuse_unsupported
 from .shape import Shape, read_shape
+from .streams import Streaming, read_streaming, read_token_ids
 
 # Each choice is a sequence of its own: bounded by what one machine runs at a time.
 MAX_N = 32
-MAX_PING_S = 3600
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 # Members that mean something which this server does not do, and their values that ask for nothing.
-_NOT_YET: Mapping[str, tuple[Any, ...]] = {
+REFUSED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
     "reasoning_budget_tokens": (-1,),
@@ -32,23 +32,25 @@ _NOT_YET: Mapping[str, tuple[Any, ...]] = {
     "parse_tool_calls": (True,),
     "modalities": ([], ["text"]),
     "audio": (),
+    "web_search_options": (),
 }
 
-# Members that have no effect on the answer here and never need one: --strict lets them pass.
-_WITHOUT_EFFECT = (
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "verbosity", "prediction", "priority", "cache_prompt", "id_slot", "n_keep",
-    "n_discard", "n_cache_reuse", "backend_sampling", "response_fields", "add_special_tokens", "verbose",
-)  # fmt: skip
+# What an older form of the API calls the role of a result.
+_OLD_TOOL_ROLE = "function"
 
 # Which part of the last message is left open, where not simply the message is continued (K24).
 _CONTINUED_PARTS = ("content", "reasoning_content")
-# How thinking is told: llama.cpp's names for "apart from the content", and for "as it is".
-_REASONING_FORMATS = {"auto": True, "deepseek": True, "none": False}
+# llama.cpp's names for how thinking is told: apart from the content or as it is, and then within it as well or not.
+_REASONING_FORMATS = {
+    "auto": (True, False),
+    "deepseek": (True, False),
+    "deepseek-legacy": (True, True),
+    "none": (False, False),
+}
 
 
 @dataclass(frozen=True)
-class ChatRequest(Drawing):
+class ChatRequest(Drawing, Streaming):
     """What a caller asked for, checked. None, and a name missing in `sampling`, mean "not said".
 
     `messages` and `tools` are JSON values in the form that templates expect: content is text or missing,
@@ -57,8 +59,8 @@ class ChatRequest(Drawing):
     that were ignored (K10).
 
     The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
-    by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). `ping_s` is how
-    long a stream may be silent, 0 for ever.
+    by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). Thinking is told
+    apart with `splits_reasoning`, and with `keeps_reasoning` in the content as well.
     """
 
     model: str = ""
@@ -75,15 +77,10 @@ class ChatRequest(Drawing):
     prefix: str = ""
     echo: bool = False
     splits_reasoning: bool = True
+    keeps_reasoning: bool = False
     n: int = 1
-    stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
-    timings_per_token: bool = False
-    return_progress: bool = False
     return_token_ids: bool = False
     tokens_as_ids: bool = False
-    ping_s: Optional[float] = None
     request_id: Optional[str] = None
     unknown: tuple[str, ...] = ()
 
@@ -114,9 +111,8 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         BadRequest: Anything is not as it should be.
     """
     body = parse_body(raw)
-    refuse_unsupported(body, _NOT_YET)
+    refuse_unsupported(body, REFUSED)
     messages, tools = _messages(body), _tools(body)
-    flag = _flags(body)
     return ChatRequest(
         model=body.text("model") or "",
         messages=messages,
@@ -127,40 +123,17 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         template_vars=_template_vars(body),
         chat_template=_chat_template(body, allow_template),
         **_opening(body, messages),
-        splits_reasoning=_REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"],
+        **_reasoning_format(body),
         **read_drawing(body),
         top_logprobs=_top_logprobs(body),
         n=_n(body),
-        stream=flag["stream"],
-        **_stream_options(body),
-        timings_per_token=flag["timings_per_token"],
-        return_progress=flag["return_progress"],
-        return_token_ids=flag["return_token_ids"] or flag["return_tokens"],
-        tokens_as_ids=flag["return_tokens_as_token_ids"],
-        ping_s=_ping_s(body),
+        **read_streaming(body),
+        return_token_ids=read_token_ids(body),
+        tokens_as_ids=body.boolean("return_tokens_as_token_ids") or False,
         request_id=body.text("request_id"),
         # Last, since what was not read by now is unknown.
-        unknown=_unknown(body, strict),
+        unknown=unknown_members(body, WITHOUT_EFFECT, strict),
     )
-
-
-def _flags(body: Members) -> dict[str, bool]:
-    names = (
-        "stream",
-        "timings_per_token",
-        "return_progress",
-        "return_token_ids",
-        "return_tokens",
-        "return_tokens_as_token_ids",
-    )
-    return {name: body.boolean(name) or False for name in names}
-
-
-def _unknown(body: Members, strict: bool) -> tuple[str, ...]:
-    unknown = tuple(name for name in body.unknown() if name not in _WITHOUT_EFFECT)
-    if strict and unknown:
-        raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
-    return unknown
 
 
 def _n(body: Members) -> int:
@@ -175,18 +148,6 @@ def _top_logprobs(body: Members) -> Optional[int]:
     if top and not wanted:
         raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
     return (top or 0) if wanted else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
-
-
-def _stream_options(body: Members) -> dict[str, Any]:
-    """V18: continuous figures are a refinement of asking for usage at all."""
-    options = body.object("stream_options") or Members({})
-    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
-    return {"include_usage": include, "continuous_usage": include and continuous is True}
-
-
-def _ping_s(body: Members) -> Optional[float]:
-    seconds = body.number("sse_ping_interval", -1, MAX_PING_S)
-    return None if seconds is None else max(seconds, 0.0)
 
 
 def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
@@ -215,6 +176,11 @@ def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, A
         "prefix": prefix,
         "echo": body.boolean("echo") or False,
     }
+
+
+def _reasoning_format(body: Members) -> dict[str, Any]:
+    splits, keeps = _REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"]
+    return {"splits_reasoning": splits, "keeps_reasoning": keeps}
 
 
 def _chat_template(body: Members, is_allowed: bool) -> Optional[str]:
@@ -323,8 +289,14 @@ def _message(message: Members) -> dict[str, Any]:
     content = _content(message)
     if content is None and role != "assistant":
         message.refuse("content", "a string or a list of parts")
+    if message.get("audio") is not None:
+        message.refuse("audio", "left out, as this server reads only text")
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [_tool_call(call) for call in message.objects("tool_calls")]
+    older = message.object("function_call")
+    if older is not None and not calls:
+        calls = [{"type": "function", "function": _called(older)}]
+    role = "tool" if role == _OLD_TOOL_ROLE else role
     return _without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
@@ -356,14 +328,17 @@ def _tool_call(call: Members) -> dict[str, Any]:
     function = call.object("function")
     if function is None:
         call.refuse("function", "an object")
+    return _without_nulls({"id": call.text("id"), "type": "function", "function": _called(function)})
+
+
+def _called(function: Members) -> dict[str, Any]:
     name = function.text("name")
     if not name:
         function.refuse("name", "a string that is not empty")
     arguments = function.get("arguments")
     if arguments is not None and not isinstance(arguments, (str, dict)):
         function.refuse("arguments", "JSON text or an object")
-    function_value = {"name": name, "arguments": "{}" if arguments is None else arguments}
-    return _without_nulls({"id": call.text("id"), "type": "function", "function": function_value})
+    return {"name": name, "arguments": "{}" if arguments is None else arguments}
 
 
 def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:

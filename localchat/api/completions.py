@@ -7,30 +7,25 @@ over all prompts: those of the first prompt come first.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from .errors import ApiError, BadRequest
-from .fields import Members, parse_body
+from .fields import Members, parse_body, unknown_members
 from .inputs import Input, read_inputs
 from .reply import LOGPROB_FLOOR, ReplyHead, Usage, to_json
-from .sampling import MAX_TOP_LOGPROBS, Drawing, read_drawing, refuse_unsupported
+from .sampling import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing
 from .shape import Shape, read_shape
+from .streams import Streaming, read_streaming, read_token_ids
 
 # Each choice is a sequence of its own: as many may be in one request, over all its prompts.
 MAX_CHOICES = 128
 
-_NOT_YET: dict[str, tuple[Any, ...]] = {
-    "return_progress": (False,),
-    "timings_per_token": (False,),
-    "return_token_ids": (False,),
-}
-_WITHOUT_EFFECT = ("user", "metadata", "cache_prompt", "id_slot", "n_keep", "n_discard", "verbose", "store")
-
 
 @dataclass(frozen=True)
-class CompletionRequest(Drawing):
+class CompletionRequest(Drawing, Streaming):
     """What a caller asked for, checked. Of `best_of` answers to each prompt the likeliest `n` are given.
 
     `suffix` is the text after the gap that is to be filled, `shape` the form that the answer must have.
@@ -44,13 +39,17 @@ class CompletionRequest(Drawing):
     shape: Optional[Shape] = None
     n: int = 1
     best_of: int = 1
-    stream: bool = False
-    include_usage: bool = False
+    return_token_ids: bool = False
     unknown: tuple[str, ...] = ()
 
     @property
     def n_choices(self) -> int:
         return len(self.prompts) * self.n
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether `logprobs` are also those of the prompt, which is part of the answer."""
+        return self.echo and self.top_logprobs is not None
 
 
 def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
@@ -60,7 +59,6 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         BadRequest: Anything is not as it should be.
     """
     body = parse_body(raw)
-    refuse_unsupported(body, _NOT_YET)
     prompts = read_inputs(body, "prompt", MAX_CHOICES)
     n = body.integer("n", 1, MAX_CHOICES) or 1
     request = CompletionRequest(
@@ -70,23 +68,21 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         echo=body.boolean("echo") or False,
         shape=read_shape(body),
         **read_drawing(body),
-        top_logprobs=body.integer("logprobs", 0, MAX_TOP_LOGPROBS),
+        top_logprobs=_top_logprobs(body),
         n=n,
         best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
-        stream=body.boolean("stream") or False,
-        include_usage=(body.object("stream_options") or Members({})).boolean("include_usage") or False,
-        unknown=unknown_members(body, _WITHOUT_EFFECT, strict),
+        **read_streaming(body),
+        return_token_ids=read_token_ids(body),
+        unknown=unknown_members(body, WITHOUT_EFFECT, strict),
     )
     _check_combinations(request)
     return request
 
 
-def unknown_members(body: Members, without_effect: Sequence[str], strict: bool) -> tuple[str, ...]:
-    """Names that nobody has asked for by now (K10)."""
-    unknown = tuple(name for name in body.unknown() if name not in without_effect)
-    if strict and unknown:
-        raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
-    return unknown
+def _top_logprobs(body: Members) -> Optional[int]:
+    older = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
+    wanted = body.integer("logprobs", 0, MAX_TOP_LOGPROBS)
+    return older if wanted is None else wanted
 
 
 def _check_combinations(request: CompletionRequest) -> None:
@@ -101,28 +97,35 @@ def _check_combinations(request: CompletionRequest) -> None:
             f"{MAX_CHOICES} are the limit",
             "prompt",
         )
-    if request.echo and request.top_logprobs is not None:
-        raise BadRequest(
-            "'logprobs' with 'echo' asks for those of the prompt, which this server does not compute: leave one out",
-            "logprobs",
-        )
+    if request.scores_prompt and request.suffix is not None:
+        raise BadRequest("'logprobs' with 'echo' are those of the prompt alone: leave out 'suffix'", "suffix")
+    if request.scores_prompt and request.after_sampling:
+        raise BadRequest("'post_sampling_probs' cannot be of an echoed prompt, which was not drawn", "echo")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
         raise BadRequest("'suffix' needs a 'prompt' of text, as both are written around the gap", "suffix")
 
 
 @dataclass(frozen=True)
 class ScoredToken:
-    """One token of an answer, for `logprobs`, and the likeliest tokens in its place."""
+    """One token of an answer, for `logprobs`, and the likeliest tokens in its place.
+
+    The first token of an echoed prompt has no probability: nothing goes before it.
+    """
 
     piece: bytes
-    logprob: float
+    logprob: Optional[float]
     top: tuple[tuple[bytes, float], ...] = ()
 
 
 class LogprobWriter:
-    """The four lists of the older API, of tokens of one choice that come at once or in parts."""
+    """The four lists of the older API, of tokens of one choice that come at once or in parts.
 
-    def __init__(self) -> None:
+    `after_sampling` gives probabilities in place of their logarithms, under names that say so.
+    """
+
+    def __init__(self, *, after_sampling: bool = False) -> None:
+        self._names = ("token_probs", "top_probs") if after_sampling else ("token_logprobs", "top_logprobs")
+        self._value: Callable[[float], float] = math.exp if after_sampling else _floored
         # Where the next token begins in the text: one that ends inside a character begins no new one.
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -130,27 +133,43 @@ class LogprobWriter:
     def write(self, tokens: Iterable[ScoredToken]) -> dict[str, Any]:
         names: list[str] = []
         offsets: list[int] = []
-        values: list[float] = []
-        tops: list[dict[str, float]] = []
+        values: list[Optional[float]] = []
+        tops: list[Optional[dict[str, float]]] = []
         for token in tokens:
             name = _text(token.piece)
             names.append(name)
             offsets.append(self._offset)
-            values.append(_floored(token.logprob))
-            # The token itself is always among them, as at OpenAI.
-            tops.append({**{_text(piece): _floored(value) for piece, value in token.top}, name: values[-1]})
             self._offset += len(self._decoder.decode(token.piece))
-        return {"tokens": names, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+            if token.logprob is None:
+                values.append(None)
+                tops.append(None)
+                continue
+            value = self._value(token.logprob)
+            values.append(value)
+            # The token itself is always among them, as at OpenAI.
+            tops.append({**{_text(piece): self._value(logprob) for piece, logprob in token.top}, name: value})
+        return {"tokens": names, self._names[0]: values, self._names[1]: tops, "text_offset": offsets}
 
 
 @dataclass
 class Choice:
-    """What there is of one choice: all of it, or what is new since the last chunk."""
+    """What there is of one choice: all of it, or what is new since the last chunk.
+
+    `token_ids` and those of the prompt are there where they were asked for. `progress` tells how far the prompt has
+    been read, before anything else.
+    """
 
     text: list[str] = field(default_factory=list)
     tokens: list[ScoredToken] = field(default_factory=list)
     reason: Optional[str] = None
     stop: Union[str, int, None] = None
+    token_ids: list[int] = field(default_factory=list)
+    prompt_token_ids: Sequence[int] = ()
+    progress: Optional[Mapping[str, Any]] = None
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.text or self.tokens or self.token_ids or self.prompt_token_ids or self.progress)
 
     def body(self, index: int, logprobs: Optional[LogprobWriter]) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -158,36 +177,55 @@ class Choice:
             "text": "".join(self.text),
             "logprobs": logprobs.write(self.tokens) if logprobs and self.tokens else None,
             "finish_reason": self.reason,
+            **({"prompt_token_ids": self.prompt_token_ids} if self.prompt_token_ids else {}),
+            **({"token_ids": self.token_ids} if self.token_ids else {}),
         }
         return body if self.reason is None else {**body, "stop_reason": self.stop}
 
 
-def completion_body(head: ReplyHead, choices: Sequence[Choice], usage: Usage, *, wants_logprobs: bool) -> Any:
+def completion_body(head: ReplyHead, request: CompletionRequest, choices: Sequence[Choice], usage: Usage) -> Any:
     """The whole answer."""
-    bodies = [choice.body(i, LogprobWriter() if wants_logprobs else None) for i, choice in enumerate(choices)]
-    return {**_shared(head), "choices": bodies, "usage": usage.body()}
+    bodies = [choice.body(i, _logprob_writer(request)) for i, choice in enumerate(choices)]
+    return {**_shared(head), "choices": bodies, **_figures(usage)}
 
 
 class CompletionStream:
     """Chunks as JSON text: text as it comes, then a chunk of its own for each end, then usage."""
 
-    def __init__(self, head: ReplyHead, n_choices: int, *, wants_logprobs: bool, include_usage: bool) -> None:
+    def __init__(self, head: ReplyHead, request: CompletionRequest) -> None:
         self._shared = _shared(head)
-        self._writers = [LogprobWriter() if wants_logprobs else None for _ in range(n_choices)]
-        self._include_usage = include_usage
+        self._writers = [_logprob_writer(request) for _ in range(request.n_choices)]
+        self._request = request
 
-    def chunk(self, index: int, news: Choice) -> str:
-        body = news.body(index, self._writers[index])
-        usage = {"usage": None} if self._include_usage else {}
-        return to_json({**self._shared, "choices": [body], **usage})
+    @property
+    def wants_figures(self) -> bool:
+        return self._request.continuous_usage or self._request.timings_per_token
+
+    def chunk(self, index: int, news: Choice, usage: Optional[Usage] = None) -> str:
+        """What is new of a choice, with the figures of the moment where they are wanted."""
+        beside: dict[str, Any] = {} if news.progress is None else {"prompt_progress": news.progress}
+        if self._request.include_usage:
+            beside["usage"] = usage.body() if usage and self._request.continuous_usage else None
+        if usage and self._request.timings_per_token:
+            beside["timings"] = usage.timings()
+        return to_json({**self._shared, "choices": [news.body(index, self._writers[index])], **beside})
 
     def usage(self, usage: Usage) -> list[str]:
-        if not self._include_usage:
+        if not self._request.include_usage:
             return []
-        return [to_json({**self._shared, "choices": [], "usage": usage.body()})]
+        return [to_json({**self._shared, "choices": [], **_figures(usage)})]
 
-    def error(self, error: ApiError) -> str:
-        return to_json(error.body())
+    def failed(self, error: ApiError) -> list[str]:
+        """What takes the place of everything still to come (K5)."""
+        return [to_json(error.body())]
+
+
+def _figures(usage: Usage) -> dict[str, Any]:
+    return {"usage": usage.body(), "timings": usage.timings()}
+
+
+def _logprob_writer(request: CompletionRequest) -> Optional[LogprobWriter]:
+    return None if request.top_logprobs is None else LogprobWriter(after_sampling=request.after_sampling)
 
 
 def _shared(head: ReplyHead) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .completions import unknown_members
 from .errors import BadRequest
-from .fields import parse_body
+from .fields import parse_body, unknown_members
 from .inputs import Input, read_inputs
 
 # As OpenAI's own limit.

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from typing import Any, Optional
 
 SHUTTING_DOWN = "the server is shutting down"
+INTERNAL_ERROR = "internal error: the server's log says more"
 
 # A queue moves as fast as answers end, so a client may soon try again (K32).
 RETRY_QUEUE_S = 2

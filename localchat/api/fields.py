@@ -20,6 +20,9 @@ _SHOWN_CHARS = 60
 # A double ends at 309 digits; Python would read any number of them, slowly.
 _MAX_INTEGER_DIGITS = 300
 
+# Deeper than anything that means something, and far from where Python's own recursion ends.
+MAX_DEPTH = 200
+
 # Half of a surrogate pair can enter a string only through such an escape.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -39,6 +42,9 @@ def parse_body(raw: bytes) -> Members:
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequest(f"the body must be a JSON object in UTF-8: {reason}", "body") from error
+    # Most bodies have fewer brackets than that, strings included.
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(value):
+        raise BadRequest(f"the body must be a JSON object of at most {MAX_DEPTH} levels, and it has more", "body")
     if _SURROGATE_ESCAPE.search(raw):
         value = _mend(value)
     if not isinstance(value, dict):
@@ -149,6 +155,24 @@ class Members:
     def unknown(self) -> list[str]:
         """Names in the object that nobody has asked for."""
         return [name for name in self.raw if name not in self._asked]
+
+
+def unknown_members(body: Members, without_effect: Collection[str], strict: bool) -> tuple[str, ...]:
+    """The names that nobody has asked for by now; with `strict` the first of them is an error (K10)."""
+    unknown = tuple(name for name in body.unknown() if name not in without_effect)
+    if strict and unknown:
+        raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
+    return unknown
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        nested = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [child for children in nested for child in children if isinstance(child, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def _is_number(value: object) -> bool:

@@ -8,11 +8,13 @@ A's last line. Nothing here waits, reads a clock or draws an id.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol, Union
 
 from .errors import ApiError
+from .streams import progress_body
 
 # K26: JSON has no minus infinity.
 LOGPROB_FLOOR = -9999.0
@@ -141,13 +143,18 @@ def finish_reason(reason: str, *, has_calls: bool, is_cut: bool) -> str:
 
 
 def logprob_entry(
-    token: tuple[int, bytes, float], top: Iterable[tuple[int, bytes, float]], *, as_ids: bool = False
+    token: tuple[int, bytes, float],
+    top: Iterable[tuple[int, bytes, float]],
+    *,
+    as_ids: bool = False,
+    after_sampling: bool = False,
 ) -> dict[str, Any]:
     """One position of `logprobs.content` (K26), of tokens as id, bytes and log probability.
 
-    With `as_ids` a token's text is its id (V48).
+    With `as_ids` a token's text is its id (V48). `after_sampling` gives probabilities under llama.cpp's names.
     """
-    return {**_token(*token, as_ids), "top_logprobs": [_token(*other, as_ids) for other in top]}
+    tokens = [_token(*one, as_ids, after_sampling) for one in (token, *top)]
+    return {**tokens[0], "top_probs" if after_sampling else "top_logprobs": tokens[1:]}
 
 
 class StreamReply:
@@ -205,7 +212,7 @@ class StreamReply:
 
     def progress(self, n_done: int, n_prompt: int, n_cached: int, seconds: float) -> None:
         """llama.cpp's member, on a chunk that changes nothing."""
-        progress = {"total": n_prompt, "cache": n_cached, "processed": n_done, "time_ms": round(seconds * 1000)}
+        progress = progress_body(n_done, n_prompt, n_cached, seconds)
         self._add(0, "{}", f',"prompt_progress":{to_json(progress)}')
 
     def content(self, i: int, text: str) -> None:
@@ -242,9 +249,9 @@ class StreamReply:
         elif self._chunks and not self._timings_per_token:
             self._chunks[-1] = self._chunks[-1][:-1] + timings
 
-    def error(self, error: ApiError) -> None:
-        """K5: what went wrong takes the place of everything still to come."""
-        self._chunks.append(to_json(error.body()))
+    def failed(self, error: ApiError) -> list[str]:
+        """The last chunks: what went wrong takes the place of everything still to come (K5)."""
+        return [*self.take(), to_json(error.body())]
 
     def _add(self, i: int, delta: str, beside: str = "") -> None:
         self._chunks.append(
@@ -346,9 +353,10 @@ class WholeReply:
         }
 
 
-def _token(id: int, piece: bytes, logprob: float, as_ids: bool) -> dict[str, Any]:
+def _token(id: int, piece: bytes, logprob: float, as_ids: bool, after_sampling: bool) -> dict[str, Any]:
     text = f"token_id:{id}" if as_ids else piece.decode("utf-8", "replace")
-    return {"token": text, "logprob": max(logprob, LOGPROB_FLOOR), "bytes": list(piece)}
+    value = {"prob": math.exp(logprob)} if after_sampling else {"logprob": max(logprob, LOGPROB_FLOOR)}
+    return {"token": text, **value, "bytes": list(piece)}
 
 
 def _rate(n: int, seconds: float) -> Optional[float]:

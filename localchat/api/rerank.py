@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .completions import unknown_members
 from .embeddings import usage_body
 from .errors import BadRequest
-from .fields import Members, parse_body, show
+from .fields import Members, parse_body, show, unknown_members
 
 # As for embeddings.
 MAX_DOCUMENTS = 2048

@@ -47,6 +47,8 @@ NUMBERS: Mapping[str, tuple[type, float, float]] = {
     "mirostat": (int, 0, 2),
     "mirostat_tau": (float, 0, 100),
     "mirostat_eta": (float, 0, 100),
+    "adaptive_target": (float, -1, 1),
+    "adaptive_decay": (float, 0, 0.99),
     "min_keep": (int, 0, _INT32),
     "seed": (int, -(2**63), 2**64 - 1),
 }
@@ -77,6 +79,7 @@ _STEPS: Mapping[str, str] = {
     "xtc": "xtc",
     "temperature": "temperature",
     "temp": "temperature",
+    "adaptive_p": "adaptive_p",
 }
 _LETTERS: Mapping[str, str] = {
     "e": "penalties",
@@ -88,22 +91,34 @@ _LETTERS: Mapping[str, str] = {
     "m": "min_p",
     "x": "xtc",
     "t": "temperature",
+    "a": "adaptive_p",
 }
+
+# Not a step among others but the draw, wherever it stands; its target says whether it is on.
+_DRAW = "adaptive_p"
 
 # Names of the length limit, the first one given wins (K41). llama.cpp's own has -1 for "no limit".
 _LENGTHS: Mapping[str, int] = {"max_completion_tokens": 1, "max_tokens": 1, "n_predict": -1}
 
 # Members that change what is drawn, in ways that this server does not have, and their values that change nothing.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "adaptive_target": (-1,),
     "use_beam_search": (False,),
-    "post_sampling_probs": (False,),
-    "t_max_predict_ms": (-1, 0),
     "n_indent": (0,),
     "lora": ([],),
     "prompt_logprobs": (0,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1, 1.0),
     "truncate_prompt_tokens": (-1, 0),
 }
+
+# Members that have no effect on the answer here and never need one: --strict lets them pass.
+WITHOUT_EFFECT = (
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "verbosity", "prediction", "priority", "cache_prompt", "id_slot", "n_keep",
+    "n_discard", "n_cache_reuse", "backend_sampling", "response_fields", "add_special_tokens", "verbose",
+)  # fmt: skip
 
 # A token to make likelier or not, by its id or as the tokens of a text.
 Bias = tuple[Union[int, str], float]
@@ -114,7 +129,8 @@ class Drawing:
     """What a caller said about drawing. None, and a name missing in `sampling`, mean "not said".
 
     The names in `sampling` are those of the engine's Sampling. A bias of minus infinity bans a token.
-    `top_logprobs` is None where no log probabilities are wanted.
+    `top_logprobs` is None where no log probabilities are wanted; with `after_sampling` they are wanted as
+    probabilities, of what was drawn from. `max_completion_s` is llama.cpp's limit of time, for editors.
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -125,6 +141,8 @@ class Drawing:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     top_logprobs: Optional[int] = None
+    after_sampling: bool = False
+    max_completion_s: Optional[float] = None
 
 
 def read_drawing(body: Members) -> dict[str, Any]:
@@ -143,6 +161,8 @@ def read_drawing(body: Members) -> dict[str, Any]:
         "stop": _stop(body),
         "stop_token_ids": body.integers("stop_token_ids", 0),
         "ignore_eos": body.boolean("ignore_eos") or False,
+        "after_sampling": body.boolean("post_sampling_probs") or False,
+        "max_completion_s": _max_completion_s(body),
     }
 
 
@@ -194,6 +214,11 @@ def _max_tokens(body: Members) -> Optional[int]:
     return None if first == -1 else first
 
 
+def _max_completion_s(body: Members) -> Optional[float]:
+    milliseconds = body.number("t_max_predict_ms", -1)
+    return milliseconds / 1000 if milliseconds and milliseconds > 0 else None
+
+
 def _min_tokens(body: Members, max_tokens: Optional[int]) -> int:
     least = body.integer("min_tokens", 0) or 0
     if max_tokens is not None and least > max_tokens:
@@ -222,7 +247,7 @@ def _samplers(body: Members) -> Optional[tuple[str, ...]]:
     steps_given = [names[name] for name in given]
     if len(set(steps_given)) < len(steps_given):
         body.refuse("samplers", "a list without repetitions")
-    return tuple(steps_given)
+    return tuple(step for step in steps_given if step != _DRAW)
 
 
 def _breakers(body: Members) -> Optional[tuple[str, ...]]:

@@ -5,7 +5,7 @@ Knows what the members are called and where they stand; what a schema or a gramm
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -13,6 +13,11 @@ from .errors import BadRequest
 from .fields import Members
 
 _TYPES = ("text", "json_object", "json_schema")
+
+# What each kind is called as a member of the request, in vLLM's older form, and within vLLM's `structured_outputs`.
+_MEMBERS: Mapping[str, str] = {"json_schema": "json_schema", "grammar": "grammar", "regex": "regex", "choice": "choice"}
+_GUIDED: Mapping[str, str] = {kind: "guided_" + kind.replace("_schema", "") for kind in _MEMBERS}
+_STRUCTURED: Mapping[str, str] = {**_MEMBERS, "json_schema": "json"}
 
 
 @dataclass(frozen=True)
@@ -41,17 +46,29 @@ def _shapes(body: Members) -> Iterator[Shape]:
     formatted = _response_format(body)
     if formatted is not None:
         yield formatted
-    if body.get("json_schema") is not None:
-        yield Shape("json_schema", _schema(body, "json_schema"), "json_schema")
-    for name in ("grammar", "regex"):
-        text = body.text(name)
+    yield from _named(body, _MEMBERS)
+    yield from _named(body, _GUIDED)
+    structured = body.object("structured_outputs")
+    if structured is not None:
+        yield from _named(structured, _STRUCTURED)
+        if structured.boolean("json_object"):
+            yield Shape("json_object", None, structured.at("json_object"))
+
+
+def _named(holder: Members, names: Mapping[str, str]) -> Iterator[Shape]:
+    """The forms in members of their own, which `names` says."""
+    schema = names["json_schema"]
+    if holder.get(schema) is not None:
+        yield Shape("json_schema", _schema(holder, schema), holder.at(schema))
+    for kind in ("grammar", "regex"):
+        text = holder.text(names[kind])
         if text:
-            yield Shape(name, text, name)
-    choices = body.items("choice", "texts")
+            yield Shape(kind, text, holder.at(names[kind]))
+    choices = holder.items(names["choice"], "texts")
     if not all(isinstance(choice, str) and choice for choice in choices):
-        body.refuse("choice", "a list of texts that are not empty")
+        holder.refuse(names["choice"], "a list of texts that are not empty")
     if choices:
-        yield Shape("choice", tuple(choices), "choice")
+        yield Shape("choice", tuple(choices), holder.at(names["choice"]))
 
 
 def _response_format(body: Members) -> Optional[Shape]:

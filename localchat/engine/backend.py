@@ -73,7 +73,10 @@ class Backend(Protocol):
         """
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log probability of `token` in an output row, and the `n_top` likeliest tokens with theirs."""
+        """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
+
+    def drawn_from(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        """The same by what the sampler drew `token` from last, which its request must have asked for."""
 
     def n_cells_used(self) -> int:
         """Cells that hold something, counted in the memory itself."""

@@ -115,6 +115,9 @@ class _Job:
     sampler: Any
     source: Optional[_DraftSource] = None  # where its newest draft is from
     has_ended: bool = False
+    # Whether a line has ended in the first so many tokens; looked at only where there is a limit of time.
+    has_line: bool = False
+    n_looked_at: int = 0
 
 
 Work = list["tuple[_Job, Part]"]
@@ -245,7 +248,9 @@ class Engine:
             self._next_id += 1
             cancelled = Cancelled("the generation was cancelled")
             generation = Generation(request, self.backend, lambda: self.post(lambda: self._end(job, cancelled)))
-            job = _Job(generation, Sequence(self._next_id, list(request.prompt), max_tokens), sampler)
+            scores_prompt = request.prompt_logprobs is not None
+            sequence = Sequence(self._next_id, list(request.prompt), max_tokens, scores_prompt=scores_prompt)
+            job = _Job(generation, sequence, sampler)
             # Inside the lock: nothing can be queued behind the close that would then never be seen.
             self.post(lambda: self._add(job))
         return generation
@@ -505,6 +510,9 @@ class Engine:
 
     def _deliver(self, batch: Batch) -> None:
         """Draws from a decoded batch and hands the tokens out. A request whose draw fails ends; the others go on."""
+        for part in batch.parts:
+            if part.is_scored:
+                self._score(self._live[part.sequence.id], part)
         work = [(self._live[part.sequence.id], part) for part in batch.outputs()]
         runs = self._draw_all(work)
         self._scheduler.update(batch, [[_token_of(item) for item in run] for run in runs])
@@ -531,6 +539,13 @@ class Engine:
         end = self._natural_end(job)
         if end is not None:
             self._end(job, end)
+
+    def _score(self, job: _Job, part: Part) -> None:
+        """What the rows of a prompt say of the tokens after them; those that were scored before are left out."""
+        tokens, n_top = part.sequence.tokens, job.generation.request.prompt_logprobs or 0
+        for i, row in enumerate(part.scored_rows, part.sequence.n_computed + 1):
+            if i > part.sequence.n_scored:
+                job.generation.prompt_scores.append(self.backend.logprobs(row, tokens[i], n_top))
 
     def _draw_all(self, work: Work) -> list[Run]:
         if len(work) < 2 or self._n_shares == 1 or self._drawers is None:
@@ -566,8 +581,12 @@ class Engine:
     def _draw(self, job: _Job, row: int) -> Union[Drawn, EngineError]:
         try:
             token = self.backend.sample(job.sampler, row)
-            n_top = job.generation.request.top_logprobs
-            return token if n_top is None else (token, *self.backend.logprobs(row, token, n_top))
+            request = job.generation.request
+            if request.top_logprobs is None:
+                return token
+            if request.after_sampling:
+                return (token, *self.backend.drawn_from(job.sampler, token, request.top_logprobs))
+            return (token, *self.backend.logprobs(row, token, request.top_logprobs))
         except Exception as error:
             log.exception("drawing a token failed")
             return EngineError(f"drawing a token failed: {error}")
@@ -598,9 +617,18 @@ class Engine:
             return Ended("stop", None)
         if token in job.generation.request.stop_token_ids:
             return Ended("stop", token)
-        if job.sequence.is_full:
+        if job.sequence.is_full or self._is_late(job):
             return Ended("length", None)
         return None
+
+    def _is_late(self, job: _Job) -> bool:
+        limit_s = job.generation.request.max_completion_s
+        if limit_s is None:
+            return False
+        new = job.sequence.tokens[max(job.n_looked_at, job.sequence.n_prompt) :]
+        job.n_looked_at = len(job.sequence.tokens)
+        job.has_line = job.has_line or any(b"\n" in self.backend.piece(token) for token in new)
+        return job.has_line and job.generation.so_far().completion_s >= limit_s
 
     def _turn_failed(self, error: Exception) -> None:
         """A bug or a broken backend: this turn's requests end with an error, and the next ones get their chance."""

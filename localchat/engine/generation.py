@@ -54,6 +54,8 @@ class Generation:
         self._is_over = False
         # Written by the engine thread before the token they belong to is delivered.
         self.n_cached = 0
+        # Of each token of the prompt but the first, where the request asks for it.
+        self.prompt_scores: list[tuple[float, list[tuple[int, float]]]] = []
         self.n_drafted = 0
         self.n_draft_accepted = 0
         self._n_delivered = 0
@@ -104,6 +106,18 @@ class Generation:
     def so_far(self) -> Finish:
         """The end as it would be if what was read by now were all."""
         return self._finish("stop", None)
+
+    def prompt_tokens(self) -> tuple[OutputToken, ...]:
+        """The prompt with log probabilities, where the request asks for them; complete from the first Delta on.
+
+        The first token has none, since nothing goes before it.
+        """
+        first, *rest = self.request.prompt
+        scored = (
+            OutputToken(token, self._shown(token), logprob, self._likeliest(top, self._shown))
+            for token, (logprob, top) in zip(rest, self.prompt_scores)
+        )
+        return (OutputToken(first, self._shown(first)), *scored)
 
     def deliver(self, item: Item) -> None:
         """Hands over progress, a token or the end. Runs on the engine thread, or where there is none any more."""
@@ -164,11 +178,17 @@ class Generation:
         if isinstance(drawn, int):
             return OutputToken(drawn, self._piece(drawn))
         token, logprob, top = drawn
-        likeliest = tuple(TokenLogprob(id, self._piece(id), p) for id, p in top)
-        return OutputToken(token, self._piece(token), logprob, likeliest)
+        return OutputToken(token, self._piece(token), logprob, self._likeliest(top, self._piece))
+
+    def _likeliest(self, top: list[tuple[int, float]], piece: Callable[[int], bytes]) -> tuple[TokenLogprob, ...]:
+        return tuple(TokenLogprob(id, piece(id), logprob) for id, logprob in top)
 
     def _piece(self, token: int) -> bytes:
         return self._backend.piece(token, token in self.request.visible_tokens)
+
+    def _shown(self, token: int) -> bytes:
+        """Of a prompt, all is shown."""
+        return self._backend.piece(token, True)
 
     def _finish(self, reason: str, stop: Union[str, int, None]) -> Finish:
         return Finish(

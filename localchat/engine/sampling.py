@@ -52,6 +52,8 @@ def _draw(s: Sampling, seed: int) -> Step:
         return Step("mirostat", (seed, s.mirostat_tau, s.mirostat_eta, _MIROSTAT_M))
     if s.mirostat == 2:
         return Step("mirostat_v2", (seed, s.mirostat_tau, s.mirostat_eta))
+    if s.adaptive_target >= 0:
+        return Step("adaptive_p", (s.adaptive_target, s.adaptive_decay, seed))
     return Step("dist", (seed,))
 
 

@@ -30,10 +30,11 @@ class Sequence:
 
     `tokens` are the tokens known (the prompt, then what was drawn), of which the first `n_computed`
     have cells in `slot`. `max_tokens` bounds the prompt and the drawn tokens together. `n_cached` of the
-    prompt were there already when it first ran. `draft` is a guess for the next turn alone.
+    prompt were there already when it first ran. `draft` is a guess for the next turn alone. With `scores_prompt`
+    the logits of all its prompt are looked at, of which `n_scored` have been.
     """
 
-    def __init__(self, id: int, prompt: list[int], max_tokens: int):
+    def __init__(self, id: int, prompt: list[int], max_tokens: int, *, scores_prompt: bool = False):
         self.id = id
         self.tokens = prompt
         self.max_tokens = max_tokens
@@ -42,6 +43,13 @@ class Sequence:
         self.n_cached: Optional[int] = None
         self.slot: Optional[int] = None
         self.draft: list[int] = []
+        self.scores_prompt = scores_prompt
+        self.n_scored = 0
+
+    @property
+    def is_to_score(self) -> bool:
+        """Whether tokens of the prompt are left to be scored; those of its last one give the first of the answer."""
+        return self.scores_prompt and self.n_scored < self.n_prompt - 1
 
     @property
     def n_missing(self) -> int:
@@ -94,7 +102,8 @@ class Part:
     """A sequence's share of a batch: rows `first` to `first + n_tokens`.
 
     With `wants_output` they end with the sequence's newest token, whose logits give the next one, and
-    then with its draft, whose logits give the one after each token of it.
+    then with its draft, whose logits give the one after each token of it. With `is_scored` the logits of the
+    others are wanted too; then there is no draft.
     """
 
     sequence: Sequence
@@ -103,6 +112,7 @@ class Part:
     n_tokens: int
     wants_output: bool
     draft: tuple[int, ...] = ()
+    is_scored: bool = False
 
     @property
     def output_rows(self) -> range:
@@ -110,8 +120,12 @@ class Part:
         return range(end - 1 - len(self.draft), end) if self.wants_output else range(0)
 
     @property
+    def scored_rows(self) -> range:
+        return range(self.first, self.first + self.n_tokens - self.wants_output) if self.is_scored else range(0)
+
+    @property
     def rows_with_logits(self) -> tuple[int, ...]:
-        return tuple(self.output_rows)
+        return (*self.scored_rows, *self.output_rows)
 
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed
@@ -160,6 +174,11 @@ class Room:
     n_batch: int
     can_cut: bool = True
     n_drafted: int = 0
+
+    @property
+    def n_scored(self) -> int:
+        """Tokens of prompts that a turn may score: there are as many rows of logits as slots, since each is large."""
+        return self.n_slots - self.n_running
 
     def __post_init__(self) -> None:
         if not 0 < self.n_running < self.n_slots or self.n_running > self.n_batch:
@@ -254,6 +273,8 @@ class Scheduler:
             self._tree.extend(part.slot, tokens if n_kept == part.n_tokens else tokens[:n_kept])
             part.sequence.n_computed += n_kept
             part.sequence.tokens.extend(run)
+            if part.is_scored:
+                part.sequence.n_scored = max(part.sequence.n_scored, part.sequence.n_computed)
             if n_kept < part.n_tokens:
                 self._changes.append(Cut(part.slot, part.sequence.n_computed))
 
@@ -342,14 +363,17 @@ class Scheduler:
 
     def _match(self, sequence: Sequence) -> Optional[Match]:
         # The last token is always computed: its logits are what the sequence runs for.
-        tokens = sequence.tokens[:-1]
+        tokens = sequence.tokens[: sequence.n_scored] if sequence.is_to_score else sequence.tokens[:-1]
         return self._tree.match(tokens) if self._room.can_cut else self._tree.match_whole(tokens)
 
     def _is_being_computed(self, sequence: Sequence, match: Optional[Match]) -> bool:
         """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
+        if sequence.is_to_score:
+            return False
         n_known = 0 if match is None else match.length
         return any(
             other.n_missing > 1
+            and not other.is_to_score
             and other.id < sequence.id
             and self._n_to_share(other, sequence.tokens[:-1]) > max(n_known, other.n_computed, _MIN_AWAITED)
             for other in self.running
@@ -423,7 +447,7 @@ class Scheduler:
         self._free_slots.append(slot)
 
     def _parts(self) -> Iterator[Part]:
-        first, n_left = 0, self._room.n_batch
+        first, n_left, n_to_score = 0, self._room.n_batch, self._room.n_scored
         ready = [sequence for sequence in self.running if sequence.n_missing == 1]
         reading = [sequence for sequence in self.running if sequence.n_missing > 1]
         if ready and reading:
@@ -431,8 +455,11 @@ class Scheduler:
         n_to_draft = 0 if reading else self._room_for_drafts(ready)
         for sequence in (*ready, *reading):
             n_tokens = min(self._n_to_read(sequence), n_left)
+            if sequence.is_to_score:
+                n_tokens = min(n_tokens, n_to_score)
+                n_to_score -= n_tokens
             if n_tokens == 0:
-                return
+                continue
             draft: tuple[int, ...] = ()
             if sequence.draft:
                 # The token that is drawn behind the last one of a draft has its place, too.
@@ -440,8 +467,8 @@ class Scheduler:
                 draft, sequence.draft = tuple(sequence.draft[: max(n_guessed, 0)]), []
                 n_to_draft -= len(draft)
             assert sequence.slot is not None
-            n_rows = n_tokens + len(draft)
-            yield Part(sequence, sequence.slot, first, n_rows, n_tokens == sequence.n_missing, draft)
+            n_rows, wants_output = n_tokens + len(draft), n_tokens == sequence.n_missing
+            yield Part(sequence, sequence.slot, first, n_rows, wants_output, draft, sequence.is_to_score)
             first, n_left = first + n_rows, n_left - n_rows
 
     def _n_to_read(self, sequence: Sequence) -> int:

@@ -18,9 +18,11 @@ class Sampling:
     """How the next token is drawn. The defaults are those of K9; temperature 0 is greedy.
 
     These values switch a step off: top_k 0, top_p and typical_p 1, min_p 0, top_n_sigma below 0,
-    xtc_probability 0, dry_multiplier 0, dynatemp_range 0, mirostat 0, repeat_penalty 1, the other
-    penalties 0. Penalties look at the last `penalty_last_n` tokens, DRY at the last
+    xtc_probability 0, dry_multiplier 0, dynatemp_range 0, mirostat 0, adaptive_target below 0,
+    repeat_penalty 1, the other penalties 0. Penalties look at the last `penalty_last_n` tokens, DRY at the last
     `dry_penalty_last_n` (-1: the whole context). Mirostat (1 or 2) draws in place of every cut.
+    With an `adaptive_target` the draw prefers tokens about as probable as that, on average over a window that
+    `adaptive_decay` makes longer, to 0.99.
     `samplers` are the steps to take and their order. `seed` None draws a new one.
     """
 
@@ -46,6 +48,8 @@ class Sampling:
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
     min_keep: int = 1
     samplers: tuple[str, ...] = SAMPLERS
     seed: Optional[int] = None
@@ -73,6 +77,10 @@ class GenerationRequest:
     The first `min_tokens` tokens are neither the model's end nor of `stop_token_ids`; with `ignore_end`
     none is the model's end. `stop` texts end the answer and are never part of it (K11). `top_logprobs`
     None means no log probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
+    With `after_sampling` they are those that the sampler drew from, in place of the model's own (see
+    `TokenLogprob`). `prompt_logprobs` asks the same, as `top_logprobs`, of the prompt's tokens: the prompt
+    is then computed anew, however much of it is known. `max_completion_s` ends the answer so long after its
+    first token, once it has begun a second line: llama.cpp's rule, for editors.
     `visible_tokens` are control tokens that are text all the same, such as the markers of tool calls.
     With `reports_progress` there is word of how far the prompt has been read.
     """
@@ -86,13 +94,16 @@ class GenerationRequest:
     ignore_end: bool = False
     constraint: Optional[Constraint] = None
     top_logprobs: Optional[int] = None
+    after_sampling: bool = False
+    prompt_logprobs: Optional[int] = None
+    max_completion_s: Optional[float] = None
     visible_tokens: frozenset[int] = frozenset()
     reports_progress: bool = False
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """The natural logarithm of a token's probability before any sampling step, and the token's bytes."""
+    """The natural logarithm of a token's probability before any sampling step, or after all, and its bytes."""
 
     token: int
     piece: bytes
@@ -101,7 +112,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class OutputToken:
-    """One generated token. `logprob` and `top` are set when the request asked for them."""
+    """One generated token, or one of the prompt. `logprob` and `top` are set when the request asked for them."""
 
     id: int
     piece: bytes

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Optional, Union
+from typing import Any, Optional, Protocol, TypeVar, Union
 
 from ..api import errors
 from ..api.chat import ChatRequest
@@ -17,6 +17,7 @@ from ..api.reply import Reply, ReplyHead, StreamReply, Usage, WholeReply, finish
 from ..chat.events import Content, Event, Reasoning, ToolArguments, ToolHead
 from ..chat.formats import Format
 from ..chat.output import OutputParser
+from ..chat.reasoning import ReasoningTags
 from ..engine import Cancelled, Delta, EngineError, Finish, Generation, OutputToken, Progress
 
 # How long one choice may keep the others of its request from being looked at.
@@ -98,9 +99,9 @@ class Answer:
             ApiError: The request failed.
             Cancelled: `cancel` was called.
         """
-        ready = self._ready(patience_s)
+        news = ready(self._running, patience_s)
         try:
-            for choice in ready:
+            for choice in news:
                 item = next(choice.generation)
                 if reply.wants_figures:
                     reply.figures(self.usage)
@@ -112,7 +113,7 @@ class Answer:
             if isinstance(error, Cancelled):
                 raise
             raise self._fault(error) from error
-        return bool(ready)
+        return bool(news)
 
     @property
     def usage(self) -> Usage:
@@ -127,23 +128,35 @@ class Answer:
         read = f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s"
         return f"{read}, out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {ends}"
 
-    def _ready(self, patience_s: Optional[float]) -> list[_Choice]:
-        until = None if patience_s is None else time.monotonic() + patience_s
-        while True:
-            left_s = None if until is None else max(until - time.monotonic(), 0.0)
-            # The choices of a request mostly run in one batch: when the first has news, so have the others.
-            wait_s = left_s
-            if len(self._running) > 1:
-                wait_s = POLL_S if left_s is None else min(POLL_S, left_s)
-            self._running[0].generation.wait(wait_s)
-            ready = [choice for choice in self._running if choice.generation.wait(0)]
-            if ready or left_s == 0:
-                return ready
-
     def _echo(self, reply: Reply) -> None:
         thought, text = self.request.opening if self.request.echo else ("", "")
         for choice in self._choices:
             choice.echo(reply, thought, text)
+
+
+class Running(Protocol):
+    """One of the generations of a request, on its way."""
+
+    @property
+    def generation(self) -> Generation: ...
+
+
+AnyRunning = TypeVar("AnyRunning", bound=Running)
+
+
+def ready(running: Sequence[AnyRunning], patience_s: Optional[float]) -> list[AnyRunning]:
+    """Those that have news, as soon as there is any; none where there is none after so long a time."""
+    until = None if patience_s is None else time.monotonic() + patience_s
+    while True:
+        left_s = None if until is None else max(until - time.monotonic(), 0.0)
+        # The generations of a request mostly run in one batch: when the first has news, so have the others.
+        wait_s = left_s
+        if len(running) > 1:
+            wait_s = POLL_S if left_s is None else min(POLL_S, left_s)
+        running[0].generation.wait(wait_s)
+        found = [one for one in running if one.generation.wait(0)]
+        if found or left_s == 0:
+            return found
 
 
 def choices_of(request: ChatRequest, generations: Sequence[Generation], format: Format, prompt: str) -> list[_Choice]:
@@ -158,7 +171,7 @@ def choices_of(request: ChatRequest, generations: Sequence[Generation], format: 
             format, tools=request.callable_tools, prompt_tail=prompt, reasoning=request.splits_reasoning
         )
         parser.feed(thought or "")
-        choices.append(_Choice(i, generation, parser, _Thinking(format.think.end), request))
+        choices.append(_Choice(i, generation, parser, _Thinking(format.think), request))
     return choices
 
 
@@ -168,11 +181,12 @@ class _Thinking:
     Tokens are counted by their bytes, so it is the same whether they come one by one or many at once.
     """
 
-    def __init__(self, end: str) -> None:
-        self._end = end.encode()
+    def __init__(self, tags: ReasoningTags) -> None:
+        self.tags = tags
+        self.is_over = False
+        self._end = tags.end.encode()
         self._n_tokens = 0
         self._tail = b""
-        self._is_over = False
         self._was_seen = False
 
     @property
@@ -182,13 +196,13 @@ class _Thinking:
     def feed(self, tokens: Iterable[OutputToken], events: Iterable[Event]) -> None:
         """Tokens, and what became of them; an answer without an end tag ends its thinking by going on."""
         for token in tokens:
-            if self._is_over:
+            if self.is_over:
                 break
             self._n_tokens += 1
             self._tail = self._tail[-len(self._end) :] + token.piece
-            self._is_over = self._end in self._tail
+            self.is_over = self._end in self._tail
         for event in events:
-            self._is_over = self._is_over or (self._was_seen and not isinstance(event, Reasoning))
+            self.is_over = self.is_over or (self._was_seen and not isinstance(event, Reasoning))
             self._was_seen = self._was_seen or isinstance(event, Reasoning)
 
 
@@ -204,6 +218,8 @@ class _Choice:
         self._parser = parser
         self._thinking = thinking
         self._request = request
+        # Whether the content stands inside thinking, where it has that too.
+        self._is_inside_tags = False
         self._began_at = time.monotonic()
 
     @property
@@ -255,11 +271,13 @@ class _Choice:
 
     def _tell_tokens(self, reply: Reply, tokens: tuple[OutputToken, ...]) -> None:
         if self._request.top_logprobs is not None and tokens:
-            reply.logprobs(self._i, [_entry(token, self._request.tokens_as_ids) for token in tokens])
+            reply.logprobs(self._i, [_entry(token, self._request) for token in tokens])
         if self._request.return_token_ids:
             reply.token_ids(self._i, [token.id for token in tokens])
 
     def _finish(self, reply: Reply, end: Finish) -> bool:
+        if self._is_inside_tags and self._thinking.is_over:
+            reply.content(self._i, self._thinking.tags.end)
         is_cut = end.reason == "length" and self._parser.inside_tool_call
         self.finish_reason = finish_reason(end.reason, has_calls=self._parser.has_tool_calls, is_cut=is_cut)
         reply.finish(self._i, self.finish_reason, end.stop)
@@ -267,7 +285,17 @@ class _Choice:
 
     def _tell(self, reply: Reply, events: Iterable[Event]) -> None:
         for event in events:
+            if self._request.keeps_reasoning:
+                self._tell_tags(reply, event)
             _TELL[type(event)](reply, self._i, event)
+
+    def _tell_tags(self, reply: Reply, event: Event) -> None:
+        """Thinking as content within its tags, before what comes after it."""
+        was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, Reasoning)
+        if isinstance(event, Reasoning):
+            reply.content(self._i, event.text if was_inside else self._thinking.tags.start + event.text)
+        elif was_inside:
+            reply.content(self._i, self._thinking.tags.end)
 
 
 def _first_call(events: list[Event]) -> list[Event]:
@@ -284,6 +312,7 @@ _TELL: dict[type, Callable[[Reply, int, Any], None]] = {
 }
 
 
-def _entry(token: OutputToken, as_ids: bool) -> dict[str, Any]:
+def _entry(token: OutputToken, request: ChatRequest) -> dict[str, Any]:
+    drawn = (token.id, token.piece, token.logprob or 0.0)
     top = [(other.token, other.piece, other.logprob) for other in token.top]
-    return logprob_entry((token.id, token.piece, token.logprob or 0.0), top, as_ids=as_ids)
+    return logprob_entry(drawn, top, as_ids=request.tokens_as_ids, after_sampling=request.after_sampling)

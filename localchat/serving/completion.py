@@ -5,30 +5,30 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Optional
 
 from ..api import errors
 from ..api.completions import Choice, CompletionRequest, ScoredToken
 from ..api.inputs import Input, check_tokens
 from ..api.reply import ReplyHead, Usage
+from ..api.streams import progress_body
 from ..engine import (
     Cancelled,
-    Delta,
     Engine,
     EngineError,
     Finish,
     Generation,
     GenerationRequest,
     OutputToken,
+    Progress,
     WritesNoText,
 )
+from .answer import ready
 from .constraints import plain_constraint
-from .service import SHUTTING_DOWN, Model, api_error
-
-# How long one choice may keep the others of its request from being looked at.
-POLL_S = 0.02
+from .service import Model, api_error, nth
 
 
 class Completion:
@@ -47,18 +47,17 @@ class Completion:
         # Which of several answers is best is known by their probabilities.
         wants = 0 if request.best_of > request.n and request.top_logprobs is None else request.top_logprobs
         drawn = replace(request, top_logprobs=wants)
-        works = [model.work(drawn, prompt, constraint=plain_constraint(request)) for prompt in prompts]
+        scored = request.top_logprobs if request.scores_prompt else None
+        constraint = plain_constraint(request)
+        works = [model.work(drawn, prompt, constraint=constraint, prompt_logprobs=scored) for prompt in prompts]
         with contextlib.ExitStack() as stack, translated(model.engine, "prompt"):
             self._runs = [
-                _Run(stack.enter_context(model.engine.submit(_nth(work, k))))
-                for work in works
+                _Run(stack.enter_context(model.engine.submit(self._nth(work, k))), request, self._echo(given))
+                for work, given in zip(works, request.prompts)
                 for k in range(request.best_of)
             ]
             self._stack = stack.pop_all()
         self._running = list(self._runs)
-        if request.echo:
-            for i, run in enumerate(self._runs):
-                run.choice.text.append(_echoed(model.engine, request.prompts[i // request.best_of]))
 
     def __enter__(self) -> Completion:
         return self
@@ -88,7 +87,7 @@ class Completion:
             Cancelled: `cancel` was called.
         """
         with self._translated():
-            for run in self._ready(patience_s):
+            for run in ready(self._running, patience_s):
                 if run.take():
                     self._running.remove(run)
 
@@ -96,8 +95,8 @@ class Completion:
         """What the choices got since the last time, and in a piece of its own how each ended."""
         for i, run in enumerate(self._runs):
             choice, run.choice = run.choice, Choice()
-            if choice.text or choice.tokens:
-                yield i, Choice(choice.text, choice.tokens)
+            if choice.has_news:
+                yield i, replace(choice, reason=None)
             if choice.reason is not None:
                 yield i, Choice(reason=choice.reason, stop=choice.stop)
 
@@ -122,25 +121,25 @@ class Completion:
 
     @property
     def summary(self) -> str:
-        """Tokens and speeds, for the log."""
+        """Tokens, speeds and ends, for the log."""
         usage = self.usage
-        state = f"{len(self._running)} cut" if self._running else f"{len(self._runs)} done"
+        counted = Counter(run.finish_reason or "cut" for run in self._runs)
+        ends = ", ".join(f"{n} {reason}" for reason, n in counted.items())
         return (
             f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s, "
-            f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {state}"
+            f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {ends}"
         )
 
-    def _ready(self, patience_s: Optional[float]) -> list[_Run]:
-        until = None if patience_s is None else time.monotonic() + patience_s
-        while True:
-            left_s = POLL_S if until is None else min(POLL_S, until - time.monotonic())
-            if left_s <= 0:
-                return []
-            # They mostly run in one batch: when the first has news, so have the others.
-            self._running[0].generation.wait(left_s)
-            ready = [run for run in self._running if run.generation.wait(0)]
-            if ready:
-                return ready
+    def _nth(self, work: GenerationRequest, k: int) -> GenerationRequest:
+        """One of the answers to a prompt; the first tells how far it has been read."""
+        reports = k == 0 and self.request.stream and self.request.return_progress
+        return replace(nth(work, k), reports_progress=reports)
+
+    def _echo(self, given: Input) -> Optional[_Echo]:
+        if not self.request.echo:
+            return None
+        n_begin = len(self._engine.tokenize("", add_bos=True)) if isinstance(given, str) else 0
+        return _Echo(_echoed(self._engine, given), n_begin if self.request.scores_prompt else None)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -149,16 +148,39 @@ class Completion:
                 yield
         except Cancelled as error:
             if self._is_stopped:
-                raise errors.ShuttingDown(SHUTTING_DOWN) from error
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
             raise
+
+
+@dataclass(frozen=True)
+class _Echo:
+    """A prompt that is repeated; with log probabilities where `n_begin` says how many tokens come before its text."""
+
+    text: str
+    n_begin: Optional[int]
+
+    def tokens(self, generation: Generation) -> list[ScoredToken]:
+        if self.n_begin is None:
+            return []
+        tokens = [_scored(token) for token in generation.prompt_tokens()[self.n_begin :]]
+        # Many vocabularies begin every text with a space that is not in it.
+        if b"".join(token.piece for token in tokens) == b" " + self.text.encode():
+            tokens[0] = replace(tokens[0], piece=tokens[0].piece[1:])
+        return tokens
 
 
 class _Run:
     """One answer on its way, with what has not been handed out yet."""
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, request: CompletionRequest, echo: Optional[_Echo]) -> None:
         self.generation = generation
         self.choice = Choice()
+        self.finish_reason: Optional[str] = None
+        self._returns_ids = request.return_token_ids
+        # What comes before the first token, as the prompt is known by then.
+        self._is_begun = False
+        self._echo = echo
+        self._began_at = time.monotonic()
         self._logprob = 0.0
         self._n_tokens = 0
 
@@ -170,15 +192,30 @@ class _Run:
     def take(self) -> bool:
         """Takes the next news; True when it was the end."""
         item = next(self.generation)
+        if isinstance(item, Progress):
+            seconds = time.monotonic() - self._began_at
+            self.choice.progress = progress_body(item.n_done, item.n_prompt, item.n_cached, seconds)
+            return False
+        if not self._is_begun:
+            self._begin()
         if isinstance(item, Finish):
+            self.finish_reason = item.reason
             self.choice.reason, self.choice.stop = item.reason, item.stop
             return True
-        if isinstance(item, Delta):
-            self.choice.text += [item.text] if item.text else []
-            self.choice.tokens += [_scored(token) for token in item.tokens if token.logprob is not None]
-            self._logprob += sum(token.logprob or 0.0 for token in item.tokens)
-            self._n_tokens += len(item.tokens)
+        self.choice.text += [item.text] if item.text else []
+        self.choice.tokens += [_scored(token) for token in item.tokens if token.logprob is not None]
+        self.choice.token_ids += [token.id for token in item.tokens] if self._returns_ids else []
+        self._logprob += sum(token.logprob or 0.0 for token in item.tokens)
+        self._n_tokens += len(item.tokens)
         return False
+
+    def _begin(self) -> None:
+        self._is_begun = True
+        if self._returns_ids:
+            self.choice.prompt_token_ids = self.generation.request.prompt
+        if self._echo is not None:
+            self.choice.text.append(self._echo.text)
+            self.choice.tokens += self._echo.tokens(self.generation)
 
 
 @contextlib.contextmanager
@@ -228,7 +265,7 @@ def _tokens(engine: Engine, given: Input, suffix: Optional[str]) -> tuple[int, .
 def _echoed(engine: Engine, given: Input) -> str:
     if isinstance(given, str):
         return given
-    return b"".join(map(engine.backend.piece, given)).decode("utf-8", "replace")
+    return b"".join(engine.backend.piece(token, True) for token in given).decode("utf-8", "replace")
 
 
 def _best(runs: Sequence[_Run], n: int) -> list[_Run]:
@@ -236,12 +273,5 @@ def _best(runs: Sequence[_Run], n: int) -> list[_Run]:
     return [run for run in runs if run in best]
 
 
-def _nth(work: GenerationRequest, k: int) -> GenerationRequest:
-    """The work for one of several answers: with a seed each gets its own, or all would say the same."""
-    if k == 0 or work.sampling.seed is None:
-        return work
-    return replace(work, sampling=replace(work.sampling, seed=work.sampling.seed + k))
-
-
 def _scored(token: OutputToken) -> ScoredToken:
-    return ScoredToken(token.piece, token.logprob or 0.0, tuple((other.piece, other.logprob) for other in token.top))
+    return ScoredToken(token.piece, token.logprob, tuple((other.piece, other.logprob) for other in token.top))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from .. import __version__
 from ..api import errors
@@ -19,19 +18,16 @@ from ..api.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, slots_
 from ..api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from ..engine import Cancelled
 from . import metrics
-from .exchange import Exchange, PeerGone, printable
+from .exchange import Exchange, PeerGone
 from .metrics import Metrics
-from .web import WebExchange
-from .work import AtWork
+from .stream import News, send_stream
 
 if TYPE_CHECKING:  # They bring jinja2, and the server first looks whether that is there.
     from .completion import Completion
     from .service import Service
     from .vectors import Embedding
 
-log = logging.getLogger("localchat.server")
-
-Table = dict[str, dict[str, Callable[[WebExchange], None]]]
+Table = dict[str, dict[str, Callable[[Exchange], None]]]
 
 
 class Endpoints:
@@ -52,7 +48,6 @@ class Endpoints:
         self._strict = strict
         self._allow_chat_template = allow_chat_template
         self._ping_s = ping_s
-        self._at_work = AtWork()
 
     def table(self) -> Table:
         return {
@@ -68,10 +63,6 @@ class Endpoints:
             "/metrics": {"GET": self._metrics},
         }
 
-    def stop(self) -> None:
-        """Ends what is at work, with an error, because the server ends."""
-        self._at_work.stop()
-
     def _complete(self, exchange: Exchange) -> None:
         from .completion import Completion
 
@@ -80,35 +71,14 @@ class Endpoints:
         with Completion(self._service.resolve(request.model), request) as completion, self._busy(exchange, completion):
             exchange.id = completion.head.id
             try:
-                (self._stream if request.stream else _whole)(exchange, completion)
+                if request.stream:
+                    stream = CompletionStream(completion.head, request)
+                    patience_s = (self._ping_s if request.ping_s is None else request.ping_s) or None
+                    send_stream(exchange, _news(completion, stream, patience_s), stream.failed, patience_s)
+                else:
+                    _whole(exchange, completion)
             finally:
                 exchange.summary = completion.summary
-
-    def _stream(self, exchange: Exchange, completion: Completion) -> None:
-        """Chunks as they come. The status line waits for the first token or an error, but not for ever (K31)."""
-        request = completion.request
-        stream = CompletionStream(
-            completion.head,
-            request.n_choices,
-            wants_logprobs=request.top_logprobs is not None,
-            include_usage=request.include_usage,
-        )
-        patience_s = self._ping_s or None
-        completion.advance(patience_s)
-        exchange.start_stream()
-        last: list[str] = []
-        try:
-            while True:
-                chunks = [stream.chunk(*news) for news in completion.news()]
-                exchange.send_events(chunks) if chunks else exchange.send_comment()
-                if not completion.is_running:
-                    break
-                completion.advance(patience_s)
-            last = stream.usage(completion.usage)
-        except errors.ApiError as error:
-            log.warning("%s broke off: %s", completion.head.id, printable(error.message))
-            last = [stream.error(error)]
-        exchange.send_events([*last, "[DONE]"], is_last=True)
 
     def _embed(self, exchange: Exchange) -> None:
         from .vectors import Embedding
@@ -148,10 +118,8 @@ class Endpoints:
         exchange.send_json(200, text_body([engine.backend.piece(token, True) for token in tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
-        from .prompts import prompt_of
-
         request = parse_chat(exchange.body(), strict=self._strict, allow_template=self._allow_chat_template)
-        exchange.send_json(200, {"prompt": prompt_of(self._service.resolve(request.model), request)})
+        exchange.send_json(200, {"prompt": self._service.resolve(request.model).prompt_text(request)})
 
     def _props(self, exchange: Exchange) -> None:
         model = self._service.model()
@@ -174,7 +142,7 @@ class Endpoints:
         slots = [Slot(s.id, s.n_prompt, s.n_cached, s.n_computed, s.n_drawn, s.max_tokens) for s in running]
         exchange.send_json(200, slots_body(slots, engine.facts.n_slots, engine.facts.n_ctx))
 
-    def _metrics(self, exchange: WebExchange) -> None:
+    def _metrics(self, exchange: Exchange) -> None:
         """Also while the model loads, or when its engine has failed: that is when one looks."""
         found = list(self.metrics.of_requests())
         with contextlib.suppress(errors.ApiError):
@@ -185,17 +153,28 @@ class Endpoints:
     def _busy(self, exchange: Exchange, work: Union[Completion, Embedding]) -> Iterator[None]:
         """Within the `with`, the work ends when its client leaves or the server ends."""
         try:
-            with self._at_work.during(work), exchange.watched(work.cancel):
+            with self._service.at_work.during(work), exchange.watched(work.cancel):
                 yield
         except Cancelled as error:
             raise PeerGone from error
 
 
+def _news(completion: Completion, stream: CompletionStream, patience_s: Optional[float]) -> News:
+    def chunks() -> list[str]:
+        usage = completion.usage if stream.wants_figures else None
+        return [stream.chunk(i, news, usage) for i, news in completion.news()]
+
+    completion.advance(patience_s)
+    while completion.is_running:
+        yield chunks()
+        completion.advance(patience_s)
+    return [*chunks(), *stream.usage(completion.usage)]
+
+
 def _whole(exchange: Exchange, completion: Completion) -> None:
     while completion.is_running:
         completion.advance()
-    wants_logprobs = completion.request.top_logprobs is not None
-    body = completion_body(completion.head, completion.choices(), completion.usage, wants_logprobs=wants_logprobs)
+    body = completion_body(completion.head, completion.request, completion.choices(), completion.usage)
     exchange.send_json(200, body)
 
 

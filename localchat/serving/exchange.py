@@ -12,7 +12,7 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from email.utils import formatdate
@@ -31,7 +31,7 @@ DEFAULT_MAX_BODY_BYTES = 64 * 1024 * 1024
 # One line of a chunked body: a size and perhaps an extension that nobody uses; and the lines after it.
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILERS = 100
-# How long a closing connection is read on, so that the peer sees the answer and not a reset.
+# How long a connection is read on of which nothing is wanted any more, so that the peer sees the answer and no reset.
 LINGER_S = 2.0
 
 # What a client may call its request: it goes into headers and the log as it is.
@@ -43,16 +43,22 @@ MAX_LOGGED_CHARS = 200
 # What the log says where no answer could be given (nginx's number for it).
 CLIENT_GONE = 499
 
-_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r?\n")
+# What is sent in one go: all of it must be taken within the socket's timeout.
+SEND_BYTES = 64 * 1024
+
+# Lines of a chunked body end with CRLF and nothing else: readers that disagree on it see different requests.
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
 _CONTROL_CHARACTERS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))}
 
 
 class Readable(Protocol):
-    """A byte stream with a buffer."""
+    """A byte stream with a buffer; `limit` says in how many seconds all that is read then must come."""
 
     def read(self, size: int, /) -> bytes: ...
 
     def readline(self, limit: int, /) -> bytes: ...
+
+    def limit(self, seconds: Optional[float]) -> None: ...
 
 
 class PeerGone(Exception):
@@ -92,10 +98,12 @@ class Body:
 
     def drain(self) -> None:
         """Throws away what is left, as far as that is reasonable; `is_read` tells whether all of it."""
-        if self._expects_invitation and self._is_announced:
-            return  # The peer waits for our word, and may take the answer as a no or send all the same.
+        if self._is_announced and not self.is_read:
+            if self._expects_invitation:
+                return  # The peer waits for our word, and may take the answer as a no or send all the same.
+            self._stream.limit(LINGER_S)
         n_left = self._max_bytes
-        with contextlib.suppress(errors.ApiError):
+        with contextlib.suppress(errors.ApiError, OSError):
             for piece in self._pieces:
                 n_left -= len(piece)
                 if n_left < 0:
@@ -133,15 +141,16 @@ class Body:
         return self._headers.get("Expect", "").lower() == "100-continue"
 
     def _lengths(self) -> list[str]:
-        return [part.strip() for value in self._headers.get_all("Content-Length", ()) for part in value.split(",")]
+        return _listed(self._headers.get_all("Content-Length", ()))
 
     def _codings(self) -> list[str]:
-        values = self._headers.get_all("Transfer-Encoding", ())
-        return [part.strip().lower() for value in values for part in value.split(",")]
+        return [coding.lower() for coding in _listed(self._headers.get_all("Transfer-Encoding", ()))]
 
     def _chunks(self) -> Iterator[bytes]:
         while True:
             line = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not line:
+                raise PeerGone
             match = _CHUNK_SIZE.fullmatch(line)
             if match is None:
                 raise errors.MalformedRequest(f"a chunk of the body must begin with its size, got {line[:40]!r}")
@@ -149,12 +158,18 @@ class Body:
             if size == 0:
                 return self._trailers()
             yield from self._exactly(size)
-            if self._stream.readline(MAX_CHUNK_LINE_BYTES) not in (b"\r\n", b"\n"):
+            end = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not end:
+                raise PeerGone
+            if end != b"\r\n":
                 raise errors.MalformedRequest("a chunk of the body is longer than its size says")
 
     def _trailers(self) -> None:
         for _ in range(MAX_TRAILERS):
-            if self._stream.readline(MAX_CHUNK_LINE_BYTES) in (b"\r\n", b"\n", b""):
+            line = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not line:
+                raise PeerGone
+            if line == b"\r\n":
                 return
         raise errors.MalformedRequest("too many lines follow the body")
 
@@ -165,6 +180,11 @@ class Body:
                 raise PeerGone
             n -= len(piece)
             yield piece
+
+
+def _listed(values: Iterable[str]) -> list[str]:
+    """The members of header lists, without what HTTP calls white space, and nothing else that Python does."""
+    return [part.strip(" \t\r\n") for value in values for part in value.split(",")]
 
 
 def _length(values: list[str]) -> int:
@@ -192,22 +212,36 @@ class Head:
 
 
 class Exchange:
-    """One request and its answer: reads the one, writes the other, and knows how far both are."""
+    """One request and its answer: reads the one, writes the other, and knows how far both are.
 
-    def __init__(self, head: Head, watcher: Watcher, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
+    `headers` are those that every answer to it has, whatever it is.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        watcher: Watcher,
+        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        headers: Mapping[str, str] = {},
+    ) -> None:
         self.head = head
-        # Whether the connection can take another request afterwards.
+        # Whether the connection can take another request afterwards; known once the answer has begun.
         self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1"
         self.status: Optional[int] = None
         # For the log: which answer, and what it took.
         self.id = "-"
         self.summary = ""
+        # What asks every second how the server is: of success the log says nothing.
+        self.is_probe = False
         # The client's own name for the request, or one of ours.
         self._given_id: Optional[str] = None
         self.name_request(head.headers.get("X-Request-Id"))
+        self._headers = headers
         self._watcher = watcher
         self._began_at = time.monotonic()
         self._is_chunked = False
+        if head.version < "HTTP/1.1":
+            del head.headers["Expect"]  # a word that older peers do not know (RFC 9110, 10.1.1)
         self._body = Body(head.headers, head.stream, self._invite, max_body_bytes)
 
     def body(self) -> bytes:
@@ -223,12 +257,17 @@ class Exchange:
         return self._watcher.watch(self.head.socket, on_gone)
 
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
-        body = to_json(value).encode("utf-8", "replace")
-        self._send_head(
-            status,
-            {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers},
-            b"" if self.head.method == "HEAD" else body,
-        )
+        self._send_body(status, "application/json", to_json(value).encode("utf-8", "replace"), headers)
+
+    def send_text(self, type: str, text: str) -> None:
+        self._send_body(200, type, text.encode(), {})
+
+    def send_nothing(self, headers: Mapping[str, str]) -> None:
+        self._send_head(204, headers)
+
+    def _send_body(self, status: int, type: str, body: bytes, headers: Mapping[str, str]) -> None:
+        headers = {"Content-Type": type, "Content-Length": str(len(body)), **headers}
+        self._send_head(status, headers, b"" if self.head.method == "HEAD" else body)
 
     def start_stream(self) -> None:
         """The status line of an event stream; chunked where the client knows that, else until we close."""
@@ -250,8 +289,12 @@ class Exchange:
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
-        if payload:
-            self.head.socket.sendall(payload)
+        self._send(payload)
+
+    def _send(self, payload: bytes) -> None:
+        # A timeout is for all that is sent at once: a slow reader of something large must not be taken for a dead one.
+        for start in range(0, len(payload), SEND_BYTES):
+            self.head.socket.sendall(payload[start : start + SEND_BYTES])
 
     def run(self, route: Callable[[Exchange], None]) -> None:
         """Answers by `route`, whatever happens in it."""
@@ -262,9 +305,8 @@ class Exchange:
         except (PeerGone, OSError):
             self._leave()
         except Exception:
-            log.exception("%s %s failed", self.head.method, printable(self.head.path))
-            self._answer_error(errors.InferenceError("internal error: the server's log says more"))
-        self._finish()
+            log.exception("%s failed", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]))
+            self._answer_error(errors.InferenceError(errors.INTERNAL_ERROR))
 
     def _answer_error(self, error: errors.ApiError) -> None:
         if self.status is not None:
@@ -281,17 +323,12 @@ class Exchange:
         self.status = CLIENT_GONE
         self.keep_alive = False
 
-    def _finish(self) -> None:
-        if not self._body.is_read and self.status != CLIENT_GONE:
-            self.keep_alive = False
-            linger(self.head.socket)
-
     def log(self) -> None:
-        """One line; a probe of the health every second is not worth any."""
-        if self.head.path.endswith("/health") and self.status == 200:
+        """One line."""
+        if self.is_probe and self.status == 200:
             return
         seconds = time.monotonic() - self._began_at
-        what = f"{self.head.method} {printable(self.head.path)}"
+        what = printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS])
         given = f" [{self._given_id}]" if self._given_id else ""
         log.info("%s %s %s %.3f s: %s%s", self.id, self.status, what, seconds, self.summary or "-", given)
 
@@ -309,11 +346,11 @@ class Exchange:
             "Server: localchat",
             f"Date: {formatdate(usegmt=True)}",
             f"X-Request-Id: {self._given_id or 'req-' + uuid.uuid4().hex}",
-            *(f"{name}: {value}" for name, value in headers.items()),
+            *(f"{name}: {value}" for name, value in {**headers, **self._headers}.items()),
         ]
         if not self.keep_alive:
             lines.append("Connection: close")
-        self.head.socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        self._send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
 
 def linger(sock: socket.socket) -> None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
 from typing import TYPE_CHECKING, Optional
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from ..api import errors
 from ..api.chat import parse_chat
 from ..api.models import models_body
+from ..api.reply import StreamReply
 from ..engine import Cancelled
 from .endpoints import Endpoints, Table
-from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange, PeerGone, printable
-from .web import Pages, WebExchange
+from .exchange import DEFAULT_MAX_BODY_BYTES, MAX_LOGGED_CHARS, Exchange, PeerGone, printable
+from .stream import News, send_stream
+from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
     from .answer import Answer
@@ -33,7 +36,8 @@ MAX_TOLD = 100
 # How long a stream may be silent before a comment shows that it lives: proxies give up after a minute.
 DEFAULT_PING_S = 20.0
 
-_LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
+# What is asked again and again to see how the server is.
+_PROBES = ("/health", "/metrics", "/slots")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,32 @@ class Settings:
     ping_s: float = DEFAULT_PING_S
     cors: tuple[str, ...] = ()
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+
+
+# What other servers have under a path that this one has not, and what to use here.
+_CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
+_ONLY_TEXT = "this server reads and writes text alone"
+_KEEPS_NOTHING = "this server keeps nothing of what it is asked"
+_ELSEWHERE: Mapping[str, str] = {
+    "/responses": _CHAT_INSTEAD,
+    "/messages": _CHAT_INSTEAD,
+    "/chat": _CHAT_INSTEAD,
+    "/api": _CHAT_INSTEAD,
+    "/completion": "POST /v1/completions takes the same prompt",
+    "/infill": "POST /v1/completions fills the gap between 'prompt' and 'suffix'",
+    "/embedding": "POST /v1/embeddings takes the same texts as 'input'",
+    "/lora-adapters": "adapters are not served: merge them into the model's file",
+    "/audio": _ONLY_TEXT,
+    "/images": _ONLY_TEXT,
+    "/videos": _ONLY_TEXT,
+    "/realtime": _ONLY_TEXT,
+    "/conversations": _KEEPS_NOTHING,
+    "/files": _KEEPS_NOTHING,
+    "/batches": _KEEPS_NOTHING + ": send its requests, many run at once",
+    "/vector_stores": _KEEPS_NOTHING,
+    "/assistants": _KEEPS_NOTHING,
+    "/threads": _KEEPS_NOTHING,
+}
 
 
 class Routes:
@@ -76,28 +106,26 @@ class Routes:
             **self._endpoints.table(),
         }
 
-    def stop(self) -> None:
-        """Ends all that is at work here, because the server ends."""
-        self._endpoints.stop()
-
     def count(self, exchange: Exchange, seconds: float) -> None:
         """A request has ended; for the figures in /metrics."""
         path = _without_prefix(exchange.head.path)
         known = "/models/" if path.startswith("/models/") else path
         self._endpoints.metrics.count(known if known in self._table else "other", exchange.status, seconds)
 
-    def answer(self, exchange: WebExchange) -> None:
+    def answer(self, exchange: Exchange) -> None:
         path = _without_prefix(exchange.head.path)
+        exchange.is_probe = path in _PROBES
         is_preflight = exchange.head.method == "OPTIONS"
         if path != "/health":
-            self._refuse_web_pages(exchange.head.headers)
+            # With a key there is no need: pages do not know it.
+            if self._settings.api_key is None:
+                self.pages.check(exchange.head.headers, is_local=self._is_local)
             # Browsers ask without the key whether they may send it.
             if not is_preflight:
                 self._check_key(exchange.head.headers)
         methods = self._table.get("/models/" if path.startswith("/models/") else path)
         if methods is None:
-            served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
-            raise errors.UnknownPath(f"there is nothing at {exchange.head.path}; this server answers {served}")
+            raise errors.UnknownPath(self._nothing_at(exchange.head.path))
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         if is_preflight:
             exchange.send_nothing({"Allow": ", ".join(allowed), **self.pages.preflight(exchange.head.headers)})
@@ -108,19 +136,10 @@ class Routes:
             raise errors.MethodNotAllowed(message, allowed)
         route(exchange)
 
-    def _refuse_web_pages(self, headers: Message) -> None:
-        """A page in the user's browser can reach a local server, also under the page's own host name.
-
-        With a key there is no need: pages do not know it. Programs send no Origin, and reach a server on
-        the loopback interface by one of its names.
-        """
-        if self._settings.api_key is not None:
-            return
-        host, origin = headers.get("Host"), headers.get("Origin")
-        if self._is_local and host is not None and not is_loopback(_host_of("//" + host)):
-            raise errors.Forbidden(f"requests for the host {host!r} are refused: set a key with --api-key")
-        if origin is not None and not (self.pages.allow(origin) or _is_friendly(origin, host)):
-            raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
+    def _nothing_at(self, path: str) -> str:
+        hint = _ELSEWHERE.get("/" + _without_prefix(path).lstrip("/").partition("/")[0])
+        served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
+        return f"there is nothing at {path}{f': {hint}' if hint else ''}; this server answers {served}"
 
     def _check_key(self, headers: Message) -> None:
         key = self._settings.api_key
@@ -151,74 +170,41 @@ class Routes:
         with self._service.answering(request) as answer, exchange.watched(answer.cancel):
             exchange.id = answer.head.id
             try:
-                (_stream if request.stream else _whole)(exchange, answer, settings)
+                (self._stream if request.stream else self._whole)(exchange, answer)
             except Cancelled as error:
                 raise PeerGone from error
             finally:
                 exchange.summary = answer.summary
 
+    def _whole(self, exchange: Exchange, answer: Answer) -> None:
+        reply = answer.whole(thought=self._settings.thought_field)
+        while answer.is_running:
+            answer.advance(reply)
+        exchange.send_json(200, reply.body(answer.usage))
+
+    def _stream(self, exchange: Exchange, answer: Answer) -> None:
+        asked = answer.request.ping_s
+        patience_s = (self._settings.ping_s if asked is None else asked) or None
+        reply = answer.streamed(thought=self._settings.thought_field)
+        send_stream(exchange, _news(answer, reply, patience_s), reply.failed, patience_s)
+
     def _tell_ignored(self, names: tuple[str, ...]) -> None:
-        for name in set(names) - self._told:
+        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._told:
             if len(self._told) < MAX_TOLD:
                 self._told.add(name)
                 log.info("requests have the member '%s', which is ignored here", printable(name))
 
 
-def _whole(exchange: Exchange, answer: Answer, settings: Settings) -> None:
-    reply = answer.whole(thought=settings.thought_field)
-    while answer.is_running:
-        answer.advance(reply)
-    exchange.send_json(200, reply.body(answer.usage))
-
-
-def _stream(exchange: Exchange, answer: Answer, settings: Settings) -> None:
-    """Chunks as they come. The status line waits for the first token or an error (K31).
-
-    It waits no longer than a silence may last: then it goes out with a comment. All that was to check has
-    been checked by then, and what may still fail is the engine alone.
-    """
-    asked = answer.request.ping_s
-    patience_s = (settings.ping_s if asked is None else asked) or None
-    reply = answer.streamed(thought=settings.thought_field)
+def _news(answer: Answer, reply: StreamReply, patience_s: Optional[float]) -> News:
     has_news = answer.advance(reply, patience_s)
-    exchange.start_stream()
-    try:
-        while answer.is_running:
-            exchange.send_events(reply.take()) if has_news else exchange.send_comment()
-            has_news = answer.advance(reply, patience_s)
-        reply.usage(answer.usage)
-    except errors.ApiError as error:
-        log.warning("%s broke off: %s", answer.head.id, printable(error.message))
-        reply.error(error)
-    except (Cancelled, OSError):
-        raise
-    except Exception:
-        log.exception("%s failed", answer.head.id)
-        reply.error(errors.InferenceError("internal error: the server's log says more"))
-    exchange.send_events([*reply.take(), "[DONE]"], is_last=True)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this is a name of the interface that only this machine reaches."""
-    return _LOOPBACK.fullmatch(host) is not None
+    while answer.is_running:
+        yield reply.take() if has_news else []
+        has_news = answer.advance(reply, patience_s)
+    reply.usage(answer.usage)
+    return reply.take()
 
 
 def _without_prefix(path: str) -> str:
     path = re.sub(r"^https?://[^/]*", "", path)  # the absolute form, which proxies use
     path = path.rstrip("/") or "/"
     return path[len("/v1") :] if path.startswith("/v1/") else path
-
-
-def _is_friendly(origin: str, host: Optional[str]) -> bool:
-    """Whether a page of this origin may ask: one of this machine or of this server, or no web page at all."""
-    if origin != "null" and not origin.startswith(("http://", "https://")):
-        return True  # an extension or a desktop program
-    name = _host_of(origin)
-    return is_loopback(name) or (host is not None and name == _host_of("//" + host))
-
-
-def _host_of(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

@@ -21,7 +21,7 @@ from ..api.models import model_body
 from ..api.reply import ReplyHead
 from ..api.sampling import Drawing
 from ..chat.errors import TemplateError
-from ..chat.segments import text_of, tokens_of
+from ..chat.segments import Segment, text_of, tokens_of
 from ..chat.template import ChatTemplate
 from ..engine import (
     Engine,
@@ -37,8 +37,7 @@ from ..engine import (
 from ..models.catalog import Catalog, ModelNotFound
 from .answer import Answer, choices_of
 from .constraints import constraint_for
-
-SHUTTING_DOWN = errors.SHUTTING_DOWN
+from .work import AtWork
 
 # Templates of requests that are kept compiled: finding out what one expects takes some milliseconds.
 MAX_TEMPLATES = 8
@@ -55,6 +54,7 @@ class Model:
     """A loaded model under its public name (K29).
 
     `defaults` are sampling values that go before the model's own and after those of a request (K9).
+    With `keep_tools` the model is shown the tools also where it must not call any (K22).
     """
 
     def __init__(
@@ -64,10 +64,12 @@ class Model:
         *,
         max_tokens: Optional[int] = None,
         defaults: Optional[Mapping[str, Any]] = None,
+        keep_tools: bool = False,
     ) -> None:
         self.name = name
         self.engine = engine
         self.max_tokens = max_tokens
+        self._keep_tools = keep_tools
         self.created = int(time.time())
         self.sampling = dataclasses.replace(engine.facts.sampling, **(defaults or {}))
         self._own = self._compiled(engine.facts.chat_template)
@@ -96,17 +98,9 @@ class Model:
         Raises:
             ApiError: The request cannot be run; nothing of it is left in the engine.
         """
-        tools = request.tools if request.tool_choice != "none" else ()
         dialect = self._dialect(request)
         try:
-            segments = dialect.template.render(
-                request.messages,
-                tools=tools,
-                add_generation_prompt=request.add_generation_prompt,
-                continue_final_message=request.continue_final_message,
-                prefix=request.prefix,
-                variables=request.template_vars,
-            )
+            segments = self._rendered(request, dialect.template)
             text = text_of(segments)
             prompt = tuple(tokens_of(segments, self._tokenize, dialect.template.special))
             work = self.work(
@@ -117,13 +111,37 @@ class Model:
                 reports_progress=request.stream and request.return_progress,
             )
             with contextlib.ExitStack() as stack:
-                generations = [stack.enter_context(self.engine.submit(_nth(work, i))) for i in range(request.n)]
+                generations = [stack.enter_context(self.engine.submit(nth(work, i))) for i in range(request.n)]
                 told = prompt if request.return_token_ids else None
                 head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), self.name, request.role, told)
                 choices = choices_of(request, generations, dialect.template.format, text)
                 return Answer(head, request, choices, stack.pop_all(), self._fault)
         except (TemplateError, EngineError) as error:
             raise api_error(error, self.engine) from error
+
+    def prompt_text(self, request: ChatRequest) -> str:
+        """The prompt, in which a user's text that looks like a control token is not told apart.
+
+        Raises:
+            BadRequest: The template refuses the request.
+        """
+        try:
+            return text_of(self._rendered(request, self._dialect(request).template))
+        except TemplateError as error:
+            raise api_error(error, self.engine) from error
+
+    def _rendered(self, request: ChatRequest, template: ChatTemplate) -> list[Segment]:
+        try:
+            return template.render(
+                request.messages,
+                tools=request.tools if self._keep_tools or request.tool_choice != "none" else (),
+                add_generation_prompt=request.add_generation_prompt,
+                continue_final_message=request.continue_final_message,
+                prefix=request.prefix,
+                variables=request.template_vars,
+            )
+        except RecursionError as error:  # arguments of calls are JSON within JSON
+            raise errors.BadRequest("'messages' has something nested too deeply", "messages") from error
 
     def work(self, said: Drawing, prompt: tuple[int, ...], **more: Any) -> GenerationRequest:
         """What the engine is to do for one choice. What the request says goes before all defaults (K9).
@@ -142,6 +160,8 @@ class Model:
             stop_token_ids=said.stop_token_ids,
             ignore_end=said.ignore_eos,
             top_logprobs=said.top_logprobs,
+            after_sampling=said.after_sampling,
+            max_completion_s=said.max_completion_s,
             **more,
         )
 
@@ -191,12 +211,11 @@ class Service:
 
     def __init__(self, catalog: Catalog) -> None:
         self.progress = 0.0
+        self.at_work = AtWork()
         self._catalog = catalog
-        # Guards the rest against what begins, or ends to load, while the server ends.
+        # Guards the rest against what ends to load while the server ends.
         self._lock = threading.Lock()
         self._model: Optional[Model] = None
-        self._answers: set[Answer] = set()
-        self._is_stopping = False
         self._is_closed = False
 
     def ready(self, model: Model) -> None:
@@ -207,11 +226,8 @@ class Service:
                 model.engine.close()
 
     def stop(self) -> None:
-        """End all answers at work, with an error, and refuse new ones. They still need the model to end."""
-        with self._lock:
-            self._is_stopping = True
-            for answer in self._answers:
-                answer.stop()
+        """End all that is at work, with an error, and refuse new requests. What ends still needs the model."""
+        self.at_work.stop()
 
     def close(self) -> None:
         """Free the model, once nobody uses it any more."""
@@ -228,8 +244,8 @@ class Service:
             InferenceError: Its engine has failed for good.
             ShuttingDown: `stop` was called.
         """
-        if self._is_stopping:
-            raise errors.ShuttingDown(SHUTTING_DOWN)
+        if self.at_work.is_stopping:
+            raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         model = self._model
         if model is None:
             raise errors.ModelLoading(f"the model is being loaded ({self.progress:.0%}): try again soon", "model")
@@ -257,20 +273,12 @@ class Service:
         Raises:
             ApiError: The request cannot be run.
         """
-        with self.resolve(request.model).answer(request) as answer:
-            with self._lock:
-                self._answers.add(answer)
-                if self._is_stopping:
-                    answer.stop()
-            try:
-                yield answer
-            finally:
-                with self._lock:
-                    self._answers.discard(answer)
+        with self.resolve(request.model).answer(request) as answer, self.at_work.during(answer):
+            yield answer
 
 
-def _nth(work: GenerationRequest, i: int) -> GenerationRequest:
-    """The work for choice i: with a seed each choice gets its own, or all would say the same."""
+def nth(work: GenerationRequest, i: int) -> GenerationRequest:
+    """The work for choice i of one request: with a seed each choice gets its own, or all would say the same."""
     if i == 0 or work.sampling.seed is None:
         return work
     return dataclasses.replace(work, sampling=dataclasses.replace(work.sampling, seed=work.sampling.seed + i))
@@ -291,7 +299,7 @@ def api_error(error: Exception, engine: Engine) -> errors.ApiError:
     if isinstance(error, TemplateError):
         return errors.BadRequest(str(error), error.param or "messages")
     if isinstance(error, EngineStopped) and engine.failure is None:
-        return errors.ShuttingDown(SHUTTING_DOWN)
+        return errors.ShuttingDown(errors.SHUTTING_DOWN)
     for kind, api_kind, param in _ANSWERS:
         if isinstance(error, kind):
             return api_kind(str(error), param)

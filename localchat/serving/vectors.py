@@ -11,7 +11,7 @@ from ..api.inputs import Input, check_tokens
 from ..api.rerank import RerankRequest
 from ..engine import Cancelled, Engine, InputTooLong, normalised, pooling_of
 from .completion import translated
-from .service import SHUTTING_DOWN, Model
+from .service import Model
 
 
 class Embedding:
@@ -73,7 +73,7 @@ class Embedding:
                 return self._engine.embedder.embed(inputs, lambda: self._is_cancelled)
         except Cancelled as error:
             if self._is_stopped:
-                raise errors.ShuttingDown(SHUTTING_DOWN) from error
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
             raise
         except errors.InferenceError as error:
             cause = error.__cause__

@@ -1,13 +1,14 @@
-"""What an Exchange says besides JSON: plain texts, empty answers, and which web pages may read them (CORS)."""
+"""Which web pages may use this server, and what browsers are told of it (CORS)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from email.message import Message
 from typing import Optional
+from urllib.parse import urlsplit
 
-from .exchange import Exchange, Head
-from .watch import Watcher
+from ..api import errors
 
 ANY_ORIGIN = "*"
 
@@ -18,6 +19,8 @@ _METHODS = "GET, HEAD, POST, OPTIONS"
 _HEADERS = "Authorization, Content-Type, X-Request-Id"
 _EXPOSED = "X-Request-Id, Retry-After"
 
+_LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
+
 
 class Pages:
     """The web pages that may use this server: none, some by their origin, or all."""
@@ -27,6 +30,20 @@ class Pages:
 
     def allow(self, origin: str) -> bool:
         return ANY_ORIGIN in self._origins or origin in self._origins
+
+    def check(self, asked: Message, *, is_local: bool) -> None:
+        """Refuses a page in the user's browser, which can reach a local server, also under the page's own host name.
+
+        Programs send no Origin, and reach a server on the loopback interface by one of its names.
+
+        Raises:
+            Forbidden: A page asks that was not allowed.
+        """
+        host, origin = asked.get("Host"), asked.get("Origin")
+        if is_local and host is not None and not is_loopback(_host_of("//" + host)):
+            raise errors.Forbidden(f"requests for the host {host!r} are refused: set a key with --api-key")
+        if origin is not None and not (self.allow(origin) or _is_friendly(origin, host)):
+            raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
 
     def headers(self, asked: Message) -> dict[str, str]:
         """What an answer says of itself to a browser; nothing where no pages were allowed."""
@@ -54,23 +71,24 @@ class Pages:
         return headers
 
 
-class WebExchange(Exchange):
-    """An exchange whose answers browsers let some pages read."""
+def is_loopback(host: str) -> bool:
+    """Whether this is a name of the interface that only this machine reaches."""
+    return _LOOPBACK.fullmatch(host) is not None
 
-    def __init__(self, head: Head, watcher: Watcher, max_body_bytes: int, pages: Pages) -> None:
-        super().__init__(head, watcher, max_body_bytes)
-        self._page_headers = pages.headers(head.headers)
 
-    def send_text(self, type: str, text: str) -> None:
-        body = text.encode()
-        headers = {"Content-Type": type, "Content-Length": str(len(body))}
-        self._send_head(200, headers, b"" if self.head.method == "HEAD" else body)
+def _is_friendly(origin: str, host: Optional[str]) -> bool:
+    """Whether a page of this origin may ask: one of this machine or of this server, or no web page at all."""
+    if origin != "null" and not origin.startswith(("http://", "https://")):
+        return True  # an extension or a desktop program
+    name = _host_of(origin)
+    return is_loopback(name) or (host is not None and name == _host_of("//" + host))
 
-    def send_nothing(self, headers: Mapping[str, str]) -> None:
-        self._send_head(204, headers)
 
-    def _send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
-        super()._send_head(status, {**headers, **self._page_headers}, body)
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _plain(names: Optional[str]) -> str:

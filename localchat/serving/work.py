@@ -17,16 +17,16 @@ class AtWork:
     """Work in progress; once stopped, new work is stopped as it begins."""
 
     def __init__(self) -> None:
+        self.is_stopping = False
         self._lock = threading.Lock()
         self._works: set[Work] = set()
-        self._is_stopping = False
 
     @contextlib.contextmanager
     def during(self, work: Work) -> Iterator[None]:
         """Within the `with`, `stop` reaches this work."""
         with self._lock:
             self._works.add(work)
-            if self._is_stopping:
+            if self.is_stopping:
                 work.stop()
         try:
             yield
@@ -36,6 +36,6 @@ class AtWork:
 
     def stop(self) -> None:
         with self._lock:
-            self._is_stopping = True
+            self.is_stopping = True
             for work in self._works:
                 work.stop()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import sys
 from pathlib import Path
 
 from .config import ModelConfig, TrainConfig
 
 DEFAULT_OUT = Path("localchat/models/demo.gguf")
+# mallopt's names for these are macros: malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 DEFAULT_CHECKPOINT = Path("build/train_demo/checkpoint.pt")
 
 
@@ -20,6 +24,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="the GGUF file to write")
     parser.add_argument("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT, help="file to save progress in")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--start-from", type=Path, metavar="GGUF", help="begin with the weights of an exported file")
+    parser.add_argument(
+        "--rate", type=float, default=1.0, help="share of the learning rates to begin with, e.g. 0.5 with --start-from"
+    )
     parser.add_argument("--export-only", action="store_true", help="export the checkpoint without training")
     parser.add_argument("--no-evaluation", action="store_true", help="do not print the held-out figures")
     return parser.parse_args()
@@ -32,6 +40,11 @@ def _prepare_cpu() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     # Some virtual machines announce AMX and fault on its use; this stays below it.
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    # Fresh memory for every large tensor costs more than the arithmetic on some machines.
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _log(line: str) -> None:
@@ -52,9 +65,19 @@ def main() -> None:
         trainer = training.resume(arguments.checkpoint, arguments.tokens)
     else:
         model_config = ModelConfig()
-        config = TrainConfig(seed=arguments.seed, tokens=arguments.tokens or TrainConfig.tokens)
-        tokenizer = training.make_tokenizer(model_config, config.seed)
-        trainer = training.Trainer(model_config, config, tokenizer)
+        config = TrainConfig(
+            seed=arguments.seed,
+            tokens=arguments.tokens or TrainConfig.tokens,
+            muon_lr=TrainConfig.muon_lr * arguments.rate,
+            adam_lr=TrainConfig.adam_lr * arguments.rate,
+        )
+        if arguments.start_from:
+            from .from_gguf import from_gguf
+
+            trainer = from_gguf(arguments.start_from, model_config, config)
+        else:
+            tokenizer = training.make_tokenizer(model_config, config.seed)
+            trainer = training.Trainer(model_config, config, tokenizer)
     if not arguments.export_only:
         trainer.run(arguments.checkpoint, _log)
     from .export import export

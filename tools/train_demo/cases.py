@@ -172,7 +172,8 @@ def _count_case(source: Source) -> Case:
 
 def _no_tool_case(source: Source) -> Case:
     dialogue = tool_calls.no_tool_fits(source)
-    return _last_case(dialogue, lambda text: {"no tool fits": "<tool_call>" not in text and bool(text)})
+    judge: Judge = lambda text: {"no tool fits": "<tool_call>" not in text and bool(text)}  # noqa: E731
+    return Case(dialogue.messages[:1], dialogue.tools, None, judge)
 
 
 _MAKERS: tuple[Callable[[Source], Case], ...] = (

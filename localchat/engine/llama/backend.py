@@ -107,6 +107,9 @@ class LlamaBackend:
     def sample(self, sampler: Sampler, row: int) -> int:
         return sampler.draw(self._context, row, self._logits(row))
 
+    def drawn_from(self, sampler: Sampler, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        return sampler.drawn_from(token, n_top)
+
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         logits = self._logits(row).astype(np.float64)
         highest = logits.max()

@@ -40,10 +40,14 @@ class Sampler:
         self._vocabulary = vocabulary
         self._sampling = _resolved(request.sampling, n_ctx)
         self._steps = chain_steps(self._sampling)
+        self._is_greedy = self._steps[-1] == GREEDY
         self._forbidden = _forbidden(request, vocabulary)
         self._grammar = _Grammar(request.constraint, vocabulary) if request.constraint else None
         # Without a chain the likeliest token is all that is asked for.
         self._chain: Any = None
+        # What the last token was drawn from, kept where the request asks for it.
+        self._keeps_candidates = request.after_sampling and request.top_logprobs is not None
+        self._drawn_from: Any = None
         try:
             if self._steps != [GREEDY] or self._sampling.logit_bias or self._forbidden:
                 self._build_chain(request.prompt)
@@ -55,6 +59,9 @@ class Sampler:
         """The next token, by the logits of a row, which are left as they are."""
         if self._grammar is not None and self._grammar.is_active:
             token = self._draw_constrained(logits)
+        elif self._keeps_candidates and self._chain is not None:
+            token = self._choose(_candidates(np.arange(len(logits)), logits))
+            L.llama_sampler_accept(self._chain, token)
         elif self._chain is None:
             # A tenth of the time that the library takes, since it copies the candidates first.
             token = int(logits.argmax())
@@ -63,6 +70,17 @@ class Sampler:
         if self._grammar is not None:
             self._grammar.accept(token)
         return token
+
+    def drawn_from(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        """The log probability that the last token had when it was drawn, and the `n_top` likeliest with theirs.
+
+        Greedy drawing leaves one token, which is certain.
+        """
+        if self._drawn_from is None:
+            return 0.0, [(token, 0.0)][:n_top]
+        left = self._drawn_from
+        (own,) = left["p"][left["id"] == token]
+        return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in left[:n_top] if c["p"] > 0]
 
     def allow_ends(self) -> None:
         """The tokens forbidden by `min_tokens` may come from now on."""
@@ -92,6 +110,12 @@ class Sampler:
             return int(candidates["id"][candidates["logit"].argmax()])
         array = _token_array(candidates)
         L.llama_sampler_apply(self._chain, ctypes.byref(array))
+        if self._keeps_candidates and not self._is_greedy:
+            # The steps shorten the array, some of them at its beginning.
+            first = (ctypes.addressof(array.data.contents) - candidates.ctypes.data) // _CANDIDATE.itemsize
+            left = candidates[first : first + array.size]
+            # The likeliest first.
+            self._drawn_from = left[np.argsort(-left["p"], kind="stable")]
         return int(array.data[array.selected].id)
 
     def _allowed(self, logits: Any) -> Any:

@@ -28,7 +28,11 @@ _GREETINGS = phrases(
     {Nice|Good|Great|Glad} to {meet|see} you
     {Hi|Hello|Hey}, {nice to meet you|I am here|I am new here|good morning|are you there|is anyone there|I just started you}
     {Is anybody there|Are you there|Anyone here|Are you awake|Can you hear me|you there}
-    {Let's talk|Let us chat|I want to chat|Talk to me|Say hi|Say hello|Can we talk|Chat with me|Let us begin|I want to talk to you}""",
+    {Let's talk|Let us chat|I want to chat|Talk to me|Say hi|Say hello|Can we talk|Chat with me|Let us begin|I want to talk to you}
+    {Hi|Hello|Hey|Good morning|Good evening|Hallo}{,|} {my |dear |little |old |}{friend|buddy|robot|machine|pal|mate|assistant|helper|chatbot|model|AI|stranger}
+    {A|a} {good|nice|lovely|happy|wonderful} {morning|day|evening|afternoon}{| to you| to all}
+    {Hello|Hi|Hey}, {is anybody here|anyone at home|is someone here|somebody there|knock knock|it is me|here I am|I am back|how nice to see you}
+    {Pleased|Happy|Delighted|A pleasure} to {see|meet|know} you{| here| today}""",
     """{Hello my friend|Hey buddy|Hi robot|Hi, machine}
     {A good morning to you|Good morning, assistant|Good evening, bot}
     {Hello, anybody home|Hey, is someone there}
@@ -38,6 +42,9 @@ _HOW_ARE_YOU = phrases(
     """{How are you|how are you|How are you doing|How do you do|How is it going|How's it going|What's up|Whats up|sup}{| today| now| doing today}
     {Hi|Hello|Hey}{,|!|} {how are you|how are you doing|how is it going|what's up}{| today}
     {Are you well|Are you ok|Are you okay|Are you fine|You ok|Everything fine|All good|How do you feel|How have you been}
+    {How are|How is|How goes} {things today|things going|your life|your work|everything going|all|it all}
+    {And how|So how|Now how|Well, how} {are you|do you do|do you feel|is it going|are you doing}{| today}
+    {Good evening|Good morning|Hello there|Hi there|Good day}{,|!} {how are you|how do you feel|how do you do|are you well|how is everything|how are things}{| now| today}
     {How is your day|How was your day|How's life|How is life|Are you feeling good|Are you happy}{| today}""",
     """{Good morning, how are you|Hey there, how are you doing today}
     {And how do you feel today|How is everything|How are things}""",
@@ -46,6 +53,8 @@ _THANKS = phrases(
     """{Thanks|thanks|Thank you|thank you|Thx|thx|Many thanks|Cheers|ty}{| a lot| so much| very much| for that| for your help| for the help| a bunch}
     {Great|Perfect|Good|Super|Nice|Wonderful|Cool|Okay|OK}, {thanks|thank you}{| a lot| so much}
     {That helped|That was helpful|That helps|You helped me|You are helpful|Very helpful}{|, thanks|, thank you| a lot}
+    {Oh|Ah|Well|Excellent|Brilliant|Lovely|Great work}, {thanks|thank you|many thanks}{| indeed| so very much| for all}
+    {Thanks|Thank you} {for all|for everything you did|for the answer|indeed|my friend|, that is great|, you are kind|, you are very good|, that was a good help|, a great help}
     {I thank you|I am grateful|Thanks again|Thank you again|Thanks, that is all|Thank you, that is all|Thanks, bot|Much appreciated|I appreciate it}""",
     """{Thank you very much indeed|Thanks, you are great|Oh, thanks}
     {Excellent, thank you|Thanks for everything|That was a big help, thanks}""",
@@ -54,6 +63,8 @@ _GOODBYES = phrases(
     """{Bye|bye|Goodbye|goodbye|Good bye|Bye bye|See you|see you|Ciao|Farewell|cya}{| later| soon| tomorrow| then| for now| bot}
     {Good night|good night|Have a nice day|Have a good day|Take care|Until next time|Until tomorrow|So long}
     {I have to go|I must go|I am leaving|I need to go|That is all|That's all|I am done|We are done|I'm off}{| now| for today|, bye|, goodbye}
+    {Bye|Goodbye|See you|Good night}{,|} {my |dear |}{friend|robot|assistant|all|everybody|around|next time|again}
+    {It is late|It is time to leave|I go home|I am going to bed|I leave now|I go to work|Work calls|Time for bed|I will go}{|, bye|, goodbye|, see you|, see you later|, good night}
     {Ok|Okay|Alright|Well}, {bye|goodbye|see you|good night}""",
     """{Bye for today|See you around|Goodbye my friend}
     {I am going home now, bye|Time to go, see you later}""",
@@ -62,20 +73,30 @@ _PRAISE = phrases(
     """{Great|great|Nice|nice|Cool|cool|Perfect|Wow|wow|Awesome|Super|Excellent|Amazing|Well done|Good job|Good work|Very good|Bravo}
     {You are|You're|that is|That is|That was|This is} {great|good|nice|cool|perfect|amazing|funny|smart|clever|fantastic|wonderful|the best}
     {I like|I love} {you|it|this|that|your answer|this program|localchat}
-    {Haha|haha|lol|LOL|:)|;)|<3|Hehe|:-)|:D}""",
+    {Haha|haha|lol|LOL|:)|;)|<3|Hehe|:-)|:D}
+    {You|you} {answer well|did a good job|do that well|are a good bot|know a lot|are very nice|make me smile|are doing great}
+    {I like how you|I love how you|I enjoy how you} {talk|speak|write|help|do this}
+    {Good|Nice|Great|Fine|Lovely} {answer|bot|one|robot|joke|talk|model}
+    {That|This|It} {works well|works very well|is really nice|is really great|is very good|looks good|makes me happy}""",
     """{That is really good|You did well|I like how you answer}
     {Nice work|You are wonderful|Good bot}""",
 )
 _AGREEMENT = phrases(
     """{Ok|OK|ok|okay|Okay|k|Alright|All right|Fine|fine|Sure|sure|Right|I see|Understood|Got it|Makes sense|Good to know}
     {Yes|yes|Yeah|yep|Yep|No|no|Nope|nope|Maybe|Of course|Exactly|Correct|True|Hm|hmm|Aha|Oh|oh}{| I see| ok| okay|}
-    {Ok|Okay|Yes|Alright|Fine}, {I see|good|understood|fine|got it|go on|continue}""",
+    {Ok|Okay|Yes|Alright|Fine}, {I see|good|understood|fine|got it|go on|continue}
+    {Ah|Oh|Aha|Hm|Well}{,|} {I see|okay|ok|I get it|yes|good|now I understand|right|all right|so that is it}
+    {Sounds|Looks|Seems} {fine|right|ok|okay|reasonable|about right}
+    {Okay|Ok|Fine|Good|Well} then""",
     """{Ah, I understand|Oh I see|Okay then}
     {Sounds good|Fair enough}""",
 )
 _LONGING = phrases(
     """{I am|I'm|I feel} {sad|happy|tired|bored|hungry|angry|lonely|sick|cold|excited|stressed|nervous|fine|well|ok}{| today| now| again}
-    {I had a} {bad|good|hard|long|great|terrible} {day|week|morning|night}""",
+    {I had a} {bad|good|hard|long|great|terrible} {day|week|morning|night}
+    {Today|Now|This morning|Tonight|Right now|After work} {I am|I feel|I was|I felt} {sad|happy|tired|bored|angry|lonely|sick|stressed|a bit tired|so happy|a little sad|very bored|quite fine}
+    {My|my} {day|week|morning|night|work} {was|is|has been} {bad|good|hard|long|great|terrible|awful|nice}
+    {What a} {bad|hard|long|great|nice|terrible} {day|week|morning|night}{| it was| today}""",
     """{Today I am a bit sad|I feel so tired after work}
     {My day was bad|What a good day I had}""",
 )
@@ -192,7 +213,8 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
 _NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six")
 _LIST_KNOWN = phrases(
     """{List|list|Name|name|Tell me|Give me|Write|Say|Show me|Can you name|Can you list|Please list|Please name} $n {|different |common |nice }$what{|.|?|!| please}
-    {I need|I want|I would like|Think of|What are|Which are} $n {|different |common }$what{|.|?}
+    {I need|I want|I would like|Think of|What are|Which are|Find|Do you know|Could you name|Can you tell me|Would you list} $n {|different |common }$what{|.|?}
+    {Tell me|Say|Give|Write down|I need} {the names of |}$n {|different }$what{|.|, please}
     {A list of|List of|Make a list of|Write a list of|Give me a list of} $n $what{|.| please}
     $n $what{, please|!|.|?|}""",
     """{Could you give me|Let me hear|Would you name} $n $what{.|?|}
@@ -200,7 +222,8 @@ _LIST_KNOWN = phrases(
 )
 _LIST_GIVEN = phrases(
     """{Make|Write|Create|Give me|Show|Please make|Can you make} {a list|a bullet list|bullet points|a shopping list|a list with bullets} {of|with|from|out of}{|:} $items{|.}
-    {Write|Put|Show|List|Format|Turn} {these|the following|this} {as|into} {a list|bullet points|a bullet list}: $items
+    {Write|Put|Show|List|Format|Turn|Make} {these|the following|this|these things|the words} {as|into} {a list|bullet points|a bullet list|bullets}: $items
+    {I want|I would like|Please give me|Can I have|Could you write} {a list|a bullet list|bullets} {of|with|from} $items{.|?|}
     {List|list|Bullet points|As a list}: $items
     $items\\n{Make a list of that.|As a list, please.|Write that as a list.}""",
     """{Would you make|I need} {a list|a bullet list} of $items{.|?|}
@@ -236,6 +259,8 @@ _SUMS = phrases(
     """{What is|What's|How much is|Calculate|Compute|what is|Tell me|Please calculate} $a {+|plus|and} $b{|?|.}
     $a {+|plus} $b{| =|?| = ?}
     {Add|add|Sum|Please add} $a {and|to|plus} $b{|.}
+    {Can you add|Can you tell me|Could you compute|Do you know what is|What do I get for|What makes|What gives|I need|Say what is} $a {+|plus|and} $b{?|}
+    $a {and|plus|+} $b {makes|is|gives|are} {what|how much}{?|}
     {What is the sum of|The sum of} $a and $b{|?}""",
     """{Can you work out|Do you know} $a {+|plus} $b{?|}
     {What do you get for|What makes} $a plus $b?""",

@@ -37,7 +37,8 @@ TOPICS: tuple[Topic, ...] = (
         {Which|What} {model|AI|bot|language model|LLM|assistant|chatbot} {are you|is this|am I talking to|do I talk to|answers me}{?|}
         {What kind of|What sort of} {model|bot|program|AI|assistant} are you{?|}
         {With whom|Who|To whom} am I {talking|speaking|chatting}{ to| with|}{?|}
-        {Are you|Is this} {localchat|the demo model|the built-in model|a demo|a bot|a program|a computer|an AI|a robot|a machine|a language model}{?|}""",
+        {Are you|Is this} {localchat|the demo model|the built-in model|a demo|a bot|a program|a computer|an AI|a robot|a machine|a language model}{?|}
+        {your name|name|identity|your identity|who you are}""",
         """Who am I speaking with here?
         Please give me your name.
         What do people call you?
@@ -48,7 +49,8 @@ TOPICS: tuple[Topic, ...] = (
         "other models",
         "No, I am localchat's own demo model, trained from nothing for this project.",
         """{Are|are|Aren't} you {ChatGPT|chatgpt|GPT|GPT-4|Claude|Gemini|Llama|Qwen|Mistral|Siri|Alexa|a human|human|a person|a real person|OpenAI|DeepSeek|Copilot|Grok|a man|a woman}{?|}
-        {Is this|Am I talking to|Do I talk to|Are you based on|Were you made by|Do you come from|Are you made by} {ChatGPT|GPT|Claude|Gemini|Llama|Qwen|Mistral|OpenAI|Google|Meta|Microsoft|Anthropic|a human|a person}{?|}""",
+        {Is this|Am I talking to|Do I talk to|Are you based on|Were you made by|Do you come from|Are you made by} {ChatGPT|GPT|Claude|Gemini|Llama|Qwen|Mistral|OpenAI|Google|Meta|Microsoft|Anthropic|a human|a person}{?|}
+        {ChatGPT|GPT-4|Claude|Gemini|OpenAI|being a human|Alexa}""",
         """You are ChatGPT, right?
         Is it Claude that answers me?
         Am I chatting with a real human?
@@ -63,7 +65,8 @@ TOPICS: tuple[Topic, ...] = (
         {Who is|Who's} your {maker|creator|author|developer|father|boss|owner}{?|}
         {What|On what|What data|Which data} were you trained on{?|}
         {How|When|Where} did you {learn|learn to talk|learn to speak|learn that}{?|}
-        {Tell me about|What is} your {training|training data|origin|creator}{?|.}""",
+        {Tell me about|What is} your {training|training data|origin|creator}{?|.}
+        {your maker|your author|your creator|your training|your origin|training data}""",
         """Which people developed you?
         What data was used to train you?
         By whom were you built?
@@ -92,7 +95,8 @@ TOPICS: tuple[Topic, ...] = (
         {What can I|What should I|What may I} {ask you|ask|do with you|do here|say to you|ask you to do|try}{?|}
         {Can you|Could you|Will you} {help me|help|do something|do anything|do something for me|assist me}{?|}
         {Tell me|Show me|Explain|List} {what you can do|your skills|your abilities|your features|what you do}{.|}
-        {I need help|help|Help|Help me|help me|Help!|HELP|What do you do?|What is your purpose?|What are you for?|features|skills}""",
+        {I need help|help|Help|Help me|help me|Help!|HELP|What do you do?|What is your purpose?|What are you for?|features|skills}
+        {your skills|your abilities|features|skills|your functions|your purpose}""",
         """Which things are you able to do for me?
         Give me an overview of your abilities.
         In what ways can you help me?
@@ -150,7 +154,8 @@ TOPICS: tuple[Topic, ...] = (
         {Tell me|Show me|Explain|I want to know} how {to|I} {start|run|launch} {the|a} {server|localchat server}{.|}
         {I want to|I need to|Help me to|Help me|I would like to} {start|run|launch} {the|a} {server|localchat server}{.|}
         {Start the server how|server start|start server|run server|launch server|server command|how start server}{?|}
-        {What do I type|What do I need|What do I enter} to {start|run|launch} the server{?|}""",
+        {What do I type|What do I need|What do I enter} to {start|run|launch} the server{?|}
+        {starting the server|the start of the server|running the server|a server start|launching the server}""",
         """Give me the command for starting the server.
         What must I type so that the server starts?
         The server is not running, how do I start it?
@@ -177,7 +182,8 @@ TOPICS: tuple[Topic, ...] = (
         {What is|What's|Tell me|Show me} {the|the default|your|the server's} {port|address|host|port number|server address|listening port}{?|.| of the server?| of localchat?}
         {Where|where} {does the server listen|is the server|is the server running|can I find the server|does the server run|do I reach the server|is localchat running}{?|}
         {port|default port|server port|port number|server address|host and port|listen address}{?|}
-        {Is the port|Is it port|Does it use port|Is the server on port} {8080|8000|80|5000|3000}{?|}""",
+        {Is the port|Is it port|Does it use port|Is the server on port} {8080|8000|80|5000|3000}{?|}
+        {port|default port|server port|port number|server address|TCP port}""",
         """Tell me the port number that the server has.
         Which TCP port is the standard one?
         At which address will I find the server?
@@ -537,12 +543,43 @@ TOPICS: tuple[Topic, ...] = (
 _DROPPABLE = {"the", "a", "an", "do", "does", "is", "i", "to", "me", "can", "it", "of", "please", "you"}
 
 
+# Ways to ask for a subject of which only the key words are left: they teach which words matter.
+_FRAMES = phrases(
+    """{What about|How about|Something about|Anything about|A question about|Questions about|Info about|Information on|A word on|Details of} $key{?|.|}
+    {I have a question about|I'd like to know about|I want to know more about|I am interested in|I need to know about|I ask about|I read about|I was asked about|My friend asked about} {the |}$key{.|}
+    {Can you explain|Could you explain|Please explain|Explain|Explain to me|Describe|Tell me more about|Tell me all about|Say something about|Help me with|I need help with} {the |}$key{.|?|}
+    {$key, how|$key, what is that|$key, is that possible|$key, how does that work|$key, where|$key, please|$key, tell me|$key, what do I do|$key, explain}{?|}
+    {I want|I need|I would like|I'd love to have|I am looking for|We need|We want|I cannot find|I do not understand|I miss|I do not see} {the |}$key{, how|, what now|, what do I do|, can you help|, where is it|, is that possible|}{?|.}
+    {How does|How do I do|How is it with|What do I do for|What is the matter with|How do people handle|What do you say about|Where do I find} {the |}$key{?|}
+    {In which way|In what way|By what means|With which command|With what option|Through which setting} {do I get|is|do I have|do we get|do they do} {the |}$key{?|}
+    {Is it possible to have|Is there something for|Is there a way for|Does localchat know|Does this program know|Do you know anything on|Do you know about} {the |}$key{?|}""",
+    """{Fill me in on|What can you say of|Give me a hint about} $key{.|?|}""",
+)
+_BEFORE = phrases(
+    """{I am new here.|I am a beginner.|I just began.|I have a problem.|Something is unclear.|I am lost.|I read the README.|One more thing.|Now to something else.|Good.|Well.|Help.|Listen.|Dear assistant,|So,|Right,|Quick question:|Next question:|My question is:|I have been thinking:|A friend wants to know:|Before I begin:}""",
+    """{There is one thing that I do not get.|Just wondering:}""",
+)
+_AFTER = phrases(
+    """{Thanks.|Thank you.|I do not know.|I forgot it.|Please be brief.|I need that now.|Can you tell me?|Do you know?|Any idea?|That is my question.|Please help.|I want to understand that.}""",
+    """{It matters to me.|Let me know.}""",
+)
+
+
 def question(source: Source, topic: int = -1) -> Exchange:
-    """A question about localchat or the model; in training also with a small word missing."""
+    """A question about localchat or the model; in training also roughened and reduced to key words."""
     subject, questions, answer = TOPICS[topic] if topic >= 0 else source.choice(TOPICS)
-    asked = source.phrase(questions)
+    if not source.held_out and source.chance(0.2):
+        # The last line of a topic's phrasings holds bare key words.
+        keys = source.expand(questions.trained[-1]).rstrip("?.!")
+        asked = source.phrase(_FRAMES, key=keys)
+    else:
+        asked = source.phrase(questions)
     if not source.held_out:
         asked = _roughened(source, asked)
+        if source.chance(0.12):
+            asked = f"{source.phrase(_BEFORE)} {asked}"
+        elif source.chance(0.1):
+            asked = f"{asked} {source.phrase(_AFTER)}"
     return Exchange(asked, answer, f"The user asks about {subject}.")
 
 

@@ -28,7 +28,10 @@ _TELL_NAME = phrases(
     {I am called|They call me|The name is|This is} $name{.|}
     {Remember|Please remember|Note|Keep in mind|Do not forget} {my name|that my name is|that I am called}{:|} $name{.|}
     $name {is my name|here|is what they call me}{.|}
-    {Hello|Hi}! {My name is|I am} $name{, nice to meet you.| and I am new here.|, who are you?|.}""",
+    {Hello|Hi}! {My name is|I am} $name{, nice to meet you.| and I am new here.|, who are you?|.}
+    {Good evening|Good day|Greetings|Nice to see you|Welcome}{,|!|:} {I am|my name is|I'm called|this is} $name{.|}
+    {So you know|As you ask|First of all|Well|To begin}{:|,} {I am|my name is|I am called|you may call me} $name{.|}
+    {Let me say who I am|I want to present myself|I present myself}{:|.} {My name is|I am|I'm} $name{.|}""",
     """{Let me introduce myself|To introduce myself}: {I am|my name is} $name{.|}
     {Nice to meet you|Good day}, {I am|my name's} $name{.|}
     {For the record, my name is|By the way, I am called} $name{.|}""",
@@ -38,7 +41,10 @@ _ASK_NAME = phrases(
     {Who am I|who am I|Who am i|How am I called|What am I called|Who is talking to you|Who are you talking to}{?|}
     {What did I say|Do you still know|What was|Repeat} my name{?| was?|.|}
     {And |So |Now, |}{what is|what's} my name{?| again?|}
-    {What name did I give you|What is the name I told you|Which name did I tell you|By what name do you know me}?""",
+    {What name did I give you|What is the name I told you|Which name did I tell you|By what name do you know me}?
+    {How do you call me|How should you call me|How do you address me|What will you call me|What do you call me|Under which name did I come}{?|}
+    {Did you forget|Do you know|Have you kept|Can you say|Could you repeat|Do you still remember|Can you still tell me|Is it still clear to you} {my name|who I am|how I am called|what my name is}{?|}
+    {What did I tell you my name is|How did I say I am called|What was my name|Which name do I have|Who did I say I am|I forgot my name, what is it|With what name did I greet you}{?|}""",
     """{Have you forgotten my name|Could you say my name|Is my name still known to you}?
     {Do you recall|Can you recall} {my name|who I am|what I am called}?
     {How did I introduce myself|Under what name do you know me|What should you call me}?""",
@@ -65,7 +71,8 @@ _ASK_FACT = phrases(
     """{What is|What's|what is|Tell me|Do you know|Do you remember|Can you tell me|What was|Say} {my|the} $subject{?|.|}
     {And |So |Now, |}{what is|what was|what's} {my|the} $subject{?| again?|}
     {What did I say about|What did I tell you about|What do you know about|Which was|Repeat} {my|the} $subject{?|.|}
-    {Do you still know|Please tell me|Can you remember|Which one is} {my|the} $subject{?|.}""",
+    {Do you still know|Please tell me|Can you remember|Which one is} {my|the} $subject{?|.}
+    {Did you forget|Have you kept|Can you say|Could you repeat|Do you still remember|Can you still tell me|I forgot|Could you tell me again|Bring back} {my|the} $subject{?|.|}""",
     """{Do you recall|Can you recall|Could you remind me of} {my|the} $subject?
     {Have you forgotten|Remind me of|Let me hear} {my|the} $subject{?|.}""",
 )

@@ -12,7 +12,6 @@ from ..dialogue import Dialogue, Message, assistant, calling, user
 from . import chat_skills, localchat_facts, memory, tool_calls, values
 from .chat_skills import Exchange
 from .source import Source, phrases
-from .tool_schemas import schema
 
 SYSTEM_TEXTS = phrases(
     """You are a helpful assistant.
@@ -42,7 +41,7 @@ _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
     (0.15, chat_skills.repeat),
     (0.07, chat_skills.count),
     (0.08, chat_skills.make_list),
-    (0.04, chat_skills.small_sum),
+    (0.06, chat_skills.small_sum),
     (0.10, chat_skills.limits),
     (0.05, chat_skills.nonsense),
 )
@@ -120,7 +119,11 @@ def chat_beside_tools(source: Source) -> Dialogue:
         talk = remembering(source) if source.chance(0.2) else chat(source, source.choice((1, 1, 2)))
         if not any(beyond in message["content"] for message in talk.messages):
             break
-    return replace(talk, tools=[schema(source, tool) for tool in tools], skill="chat beside tools")
+    messages = talk.messages
+    if source.chance(0.6):
+        messages = [*messages, *tool_calls.further_request(source, tools)]
+        messages += tool_calls.results_and_answer(source, messages[-1])
+    return Dialogue(messages, tool_calls.schemas(source, tools), skill="chat beside tools")
 
 
 def long_prompt(source: Source) -> Dialogue:
@@ -141,7 +144,7 @@ def long_prompt(source: Source) -> Dialogue:
     tool = source.choice(tools)
     text, arguments = tool_calls.request(source, tool)
     call = calling([(tool.name, arguments)], tool_calls.call_thought(tool.name, arguments))
-    return Dialogue([user(text), call], [schema(source, tool) for tool in tools], skill="long")
+    return Dialogue([user(text), call], tool_calls.schemas(source, tools), skill="long")
 
 
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (

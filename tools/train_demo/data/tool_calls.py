@@ -174,30 +174,58 @@ def in_sorted_order(message: Message) -> Message:
     return calling(calls, "\n".join(call_thought(name, arguments) for name, arguments in calls))
 
 
-def _schemas(source: Source, tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+def schemas(source: Source, tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    """The tools, each in a form of its own."""
     return [schema(source, tool) for tool in tools]
 
 
 def one_call(source: Source, n_tools: int = 0, sample: bool = False) -> Dialogue:
-    """A request that one of the tools answers, often followed by its result."""
+    """A request that one of the tools answers, often followed by its result and by more requests."""
     tools = tool_set(source, n_tools or _count(source))
     if sample:
         tools[source.rng.randrange(len(tools))] = source.choice(SAMPLE_TOOLS)
         tools = list({tool.name: tool for tool in tools}.values())
-        tool = source.choice([tool for tool in tools if tool.asks])
+        first = source.choice([tool for tool in tools if tool.asks])
     else:
-        tool = source.choice(tools)
-    text, arguments = request(source, tool)
-    messages = [user(text), calling([(tool.name, arguments)], call_thought(tool.name, arguments))]
+        first = source.choice(tools)
+    messages = _request_and_call(source, [first])
+    # Reading the tools costs most of a dialogue's tokens; more requests about them cost little.
+    for _ in range(source.choice((0, 0, 1, 2, 3))):
+        messages += results_and_answer(source, messages[-1])
+        messages += further_request(source, tools)
     if source.chance(0.4):
-        messages += result_and_answer(source)
-    return Dialogue(messages, _schemas(source, tools), skill=f"{len(tools)} tools")
+        messages += results_and_answer(source, messages[-1])
+    return Dialogue(messages, schemas(source, tools), skill=f"{len(tools)} tools")
+
+
+def _request_and_call(source: Source, chosen: Sequence[ToolSpec]) -> list[Message]:
+    """A request for each of the tools in one message, and the calls."""
+    joint = source.choice((" And ", " Also ", " Then ", " After that ", " ", "\n"))
+    text, calls, thoughts = "", [], []
+    for tool in chosen:
+        part, arguments = request(source, tool)
+        if text:
+            text += "" if text[-1] in ".?!" else "."
+            part = joint + (part if joint in (" ", "\n") else part[0].lower() + part[1:])
+        text += part
+        calls.append((tool.name, arguments))
+        thoughts.append(call_thought(tool.name, arguments))
+    return [user(text), calling(calls, "\n".join(thoughts))]
+
+
+def further_request(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
+    """Another request under the same tools: for one of them, for two, or for none."""
+    kind = source.rng.random()
+    if kind < 0.15:
+        return _request_and_refusal(source, tools)
+    if kind < 0.3 and len(tools) > 1:
+        return _request_and_call(source, source.rng.sample(tools, 2))
+    return _request_and_call(source, [source.choice(tools)])
 
 
 def two_calls(source: Source) -> Dialogue:
     """A request that needs two calls, of one tool or of two."""
     tools = tool_set(source, source.choice((1, 2, 2, 3)))
-    joint = source.choice((" And ", " Also ", " Then ", " After that ", " ", "\n"))
     if len(tools) == 1 or source.chance(0.3):
         tool = source.choice(tools)
         while not tool.params:
@@ -206,28 +234,27 @@ def two_calls(source: Source) -> Dialogue:
         chosen = [tool, tool]
     else:
         chosen = source.rng.sample(tools, 2)
-    texts, calls, thoughts = [], [], []
-    for tool in chosen:
-        text, arguments = request(source, tool)
-        texts.append(text)
-        calls.append((tool.name, arguments))
-        thoughts.append(call_thought(tool.name, arguments))
-    second = texts[1] if joint in (" ", "\n") else texts[1][0].lower() + texts[1][1:]
-    text = texts[0] + ("" if texts[0][-1] in ".?!" else ".") + joint + second
-    messages = [user(text), calling(calls, "\n".join(thoughts))]
-    return Dialogue(messages, _schemas(source, tools), skill="two calls")
+    return Dialogue(_request_and_call(source, chosen), schemas(source, tools), skill="two calls")
 
 
-def no_tool_fits(source: Source) -> Dialogue:
-    """A request for something that no offered tool does."""
-    tools = tool_set(source, _count(source))
+def _request_and_refusal(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
+    """A request for something that none of the tools does."""
     while True:
         wanted = _new_tool(source)
         if all(wanted.noun != tool.noun and wanted.name != tool.name for tool in tools):
             break
     text, _ = request(source, wanted)
-    thought = "None of the tools fits this."
-    return Dialogue([user(text), assistant(source.choice(REFUSALS), thought)], _schemas(source, tools), skill="no tool")
+    return [user(text), assistant(source.choice(REFUSALS), "None of the tools fits this.")]
+
+
+def no_tool_fits(source: Source) -> Dialogue:
+    """A request for something that no offered tool does."""
+    tools = tool_set(source, _count(source))
+    messages = _request_and_refusal(source, tools)
+    for _ in range(source.choice((0, 1, 2))):
+        messages += further_request(source, tools)
+        messages += results_and_answer(source, messages[-1])
+    return Dialogue(messages, schemas(source, tools), skill="no tool")
 
 
 _RESULT_KEYS = (
@@ -303,31 +330,30 @@ def error(source: Source) -> tuple[str, str, str]:
     return source.choice(forms), f"That did not work: {problem}.", "The tool reports an error. I tell the user."
 
 
-def result_and_answer(source: Source, failed: bool = False) -> list[Message]:
-    """The messages after a call: the tool's output and what the model says about it."""
-    output, answer, thought = error(source) if failed or source.chance(0.2) else result(source)
-    return [tool_result(output), assistant(answer, thought)]
+def results_and_answer(source: Source, asked: Message, failed: bool = False) -> list[Message]:
+    """The messages after the assistant's `asked`: an output for each call, and one answer about them."""
+    n = len(asked.get("tool_calls", ()))
+    if n == 0:
+        return []
+    goes_wrong = n == 1 and (failed or source.chance(0.2))
+    told = [error(source)] if goes_wrong else [result(source) for _ in range(n)]
+    answer = " ".join(answer for _, answer, _ in told)
+    return [*(tool_result(output) for output, _, _ in told), assistant(answer, told[0][2])]
 
 
 def with_result(source: Source, failed: bool = False) -> Dialogue:
     """A call with its result, and sometimes a second request after it."""
     tools = tool_set(source, source.choice((1, 1, 2)))
-    tool = source.choice(tools)
-    text, arguments = request(source, tool)
-    messages = [user(text), calling([(tool.name, arguments)], call_thought(tool.name, arguments))]
-    messages += result_and_answer(source, failed)
+    messages = _request_and_call(source, [source.choice(tools)])
+    messages += results_and_answer(source, messages[-1], failed)
     if not failed and source.chance(0.25):
-        tool = source.choice(tools)
-        text, arguments = request(source, tool)
-        messages += [user(text), calling([(tool.name, arguments)], call_thought(tool.name, arguments))]
-        messages += result_and_answer(source)
-    return Dialogue(messages, _schemas(source, tools), skill="error" if failed else "result")
+        messages += _request_and_call(source, [source.choice(tools)])
+        messages += results_and_answer(source, messages[-1])
+    return Dialogue(messages, schemas(source, tools), skill="error" if failed else "result")
 
 
 def two_results(source: Source) -> Dialogue:
     """Two calls in one answer and both results in the next turn."""
     dialogue = two_calls(source)
-    first, second = result(source), result(source)
-    answer = f"{first[1]} {second[1]}"
-    messages = [*dialogue.messages, tool_result(first[0]), tool_result(second[0]), assistant(answer, first[2])]
+    messages = [*dialogue.messages, *results_and_answer(source, dialogue.messages[-1])]
     return Dialogue(messages, dialogue.tools, skill="two results")

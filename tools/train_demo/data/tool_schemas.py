@@ -205,8 +205,8 @@ def _param(source: Source, kind: str) -> Param:
 def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
     """A made-up tool; a given verb or noun makes it resemble another."""
     # Words that nobody knows force the model to read the tools instead of remembering words.
-    verb = verb or (values.word(source) if source.chance(0.2) else source.word(VERBS))
-    noun = noun or (values.word(source) if source.chance(0.35) else source.word(NOUNS))
+    verb = verb or (values.word(source) if source.chance(0.3) else source.word(VERBS))
+    noun = noun or (values.word(source) if source.chance(0.45) else source.word(NOUNS))
     while noun == verb:
         noun = source.word(NOUNS)
     name = _styled(source, verb, noun)
@@ -231,7 +231,7 @@ def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
 def schema(source: Source, tool: ToolSpec) -> dict[str, Any]:
     """The tool as JSON schema; full-size, short or bare."""
     size = source.rng.random()
-    full = size < 0.4
+    full = size < 0.33
     properties: dict[str, Any] = {}
     for param in tool.params:
         entry: dict[str, Any] = {"type": param.json_type}

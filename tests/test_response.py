@@ -1,0 +1,137 @@
+"""The reader of HTTP responses: at every cut, whole and cut off, and with what is no HTTP."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from localchat import IncompleteStream, ProtocolError
+from localchat.wire import ResponseReader
+
+RESPONSES = {
+    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", True),
+    "nothing": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
+    "204": (b"HTTP/1.1 204 None\r\n\r\n", b"", True),
+    "chunked": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+        b"hello",
+        True,
+    ),
+    "chunk-extension": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
+        b"hello",
+        True,
+    ),
+    "line-feeds": (b"HTTP/1.1 200 OK\nContent-Length: 5\n\nhello", b"hello", True),
+    "announced": (b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200\r\nContent-Length: 1\r\n\r\na", b"a", True),
+    "asked-to-close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na", b"a", False),
+    "same-length-twice": (b"HTTP/1.1 200 OK\r\nContent-Length: 1, 1\r\nContent-Length: 1\r\n\r\na", b"a", True),
+    "close-among-others": (b"HTTP/1.1 200 OK\r\nConnection: x, Close\r\nContent-Length: 1\r\n\r\na", b"a", False),
+    "closed-by-a-second-header": (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nConnection: x\r\nContent-Length: 1\r\n\r\na",
+        b"a",
+        False,
+    ),
+    "chunks-with-line-feeds": (b"HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n2\nab\n0\n\n", b"ab", True),
+    "chunk-size-in-capitals": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n 0A \r\n0123456789\r\n00\r\n\r\n",
+        b"0123456789",
+        True,
+    ),
+    "older": (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", b"a", False),
+    "older-that-stays": (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 1\r\n\r\na", b"a", True),
+}
+
+
+@pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
+def test_response_at_every_cut(raw, body, keeps_alive):
+    for cuts in [[raw], [raw[i : i + 1] for i in range(len(raw))], *([raw[:i], raw[i:]] for i in range(len(raw)))]:
+        response = ResponseReader()
+        assert b"".join(response.feed(part) for part in cuts) == body
+        assert (response.ended, response.keeps_alive, response.rest) == (True, keeps_alive, b"")
+
+
+@pytest.mark.parametrize(("raw", "body", "keeps_alive"), RESPONSES.values(), ids=RESPONSES)
+def test_response_that_is_cut_is_never_whole(raw, body, keeps_alive):
+    for end in range(len(raw)):
+        response = ResponseReader()
+        response.feed(raw[:end])
+        if not response.ended:
+            with pytest.raises(IncompleteStream):
+                response.feed_end()
+
+
+def test_response_until_the_end_of_the_connection():
+    response = ResponseReader()
+    assert response.feed(b"HTTP/1.1 200 OK\r\n\r\nhel") + response.feed(b"lo") == b"hello"
+    response.feed_end()
+    assert (response.ended, response.keeps_alive) == (True, False)
+
+
+def test_response_leaves_the_rest():
+    response = ResponseReader()
+    response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
+    assert response.rest == b"bc"
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+NO_HTTP = {
+    "ssh": b"SSH-2.0",
+    "http2": b"HTTP/2 200\r\n\r\n",
+    "no-status": b"HTTP/1.1 OK\r\n\r\n",
+    "length-of-letters": b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\n",
+    "negative-length": b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+    "length-of-other-digits": "HTTP/1.1 200 OK\r\nContent-Length: \u00b2\r\n\r\n".encode("latin-1"),
+    "two-lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+    "endless-head": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100_000,
+}
+
+
+@pytest.mark.parametrize("raw", NO_HTTP.values(), ids=NO_HTTP)
+def test_response_that_is_no_http(raw):
+    with pytest.raises(ProtocolError):
+        ResponseReader().feed(raw)
+
+
+NO_CHUNKS = {
+    "no-size": b"zz\r\n",
+    "negative": b"-5\r\n",
+    "python-s-own-digits": b"1_0\r\n",
+    "long-line": b"1" * 70000,
+    "long-extension": b"1;" + b"x" * 70000,
+    "longer-than-said": b"2\r\nhello\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("raw", NO_CHUNKS.values(), ids=NO_CHUNKS)
+def test_wrong_framing_is_told_after_what_came_before_it(raw):
+    whole = CHUNKED + b"3\r\nabc\r\n" + raw
+    for parts in ([whole], [whole[i : i + 1] for i in range(min(len(whole), 200))] + [whole[200:]]):
+        response = ResponseReader()
+        body = b"".join(response.feed(part) for part in parts)
+        assert body in (b"abc", b"abche")
+        assert "no size of a chunk" in response.fault
+        assert not response.ended
+
+
+def test_announcements_without_end_take_no_stack():
+    raw = b"HTTP/1.1 100 Go on\r\n\r\n" * 10_000 + b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na"
+    assert ResponseReader().feed(raw) == b"a"
+
+
+def test_many_small_chunks_are_linear():
+    raw = CHUNKED + b"1\r\nx\r\n" * 200_000 + b"0\r\n\r\n"
+    response, start = ResponseReader(), time.perf_counter()
+    assert response.feed(raw) == b"x" * 200_000
+    assert response.ended
+    assert time.perf_counter() - start < 5
+
+
+def test_response_in_small_pieces_is_linear():
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n" + b"x" * 5_000_000
+    response, start = ResponseReader(), time.perf_counter()
+    assert sum(len(response.feed(raw[i : i + 64])) for i in range(0, len(raw), 64)) == 5_000_000
+    assert time.perf_counter() - start < 5
