@@ -514,6 +514,17 @@ def test_same_prompt_many_times_is_computed_once_in_a_memory_that_cannot_be_cut(
         assert engine.stats().n_tokens_computed == len(LONG) - 1 + 6 * 2
 
 
+def test_prompt_that_is_scored_takes_no_copy():
+    with stepped(FakeBackend(can_cut=False)) as engine:
+        for prompt_logprobs in (None, 0, None):
+            generation = engine.submit(request(LONG, max_tokens=2, prompt_logprobs=prompt_logprobs))
+            step_until_idle(engine)
+            cached = read(generation)[1].cached_tokens
+            assert len(generation.prompt_scores) == (0 if prompt_logprobs is None else len(LONG) - 1)
+            assert cached == 0 or prompt_logprobs is None
+        assert cached == len(LONG) - 1
+
+
 def test_forget_forgets_copies_too():
     with stepped(FakeBackend(can_cut=False)) as engine:
         n_cached = []

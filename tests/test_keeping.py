@@ -141,6 +141,13 @@ def test_what_is_in_the_memory_is_not_fetched(tmp_path: Path, monkeypatch: pytes
     assert n_reads == [1]
 
 
+def test_prompt_that_is_scored_fetches_nothing(tmp_path: Path):
+    with keeping_engine(tmp_path) as engine:
+        say(engine, SYSTEM)
+    with keeping_engine(tmp_path) as engine:
+        assert say(engine, SYSTEM, prompt_logprobs=0)[1].cached_tokens == 0
+
+
 def test_requests_that_come_together_fetch_once(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
         say(engine, SYSTEM)

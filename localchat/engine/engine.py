@@ -437,7 +437,7 @@ class Engine:
         return slot
 
     def _bring_checkpoint(self, sequence: Sequence) -> None:
-        if self._checkpoints is None:
+        if self._checkpoints is None or sequence.is_to_score:
             return
         found = self._checkpoints.find(sequence.tokens[:-1])
         if found is not None and len(found[0]) > self._scheduler.n_known(sequence):

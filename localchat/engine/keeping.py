@@ -90,6 +90,8 @@ class Keeper:
 
         False if none does. Else `then` is called later, whether it came to something or not.
         """
+        if sequence.is_to_score:  # it is computed anew in any case
+            return False
         tokens = sequence.tokens[:-1]
         prefix = self._files.find(tokens, whole=not self._backend.room.can_cut)
         if prefix is None:
