@@ -311,6 +311,12 @@ def test_arguments_that_are_no_json_are_passed_on_raw():
     assert events == [ToolHead(0, "functions.now:0", "now"), ToolArguments(0, "a = 1"), Content("Hi")]
 
 
+def test_minimax_says_that_it_does_not_think():
+    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"]) == [Content("Hi")]
+    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"], reasoning=False) == [Content("</mm:think>\nHi")]
+    assert parse_every_way("</think>Hi", FORMATS["hermes"]) == [Content("</think>Hi")]
+
+
 def test_thinking_may_end_at_a_call():
     text = "<think>hm\n<tool_call>\n<function=now>\n</function>\n</tool_call>"
     events = parse_every_way(text, FORMATS["qwen-coder"], tools=TOOLS)
@@ -464,6 +470,7 @@ def test_nested_elements():
         pytest.param("<tool_call> </tool_call>", "hermes", id="hermes"),
         pytest.param("<tool_call> <function= <parameter=", "qwen-coder", id="coder"),
         pytest.param("<tool_call> <arg_key>", "glm", id="glm"),
+        pytest.param('"<function name=\\"" "<param name=\\""', "minicpm5", id="quotes within quotes"),
         pytest.param("<function= </function>", "functionary-3.1", id="functionary"),
         pytest.param("[TOOL_CALLS]", "mistral", id="mistral"),
         pytest.param("<|start|> <|channel|> <|message|>", "harmony", id="harmony"),

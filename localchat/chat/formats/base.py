@@ -75,6 +75,7 @@ class Format:
         read_bare: reads a call without an opener where the answer begins with a brace.
         think: the tags around thinking.
         thought_ends_at_call: the model may leave out the end tag before a call.
+        no_thought: with what an answer begins that says that there is no thinking.
         write_calls: writes calls for a template that does not.
         text_start: what opens the text of an answer, and after thinking.
         call_texts: the ways in which calls may be written, the usual one first; none where arguments
@@ -90,6 +91,7 @@ class Format:
     read_bare: Optional[CallReader] = None
     think: ReasoningTags = THINK
     thought_ends_at_call: bool = False
+    no_thought: str = ""
     write_calls: CallsWriter = calls_text
     text_start: Tuple[str, str] = ("", "\n\n")
     call_texts: Tuple[CallTexts, ...] = ()
@@ -155,9 +157,14 @@ class Format:
         """Read thinking at the start of the answer, if it starts so or the prompt opened it."""
         cursor.begin()
         yield from space(cursor)
-        if not is_open and (yield from one_of(cursor, self.think.start)) is None:
-            cursor.put_back()
-            return
+        if not is_open:
+            start = yield from one_of(cursor, *filter(None, (self.think.start, self.no_thought)))
+            if start is None:
+                cursor.put_back()
+                return
+            if start == self.no_thought:
+                yield from self._seam(cursor, reasoning)
+                return
         yield from space(cursor)
         opening = cursor.recorded()
         if not reasoning and opening:
@@ -168,7 +175,11 @@ class Format:
         if end == self.think.end:
             cursor.begin()
             read(cursor, end)
-            yield from space(cursor)
-            closing = cursor.recorded()
-            if not reasoning:
-                yield Content(closing)
+            yield from self._seam(cursor, reasoning)
+
+    def _seam(self, cursor: Cursor, reasoning: bool) -> Reader[None]:
+        """Read the white space after an end tag, which with the tag is content where thinking is."""
+        yield from space(cursor)
+        closing = cursor.recorded()
+        if not reasoning:
+            yield Content(closing)

@@ -84,4 +84,5 @@ FORMAT = Format(
     read_call=_read_calls,
     closers=(_PREFIX,),
     think=ReasoningTags("<mm:think>", "</mm:think>"),
+    no_thought="</mm:think>",
 )
