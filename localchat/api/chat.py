@@ -24,9 +24,6 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _NOT_YET: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
-    "reasoning_budget_tokens": (-1,),
-    "thinking_budget_tokens": (-1,),
-    "reasoning_budget_message": ("",),
     "reasoning_control": (False,),
     "include_reasoning": (True,),
     "parse_tool_calls": (True,),
@@ -43,6 +40,16 @@ _WITHOUT_EFFECT = (
 
 # Which part of the last message is left open, where not simply the message is continued (K24).
 _CONTINUED_PARTS = ("content", "reasoning_content")
+# The names of the tokens that an answer may think, the first before the others.
+_REASONING_BUDGETS = (
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "reasoning_budget",
+    "thinking_token_budget",
+    "thinking_budget",
+)
+# More than any context holds.
+MAX_REASONING_BUDGET = 2**31 - 1
 # How thinking is told: llama.cpp's names for "apart from the content", and for "as it is".
 _REASONING_FORMATS = {"auto": True, "deepseek": True, "none": False}
 
@@ -58,7 +65,8 @@ class ChatRequest(Drawing):
 
     The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
     by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). `ping_s` is how
-    long a stream may be silent, 0 for ever.
+    long a stream may be silent, 0 for ever. `reasoning_budget` are the tokens that it may think, -1 for any
+    number, and `reasoning_budget_message` the last words of thinking that is ended so.
     """
 
     model: str = ""
@@ -75,6 +83,8 @@ class ChatRequest(Drawing):
     prefix: str = ""
     echo: bool = False
     splits_reasoning: bool = True
+    reasoning_budget: Optional[int] = None
+    reasoning_budget_message: Optional[str] = None
     n: int = 1
     stream: bool = False
     include_usage: bool = False
@@ -128,6 +138,8 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         chat_template=_chat_template(body, allow_template),
         **_opening(body, messages),
         splits_reasoning=_REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"],
+        reasoning_budget=_reasoning_budget(body),
+        reasoning_budget_message=body.text("reasoning_budget_message"),
         **read_drawing(body),
         top_logprobs=_top_logprobs(body),
         n=_n(body),
@@ -241,6 +253,14 @@ def _template_vars(body: Members) -> dict[str, Any]:
         "documents": [document.raw for document in body.objects("documents")] or None,
     }
     return {**variables, **_without_nulls(own)}
+
+
+def _reasoning_budget(body: Members) -> Optional[int]:
+    """The first that is said: llama.cpp's names, vLLM's and Qwen's, and what templates are told by."""
+    values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
+    variables = body.object("chat_template_kwargs") or Members({})
+    values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))
+    return next((value for value in values if value is not None), None)
 
 
 def _tools(body: Members) -> tuple[dict[str, Any], ...]:

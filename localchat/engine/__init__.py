@@ -30,6 +30,7 @@ from .values import (
     PromptTooLong,
     QueueFull,
     Sampling,
+    ThinkingLimit,
     TokenLogprob,
     WritesNoText,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "QueueFull",
     "Sampling",
     "SequenceStats",
+    "ThinkingLimit",
     "TokenLogprob",
     "WritesNoText",
     "load",

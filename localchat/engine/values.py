@@ -66,6 +66,22 @@ class Constraint:
 
 
 @dataclass(frozen=True)
+class ThinkingLimit:
+    """After `max_tokens` tokens of thinking the tokens `closing` are said in the model's place, then it goes on.
+
+    Thinking begins with the text `start`, at the beginning of the answer only or, with `may_repeat`, anywhere,
+    or has begun already with `is_open`. It ends by itself at one of the texts `ends`. Marks do not count.
+    """
+
+    max_tokens: int
+    closing: tuple[int, ...]
+    start: str
+    ends: tuple[str, ...]
+    is_open: bool = False
+    may_repeat: bool = False
+
+
+@dataclass(frozen=True)
 class GenerationRequest:
     """One prompt and what to do with it.
 
@@ -74,7 +90,7 @@ class GenerationRequest:
     none is the model's end. `stop` texts end the answer and are never part of it (K11). `top_logprobs`
     None means no log probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
     `visible_tokens` are control tokens that are text all the same, such as the markers of tool calls.
-    With `reports_progress` there is word of how far the prompt has been read.
+    With `reports_progress` there is word of how far the prompt has been read. `thinking` bounds thinking.
     """
 
     prompt: tuple[int, ...]
@@ -88,6 +104,7 @@ class GenerationRequest:
     top_logprobs: Optional[int] = None
     visible_tokens: frozenset[int] = frozenset()
     reports_progress: bool = False
+    thinking: Optional[ThinkingLimit] = None
 
 
 @dataclass(frozen=True)

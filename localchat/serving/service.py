@@ -37,6 +37,7 @@ from ..engine import (
 from ..models.catalog import Catalog, ModelNotFound
 from .answer import Answer, choices_of
 from .constraints import constraint_for
+from .thinking import ThinkingDefaults, thinking_limit
 
 SHUTTING_DOWN = errors.SHUTTING_DOWN
 
@@ -54,7 +55,8 @@ class _Dialect(NamedTuple):
 class Model:
     """A loaded model under its public name (K29).
 
-    `defaults` are sampling values that go before the model's own and after those of a request (K9).
+    `defaults` are sampling values that go before the model's own and after those of a request (K9), `thinking`
+    says how long it may think where a request does not.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class Model:
         *,
         max_tokens: Optional[int] = None,
         defaults: Optional[Mapping[str, Any]] = None,
+        thinking: Optional[ThinkingDefaults] = None,
     ) -> None:
         self.name = name
         self.engine = engine
         self.max_tokens = max_tokens
+        self._thinking = thinking or ThinkingDefaults()
         self.created = int(time.time())
         self.sampling = dataclasses.replace(engine.facts.sampling, **(defaults or {}))
         self._own = self._compiled(engine.facts.chat_template)
@@ -114,6 +118,7 @@ class Model:
                 prompt,
                 visible_tokens=dialect.visible,
                 constraint=constraint_for(request, dialect.template, text),
+                thinking=thinking_limit(request, dialect.template.format, text, self._tokenize, self._thinking),
                 reports_progress=request.stream and request.return_progress,
             )
             with contextlib.ExitStack() as stack:

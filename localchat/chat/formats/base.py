@@ -97,6 +97,16 @@ class Format:
     call_texts: Tuple[CallTexts, ...] = ()
 
     @property
+    def thinks_anywhere(self) -> bool:
+        """Whether thinking may come more than once, and not only at the beginning."""
+        return False
+
+    @property
+    def thought_ends(self) -> Tuple[str, ...]:
+        """The markers that thinking may end with."""
+        return (self.think.end, *(self.openers if self.thought_ends_at_call else ()))
+
+    @property
     def preserved(self) -> Tuple[str, ...]:
         """The markers whose tokens must reach the parser as text, even where the vocabulary hides them."""
         return (*self.openers, *self.closers, *self.dropped, self.think.start, self.think.end)

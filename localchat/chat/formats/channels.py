@@ -41,6 +41,14 @@ class _Channels(Format):
     thought_marks: Tuple[str, ...] = ()
 
     @property
+    def thinks_anywhere(self) -> bool:
+        return True
+
+    @property
+    def thought_ends(self) -> Tuple[str, ...]:
+        return (*self.ends, _START)
+
+    @property
     def preserved(self) -> Tuple[str, ...]:
         return (_START, _CHANNEL, _MESSAGE, "<|constrain|>", *self.ends)
 

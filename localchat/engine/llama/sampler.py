@@ -15,6 +15,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from ..budget import ThinkingBudget
 from ..constraint import TriggerWatch, rest_of_character
 from ..sampling import GREEDY, Step, chain_steps
 from ..values import Constraint, EngineError, GenerationRequest, InvalidGrammar, Sampling
@@ -41,6 +42,7 @@ class Sampler:
         self._sampling = _resolved(request.sampling, n_ctx)
         self._steps = chain_steps(self._sampling)
         self._forbidden = _forbidden(request, vocabulary)
+        self._budget = ThinkingBudget(request.thinking) if request.thinking else None
         self._grammar = _Grammar(request.constraint, vocabulary) if request.constraint else None
         # Without a chain the likeliest token is all that is asked for.
         self._chain: Any = None
@@ -53,15 +55,28 @@ class Sampler:
 
     def draw(self, context: Any, row: int, logits: Any) -> int:
         """The next token, by the logits of a row, which are left as they are."""
-        if self._grammar is not None and self._grammar.is_active:
-            token = self._draw_constrained(logits)
-        elif self._chain is None:
-            # A tenth of the time that the library takes, since it copies the candidates first.
-            token = int(logits.argmax())
-        else:
-            token = L.llama_sampler_sample(self._chain, context, row)
+        forced = self._budget.forced if self._budget is not None else None
+        token = self._draw_freely(context, row, logits) if forced is None else self._say(forced)
         if self._grammar is not None:
             self._grammar.accept(token)
+        if self._budget is not None:
+            self._budget.note(token, self._vocabulary.piece(token, special=True))
+        return token
+
+    def _draw_freely(self, context: Any, row: int, logits: Any) -> int:
+        if self._grammar is not None and self._grammar.is_active:
+            return self._draw_constrained(logits)
+        if self._chain is None:
+            # A tenth of the time that the library takes, since it copies the candidates first.
+            return int(logits.argmax())
+        return int(L.llama_sampler_sample(self._chain, context, row))
+
+    def _say(self, token: int) -> int:
+        """A token that was not drawn."""
+        if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
+            raise EngineError("the end of thinking that a budget asks for is not of the grammar")
+        if self._chain is not None:
+            L.llama_sampler_accept(self._chain, token)
         return token
 
     def allow_ends(self) -> None:
