@@ -136,7 +136,7 @@ def check(name: str, source: str) -> Row:
     shows_calls = False
     for what, message in MESSAGES.items():
         try:
-            prompt, output = _generated(template, message)
+            prompt, output = generated(template, message)
             expected = _shown(message, output)
             found = _parsed(template.format, prompt, output)
         except TemplateError as error:
@@ -161,7 +161,7 @@ def check(name: str, source: str) -> Row:
     return Row(name, template.format.name, tuple(failures), tuple(told))
 
 
-def _generated(template: ChatTemplate, message: Message) -> tuple[str, str]:
+def generated(template: ChatTemplate, message: Message) -> tuple[str, str]:
     """The prompt that the model saw, as far as its history keeps it, and what the model then wrote."""
     ways: list[tuple[bool, bool, int, str, str]] = []
     for switches in SWITCHES:

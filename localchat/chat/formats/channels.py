@@ -16,7 +16,7 @@ from ..calls import Calls
 from ..events import Content, Event, Reasoning
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, closing, one_of, read, space, stream, until
-from .base import CallTexts, Format
+from .base import A_BREAK, THE_NAME, CallTexts, Format
 from .tagged import Tags
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -128,6 +128,17 @@ def _open_header(prompt: str) -> Optional[str]:
     return header if found and "<|" not in body else None
 
 
+def _harmony_calls(before_name: str, after_name: str) -> CallTexts:
+    return CallTexts(
+        before_name=before_name,
+        before_arguments=after_name + _MESSAGE,
+        after_call="",
+        separator="<|end|>" + _START + "assistant",
+        json_name=False,
+        after_thought=_START + "assistant",
+    )
+
+
 HARMONY = _Channels(
     "harmony",
     detected_by=((_START, _CHANNEL, _MESSAGE),),
@@ -135,17 +146,12 @@ HARMONY = _Channels(
     ends=("<|end|>", "<|call|>", "<|return|>"),
     thought_marks=("analysis",),
     text_start=(_FINAL, _START + "assistant" + _FINAL),
-    # The header of a call is written in more than one order, so only its whole gives it away.
+    # The header is written in more than one order, so only its whole gives a call away.
     call_texts=(
-        CallTexts(
-            before_name=_CHANNEL + "commentary to=functions.",
-            before_arguments=" <|constrain|>json" + _MESSAGE,
-            after_call="",
-            json_name=False,
-            is_single=True,
-            is_native=False,
-            after_thought=_START + "assistant",
-        ),
+        _harmony_calls(_CHANNEL + "commentary to=functions.", " <|constrain|>json"),
+        _harmony_calls(_CHANNEL + "commentary to=functions.", " json"),
+        _harmony_calls(" to=functions.", _CHANNEL + "commentary <|constrain|>json"),
+        _harmony_calls(" to=functions.", _CHANNEL + "commentary json"),
     ),
 )
 
@@ -174,8 +180,23 @@ class _Muse(_Channels):
 MUSE = _Muse(
     "muse",
     detected_by=(("<atem:function_calls>",),),
+    openers=_ATEM_TAGS.openers,
     think=ReasoningTags("to=self" + _MESSAGE, "<|eom|>"),
     ends=("<|eom|>", "<|eot|>"),
     thought_marks=("to=self",),
     text_start=(" to=user" + _MESSAGE, _START + "assistant to=user" + _MESSAGE),
+    call_texts=(
+        # With the header, where a call was asked for.
+        CallTexts(
+            before_name=" to=",
+            before_arguments=f'{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
+            after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
+            separator=f"<|eom|>{_START}assistant",
+            json_name=False,
+            is_native=False,
+            after_thought=_START + "assistant",
+            arguments=_ATEM_TAGS.argument_texts,
+        ),
+        *_ATEM_TAGS.call_texts,
+    ),
 )
