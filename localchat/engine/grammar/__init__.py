@@ -7,7 +7,7 @@ of others that would harm the process.
 
 from .arguments import ArgumentsLayout, ValueLayout
 from .calls import CallLayout, ToolSchema, arguments_rule, call_rule, calls_rule, calls_to_grammar
-from .check import GrammarError, check_grammar
+from .check import GrammarError, check_grammar, has_token_rules
 from .errors import PatternError, SchemaError
 from .free_text import free_text
 from .rules import EMPTY, Expr, Literal, Ref, Rules, alt, chars, seq
@@ -21,6 +21,7 @@ __all__ = [
     "choice_to_grammar",
     "calls_to_grammar",
     "check_grammar",
+    "has_token_rules",
     "CallLayout",
     "ArgumentsLayout",
     "ValueLayout",

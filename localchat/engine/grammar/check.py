@@ -33,6 +33,7 @@ _TOKEN = re.compile(
     |(?P<sign>[|()])""",
     re.VERBOSE | re.DOTALL,
 )
+_QUOTED = re.compile(r"""\#[^\r\n]*|"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]""", re.DOTALL)
 _SIGNS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _TERMINAL = chars("az")
 
@@ -49,6 +50,12 @@ def check_grammar(text: str) -> None:
     empty = _empty_rules(bodies)
     starts = {name: list(_starts(body, empty)) for name, body in bodies.items()}
     _check_ways(starts)
+
+
+def has_token_rules(text: str) -> bool:
+    """Whether a grammar names tokens as such, <[5]> or <|end|>, which are allowed whatever text they are."""
+    without_texts = _QUOTED.sub("", text)
+    return "<" in without_texts
 
 
 class _Reader:
