@@ -57,12 +57,13 @@ class Constraint:
     """A GBNF grammar that the text must follow, from the first of some triggers on, or from its start.
 
     A trigger is a text that the model says of its own accord; it is the beginning of what the grammar
-    describes. Until then the text is free, and may end.
+    describes. Until then the text is free, and may end. `origin` names what it was made of, for errors.
     """
 
     grammar: str
     triggers: tuple[str, ...] = ()
     root: str = "root"
+    origin: str = "grammar"
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,11 @@ class InvalidToken(EngineError):
 
 
 class InvalidGrammar(EngineError):
-    """A grammar that llama.cpp cannot read."""
+    """A grammar that llama.cpp cannot read; `origin` is that of its constraint."""
+
+    def __init__(self, reason: str, origin: str):
+        super().__init__(f"'{origin}' makes a grammar that llama.cpp cannot read: {reason}")
+        self.origin = origin
 
 
 class WritesNoText(EngineError):

@@ -44,6 +44,7 @@ from ..engine.grammar import (
     choice_to_grammar,
     free_text,
     json_object_grammar,
+    long_repeats_written_out,
     regex_to_grammar,
     schema_to_grammar,
     seq,
@@ -110,7 +111,7 @@ def plain_constraint(request: CompletionRequest) -> Optional[Constraint]:
     if request.shape is None:
         return None
     _check_sampling(request)
-    return Constraint(shape_grammar(request.shape))
+    return Constraint(shape_grammar(request.shape), origin=request.shape.param)
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def _checked(grammar: str) -> str:
     check_grammar(grammar)
     if _PREFIX in grammar:
         raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
-    return grammar
+    return long_repeats_written_out(grammar, prefix=_PREFIX + "repeat-")
 
 
 _GRAMMARS: Mapping[str, Callable[[Any], str]] = {
@@ -186,7 +187,7 @@ class _Build:
         # Where the answer has been opened, so has its text.
         starts = ("", "") if self._order.is_opened else self._format.text_start
         if self._order.thinking is Thinking.NONE and not self._tools and not starts[0]:
-            return Constraint(grammar)
+            return Constraint(grammar, origin=shape.param)
         form = self._rules.elsewhere(_SHAPED)
         first, after = (seq(Literal(start), form) for start in starts)
         if self._tools:
@@ -236,7 +237,8 @@ class _Build:
         return self._rendered(alt(answer.first, seq(Literal(tags.start), thought)))
 
     def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
-        return Constraint(self._rules.render(root), triggers, _PREFIX + "root")
+        origin = self._order.shape[2] if self._order.shape else "tools"
+        return Constraint(self._rules.render(root), triggers, _PREFIX + "root", origin)
 
     def _tool(self, place: int, function: Mapping[str, Any]) -> ToolSchema:
         """A tool with the rule of its arguments: any object where the tool says that it is not strict."""

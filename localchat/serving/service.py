@@ -285,7 +285,6 @@ def _nth(work: GenerationRequest, i: int) -> GenerationRequest:
 _ANSWERS: tuple[tuple[type[EngineError], type[errors.ApiError], Optional[str]], ...] = (
     (PromptTooLong, errors.ContextLengthExceeded, "messages"),
     (InvalidToken, errors.BadRequest, "messages"),
-    (InvalidGrammar, errors.BadRequest, "grammar"),
     (QueueFull, errors.QueueFull, None),
     (WritesNoText, errors.NotSupported, "model"),
 )
@@ -297,6 +296,8 @@ def api_error(error: Exception, engine: Engine) -> errors.ApiError:
         return errors.BadRequest(str(error), error.param or "messages")
     if isinstance(error, EngineStopped) and engine.failure is None:
         return errors.ShuttingDown(SHUTTING_DOWN)
+    if isinstance(error, InvalidGrammar):
+        return errors.BadRequest(str(error), error.origin)
     for kind, api_kind, param in _ANSWERS:
         if isinstance(error, kind):
             return api_kind(str(error), param)

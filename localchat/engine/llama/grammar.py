@@ -52,7 +52,7 @@ class Grammar:
         # The library takes an empty grammar for no grammar at all: that would fail open.
         if not self._sampler or not constraint.grammar.strip():
             self.close()
-            raise InvalidGrammar(f"llama.cpp cannot read the grammar: {problems()}")
+            raise InvalidGrammar(problems(), constraint.origin)
 
     @property
     def is_active(self) -> bool:
