@@ -24,6 +24,8 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 # More of the likeliest tokens than are needed are asked about, since some of them will be refused.
 _SPARE = 1.5
 _GROWTH = 8
+# To find the largest of many numbers in a third of the time: so many are looked at as one first.
+_COLUMN = 64
 # What share of all that is allowed may be left out, unseen: where all the likeliest have been asked about and
 # nearly none is allowed, and where no number says how many are needed.
 _NEGLIGIBLE = 1e-6
@@ -182,6 +184,14 @@ def _is_all(asked: Any, allowed: Any, logits: Any, temperature: float) -> bool:
 
 
 def _largest(logits: Any, n: int) -> Any:
+    """Where the `n` largest are, and perhaps some of the next ones."""
+    n_columns = len(logits) // _COLUMN
+    if n_columns > 4 * n:
+        # The largest of each column: of these n are as large as the last of them, so of all there are n at least.
+        highest = logits[: n_columns * _COLUMN].reshape(_COLUMN, n_columns).max(axis=0)
+        found = np.flatnonzero(logits >= np.partition(highest, -n)[-n])
+        if len(found) <= 4 * n:
+            return found
     return np.argpartition(logits, -n)[-n:]
 
 
