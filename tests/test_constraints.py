@@ -216,8 +216,8 @@ def test_calls_that_end_thinking_are_bound_there():
 
 # As a model writes them that has learnt from its template.
 CALLS = (("get_weather", {"city": 'S\u00e3o "Paulo" <1>\n2nd line', "days": 3, "exact": True}), ("get_time", {}))
-# Functionary 3.2 has no mark of calls; Muse writes each into a message of its own.
-SOURCES = {name: source for name, source in templates.sources([]) if not name.startswith(("functionary-3.2", "muse"))}
+# Functionary 3.2 has no mark of calls.
+SOURCES = {name: source for name, source in templates.sources([]) if name != "functionary-3.2.jinja"}
 
 
 @pytest.mark.parametrize("name", SOURCES)

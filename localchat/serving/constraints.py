@@ -261,6 +261,9 @@ class _Build:
         return _Answer(alt(*(calls for _, calls in made)), alt(*after))
 
     def _calls_of(self, texts: CallTexts) -> Expr:
+        if texts.more and self._order.max_calls != 1:
+            more = replace(texts.more, begin=texts.more.separator)
+            return seq(self._calls_of(replace(texts, is_single=True, more=None)), alt(EMPTY, self._calls_of(more)))
         max_calls = 1 if texts.is_single else self._order.max_calls
         return calls_rule(self._rules, self._tools, _layout(texts), max_calls=max_calls)
 

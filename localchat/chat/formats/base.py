@@ -75,6 +75,7 @@ class CallTexts:
         after_thought: what stands between thinking and calls.
         mark: a template without this text is of a model that writes calls otherwise.
         notation: "json", or "gemma" for its notation of the same values.
+        more: how calls after the first are written, if otherwise.
         indent: arguments may be broken into lines and indented by up to so many spaces.
     """
 
@@ -91,6 +92,7 @@ class CallTexts:
     after_thought: str = "\n\n"
     mark: str = ""
     notation: str = "json"
+    more: Optional[CallTexts] = None
     indent: Optional[int] = None
     arguments: Optional[ArgumentTexts] = None
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Callable, Optional, Tuple
 
@@ -177,6 +177,17 @@ class _Muse(_Channels):
             yield Content(raw + cursor.recorded())
 
 
+_MUSE_CALL = CallTexts(
+    before_name=" to=",
+    before_arguments=f'{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
+    after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
+    separator=f"<|eom|>{_START}assistant",
+    json_name=False,
+    is_native=False,
+    after_thought=_START + "assistant",
+    arguments=_ATEM_TAGS.argument_texts,
+)
+
 MUSE = _Muse(
     "muse",
     detected_by=(("<atem:function_calls>",),),
@@ -185,18 +196,6 @@ MUSE = _Muse(
     ends=("<|eom|>", "<|eot|>"),
     thought_marks=("to=self",),
     text_start=(" to=user" + _MESSAGE, _START + "assistant to=user" + _MESSAGE),
-    call_texts=(
-        # With the header, where a call was asked for.
-        CallTexts(
-            before_name=" to=",
-            before_arguments=f'{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
-            after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
-            separator=f"<|eom|>{_START}assistant",
-            json_name=False,
-            is_native=False,
-            after_thought=_START + "assistant",
-            arguments=_ATEM_TAGS.argument_texts,
-        ),
-        *_ATEM_TAGS.call_texts,
-    ),
+    # The header belongs to a call that was asked for; left to itself the model has written it by then.
+    call_texts=(_MUSE_CALL, *(replace(texts, more=_MUSE_CALL) for texts in _ATEM_TAGS.call_texts)),
 )
