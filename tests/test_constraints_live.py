@@ -220,7 +220,7 @@ def test_promise_is_kept_after_thinking_of_a_bounded_length(port: int, name: str
     """The form begins after the thinking, which ends where its budget does: so nothing is ever cut."""
     members, is_kept = PROMISES[name]
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
-    said = list(answers(port, N_ANSWERS // 4, **members, **thinking))
+    said = list(answers(port, N_ANSWERS // 10, **members, **thinking))
     assert [one for one in said if not is_kept(one)] == []
 
 

@@ -230,7 +230,8 @@ class _Build:
         if self._order.thinking is Thinking.NONE:
             return self._rendered(answer.first)
         tags = self._format.think
-        ends = self._calls_in_thought(self._rests(self._format.call_texts)) if self._tools else {}
+        may_call = self._tools and self._format.thought_ends_at_call
+        ends = self._calls_in_thought(self._rests(self._format.call_texts)) if may_call else {}
         thought = free_text(self._rules, {**ends, tags.end: answer.after_thought}, may_end=False)
         if self._order.thinking is Thinking.OPEN:
             return self._rendered(thought)
