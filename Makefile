@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The first build of llama-cpp-python takes some minutes; its output would hide everything else.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test check lint types bench clean
+.PHONY: run test check lint types bench formats clean
 
 run: $(VENV)/server.stamp  ## start the server with the built-in model; MODEL=file.gguf for another
 	$(BIN)/python -m localchat.server $(MODEL) $(ARGS)
@@ -26,6 +26,9 @@ types: $(VENV)/check.stamp
 
 bench: $(VENV)/server.stamp  ## measure the server; URL=... measures others too
 	$(BIN)/python -m bench.serve $(URL)
+
+formats: $(VENV)/server.stamp  ## see whether templates and parsers agree; TEMPLATES="files or folders" for others
+	$(BIN)/python -m tools.formats $(TEMPLATES)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

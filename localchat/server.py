@@ -276,6 +276,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep-tools", action="store_true", help="show a model the tools also where 'tool_choice' is none")
     add("--allow-chat-template", action="store_true", help="let requests bring a chat template of their own")
     add("--thought-field", action="store_true", help="repeat thinking in a member 'thought' beside the choices")
+    add(
+        "--reasoning-budget",
+        type=_at_least(-1),
+        default=-1,
+        metavar="N",
+        help="tokens that an answer may think, 0 for none, where a request does not say it (default: any number)",
+    )
+    add(
+        "--reasoning-budget-message",
+        default="",
+        metavar="TEXT",
+        help="last words of thinking that is ended by its budget",
+    )
     add("--version", action="version", version=f"localchat {__version__}")
     return parser
 
@@ -377,6 +390,7 @@ class _Loader(threading.Thread):
 
     def _load(self) -> Model:
         from .serving.service import Model
+        from .serving.thinking import ThinkingDefaults
 
         options = self._options
         load_options = LoadOptions(
@@ -404,6 +418,7 @@ class _Loader(threading.Thread):
                 max_tokens=options.max_tokens,
                 defaults=defaults,
                 keep_tools=options.keep_tools,
+                thinking=ThinkingDefaults(options.reasoning_budget, options.reasoning_budget_message),
             )
         except BaseException:
             engine.close()

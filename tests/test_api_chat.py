@@ -206,6 +206,12 @@ def test_smallest_request_says_nothing_but_the_message():
             Shape("json_object", None, "structured_outputs.json_object"),
             id="structured_outputs, any object",
         ),
+        pytest.param({"reasoning_budget_tokens": 0}, "reasoning_budget", 0, id="reasoning budget"),
+        pytest.param({"thinking_budget_tokens": 5}, "reasoning_budget", 5, id="its alias"),
+        pytest.param({"thinking_token_budget": 5}, "reasoning_budget", 5, id="vLLM's name of it"),
+        pytest.param({"thinking_budget": 5, "reasoning_budget": 6}, "reasoning_budget", 6, id="the first of two"),
+        pytest.param({"chat_template_kwargs": {"thinking_budget": 7}}, "reasoning_budget", 7, id="to the template"),
+        pytest.param({"reasoning_budget_message": "Well."}, "reasoning_budget_message", "Well.", id="last words"),
         pytest.param({"user": "u", "metadata": {}, "whatever": 1}, "n", 1, id="k10-unknown members"),
     ],
 )
@@ -224,6 +230,7 @@ NULLABLE = (
     "ignore_eos", "n_predict", "functions", "function_call", "chat_template", "response_prefix",
     "continue_final_message", "add_generation_prompt", "reasoning_format", "return_progress", "return_token_ids",
     "sse_ping_interval", "n_cmpl", "n_probs", "use_beam_search", "request_id", "timings_per_token",
+    "reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_message",
 )
 # fmt: on
 
@@ -326,7 +333,15 @@ def test_null_is_absent(name):
         pytest.param({"functions": [{}]}, "functions[0].name", id="function without name"),
         pytest.param({"functions": [{"name": "f"}], "function_call": 5}, "function_call", id="function_call"),
         pytest.param({"reasoning_format": "xml"}, "reasoning_format", id="reasoning_format"),
-        pytest.param({"reasoning_budget_tokens": 5}, "reasoning_budget_tokens", id="reasoning budget"),
+        pytest.param({"reasoning_budget_tokens": -2}, "reasoning_budget_tokens", id="reasoning budget"),
+        pytest.param({"thinking_budget": "5"}, "thinking_budget", id="the alias is named, of a budget"),
+        pytest.param(
+            {"chat_template_kwargs": {"thinking_budget": 0.5}},
+            "chat_template_kwargs.thinking_budget",
+            id="half a token",
+        ),
+        pytest.param({"reasoning_budget_message": 5}, "reasoning_budget_message", id="last words"),
+        pytest.param({"reasoning_control": True}, "reasoning_control", id="no live end of thinking"),
         pytest.param({"sse_ping_interval": -2}, "sse_ping_interval", id="sse_ping_interval"),
         pytest.param({"request_id": 5}, "request_id", id="request_id"),
         pytest.param({"logit_bias": {"9" * 5000: 1}}, "logit_bias", id="logit_bias id of 5000 digits"),

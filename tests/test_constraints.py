@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import random
 from typing import Any
 
@@ -13,13 +13,15 @@ from localchat.api.completions import CompletionRequest
 from localchat.api.errors import BadRequest
 from localchat.api.shape import Shape
 from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
-from localchat.chat.formats import FORMATS
+from localchat.chat.formats import FORMATS, Format
 from localchat.chat.output import OutputParser
 from localchat.chat.template import ChatTemplate
 from localchat.engine import Constraint
 from localchat.serving.constraints import constraint_for, plain_constraint
+from tools import formats as templates
 
 from .gbnf import generate, matches
+from .grammar_validator import is_valid
 
 SCHEMA = {
     "type": "object",
@@ -162,8 +164,77 @@ def test_auto_of_bare_calls_binds_from_an_offered_name_on():
     assert fits(constraint, '{"name": "now", "parameters": {}}')
 
 
-def test_auto_leaves_models_alone_whose_calls_are_no_json():
-    assert bound("{{ tools }}<tool_call><arg_key>", **auto()) is None
+def test_auto_binds_calls_in_tags_too():
+    constraint = bound("{{ tools }}<tool_call><arg_key>", **auto())
+    assert constraint is not None
+    call = "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
+    assert fits(constraint, call)
+    assert fits(constraint, call + "\n<tool_call>now\n</tool_call>")
+    assert not fits(constraint, call.replace("Rome", "Romulus"))
+    assert not fits(constraint, call.replace("city", "town"))
+    assert not fits(constraint, "<tool_call>weather\n</tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"type": "string"}, ["", "a\n\nb", "3", '{"a": </b>'], []),
+        ({"type": ["string", "null"]}, ["", "null", "a < b"], []),
+        ({}, ["", "x", "[1]"], []),
+        ({"type": "string", "maxLength": 2}, ["", "ab", "</"], ["abc"]),
+        ({"type": "boolean"}, ["true", "False"], ["", "yes", '"true"']),
+        ({"type": ["integer", "null"]}, ["12", "null", "None"], ["", "x", "1.5"]),
+        ({"enum": ["a b", 1, None]}, ["a b", "1", "null"], ["a", "2", '"a b"']),
+        ({"type": "array", "items": {"type": "string"}}, ['["</arg_value>"]', "[]"], ["", "[1]"]),
+        # What could be read as something else is not written as bare text.
+        ({"type": ["string", "integer"], "maxLength": 3}, [], ["a", "1"]),
+        ({"enum": ["1", 1]}, [], ["1"]),
+    ],
+    ids=str,
+)
+def test_value_in_tags_is_bound_by_its_schema(schema: Any, right: list[str], wrong: list[str]):
+    tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+    constraint = bound("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
+    call = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
+    assert [value for value in right if not fits(constraint, call.format(value))] == []
+    assert [value for value in wrong if fits(constraint, call.format(value))] == []
+
+
+def test_calls_that_end_thinking_are_bound_there():
+    thinks = "{{ tools }}<tool_call><function=<parameter=<think></think>"
+    call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+    wrong = call.replace("now", "then")
+    for members in (auto(), required()):
+        constraint = bound(thinks, OPEN_PROMPT, **members)
+        assert constraint is not None
+        before = "" if constraint.triggers else "hm\n"
+        assert fits(constraint, before + call)
+        assert not fits(constraint, before + wrong)
+        assert fits(constraint, before + "</think>\n\n" + call)
+        assert not fits(constraint, before + "</think>\n\n" + wrong)
+
+
+# As a model writes them that has learnt from its template.
+CALLS = (("get_weather", {"city": 'S\u00e3o "Paulo" <1>\n2nd line', "days": 3, "exact": True}), ("get_time", {}))
+# Functionary 3.2 has no mark of calls.
+SOURCES = {name: source for name, source in templates.sources([]) if name != "functionary-3.2.jinja"}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("thought", ["", templates.THOUGHT])
+def test_auto_lets_models_write_calls_as_they_do(name: str, thought: str):
+    template = ChatTemplate(SOURCES[name], bos_token=templates.BOS, eos_token=templates.EOS)
+    prompt, output = templates.generated(template, templates.Message(thought, "", CALLS))
+    request = ChatRequest(messages=MESSAGES, tools=templates.TOOLS, tool_choice="auto")
+    constraint = constraint_for(request, template, prompt)
+    assert constraint is not None
+    # Kimi K3 ends its turns with a mark that also ends its calls.
+    text = output.rstrip() + ("<|sep|>" if name == "kimi-k3.jinja" else "")
+    if constraint.triggers:
+        text = text[min(text.find(trigger) for trigger in constraint.triggers if trigger in text) :]
+    assert fits(constraint, text), text
+    assert not fits(constraint, text.replace("get_time", "get_tame"))
+    assert not fits(constraint, text.replace("days", "hours"))
 
 
 def test_plain_text_is_bound_from_its_start():
@@ -207,42 +278,84 @@ def test_what_cannot_be_honoured_is_refused_by_name(case: Any):
     assert caught.value.param == param
 
 
-def test_format_without_known_calls_is_refused_by_name():
-    template = "{{ tools }}<atem:function_calls>"
-    with pytest.raises(BadRequest, match='"muse"') as caught:
-        bound(template, **required())
-    assert caught.value.param == "tool_choice"
-    with pytest.raises(BadRequest, match='"muse"'):
-        bound(template, **auto(**CITY))
-
-
 WAYS = [(name, i) for name, format in FORMATS.items() for i in range(len(format.call_texts))]
 
 
+# Of every kind that bare text could be taken for another.
+KINDS = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "minLength": 1, "maxLength": 9},
+        "count": {"type": "integer", "minimum": -3, "maximum": 30},
+        "ratio": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "mood": {"enum": ["good", "so so", "<b>", 'a "b"', "5"]},
+        "level": {"enum": ["low", 1, None]},
+        "code": {"type": "string", "pattern": "^[A-Z<]{2,4}$"},
+        "day": {"type": "string", "format": "date"},
+        "list": {"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 2},
+        "inner": {
+            "type": "object",
+            "properties": {"b": {"type": "string", "maxLength": 3}, "a": {"type": "boolean"}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["text", "mood", "inner"],
+    "additionalProperties": False,
+}
+RICH = ({"type": "function", "function": {"name": "rich", "parameters": KINDS}},)
+# No bare text can hold exactly this; what is not of Python or in tags cannot be a name there.
+HARD = (
+    {
+        "type": "function",
+        "function": {
+            "name": "get-it",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "5 or more": {"type": ["string", "integer"], "minimum": 5, "maxLength": 3},
+                    "class": {"enum": ["1", 1]},
+                },
+                "required": ["5 or more", "class"],
+                "additionalProperties": False,
+            },
+        },
+    },
+)
+
+
+@pytest.mark.parametrize("tools", [TOOLS, RICH, HARD], ids=["plain", "rich", "hard"])
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
-def test_every_way_of_calls_is_read_back_as_written(name: str, i: int):
-    """The grammar of calls and the parser of the same format agree on what a call is."""
+def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: Any):
+    """The grammar of calls and the parser of the same format agree on what a call is, and it fits the schema."""
     format = FORMATS[name]
     template = ChatTemplate("")
-    texts = format.call_texts[i]
-    template.format = type(format)(**{**vars(format), "call_texts": (texts,)})
-    constraint = constraint_for(ChatRequest(messages=MESSAGES, **required()), template, PROMPT)
+    way = format.call_texts[i]
+    template.format = type(format)(**{**vars(format), "call_texts": (way,)})
+    constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
     assert constraint is not None
-    n_read = 0
-    for seed in range(8):
-        text = generate(constraint.grammar, random.Random(seed), root=constraint.root)
-        if text is None:
-            continue
-        n_read += 1
-        parser = OutputParser(format, tools=TOOLS, prompt_tail=PROMPT)
-        events = [*parser.feed(text), *parser.finish()]
-        heads = [event for event in events if isinstance(event, ToolHead)]
-        assert heads, (text, events)
-        assert not [event for event in events if isinstance(event, (Content, Reasoning)) and event.text], (text, events)
-        for head in heads:
-            pieces = [e.text for e in events if isinstance(e, ToolArguments) and e.index == head.index]
-            assert isinstance(json.loads("".join(pieces)), dict), (text, events)
-    assert n_read
+    texts = (generate(constraint.grammar, random.Random(seed), 1500, constraint.root) for seed in range(9))
+    found = list(itertools.islice((text for text in texts if text is not None), 3))
+    assert found
+    for text in found:
+        check_calls(format, tools, text)
+
+
+def check_calls(format: Format, tools: Any, text: str) -> None:
+    """The text is nothing but calls, with arguments that fit."""
+    # Such calls have a header before them.
+    header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
+    prompt = header if text.startswith("<atem") else PROMPT
+    parser = OutputParser(format, tools=tools, prompt_tail=prompt)
+    events = [*parser.feed(text), *parser.finish()]
+    heads = [event for event in events if isinstance(event, ToolHead)]
+    assert heads, (text, events)
+    assert not [event for event in events if isinstance(event, (Content, Reasoning)) and event.text], (text, events)
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
+    for head in heads:
+        pieces = [e.text for e in events if isinstance(e, ToolArguments) and e.index == head.index]
+        assert is_valid("".join(pieces), schemas[head.name]), (text, events)
 
 
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))

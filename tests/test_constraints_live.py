@@ -71,7 +71,7 @@ def port() -> Iterator[int]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with load(str(DEMO_PATH), LoadOptions(n_slots=N_CHOICES), max_queue=256) as engine:
         service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
-        server = ChatServer(service, Settings(port=0))
+        server = ChatServer(service, Settings(port=0, allow_chat_template=True))
         service.ready(Model(DEMO, engine))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -200,6 +200,75 @@ def test_promise_is_kept_after_thinking(port: int, name: str, enable_thinking: A
     said = list(answers(port, N_ANSWERS // 2, **given))
     assert [one for one in said if not is_cut_or(is_kept)(one)] == []
     assert any(one["end"] != "length" for one in said)
+
+
+# Templates whose prompts open thinking, each with the tag that ends it.
+OPENING = {
+    "tags": (None, "</think>"),
+    "channels": (
+        "{{ tools }}{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+        "<|start|>assistant<|channel|>analysis<|message|>",
+        "<|end|>",
+    ),
+}
+BUDGET = 7
+
+
+@pytest.mark.parametrize("template", OPENING)
+@pytest.mark.parametrize("name", MAIN)
+def test_promise_is_kept_after_thinking_of_a_bounded_length(port: int, name: str, template: str):
+    """The form begins after the thinking, which ends where its budget does: so nothing is ever cut."""
+    members, is_kept = PROMISES[name]
+    thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
+    said = list(answers(port, N_ANSWERS // 10, **members, **thinking))
+    assert [one for one in said if not is_kept(one)] == []
+
+
+@pytest.mark.parametrize("template", OPENING)
+@pytest.mark.parametrize("budget", [0, 1, BUDGET])
+def test_k8_thinking_ends_with_its_budget(port: int, template: str, budget: int):
+    """The tokens of thinking are those of the budget, then the last words and the mark of the end."""
+    source, end = OPENING[template]
+    last = " So be it."
+    members = {"enable_thinking": True, "chat_template": source, "reasoning_budget_message": last, **WILD}
+    n_closing = len(tokens(port, last, parse_special=False)) + len(tokens(port, end))
+    n_reached = 0
+    for seed in range(8):
+        given = {**members, "seed": seed, "thinking_budget_tokens": budget, "max_tokens": 60}
+        status, raw = post(port, **given, ignore_eos=True)
+        assert status == 200, raw
+        body = json.loads(raw)
+        thought = body["choices"][0]["message"].get("reasoning_content") or ""
+        n_thought = body["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        if thought.endswith(last.strip()):
+            n_reached += 1
+            # It is not ended within a character: those that are not of ASCII may be of up to four tokens.
+            assert 0 <= n_thought - budget - n_closing <= (0 if thought.isascii() else 3)
+            assert body["usage"]["completion_tokens"] == 60
+        else:
+            assert n_thought < budget + len(tokens(port, end))
+    assert n_reached > 4
+
+
+def test_k8_thinking_that_the_model_opens_has_a_budget_too(port: int):
+    """What opens it is chosen by a grammar here, since the model seldom does it by itself."""
+    grammar = 'root ::= "<think>" [a-z ]* "</think>" [0-9]{3}'
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    for budget in (0, BUDGET):
+        given = {"chat_template": template, "grammar": grammar, "thinking_budget": budget, **WILD}
+        status, raw = post(port, **given)
+        assert status == 200, raw
+        message = json.loads(raw)["choices"][0]["message"]
+        assert re.fullmatch("[0-9]{3}", message["content"])
+        assert ("reasoning_content" in message) == (budget > 0)
+
+
+def tokens(port: int, text: str, **members: Any) -> list[int]:
+    status, raw = post(port, "/tokenize", content=text, add_special=False, **members)
+    assert status == 200, raw
+    found = json.loads(raw)["tokens"]
+    assert isinstance(found, list)
+    return found
 
 
 def test_plain_completion_is_bound_too(port: int):

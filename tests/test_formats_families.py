@@ -304,11 +304,39 @@ def test_variant(name, text, events):
         assert text_of(found, Content) == text.replace("<|channel|>final<|message|>", "")
 
 
+def test_ids_that_a_model_gives_twice_are_given_once():
+    """K17."""
+    call = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    heads = [event for event in parse([call + call], FORMATS["kimi-k2"], tools=TOOLS) if isinstance(event, ToolHead)]
+    assert [head.id for head in heads] == ["functions.now:0", "id0"]
+
+
+def test_marks_within_json_do_not_end_a_value():
+    value = json.dumps({"a": "</parameter>"})
+    text = f"<tool_call>\n<function=weather>\n<parameter=opt>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    assert calls_of(parse_every_way(text, FORMATS["qwen-coder"], tools=TOOLS)) == [
+        ("weather", {"opt": json.loads(value)})
+    ]
+    broken = text.replace('"}', "")
+    assert calls_of(parse_every_way(broken, FORMATS["qwen-coder"], tools=TOOLS)) == [("weather", {"opt": '{"a": "'})]
+
+
+def test_minimax_reads_arguments_that_are_json():
+    text = 'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
+    assert calls_of(parse_every_way(text, FORMATS["minimax-m3"], tools=TOOLS)) == [("weather", {"days": 3})]
+
+
 def test_arguments_that_are_no_json_are_passed_on_raw():
     """K19: after the name they can be nothing else."""
     text = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>a = 1<|tool_call_end|>Hi"
     events = parse_every_way(text, FORMATS["kimi-k2"], tools=TOOLS)
     assert events == [ToolHead(0, "functions.now:0", "now"), ToolArguments(0, "a = 1"), Content("Hi")]
+
+
+def test_minimax_says_that_it_does_not_think():
+    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"]) == [Content("Hi")]
+    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"], reasoning=False) == [Content("</mm:think>\nHi")]
+    assert parse_every_way("</think>Hi", FORMATS["hermes"]) == [Content("</think>Hi")]
 
 
 def test_thinking_may_end_at_a_call():
@@ -427,7 +455,8 @@ def test_value_as_json(raw, types, expected):
         pytest.param("[f(a={'x': [true]})]", [("f", '{"a": {"x": [true]}}')], id="words within"),
         pytest.param("[f(1)]", [], id="without a name"),
         pytest.param("[f(a=b'x')]", [], id="no JSON value"),
-        pytest.param("[f(a=1e999)]", [], id="no JSON number"),
+        pytest.param("[f(a=-1e999)]", [("f", '{"a": -1.7976931348623157e+308}')], id="number that Python cannot hold"),
+        pytest.param('f({"a": 1})', [("f", '{"a": 1}')], id="arguments as an object"),
         pytest.param("[f(**x)]", [], id="stars"),
         pytest.param("[f(a=g())]", [], id="call within"),
         pytest.param("f(", [], id="cut"),
@@ -436,6 +465,10 @@ def test_value_as_json(raw, types, expected):
 )
 def test_python_calls(text, calls):
     assert parsed_calls(text) == calls
+
+
+def test_python_calls_of_names_that_python_does_not_allow():
+    assert parsed_calls("[get-it(a=1), f()]", ["get-it", "f"]) == [("get-it", '{"a": 1}'), ("f", "{}")]
 
 
 @pytest.mark.parametrize(
@@ -464,6 +497,7 @@ def test_nested_elements():
         pytest.param("<tool_call> </tool_call>", "hermes", id="hermes"),
         pytest.param("<tool_call> <function= <parameter=", "qwen-coder", id="coder"),
         pytest.param("<tool_call> <arg_key>", "glm", id="glm"),
+        pytest.param('"<function name=\\"" "<param name=\\""', "minicpm5", id="quotes within quotes"),
         pytest.param("<function= </function>", "functionary-3.1", id="functionary"),
         pytest.param("[TOOL_CALLS]", "mistral", id="mistral"),
         pytest.param("<|start|> <|channel|> <|message|>", "harmony", id="harmony"),

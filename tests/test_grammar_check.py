@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from localchat.engine.grammar import GrammarError, check_grammar, schema_to_grammar
+from localchat.engine.grammar import GrammarError, check_grammar, long_repeats_written_out, schema_to_grammar
 
 from .gbnf import matches
 from .grammar_cases import CASES
@@ -67,3 +67,26 @@ def test_random_changes_only_raise_grammar_errors():
 @pytest.mark.parametrize("name", CASES)
 def test_own_grammars_pass(name: str):
     check_grammar(schema_to_grammar(CASES[name].schema))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "counts"),
+    [
+        ('root ::= "a"{0,5000}', {0: True, 5000: True, 5001: False}),
+        ('root ::= "a"{2001}', {2000: False, 2001: True, 2002: False}),
+        ('root ::= "a"{2500,} # at least', {2499: False, 2500: True, 9000: True}),
+        ("root ::= x{3, 3000}\nx ::= [a]", {2: False, 3: True, 3000: True, 3001: False}),
+        ('root ::= ( # one\n"a" | [b-c] # or two\n ) # counted\n {2100}', {2099: False, 2100: True, 2101: False}),
+        ('root ::= ("a"{2} (("a")){2002}){0,2001}', {0: True, 2004: True, 2005: False, 4008: True}),
+        ('root ::= "a"{2000}', {1999: False, 2000: True, 2001: False}),
+    ],
+)
+def test_long_repetitions_are_kept_to(grammar: str, counts: dict[int, bool]):
+    check_grammar(grammar)
+    written = long_repeats_written_out(grammar, prefix="long-")
+    assert {n: matches(written, "a" * n) for n in counts} == counts
+
+
+def test_grammar_without_long_repetitions_stays_as_it_is():
+    grammar = HARMLESS["group on several lines"][0]
+    assert long_repeats_written_out(grammar, prefix="long-") == grammar

@@ -7,17 +7,21 @@ writes: that requests with tools are understood and turns add up. What the guide
 from __future__ import annotations
 
 import contextlib
+import enum
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 from localchat import Client, TooManyRounds
+from localchat.schema import build, json_schema
 
 from .live import running_server
 from .scripted import calls, scripted, text
@@ -47,6 +51,69 @@ def test_run_ends_in_an_answer_or_at_the_round_limit(client: Client):
     assert reply.finish_reason in ("stop", "length", "tool_calls")
     assert reply.usage is not None
     assert reply.usage.output_tokens > 0
+
+
+WILD = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0, "max_tokens": 200}
+
+
+class Mood(enum.Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+@dataclass
+class Guest:
+    name: str
+    age: int
+    mood: Mood
+    friends: list[Mood]
+    note: Optional[bool] = None
+
+
+@dataclass
+class Small:
+    mood: Mood
+    flag: bool
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_answer_as_a_dataclass_is_what_the_grammar_promises(client: Client, seed: int):
+    """The words are chance at this temperature; the form is not."""
+    schema = json_schema(Guest)
+    schema["properties"]["name"]["maxLength"] = 8
+    schema["properties"]["friends"]["maxItems"] = 3
+    form = {"type": "json_schema", "json_schema": {"name": "guest", "schema": schema}}
+    text = client.chat("Invent a guest.", response_format=form, seed=seed, enable_thinking=False, **WILD).text
+    guest = build(Guest, json.loads(text))
+    assert isinstance(guest.mood, Mood)
+    assert all(isinstance(friend, Mood) for friend in guest.friends)
+
+
+def test_dataclass_as_response_format_is_built(client: Client):
+    for seed in range(5):
+        reply = client.chat("How are you?", response_format=Small, seed=seed, enable_thinking=False, **WILD)
+        assert isinstance(reply.parsed, Small)
+        assert isinstance(reply.parsed.mood, Mood)
+        assert isinstance(reply.parsed.flag, bool)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_that_must_be_called_are_called_with_real_values(client: Client, stream: bool):
+    """It has to call something in the first round; after that it may as well talk."""
+    seen: list[tuple[Mood, bool]] = []
+
+    def note(mood: Mood, sure: bool) -> str:
+        """Note a mood."""
+        seen.append((mood, sure))
+        return "noted"
+
+    options = {"tool_choice": "required", "parallel_tool_calls": False, "enable_thinking": False, "seed": 3, **WILD}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(TooManyRounds))
+        run = client.run("Hello!", tools=[note], max_rounds=2, stream=stream, **options)
+        list(stack.enter_context(run) if stream else ())
+    assert seen
+    assert all(isinstance(mood, Mood) and isinstance(sure, bool) for mood, sure in seen)
 
 
 def test_history_with_calls_and_results_is_understood(client: Client):

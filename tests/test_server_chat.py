@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from localchat.api.sampling import parse_default
-from localchat.engine import Sampling
+from localchat.engine import GenerationRequest, InvalidGrammar, Sampling
 from localchat.engine.values import SAMPLERS
 from localchat.serving.routes import Settings
 from localchat.serving.service import Model
@@ -572,6 +572,29 @@ def test_k8_reasoning_tokens_are_exact(text, n_thought):
     for usage in (body["usage"], chunks[-1]["usage"]):
         assert usage["completion_tokens_details"]["reasoning_tokens"] == n_thought
         assert usage["completion_tokens"] == len(text) + 1
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema"),
+        ({"regex": "a"}, "regex"),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"tools": TOOLS, "tool_choice": "required"}, "tools"),
+        ({"tools": TOOLS, "json_schema": {}}, "json_schema"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_grammar_that_the_engine_refuses_is_told_by_what_it_was_made_of(members, param):
+    def refusing(request: GenerationRequest) -> Any:
+        assert request.constraint is not None
+        raise InvalidGrammar("it is too large", request.constraint.origin)
+
+    with serving(**BIG) as running:
+        running.backend.new_sampler = refusing  # type: ignore[method-assign]  # llama.cpp alone knows what it takes
+        status, body = running.chat(**members)
+    assert (status, body["error"]["param"]) == (400, param)
+    assert f"'{param}' makes a grammar" in body["error"]["message"]
 
 
 def test_t8_usage_is_exact_when_choices_differ():

@@ -287,6 +287,32 @@ def test_thinking_reaches_the_template_where_it_looks(key):
     assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "a(b)"
 
 
+def test_template_that_looks_for_thinking_in_parts_gets_parts():
+    source = """{%- for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}
+    {%- for p in m.content %}{{ '<' + p.thinking + '>' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}
+    {%- endfor %}"""
+    assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "<b>a"
+    assert render(source, [{"role": "assistant", "content": "a"}]) == "a"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "shown"),
+    [
+        ("{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception('both') }}{% endif %}", "()a"),
+        ("", "(b)a"),
+    ],
+    ids=["refused", "taken"],
+)
+def test_thinking_beside_text_and_calls_is_left_out_where_it_is_refused(refusal, shown):
+    source = (
+        "{% for m in messages %}"
+        + refusal
+        + "({{ m.thinking }}){{ m.content }}{{ (m.tool_calls or []) | tojson }}{% endfor %}"
+    )
+    message = {**call_message({}), "content": "a", "reasoning_content": "b"}
+    assert render(source, [message]).startswith(shown)
+
+
 def test_variables_are_read_but_do_not_replace_ours():
     source = "{{ enable_thinking }} {{ messages[0].content }} {{ bos_token }}"
     template = ChatTemplate(source, bos_token="<s>")

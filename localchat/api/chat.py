@@ -24,9 +24,6 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
-    "reasoning_budget_tokens": (-1,),
-    "thinking_budget_tokens": (-1,),
-    "reasoning_budget_message": ("",),
     "reasoning_control": (False,),
     "include_reasoning": (True,),
     "parse_tool_calls": (True,),
@@ -47,6 +44,16 @@ _REASONING_FORMATS = {
     "deepseek-legacy": (True, True),
     "none": (False, False),
 }
+# The names of the tokens that an answer may think, the first before the others.
+_REASONING_BUDGETS = (
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "reasoning_budget",
+    "thinking_token_budget",
+    "thinking_budget",
+)
+# More than any context holds.
+MAX_REASONING_BUDGET = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,9 @@ class ChatRequest(Drawing, Streaming):
 
     The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
     by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). Thinking is told
-    apart with `splits_reasoning`, and with `keeps_reasoning` in the content as well.
+    apart with `splits_reasoning`, and with `keeps_reasoning` in the content as well. `reasoning_budget` are the
+    tokens that it may think, -1 for any number, and `reasoning_budget_message` the last words of thinking that
+    is ended so.
     """
 
     model: str = ""
@@ -78,6 +87,8 @@ class ChatRequest(Drawing, Streaming):
     echo: bool = False
     splits_reasoning: bool = True
     keeps_reasoning: bool = False
+    reasoning_budget: Optional[int] = None
+    reasoning_budget_message: Optional[str] = None
     n: int = 1
     return_token_ids: bool = False
     tokens_as_ids: bool = False
@@ -124,6 +135,8 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         chat_template=_chat_template(body, allow_template),
         **_opening(body, messages),
         **_reasoning_format(body),
+        reasoning_budget=_reasoning_budget(body),
+        reasoning_budget_message=body.text("reasoning_budget_message"),
         **read_drawing(body),
         top_logprobs=_top_logprobs(body),
         n=_n(body),
@@ -207,6 +220,14 @@ def _template_vars(body: Members) -> dict[str, Any]:
         "documents": [document.raw for document in body.objects("documents")] or None,
     }
     return {**variables, **_without_nulls(own)}
+
+
+def _reasoning_budget(body: Members) -> Optional[int]:
+    """The first that is said: llama.cpp's names, vLLM's and Qwen's, and what templates are told by."""
+    values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
+    variables = body.object("chat_template_kwargs") or Members({})
+    values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))
+    return next((value for value in values if value is not None), None)
 
 
 def _tools(body: Members) -> tuple[dict[str, Any], ...]:

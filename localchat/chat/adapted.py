@@ -92,8 +92,12 @@ def _joined(messages: List[Message]) -> List[Message]:
 
 
 def _with_content(message: Message, dialect: Dialect) -> Message:
+    text = {"type": "text", "text": message["content"]}
+    if dialect.thought_part and "reasoning_content" in message:
+        thought = {"type": "thinking", "thinking": message["reasoning_content"]}
+        return {**message, "content": [thought, *([text] if text["text"] else [])]}
     if dialect.typed_content:
-        return {**message, "content": [{"type": "text", "text": message["content"]}]}
+        return {**message, "content": [text]}
     if dialect.null_content and "tool_calls" in message:
         return {**message, "content": None}
     return message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set
 
 from .events import Event, ToolArguments, ToolHead
 
@@ -25,6 +25,7 @@ class Calls:
             function["name"]: function.get("parameters") or {} for function in functions if function.get("name")
         }
         self._new_id = new_id
+        self._ids: Set[str] = set()
         self.made = 0
         # A head was sent and the arguments are not complete: an answer cut here is cut in a call (K6).
         self.is_open = False
@@ -43,10 +44,12 @@ class Calls:
         return self._schemas.get(name, {})
 
     def head(self, name: str, call_id: Optional[str] = None) -> Event:
-        """Begin a call."""
+        """Begin a call. An id that the model has given to another call of this answer already counts for nothing."""
+        own_id = call_id if call_id and call_id not in self._ids else self._new_id()
+        self._ids.add(own_id)
         self.made += 1
         self.is_open = True
-        return ToolHead(self.made - 1, call_id or self._new_id(), name)
+        return ToolHead(self.made - 1, own_id, name)
 
     def arguments(self, text: str) -> Event:
         """The next piece of the open call's arguments."""

@@ -21,6 +21,8 @@ class Dialect(NamedTuple):
     null_content: bool = False  # shows calls only in a message without content
     short_ids: bool = False  # refuses tool call ids that are not nine letters or digits
     thought_key: str = "reasoning_content"  # where it looks for thinking
+    thought_part: bool = False  # looks for it in a part of the content
+    lone_thought: bool = False  # refuses thinking in a message that has both text and calls
     knows_developer: bool = False  # has a role "developer"; else it is "system"
     knows_system: bool = True  # has a role "system"; else its text opens the first user message
     shows_tools: bool = True  # prints the tools; else they are described in a system message
@@ -56,8 +58,8 @@ def _prepared(message: Mapping[str, Any], where: str, dialect: Dialect) -> Dict[
             del result["tool_calls"]
     if dialect.short_ids and "tool_call_id" in result:
         result["tool_call_id"] = _short_id(result["tool_call_id"])
-    # gpt-oss shows the content of a call as its thinking, and refuses a message with both.
-    if "reasoning_content" in result and not (result["content"] and "tool_calls" in result):
+    has_both = result["content"] and "tool_calls" in result
+    if "reasoning_content" in result and not (dialect.lone_thought and has_both):
         result.setdefault(dialect.thought_key, result["reasoning_content"])
     return result
 

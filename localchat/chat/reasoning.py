@@ -29,6 +29,7 @@ _KNOWN: Tuple[ReasoningTags, ...] = (
     ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ReasoningTags("<|channel>thought", "<channel|>"),
+    ReasoningTags("<thinking>", "</thinking>"),
     ReasoningTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 )
 

@@ -205,7 +205,11 @@ class ChatTemplate:
         ]
         with_calls = self._first_that_shows(_CALL, trials)
         found = with_calls or found._replace(shows_calls=False)
-        return found._replace(shows_results=self._shows(_RESULT, found))
+        may_read_parts = bool(re.search("""['"]thinking['"]""", self.source))
+        by_thought = [found, *([found._replace(thought_part=True)] if may_read_parts else [])]
+        found = self._first_that_shows(_THOUGHT, by_thought) or found
+        lone = found.shows_calls and not self._shows(_THOUGHT_AND_CALL, found)
+        return found._replace(lone_thought=lone, shows_results=self._shows(_RESULT, found))
 
     def _first_that_shows(self, messages: Messages, trials: Sequence[Dialect]) -> Optional[Dialect]:
         return next((trial for trial in trials if self._shows(messages, trial)), None)
@@ -220,7 +224,7 @@ class ChatTemplate:
         return _NEEDLE in text and "'" + _NEEDLE not in text
 
 
-_THOUGHT_KEYS = ("reasoning_content", "thinking", "reasoning")
+_THOUGHT_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
 
 # What a template is tried with: whether the needle comes out.
 _NEEDLE = "needle"
@@ -251,6 +255,8 @@ def _called(arguments: Mapping[str, str], result: str) -> Messages:
 
 _CALL = _called({_NEEDLE: "hay"}, "hay")
 _RESULT = _called({"hay": "hay"}, _NEEDLE)
+_THOUGHT: Messages = (*_HAY, {"role": "assistant", "content": "hay", "reasoning_content": _NEEDLE})
+_THOUGHT_AND_CALL: Messages = (_CALL[0], {**_CALL[1], "content": "hay", "reasoning_content": "hay"}, _CALL[2])
 
 
 def _final_message(messages: Messages) -> tuple[Messages, Mapping[str, Any]]:

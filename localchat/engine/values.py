@@ -61,12 +61,29 @@ class Constraint:
     """A GBNF grammar that the text must follow, from the first of some triggers on, or from its start.
 
     A trigger is a text that the model says of its own accord; it is the beginning of what the grammar
-    describes. Until then the text is free, and may end.
+    describes. Until then the text is free, and may end. `origin` names what it was made of, for errors.
     """
 
     grammar: str
     triggers: tuple[str, ...] = ()
     root: str = "root"
+    origin: str = "grammar"
+
+
+@dataclass(frozen=True)
+class ThinkingLimit:
+    """After `max_tokens` tokens of thinking the tokens `closing` are said in the model's place, then it goes on.
+
+    Thinking begins with the text `start`, at the beginning of the answer only or, with `may_repeat`, anywhere,
+    or has begun already with `is_open`. It ends by itself at one of the texts `ends`. Marks do not count.
+    """
+
+    max_tokens: int
+    closing: tuple[int, ...]
+    start: str
+    ends: tuple[str, ...]
+    is_open: bool = False
+    may_repeat: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class GenerationRequest:
     is then computed anew, however much of it is known. `max_completion_s` ends the answer so long after its
     first token, once it has begun a second line: llama.cpp's rule, for editors.
     `visible_tokens` are control tokens that are text all the same, such as the markers of tool calls.
-    With `reports_progress` there is word of how far the prompt has been read.
+    With `reports_progress` there is word of how far the prompt has been read. `thinking` bounds thinking.
     """
 
     prompt: tuple[int, ...]
@@ -99,6 +116,7 @@ class GenerationRequest:
     max_completion_s: Optional[float] = None
     visible_tokens: frozenset[int] = frozenset()
     reports_progress: bool = False
+    thinking: Optional[ThinkingLimit] = None
 
 
 @dataclass(frozen=True)
@@ -218,7 +236,11 @@ class InvalidToken(EngineError):
 
 
 class InvalidGrammar(EngineError):
-    """A grammar that llama.cpp cannot read."""
+    """A grammar that llama.cpp cannot read; `origin` is that of its constraint."""
+
+    def __init__(self, reason: str, origin: str):
+        super().__init__(f"'{origin}' makes a grammar that llama.cpp cannot read: {reason}")
+        self.origin = origin
 
 
 class WrongDraftModel(EngineError):

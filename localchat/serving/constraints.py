@@ -4,8 +4,8 @@ Every answer has the same build: thinking, where the model thinks; then calls, t
 that may turn into calls. Calls that were asked for and forms bind from the first token, so there is no way
 around them. Free text binds nothing before a mark of calls where thinking cannot hold such a mark.
 
-A model whose calls are no JSON is made to write their arguments as JSON within its own tags, and only where a
-call was asked for; left to itself it writes as it has learnt to.
+Calls are written as the model has learnt to. Where its tags cannot hold a tool's arguments exactly, they hold
+one JSON object instead, which the parser reads as well.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from ..api.errors import BadRequest
 from ..api.sampling import Drawing
 from ..api.shape import Shape
 from ..chat.formats import Format
-from ..chat.formats.base import CallTexts
+from ..chat.formats.base import ArgumentTexts, CallTexts
 from ..chat.template import ChatTemplate
+from ..chat.values import parameter_types
 from ..engine import Constraint
 from ..engine.grammar import (
     EMPTY,
+    ArgumentsLayout,
     CallLayout,
     Expr,
     Literal,
     Rules,
     SchemaError,
     ToolSchema,
+    ValueLayout,
     alt,
     arguments_rule,
     calls_rule,
@@ -41,6 +44,7 @@ from ..engine.grammar import (
     choice_to_grammar,
     free_text,
     json_object_grammar,
+    long_repeats_written_out,
     regex_to_grammar,
     schema_to_grammar,
     seq,
@@ -107,7 +111,7 @@ def plain_constraint(request: CompletionRequest) -> Optional[Constraint]:
     if request.shape is None:
         return None
     _check_sampling(request)
-    return Constraint(shape_grammar(request.shape))
+    return Constraint(shape_grammar(request.shape), origin=request.shape.param)
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def _checked(grammar: str) -> str:
     check_grammar(grammar)
     if _PREFIX in grammar:
         raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
-    return grammar
+    return long_repeats_written_out(grammar, prefix=_PREFIX + "repeat-")
 
 
 _GRAMMARS: Mapping[str, Callable[[Any], str]] = {
@@ -175,12 +179,6 @@ class _Build:
 
     def required(self) -> Constraint:
         """Nothing but calls."""
-        if not self._format.call_texts:
-            raise BadRequest(
-                f"'tool_choice' asks for a call, and how models of the format \"{self._format.name}\" write one is "
-                'not known as a grammar: use "auto"',
-                "tool_choice",
-            )
         return self._bound(self._calls(self._format.call_texts[:1]))
 
     def shaped(self, shape: Shape) -> Constraint:
@@ -189,13 +187,7 @@ class _Build:
         # Where the answer has been opened, so has its text.
         starts = ("", "") if self._order.is_opened else self._format.text_start
         if self._order.thinking is Thinking.NONE and not self._tools and not starts[0]:
-            return Constraint(grammar)
-        if self._tools and not self._format.call_texts:
-            raise BadRequest(
-                f"'{shape.param}' and 'tools' cannot both be honoured by models of the format "
-                f'"{self._format.name}": set \'tool_choice\' to "none" or leave one of them out',
-                shape.param,
-            )
+            return Constraint(grammar, origin=shape.param)
         form = self._rules.elsewhere(_SHAPED)
         first, after = (seq(Literal(start), form) for start in starts)
         if self._tools:
@@ -209,38 +201,51 @@ class _Build:
         known = [texts for texts in self._format.call_texts if texts.is_native]
         if not known:
             return None
-        if self._order.thinking is Thinking.NONE:
+        # Where thinking has marks of its own all the way, marks of calls in it are none but those of calls.
+        if self._order.thinking is Thinking.NONE or self._format.thinks_anywhere:
             triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
-            return self._rendered(self._calls(known).first, tuple(triggers))
-        # Of bare calls nothing but their beginning tells them from text, so they are left out here.
+            return self._rendered(alt(*map(self._calls_of, known)), tuple(triggers))
+        rests = self._rests(known)
+        text = free_text(self._rules, rests, may_end=True)
+        ends = {self._format.think.end: text, **self._calls_in_thought(rests)}
+        if self._order.thinking is Thinking.OPEN:
+            return self._rendered(alt(*(seq(Literal(end), rest) for end, rest in ends.items())), tuple(ends))
+        thought = free_text(self._rules, ends, may_end=True)
+        return self._rendered(alt(text, seq(Literal(self._format.think.start), thought)))
+
+    def _rests(self, known: Sequence[CallTexts]) -> dict[str, Expr]:
+        """What follows the openers of calls; of bare calls nothing but their beginning tells them from text."""
         rests: dict[str, list[Expr]] = {}
         for texts in known:
             if texts.opener:
                 rests.setdefault(texts.opener, []).append(self._rest(texts))
-        text = free_text(self._rules, {opener: alt(*rest) for opener, rest in rests.items()}, may_end=True)
-        tags = self._format.think
-        if self._order.thinking is Thinking.OPEN:
-            return self._rendered(seq(Literal(tags.end), text), (tags.end,))
-        thought = free_text(self._rules, {tags.end: text}, may_end=True)
-        return self._rendered(alt(text, seq(Literal(tags.start), thought)))
+        return {opener: alt(*rest) for opener, rest in rests.items()}
+
+    def _calls_in_thought(self, rests: Mapping[str, Expr]) -> dict[str, Expr]:
+        """What follows openers of calls that end thinking too: even there nothing else is taken for a call."""
+        return {opener: rest for opener, rest in rests.items() if opener in self._format.thought_ends}
 
     def _bound(self, answer: _Answer) -> Constraint:
         """Thinking as it may be, then the answer."""
         if self._order.thinking is Thinking.NONE:
             return self._rendered(answer.first)
         tags = self._format.think
-        thought = free_text(self._rules, {tags.end: answer.after_thought}, may_end=False)
+        may_call = self._tools and self._format.thought_ends_at_call
+        ends = self._calls_in_thought(self._rests(self._format.call_texts)) if may_call else {}
+        thought = free_text(self._rules, {**ends, tags.end: answer.after_thought}, may_end=False)
         if self._order.thinking is Thinking.OPEN:
             return self._rendered(thought)
         return self._rendered(alt(answer.first, seq(Literal(tags.start), thought)))
 
     def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
-        return Constraint(self._rules.render(root), triggers, _PREFIX + "root")
+        origin = self._order.shape[2] if self._order.shape else "tools"
+        return Constraint(self._rules.render(root), triggers, _PREFIX + "root", origin)
 
     def _tool(self, place: int, function: Mapping[str, Any]) -> ToolSchema:
         """A tool with the rule of its arguments: any object where the tool says that it is not strict."""
         parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
-        tool = ToolSchema(function["name"], parameters)
+        schema = parameters or {}
+        tool = ToolSchema(function["name"], parameters, read_types=lambda key: parameter_types(schema, key))
         try:
             return replace(tool, rule=arguments_rule(self._rules, tool))
         except SchemaError as error:
@@ -257,6 +262,9 @@ class _Build:
         return _Answer(alt(*(calls for _, calls in made)), alt(*after))
 
     def _calls_of(self, texts: CallTexts) -> Expr:
+        if texts.more and self._order.max_calls != 1:
+            more = replace(texts.more, begin=texts.more.separator)
+            return seq(self._calls_of(replace(texts, is_single=True, more=None)), alt(EMPTY, self._calls_of(more)))
         max_calls = 1 if texts.is_single else self._order.max_calls
         return calls_rule(self._rules, self._tools, _layout(texts), max_calls=max_calls)
 
@@ -288,7 +296,14 @@ def _layout(texts: CallTexts) -> CallLayout:
         separator=texts.separator,
         end=texts.end,
         json_name=texts.json_name,
+        indent=texts.indent,
+        notation=texts.notation,
+        arguments=_arguments(texts.arguments) if texts.arguments else None,
     )
+
+
+def _arguments(texts: ArgumentTexts) -> ArgumentsLayout:
+    return ArgumentsLayout(**{**vars(texts), "values": tuple(ValueLayout(**vars(value)) for value in texts.values)})
 
 
 def _thinking(request: ChatRequest, template: ChatTemplate, prompt: str) -> Thinking:

@@ -37,6 +37,7 @@ from ..engine import (
 from ..models.catalog import Catalog, ModelNotFound
 from .answer import Answer, choices_of
 from .constraints import constraint_for
+from .thinking import ThinkingDefaults, thinking_limit
 from .work import AtWork
 
 # Templates of requests that are kept compiled: finding out what one expects takes some milliseconds.
@@ -53,8 +54,9 @@ class _Dialect(NamedTuple):
 class Model:
     """A loaded model under its public name (K29).
 
-    `defaults` are sampling values that go before the model's own and after those of a request (K9).
-    With `keep_tools` the model is shown the tools also where it must not call any (K22).
+    `defaults` are sampling values that go before the model's own and after those of a request (K9), `thinking`
+    says how long it may think where a request does not. With `keep_tools` the model is shown the tools also
+    where it must not call any (K22).
     """
 
     def __init__(
@@ -65,11 +67,13 @@ class Model:
         max_tokens: Optional[int] = None,
         defaults: Optional[Mapping[str, Any]] = None,
         keep_tools: bool = False,
+        thinking: Optional[ThinkingDefaults] = None,
     ) -> None:
         self.name = name
         self.engine = engine
         self.max_tokens = max_tokens
         self._keep_tools = keep_tools
+        self._thinking = thinking or ThinkingDefaults()
         self.created = int(time.time())
         self.sampling = dataclasses.replace(engine.facts.sampling, **(defaults or {}))
         self._own = self._compiled(engine.facts.chat_template)
@@ -108,6 +112,7 @@ class Model:
                 prompt,
                 visible_tokens=dialect.visible,
                 constraint=constraint_for(request, dialect.template, text),
+                thinking=thinking_limit(request, dialect.template.format, text, self._tokenize, self._thinking),
                 reports_progress=request.stream and request.return_progress,
             )
             with contextlib.ExitStack() as stack:
@@ -288,7 +293,6 @@ def nth(work: GenerationRequest, i: int) -> GenerationRequest:
 _ANSWERS: tuple[tuple[type[EngineError], type[errors.ApiError], Optional[str]], ...] = (
     (PromptTooLong, errors.ContextLengthExceeded, "messages"),
     (InvalidToken, errors.BadRequest, "messages"),
-    (InvalidGrammar, errors.BadRequest, "grammar"),
     (QueueFull, errors.QueueFull, None),
     (WritesNoText, errors.NotSupported, "model"),
 )
@@ -300,6 +304,8 @@ def api_error(error: Exception, engine: Engine) -> errors.ApiError:
         return errors.BadRequest(str(error), error.param or "messages")
     if isinstance(error, EngineStopped) and engine.failure is None:
         return errors.ShuttingDown(errors.SHUTTING_DOWN)
+    if isinstance(error, InvalidGrammar):
+        return errors.BadRequest(str(error), error.origin)
     for kind, api_kind, param in _ANSWERS:
         if isinstance(error, kind):
             return api_kind(str(error), param)

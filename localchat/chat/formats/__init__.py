@@ -58,6 +58,7 @@ FORMATS: Dict[str, Format] = {format.name: format for format in _FORMATS}
 
 def detect(template: str) -> Format:
     """The format of the first family whose marks are all in the template, else hermes."""
+    template = template.replace('\\"', '"')  # as they stand in strings of Jinja
     return next((form for form in _FORMATS if form.fits(template)), hermes.FORMAT).for_template(template)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, FrozenSet, List, Optional, Tuple
 
 from ..adapted import CallsWriter, calls_text
 from ..calls import Calls
@@ -16,12 +16,56 @@ from ..segments import Segment
 CallReader = Callable[[Cursor, Calls, str], Reader[bool]]
 
 
+# Gaps in the texts below: a number, the name that the text is about, a line break or two or none, indentation,
+# an id.
+A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\x04"
+
+ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+STRING = frozenset({"string"})
+
+
+@dataclass(frozen=True)
+class ValueTexts:
+    """How values of these JSON types stand in a call: between `start` and `end`.
+
+    With a `mark`, with which `end` begins, strings are written as bare text that does not hold it; other
+    values, and all of them without a mark, as JSON. `tells_type` says that the parser knows the types by `start`.
+    """
+
+    types: FrozenSet[str]
+    start: str
+    end: str
+    mark: str = ""
+    tells_type: bool = True
+
+
+@dataclass(frozen=True)
+class ArgumentTexts:
+    """The texts around arguments that are written one by one: `before_key`, the name, `after_key`, the value.
+
+    Between `begin` and `end` they are parted by `separator`. A name that does not match the pattern `names` has
+    no place in it. With `on_lines` a value may stand on lines of its own. In place of JSON there may be
+    another `notation`, "python".
+    """
+
+    before_key: str
+    after_key: str
+    values: Tuple[ValueTexts, ...]
+    begin: str = ""
+    end: str = ""
+    separator: str = ""
+    names: str = r"\S+"
+    on_lines: bool = False
+    notation: str = "json"
+
+
 @dataclass(frozen=True)
 class CallTexts:
-    """The texts around calls whose arguments are JSON, for whoever makes a model write them.
+    """The texts around calls, for whoever makes a model write them.
 
     `begin` stands once before all calls and `end` after them; each call is `before_name`, the name,
-    `before_arguments`, the arguments, `after_call`; calls are parted by `separator`.
+    `before_arguments`, the arguments, `after_call`; calls are parted by `separator`. The arguments are one JSON
+    object, or written as `arguments` says; the parser reads JSON in their place too.
 
     Attributes:
         opener: how calls begin, a text that gives them away; "" where only the name does.
@@ -30,6 +74,9 @@ class CallTexts:
         is_native: the model writes calls so by itself; otherwise they are only read so.
         after_thought: what stands between thinking and calls.
         mark: a template without this text is of a model that writes calls otherwise.
+        notation: "json", or "gemma" for its notation of the same values.
+        more: how calls after the first are written, if otherwise.
+        indent: arguments may be broken into lines and indented by up to so many spaces.
     """
 
     before_name: str
@@ -44,20 +91,32 @@ class CallTexts:
     is_native: bool = True
     after_thought: str = "\n\n"
     mark: str = ""
+    notation: str = "json"
+    more: Optional[CallTexts] = None
+    indent: Optional[int] = None
+    arguments: Optional[ArgumentTexts] = None
 
 
 def call_objects(
-    opener: str, end: str, *, name: str = "name", arguments: str = "arguments", line: str = ""
+    opener: str,
+    end: str,
+    *,
+    before_name: str = '{"name": "',
+    before_arguments: str = '", "arguments": ',
+    after_call: str = "}",
+    line: str = "",
+    indent: Optional[int] = None,
 ) -> CallTexts:
     """Calls as a list of JSON objects between two texts, `line` parts them from the list."""
     return CallTexts(
         opener=opener,
-        begin=f"{opener}{line}[",
-        before_name=f'{{"{name}": "',
-        before_arguments=f'", "{arguments}": ',
-        after_call="}",
-        separator=", ",
-        end=f"]{line}{end}",
+        begin=f"{opener}{line}[{A_SPACE}",
+        before_name=before_name,
+        before_arguments=before_arguments,
+        after_call=after_call,
+        separator=f",{A_SPACE}",
+        end=f"{A_SPACE}]{line}{end}",
+        indent=indent,
     )
 
 
@@ -75,10 +134,10 @@ class Format:
         read_bare: reads a call without an opener where the answer begins with a brace.
         think: the tags around thinking.
         thought_ends_at_call: the model may leave out the end tag before a call.
+        no_thought: with what an answer begins that says that there is no thinking.
         write_calls: writes calls for a template that does not.
         text_start: what opens the text of an answer, and after thinking.
-        call_texts: the ways in which calls may be written, the usual one first; none where arguments
-            are no JSON.
+        call_texts: the ways in which calls may be written, the usual one first.
     """
 
     name: str
@@ -90,9 +149,20 @@ class Format:
     read_bare: Optional[CallReader] = None
     think: ReasoningTags = THINK
     thought_ends_at_call: bool = False
+    no_thought: str = ""
     write_calls: CallsWriter = calls_text
     text_start: Tuple[str, str] = ("", "\n\n")
     call_texts: Tuple[CallTexts, ...] = ()
+
+    @property
+    def thinks_anywhere(self) -> bool:
+        """Whether thinking may come more than once, and not only at the beginning."""
+        return False
+
+    @property
+    def thought_ends(self) -> Tuple[str, ...]:
+        """The markers that thinking may end with."""
+        return (self.think.end, *(self.openers if self.thought_ends_at_call else ()))
 
     @property
     def preserved(self) -> Tuple[str, ...]:
@@ -155,9 +225,14 @@ class Format:
         """Read thinking at the start of the answer, if it starts so or the prompt opened it."""
         cursor.begin()
         yield from space(cursor)
-        if not is_open and (yield from one_of(cursor, self.think.start)) is None:
-            cursor.put_back()
-            return
+        if not is_open:
+            start = yield from one_of(cursor, *filter(None, (self.think.start, self.no_thought)))
+            if start is None:
+                cursor.put_back()
+                return
+            if start == self.no_thought:
+                yield from self._seam(cursor, reasoning)
+                return
         yield from space(cursor)
         opening = cursor.recorded()
         if not reasoning and opening:
@@ -168,7 +243,11 @@ class Format:
         if end == self.think.end:
             cursor.begin()
             read(cursor, end)
-            yield from space(cursor)
-            closing = cursor.recorded()
-            if not reasoning:
-                yield Content(closing)
+            yield from self._seam(cursor, reasoning)
+
+    def _seam(self, cursor: Cursor, reasoning: bool) -> Reader[None]:
+        """Read the white space after an end tag, which with the tag is content where thinking is."""
+        yield from space(cursor)
+        closing = cursor.recorded()
+        if not reasoning:
+            yield Content(closing)

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Callable, Optional, Tuple
 
@@ -16,7 +16,7 @@ from ..calls import Calls
 from ..events import Content, Event, Reasoning
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, closing, one_of, read, space, stream, until
-from .base import CallTexts, Format
+from .base import A_BREAK, THE_NAME, CallTexts, Format
 from .tagged import Tags
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -39,6 +39,14 @@ class _Channels(Format):
 
     ends: Tuple[str, ...] = ()
     thought_marks: Tuple[str, ...] = ()
+
+    @property
+    def thinks_anywhere(self) -> bool:
+        return True
+
+    @property
+    def thought_ends(self) -> Tuple[str, ...]:
+        return (*self.ends, _START)
 
     @property
     def preserved(self) -> Tuple[str, ...]:
@@ -120,6 +128,17 @@ def _open_header(prompt: str) -> Optional[str]:
     return header if found and "<|" not in body else None
 
 
+def _harmony_calls(before_name: str, after_name: str) -> CallTexts:
+    return CallTexts(
+        before_name=before_name,
+        before_arguments=after_name + _MESSAGE,
+        after_call="",
+        separator="<|end|>" + _START + "assistant",
+        json_name=False,
+        after_thought=_START + "assistant",
+    )
+
+
 HARMONY = _Channels(
     "harmony",
     detected_by=((_START, _CHANNEL, _MESSAGE),),
@@ -127,17 +146,12 @@ HARMONY = _Channels(
     ends=("<|end|>", "<|call|>", "<|return|>"),
     thought_marks=("analysis",),
     text_start=(_FINAL, _START + "assistant" + _FINAL),
-    # The header of a call is written in more than one order, so only its whole gives it away.
+    # The header is written in more than one order, so only its whole gives a call away.
     call_texts=(
-        CallTexts(
-            before_name=_CHANNEL + "commentary to=functions.",
-            before_arguments=" <|constrain|>json" + _MESSAGE,
-            after_call="",
-            json_name=False,
-            is_single=True,
-            is_native=False,
-            after_thought=_START + "assistant",
-        ),
+        _harmony_calls(_CHANNEL + "commentary to=functions.", " <|constrain|>json"),
+        _harmony_calls(_CHANNEL + "commentary to=functions.", " json"),
+        _harmony_calls(" to=functions.", _CHANNEL + "commentary <|constrain|>json"),
+        _harmony_calls(" to=functions.", _CHANNEL + "commentary json"),
     ),
 )
 
@@ -163,11 +177,25 @@ class _Muse(_Channels):
             yield Content(raw + cursor.recorded())
 
 
+_MUSE_CALL = CallTexts(
+    before_name=" to=",
+    before_arguments=f'{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
+    after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
+    separator=f"<|eom|>{_START}assistant",
+    json_name=False,
+    is_native=False,
+    after_thought=_START + "assistant",
+    arguments=_ATEM_TAGS.argument_texts,
+)
+
 MUSE = _Muse(
     "muse",
     detected_by=(("<atem:function_calls>",),),
+    openers=_ATEM_TAGS.openers,
     think=ReasoningTags("to=self" + _MESSAGE, "<|eom|>"),
     ends=("<|eom|>", "<|eot|>"),
     thought_marks=("to=self",),
     text_start=(" to=user" + _MESSAGE, _START + "assistant to=user" + _MESSAGE),
+    # The header belongs to a call that was asked for; left to itself the model has written it by then.
+    call_texts=(_MUSE_CALL, *(replace(texts, more=_MUSE_CALL) for texts in _ATEM_TAGS.call_texts)),
 )

@@ -58,15 +58,15 @@ FORMAT = Format(
     openers=(_START,),
     read_call=_read_call,
     closers=(_END, _QUOTE),
-    # JSON is within its notation, though not how it writes of its own accord.
     call_texts=(
         CallTexts(
+            opener=_START,
             before_name=_START + "call:",
             before_arguments="",
             after_call=_END,
             json_name=False,
-            is_native=False,
             after_thought="",
+            notation="gemma",
         ),
     ),
     think=ReasoningTags("<|channel>thought", "<channel|>"),

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from .base import CallTexts, Format
+from .base import A_BREAK, CallTexts, Format
 from .tool_call import END, FUNCTION_TAGS, START, read_tool_call
 
 _OBJECT = CallTexts(
@@ -15,7 +15,7 @@ _OBJECT = CallTexts(
     before_name=START + '\n{"name": "',
     before_arguments='", "arguments": ',
     after_call="}\n" + END,
-    separator="\n",
+    separator=A_BREAK,
 )
 # Without the tag around it, as models that know both forms write it now and then.
 _FUNCTION = CallTexts(
@@ -23,7 +23,7 @@ _FUNCTION = CallTexts(
     before_name=FUNCTION_TAGS.call,
     before_arguments=">",
     after_call="</function>",
-    separator="\n",
+    separator=A_BREAK,
     json_name=False,
 )
 

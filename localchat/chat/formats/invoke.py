@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import FrozenSet, Optional
 
-from .base import Format
+from .base import ALL_TYPES, STRING, Format
 from .tagged import Tags
 
 MINIMAX_TAGS = Tags(
@@ -54,6 +54,7 @@ _DSML_TAGS = Tags(
         ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
     ),
     attribute_types=_dsml_types,
+    typed_values=((STRING, '" string="true">'), (ALL_TYPES - STRING, '" string="false">')),
 )
 
 DSML = Format(

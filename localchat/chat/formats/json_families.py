@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Tuple
 
 from ..reasoning import ReasoningTags
-from .base import CallTexts, Format, call_objects
+from .base import A_BREAK, A_NUMBER, A_SPACE, CallTexts, Format, call_objects
 from .json_calls import Keys, json_calls
 
 _COHERE_KEYS = Keys(name=("tool_name",), arguments=("parameters",), id=("tool_call_id",))
@@ -18,7 +18,14 @@ COHERE = Format(
     openers=("<|START_ACTION|>",),
     read_call=json_calls("<|END_ACTION|>", keys=_COHERE_KEYS),
     closers=("<|END_ACTION|>",),
-    call_texts=(call_objects("<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),),
+    call_texts=(
+        call_objects(
+            "<|START_ACTION|>",
+            "<|END_ACTION|>",
+            before_name=f'{{"tool_call_id": "{A_NUMBER}", "tool_name": "',
+            before_arguments='", "parameters": ',
+        ),
+    ),
     dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     think=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
 )
@@ -32,7 +39,17 @@ COMMAND_R = Format(
     detected_by=(("Action:", "```json", "tool_name"),),
     openers=("Action:\n```json", "Action: ```json"),
     read_call=json_calls("```", keys=_COHERE_KEYS),
-    call_texts=(call_objects("Action:\n```json", "```", name="tool_name", arguments="parameters", line="\n"),),
+    call_texts=(
+        call_objects(
+            "Action:\n```json",
+            "```",
+            before_name=f'{{{A_SPACE}"tool_name": "',
+            before_arguments=f'",{A_SPACE}"parameters": ',
+            after_call=f"{A_SPACE}}}",
+            line=A_BREAK,
+            indent=40,
+        ),
+    ),
 )
 
 # <TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>
@@ -52,7 +69,18 @@ TOOL_CALLS = Format(
     openers=("<tool_calls>",),
     read_call=json_calls("</tool_calls>"),
     closers=("</tool_calls>",),
-    call_texts=(replace(call_objects("<tool_calls>", "</tool_calls>"), is_native=False),),
+    call_texts=(
+        call_objects("<tool_calls>", "</tool_calls>"),
+        CallTexts(
+            opener="<tool_calls>",
+            begin="<tool_calls>\n",
+            before_name='{"name": "',
+            before_arguments='", "arguments": ',
+            after_call="}",
+            separator="\n",
+            end="\n</tool_calls>",
+        ),
+    ),
     dropped=("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
 )
 
@@ -79,11 +107,9 @@ GRANITE = Format(
 _GIGACHAT_TURN = "<|message_sep|>\n\nfunction call<|role_sep|>"
 _GIGACHAT_CALL = CallTexts(
     opener="<|function_call|>",
-    begin="<|function_call|>",
-    before_name='{"name": "',
+    before_name='<|function_call|>{"name": "',
     before_arguments='", "arguments": ',
     after_call="}",
-    is_single=True,
     mark="<|function_call|>",
 )
 GIGACHAT = Format(
@@ -92,7 +118,10 @@ GIGACHAT = Format(
     openers=("<|function_call|>", _GIGACHAT_TURN, "function call<|role_sep|>"),
     read_call=json_calls("<|message_sep|>"),
     closers=("<|message_sep|>", "<|role_sep|>"),
-    call_texts=(_GIGACHAT_CALL, replace(_GIGACHAT_CALL, opener=_GIGACHAT_TURN, begin=_GIGACHAT_TURN + "\n", mark="")),
+    call_texts=(
+        _GIGACHAT_CALL,
+        replace(_GIGACHAT_CALL, opener=_GIGACHAT_TURN, before_name=_GIGACHAT_TURN + '\n{"name": "', mark=""),
+    ),
 )
 
 # {"name": "f", "parameters": {}}, the whole answer, or <|python_tag|> and that.

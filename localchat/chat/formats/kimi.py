@@ -13,7 +13,7 @@ from typing import FrozenSet, Optional
 from ..calls import Calls
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, one_of, space, until
-from .base import CallTexts, Format
+from .base import A_NUMBER, ALL_TYPES, CallTexts, Format
 from .named_json import json_arguments, offered_name
 from .tagged import Tags
 
@@ -45,18 +45,15 @@ K2 = Format(
     read_call=_read_call,
     closers=(_ARGUMENTS, _CALL_END),
     dropped=(_SECTION, _SECTION_END),
-    # Calls are numbered in their ids, so each would need a text of its own.
     call_texts=(
         CallTexts(
             opener=_SECTION,
             begin=_SECTION,
             before_name=_CALL + "functions.",
-            before_arguments=":0" + _ARGUMENTS,
+            before_arguments=f":{A_NUMBER}{_ARGUMENTS}",
             after_call=_CALL_END,
             end=_SECTION_END,
             json_name=False,
-            is_single=True,
-            is_native=False,
         ),
     ),
 )
@@ -70,6 +67,7 @@ def _attribute_types(attributes: str) -> Optional[FrozenSet[str]]:
 _K3_TAGS = Tags(
     call='<|open|>call tool="',
     name_end='"',
+    attributes=f' index="{A_NUMBER}"',
     attributes_end="<|sep|>",
     key='<|open|>argument key="',
     key_end='"',
@@ -78,6 +76,7 @@ _K3_TAGS = Tags(
     call_end="<|close|>call<|sep|>",
     sections=(("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),),
     attribute_types=_attribute_types,
+    typed_values=tuple((frozenset({kind}), f'" type="{kind}"<|sep|>') for kind in sorted(ALL_TYPES - {"integer"})),
 )
 
 K3 = Format(

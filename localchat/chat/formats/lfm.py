@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import ast
 import json
-from dataclasses import replace
+import keyword
+import math
+import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..calls import Calls
 from ..scan import Cursor, Markers, Reader, until
-from .base import Format, call_objects
+from .base import ALL_TYPES, ArgumentTexts, CallTexts, Format, ValueTexts, call_objects
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
+# What can be the name of an argument in Python.
+_NAMES = rf"(?!(?:{'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*"
 # JSON's words are printed by some templates within Python's syntax.
 _WORDS: Dict[str, Optional[bool]] = {"true": True, "false": False, "null": None}
 
@@ -22,7 +26,7 @@ _WORDS: Dict[str, Optional[bool]] = {"true": True, "false": False, "null": None}
 def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
     # Only Python's own parser knows where a Python literal ends, so the calls are read as a whole.
     text, _ = yield from until(cursor, Markers(_END))
-    found = json_calls(text) or parsed_calls(text)
+    found = json_calls(text) or parsed_calls(text, calls.offered)
     if not found or not all(calls.may_call(name) for name, _ in found):
         return False
     for name, arguments in found:
@@ -40,29 +44,49 @@ def json_calls(text: str) -> List[Tuple[str, str]]:
         return []
 
 
-def parsed_calls(text: str) -> List[Tuple[str, str]]:
+def parsed_calls(text: str, offered: Sequence[str] = ()) -> List[Tuple[str, str]]:
     """The names of Python calls, alone or in a list, and their arguments as JSON.
 
-    None if the text is anything else.
+    None if the text is anything else. Names of functions on offer may be such as Python would not allow.
     """
+    aliases = {f"_function_{i}": name for i, name in enumerate(offered) if not name.isidentifier()}
+    for alias, name in aliases.items():
+        text = text.replace(name + "(", alias + "(")
     try:
         # A line break can only stand within a string, where templates print it as it is.
         body = ast.parse(text.strip().replace("\n", "\\n"), mode="eval").body
         items = body.elts if isinstance(body, ast.List) else [body]
-        return [_call(item) for item in items]
+        found = [_call(item) for item in items]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return []
+    return [(aliases.get(name, name), arguments) for name, arguments in found]
 
 
 def _call(node: ast.expr) -> Tuple[str, str]:
-    if not isinstance(node, ast.Call) or node.args or any(word.arg is None for word in node.keywords):
+    if not isinstance(node, ast.Call) or any(word.arg is None for word in node.keywords):
         raise ValueError("not a call with named arguments")
-    arguments = {str(word.arg): _value(word.value) for word in node.keywords}
+    if not node.args:
+        arguments = {str(word.arg): _value(word.value) for word in node.keywords}
+    elif len(node.args) == 1 and isinstance(node.args[0], ast.Dict) and not node.keywords:
+        arguments = _value(node.args[0])
+    else:
+        raise ValueError("not a call with named arguments")
     return ast.unparse(node.func), _json(arguments)
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The same value with the largest number there is for what is larger, which JSON can write and Python not."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return math.copysign(sys.float_info.max, value)
+    return value
 
 
 def _value(node: ast.expr) -> Any:
@@ -92,5 +116,27 @@ FORMAT = Format(
     read_call=_read_calls,
     closers=(_END,),
     write_calls=_calls_text,
-    call_texts=(replace(call_objects(_START, _END), is_native=False),),
+    call_texts=(
+        CallTexts(
+            opener=_START,
+            begin=_START + "[",
+            before_name="",
+            before_arguments="(",
+            after_call=")",
+            separator=", ",
+            end="]" + _END,
+            json_name=False,
+            arguments=ArgumentTexts(
+                before_key="",
+                after_key="=",
+                values=(ValueTexts(ALL_TYPES, "", ""),),
+                separator=", ",
+                names=_NAMES,
+                notation="python",
+            ),
+            notation="python",
+        ),
+        # Where it was told to.
+        call_objects(_START, _END),
+    ),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .base import Format
+from dataclasses import replace
+
+from .base import STRING, Format, ValueTexts
 from .tagged import Tags
 
 _TAGS = Tags(
@@ -15,11 +17,20 @@ _TAGS = Tags(
     quotes=("<![CDATA[", "]]>"),
 )
 
+_QUOTED_END = "]]></param>"
+_ARGUMENTS = replace(
+    _TAGS.argument_texts,
+    values=(
+        ValueTexts(STRING, "<![CDATA[", _QUOTED_END, _QUOTED_END, tells_type=False),
+        *_TAGS.argument_texts.values,
+    ),
+)
+
 FORMAT = Format(
     "minicpm5",
     detected_by=(('<function name="', '<param name="'),),
     openers=_TAGS.openers,
     read_call=_TAGS.read_calls,
     closers=_TAGS.closers,
-    call_texts=_TAGS.call_texts,
+    call_texts=tuple(replace(texts, arguments=_ARGUMENTS) for texts in _TAGS.call_texts),
 )

@@ -11,10 +11,10 @@ from typing import Any, Iterator, List, Mapping, Tuple
 
 from ..calls import Calls
 from ..reasoning import ReasoningTags
-from ..scan import Cursor, Markers, Reader, closing, one_of, space, until
+from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, space, until
 from ..values import parameter_types, value_json
-from .base import Format
-from .named_json import offered_name
+from .base import A_BREAK, ALL_TYPES, THE_NAME, ArgumentTexts, CallTexts, Format, ValueTexts
+from .named_json import json_arguments, offered_name
 
 _PREFIX = "]<]minimax[>["
 _SECTION, _SECTION_END = _PREFIX + "<tool_call>", _PREFIX + "</tool_call>"
@@ -31,9 +31,13 @@ def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         name = yield from offered_name(cursor, calls, '">')
         if name is None:
             return is_call
+        is_call = True
+        yield from space(cursor)
+        if (yield from is_next(cursor, "{")):
+            yield from json_arguments(cursor, calls, name, _CALL_END)
+            continue
         yield calls.head(name)
         cursor.commit()
-        is_call = True
         body, end = yield from until(cursor, Markers(_CALL_END))
         yield calls.arguments(arguments_json(body, calls.schema(name)))
         if end is None:
@@ -83,5 +87,25 @@ FORMAT = Format(
     openers=(_SECTION,),
     read_call=_read_calls,
     closers=(_PREFIX,),
+    # Lists and objects are written as JSON here, which has types within.
+    call_texts=(
+        CallTexts(
+            opener=_SECTION,
+            begin=_SECTION + A_BREAK,
+            before_name=_CALL,
+            before_arguments='">',
+            after_call=A_BREAK + _CALL_END,
+            separator=A_BREAK,
+            end=A_BREAK + _SECTION_END,
+            json_name=False,
+            arguments=ArgumentTexts(
+                before_key=A_BREAK + _PREFIX + "<",
+                after_key=">",
+                values=(ValueTexts(ALL_TYPES, "", f"{_PREFIX}</{THE_NAME}>", _PREFIX),),
+                names=r"[^\s<>/\]]+",
+            ),
+        ),
+    ),
     think=ReasoningTags("<mm:think>", "</mm:think>"),
+    no_thought="</mm:think>",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..calls import Calls
 from ..scan import Cursor, Markers, Reader, is_next, more, one_of, space, until
-from .base import CallTexts, Format, call_objects
+from .base import AN_ID, CallTexts, Format, call_objects
 from .json_calls import json_calls
 from .named_json import json_arguments
 
@@ -33,6 +33,17 @@ def _read_call(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
     return True
 
 
+def _named(between: str, mark: str) -> CallTexts:
+    return CallTexts(
+        opener=_CALLS,
+        before_name=_CALLS,
+        before_arguments=between + _ARGUMENTS,
+        after_call="",
+        json_name=False,
+        mark=mark,
+    )
+
+
 FORMAT = Format(
     "mistral",
     detected_by=((_CALLS,),),
@@ -40,14 +51,8 @@ FORMAT = Format(
     read_call=_read_call,
     closers=(_ID, _ARGUMENTS),
     call_texts=(
-        CallTexts(
-            opener=_CALLS,
-            before_name=_CALLS,
-            before_arguments=_ARGUMENTS,
-            after_call="",
-            json_name=False,
-            mark=_ARGUMENTS,
-        ),
-        call_objects(_CALLS, ""),
+        _named(_ID + AN_ID, _ID),
+        _named("", _ARGUMENTS),
+        call_objects(_CALLS, "", after_call=f', "id": "{AN_ID}"}}'),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..calls import Calls
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, until
-from .base import CallTexts, Format
+from .base import AN_ID, CallTexts, Format
 from .named_json import json_arguments, offered_name
 
 _CALL, _NAME = "<|tool_call:begin|>", "<|tool_call:name|>"
@@ -36,12 +36,11 @@ FORMAT = Format(
         CallTexts(
             opener="<|tool_calls|>",
             begin="<|tool_calls|>",
-            before_name=_CALL + _NAME,
+            before_name=_CALL + AN_ID + _NAME,
             before_arguments=_ARGUMENTS,
             after_call=_END,
             end="<|calls|>",
             json_name=False,
-            is_native=False,
             after_thought="<|begin|>assistant",
         ),
     ),

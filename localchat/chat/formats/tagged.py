@@ -11,9 +11,10 @@ from typing import Callable, FrozenSet, Optional, Tuple
 
 from ..calls import Calls
 from ..events import Content, Event
-from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
+from ..json_scan import read_value
+from ..scan import Cursor, Markers, Reader, closing, is_next, more, one_of, read, space, stream, until
 from ..values import is_text_only, parameter_types, text_json, value_json
-from .base import CallTexts
+from .base import A_BREAK, ALL_TYPES, STRING, ArgumentTexts, CallTexts, ValueTexts
 from .named_json import json_arguments
 
 
@@ -28,10 +29,13 @@ class Tags:
         value: what comes before its value, if not `key_end`; between them stand attributes.
         value_ends: what comes after the value.
         call_end: what ends the call.
+        attributes: what stands before that, if a template writes any.
         sections: tags around all calls, if any: (opening, closing) each.
+        is_section_each: every call has such tags of its own.
         is_on_lines: the value stands on lines of its own: one line break before it is not part of it.
         quotes: tags around a value that are not part of it.
         attribute_types: the types that the attributes of a value tell, None if they tell none.
+        typed_values: what stands between a name and values of these types, where it says which they are.
     """
 
     call: str
@@ -41,11 +45,14 @@ class Tags:
     value_ends: Tuple[str, ...]
     call_end: str
     attributes_end: str = ""
+    attributes: str = ""
     value: str = ""
     sections: Tuple[Tuple[str, str], ...] = ()
+    is_section_each: bool = False
     is_on_lines: bool = False
     quotes: Optional[Tuple[str, str]] = None
     attribute_types: Callable[[str], Optional[FrozenSet[str]]] = lambda attributes: None
+    typed_values: Tuple[Tuple[FrozenSet[str], str], ...] = ()
 
     @property
     def openers(self) -> Tuple[str, ...]:
@@ -60,19 +67,40 @@ class Tags:
 
     @property
     def call_texts(self) -> Tuple[CallTexts, ...]:
-        """How a call is written where it must be one: in the family's tags, its arguments as one JSON object."""
-        start, end = self.sections[0] if self.sections else ("", "")
-        texts = CallTexts(
-            begin=start and start + "\n",
-            before_name=self.call,
-            before_arguments=self.name_end + self.attributes_end,
-            after_call=self.call_end,
-            separator="\n",
-            end=end and "\n" + end,
+        """How calls are written, with each section that is in use."""
+        return tuple(self._call_texts(*section) for section in self.sections or (("", ""),))
+
+    def _call_texts(self, start: str, end: str) -> CallTexts:
+        begin, end = start and start + A_BREAK, end and A_BREAK + end
+        is_each = self.is_section_each
+        return CallTexts(
+            opener=start or self.call,
+            begin="" if is_each else begin,
+            before_name=(begin if is_each else "") + self.call,
+            before_arguments=self.name_end + self.attributes + self.attributes_end,
+            after_call=A_BREAK + self.call_end + (end if is_each else ""),
+            separator=A_BREAK,
+            end="" if is_each else end,
             json_name=False,
-            is_native=False,
+            mark=start,
+            arguments=self.argument_texts,
         )
-        return (texts,)
+
+    @property
+    def argument_texts(self) -> ArgumentTexts:
+        """How arguments are written."""
+        end = self.value_ends[-1]
+        typed = tuple(
+            ValueTexts(types, start, end, end if types == STRING else "") for types, start in self.typed_values
+        )
+        middle = self.key_end + (A_BREAK + self.value if self.value else "")
+        return ArgumentTexts(
+            before_key=A_BREAK + self.key,
+            after_key="" if typed else middle,
+            values=typed or (ValueTexts(ALL_TYPES, "", end, end),),
+            names=r'[^\s<>"]+',
+            on_lines=self.is_on_lines,
+        )
 
     def read_calls(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         """Read the calls after an opener: those of one section, or a single one."""
@@ -150,8 +178,22 @@ class Tags:
         if is_text_only(types):
             yield from _text_value(cursor, calls, ends)
         else:
+            # JSON first, since its strings may hold what else would end the value.
+            begun = yield from _json_value(cursor)
             raw, end = yield from until(cursor, Markers(*ends))
-            yield calls.arguments(value_json(raw, types) if end else raw)
+            yield calls.arguments(value_json(begun + raw, types) if end else begun + raw)
+
+
+def _json_value(cursor: Cursor) -> Reader[str]:
+    """Read a JSON object or list, if one comes and is complete."""
+    cursor.begin()
+    yield from space(cursor)
+    if (yield from more(cursor)) and cursor.peek() in "{[":
+        _, is_complete = yield from read_value(cursor)
+        if is_complete:
+            return cursor.recorded()
+    cursor.put_back()
+    return ""
 
 
 def _text_value(cursor: Cursor, calls: Calls, ends: Tuple[str, ...]) -> Reader[None]:

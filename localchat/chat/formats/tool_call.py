@@ -21,6 +21,7 @@ FUNCTION_TAGS = Tags(
     value_ends=("\n</parameter>", "</parameter>"),
     call_end="</function>",
     sections=((START, END),),
+    is_section_each=True,
     is_on_lines=True,
 )
 

@@ -6,29 +6,41 @@ How calls are written differs from model to model: `CallLayout` has the texts ar
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .rules import Expr, Literal, Rules, factored, seq
+from .arguments import ALL_TYPES, ArgumentsLayout, arguments_expr
+from .rules import Expr, Rules, factored, seq
 from .schema import schema_rule
+from .texts import NAME, written
 
 
 @dataclass(frozen=True)
 class ToolSchema:
-    """A tool's name, and the schema of its arguments (None: it takes none), or the rule that was made of it."""
+    """A tool's name, and the schema of its arguments (None: it takes none), with the rule that was made of it if any.
+
+    `read_types` are the types as which an argument of a name is read where it is written as bare text.
+    """
 
     name: str
     parameters: Any = None
     rule: Optional[Expr] = None
+    read_types: Callable[[str], frozenset[str]] = lambda name: ALL_TYPES
+
+    @property
+    def schema(self) -> Any:
+        return {"type": "object", "properties": {}} if self.parameters is None else self.parameters
 
 
 @dataclass(frozen=True)
 class CallLayout:
     """The texts around calls: `begin`, then calls with `separator` between them, then `end`.
 
-    A call is `before_name`, the name, `before_arguments`, the arguments as JSON, `after_call`.
-    `json_name` writes the name as the inside of a JSON string. `indent` allows arguments on several lines.
+    A call is `before_name`, the name, `before_arguments`, the arguments, `after_call`. The texts may have gaps
+    (see texts.py). `json_name` writes the name as the inside of a JSON string. Arguments are one JSON object,
+    which `indent` allows on several lines, in `notation` (see notations.py); with `arguments` they are written
+    one by one, where the schema lets them.
     """
 
     begin: str = ""
@@ -39,11 +51,13 @@ class CallLayout:
     end: str = ""
     json_name: bool = True
     indent: Optional[int] = None
+    notation: str = "json"
+    arguments: Optional[ArgumentsLayout] = None
 
     def head(self, name: str) -> str:
         """How a call of the tool of that name begins, up to its arguments."""
         inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.json_name else name
-        return self.before_name + inside + self.before_arguments
+        return (self.before_name + inside + self.before_arguments).replace(NAME, inside)
 
 
 def calls_to_grammar(
@@ -65,20 +79,23 @@ def calls_rule(
     if not tools or max_calls == 0:
         raise ValueError("calls need at least one tool, and max_calls of at least 1")
     call = rules.add("call", factored(*(call_rule(rules, tool, layout) for tool in tools)))
-    more = rules.repeat(seq(Literal(layout.separator), call), 0, None if max_calls is None else max_calls - 1)
-    return seq(Literal(layout.begin), call, more, Literal(layout.end))
+    begin, separator, end = (written(rules, text) for text in (layout.begin, layout.separator, layout.end))
+    more = rules.repeat(seq(separator, call), 0, None if max_calls is None else max_calls - 1)
+    return seq(begin, call, more, end)
 
 
 def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
     """One call of one tool, without what stands around all calls."""
-    return seq(
-        Literal(layout.head(tool.name)), arguments_rule(rules, tool, indent=layout.indent), Literal(layout.after_call)
-    )
+    arguments = None
+    if layout.arguments is not None:
+        arguments = arguments_expr(rules, tool.schema, layout.arguments, tool.read_types, f"{tool.name}#")
+    if arguments is None:
+        arguments = arguments_rule(rules, tool, indent=layout.indent, notation=layout.notation)
+    return seq(written(rules, layout.head(tool.name)), arguments, written(rules, layout.after_call))
 
 
-def arguments_rule(rules: Rules, tool: ToolSchema, *, indent: Optional[int] = None) -> Expr:
-    """The arguments of one tool as a JSON object. Raises SchemaError."""
-    if tool.rule is not None:
+def arguments_rule(rules: Rules, tool: ToolSchema, *, indent: Optional[int] = None, notation: str = "json") -> Expr:
+    """The arguments of one tool as an object. Raises SchemaError."""
+    if tool.rule is not None and indent is None and notation == "json":
         return tool.rule
-    schema = {"type": "object", "properties": {}} if tool.parameters is None else tool.parameters
-    return schema_rule(rules, schema, path=f"{tool.name}#", indent=indent)
+    return schema_rule(rules, tool.schema, path=f"{tool.name}#", indent=indent, notation=notation)

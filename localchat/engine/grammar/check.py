@@ -22,7 +22,7 @@ MAX_REPEATED = 200_000
 # It looks for left recursion along every way through the beginnings of rules, however often they meet.
 MAX_WAYS = 1_000_000
 
-_TOKEN = re.compile(
+TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+|\#[^\r\n]*)
     |(?P<head>[A-Za-z0-9-]+[ \t]*::=)
     |(?P<literal>"(?:\\.|[^"\\])*")
@@ -33,6 +33,7 @@ _TOKEN = re.compile(
     |(?P<sign>[|()])""",
     re.VERBOSE | re.DOTALL,
 )
+_QUOTED = re.compile(r"""\#[^\r\n]*|"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]""", re.DOTALL)
 _SIGNS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _TERMINAL = chars("az")
 
@@ -51,6 +52,12 @@ def check_grammar(text: str) -> None:
     _check_ways(starts)
 
 
+def has_token_rules(text: str) -> bool:
+    """Whether a grammar names tokens as such, <[5]> or <|end|>, which are allowed whatever text they are."""
+    without_texts = _QUOTED.sub("", text)
+    return "<" in without_texts
+
+
 class _Reader:
     """Reads rules one after the other; the open groups are a list, so depth costs nothing here."""
 
@@ -64,7 +71,7 @@ class _Reader:
     def read(self) -> dict[str, Expr]:
         name, at = "", 0
         while at < len(self._text):
-            match = _TOKEN.match(self._text, at)
+            match = TOKEN.match(self._text, at)
             if match is None:
                 raise GrammarError(f"the grammar has no meaning at character {at}: {self._text[at : at + 20]!r}")
             at = match.end()
@@ -117,13 +124,18 @@ class _Reader:
     def _repeat(self, items: list[Expr], match: re.Match[str]) -> None:
         if not items:
             raise GrammarError(f"the grammar has {match['count']} with nothing before it to repeat")
-        low, high = _SIGNS.get(match["count"]) or (int(match["low"]), _high(match))
+        low, high = count_of(match)
         if high is not None and high < low:
             raise GrammarError(f"the grammar repeats {match['count']}: the order is wrong")
         self._n_repeated += max(low, high or 0)
         if self._n_repeated > MAX_REPEATED:
             raise GrammarError(f"the grammar has more than {MAX_REPEATED} repetitions in all")
         items.append(Repeat(items.pop(), low, high))
+
+
+def count_of(match: re.Match[str]) -> tuple[int, Optional[int]]:
+    """How often a count repeats: at least, and at most if there is a limit."""
+    return _SIGNS.get(match["count"]) or (int(match["low"]), _high(match))
 
 
 def _high(match: re.Match[str]) -> Optional[int]:

@@ -95,6 +95,10 @@ class Converter:
             return self._text.object()
         return _Object(self, self._shapes, self._text, shape, branch.not_names).expr()
 
+    def exactly(self, value: Any) -> Expr:
+        """One value."""
+        return self._text.exactly(value)
+
     def is_finite(self, places: Places) -> bool:
         return all(branch.values is not None for branch in self._shapes.branches(places))
 
@@ -123,7 +127,7 @@ class _Object:
 
     def expr(self) -> Expr:
         shape = self._shape
-        slots = [(self._declared(name), name in shape.required) for name in shape.declared]
+        slots = [(self._declared(name), name in shape.required) for name in self._text.order(shape.declared)]
         free = alt(*self._free_pairs())
         self._check_countable(len(slots), free)
         body = self._pairs(slots, free) if shape.low <= len(slots) + 1 else NEVER
@@ -134,7 +138,7 @@ class _Object:
         if name in self._not_names or not self._shapes.fits(self._shape.names, name):
             return NEVER
         value = self._to.value(self._shapes.at_name(self._shape.members, name))
-        return NEVER if value == NEVER else self._text.pair(self._text.exactly(name), value)
+        return NEVER if value == NEVER else self._text.pair(self._text.name(name), value)
 
     def _free_pairs(self) -> Iterator[Expr]:
         """Pairs with a name that is not declared, one for each combination of patterns that it can match."""
@@ -150,7 +154,7 @@ class _Object:
         value = self._to.value(self._shapes.at_patterns(self._shape.members, matching))
         if value == NEVER:
             return NEVER
-        name = self._text.string(self._free_names(patterns, matching), "name")
+        name = self._text.any_name(self._free_names(patterns, matching))
         return self._rules.add("pair", self._text.pair(name, value))
 
     def _free_names(self, patterns: tuple[str, ...], matching: tuple[str, ...]) -> Language:

@@ -7,6 +7,7 @@ Knows nothing of schemas.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Optional
@@ -127,8 +128,20 @@ class JsonRules:
         if isinstance(value, list):
             return self.listed("[", [self.exactly(item) for item in value], "]")
         if isinstance(value, dict):
-            return self.listed("{", [self.pair(self.exactly(key), self.exactly(value[key])) for key in value], "}")
+            return self.listed("{", [self.pair(self.name(key), self.exactly(value[key])) for key in value], "}")
         return Literal(json.dumps(value, allow_nan=False))
+
+    def name(self, name: str) -> Expr:
+        """The name of a member."""
+        return self.exactly(name)
+
+    def any_name(self, language: Language) -> Expr:
+        """A name of the language. Raises TooLarge."""
+        return self.string(language, "name")
+
+    def order(self, names: Iterable[str]) -> list[str]:
+        """Names in the order in which the members come."""
+        return list(names)
 
     def pair(self, name: Expr, value: Expr) -> Expr:
         return seq(name, self.colon, value)
@@ -153,12 +166,12 @@ class JsonRules:
         if self._value is None:
             self._value = self.rules.declare("value")
             kinds = (self.object(), self.array(), self.string(), self.number())
-            self.rules.define(self._value, alt(*kinds, *map(Literal, ("true", "false", "null"))))
+            self.rules.define(self._value, alt(*kinds, *map(self.exactly, (True, False, None))))
         return self._value
 
     def array(self) -> Ref:
         return self.rules.add("array", self.many("[", self.value(), "]"))
 
     def object(self) -> Ref:
-        pair = self.rules.add("pair", self.pair(self.string(), self.value()))
+        pair = self.rules.add("pair", self.pair(self.any_name(ANY_TEXT), self.value()))
         return self.rules.add("object", self.many("{", pair, "}"))

@@ -14,8 +14,9 @@ from typing import Optional
 from .convert import Converter
 from .document import Document
 from .errors import PatternError, SchemaError
-from .json_text import JsonRules, PlainEncoding, Spacing
+from .json_text import PlainEncoding, Spacing
 from .language import language_rules
+from .notations import NOTATIONS
 from .regex import parse_full
 from .rules import Expr, Literal, Rules, factored
 from .shapes import Shapes
@@ -31,14 +32,22 @@ def schema_to_grammar(schema: object, *, root: str = "root", indent: Optional[in
     return rules.render(schema_rule(rules, schema, indent=indent))
 
 
-def schema_rule(rules: Rules, schema: object, *, at: str = "#", path: str = "#", indent: Optional[int] = None) -> Expr:
+def schema_rule(
+    rules: Rules,
+    schema: object,
+    *,
+    at: str = "#",
+    path: str = "#",
+    indent: Optional[int] = None,
+    notation: str = "json",
+) -> Expr:
     """The documents that fit a schema, or the schema at a JSON pointer in it, as part of a larger grammar.
 
-    `path` is how the schema itself is called in errors. Raises SchemaError.
+    `path` is how the schema itself is called in errors, `notation` one of notations.py. Raises SchemaError.
     """
     try:
         document = Document(_checked(schema, path), path)
-        expr = Converter(Shapes(document), JsonRules(rules, Spacing(indent))).value((document.at(at),))
+        expr = Converter(Shapes(document), NOTATIONS[notation](rules, Spacing(indent))).value((document.at(at),))
         possible = rules.is_possible(expr)
     except RecursionError:
         raise SchemaError(path, "is nested too deeply") from None

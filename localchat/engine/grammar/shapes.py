@@ -75,11 +75,11 @@ class Shapes:
     def direct(self, places: Places) -> Places:
         """The same places, without those that allow anything, and with the targets of mere references."""
         found = dict.fromkeys(self._target(place) for place in places)
-        return tuple(place for place in found if _keywords(place) != frozenset())
+        return tuple(place for place in found if keywords(place) != frozenset())
 
     def _target(self, place: Place) -> Place:
         trail: list[Place] = []
-        while _keywords(place) == frozenset(["$ref"]) and place not in trail:
+        while keywords(place) == frozenset(["$ref"]) and place not in trail:
             trail.append(place)
             place = self._document.resolve(place)
         return place
@@ -103,14 +103,14 @@ class Shapes:
             return [()] if place.schema else []
         if not isinstance(place.schema, dict):
             raise SchemaError(place.path, f"must be a schema (an object, true or false), got {shown(place.schema)}")
-        if not _keywords(place):
+        if not keywords(place):
             return [()]
         if place in trail:
             raise SchemaError(place.path, "refers to itself without any value in between")
         for keyword in sorted(UNSUPPORTED.keys() & place.schema.keys()):
             place.fail(keyword, f"is not supported: {UNSUPPORTED[keyword]}")
         self._document.check_base(place)
-        alone = alone and len((_keywords(place) or frozenset()) - {"type", "nullable"}) == 1
+        alone = alone and len((keywords(place) or frozenset()) - {"type", "nullable"}) == 1
         return self._product([[(place,)], *self._combined(place, (*trail, place), alone)])
 
     def _combined(self, place: Place, trail: Places, alone: bool) -> Iterator[list[Places]]:
@@ -172,17 +172,17 @@ class Shapes:
         negated = place.child("not")
         if negated.schema is False:
             return branch
-        if negated.schema is True or _keywords(negated) == frozenset():
+        if negated.schema is True or keywords(negated) == frozenset():
             return None
-        keywords = _keywords(negated) or frozenset()
+        said = keywords(negated) or frozenset()
         # Without integers there would remain the numbers that are none, which cannot be said.
-        if keywords == {"type"} and not ("number" in branch.types and _NUMBERS & negated.types() == {"integer"}):
+        if said == {"type"} and not ("number" in branch.types and _NUMBERS & negated.types() == {"integer"}):
             return replace(branch, types=branch.types - negated.types())
-        if keywords and keywords <= {"enum", "const"}:
+        if said and said <= {"enum", "const"}:
             values = tuple(value for value in (negated.values() or {}).values() if _types_of(value) & branch.types)
             if all(value is None or isinstance(value, (bool, str)) for value in values):
                 return replace(branch, not_values=branch.not_values + values)
-        if keywords != {"required"} or len(negated.names("required")) != 1:
+        if said != {"required"} or len(negated.names("required")) != 1:
             place.fail(
                 "not", "is only supported for types, constant strings and one required name: say what is allowed"
             )
@@ -405,7 +405,7 @@ def array_shape(places: Places) -> ArrayShape:
 _NUMBERS = frozenset(["integer", "number"])
 
 
-def _keywords(place: Place) -> Optional[frozenset[str]]:
+def keywords(place: Place) -> Optional[frozenset[str]]:
     """What a schema asserts; None if it is true or false, or no schema."""
     return ASSERTIONS & place.schema.keys() if isinstance(place.schema, dict) else None
 

@@ -1,31 +1,31 @@
 """Draws one request's tokens: a sampler chain in C, and a grammar beside it.
 
-The grammar is not part of the chain. It is asked about the one token that was drawn; only when it
-refuses that, about the others, the likeliest first. Over a whole vocabulary the question takes
-thousands of times as long as over one token.
+The grammar is not part of the chain: it says which tokens the chain may draw from, as many of the
+likeliest as the chain looks at. Where the chain looks at all of them, it is asked about the one that was drawn.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Optional
 
 import numpy as np
 
-from ..constraint import TriggerWatch, rest_of_character
+from ..budget import ThinkingBudget
 from ..sampling import GREEDY, Step, chain_steps
-from ..values import Constraint, EngineError, GenerationRequest, InvalidGrammar, Sampling
-from .library import L, problems
+from ..values import EngineError, GenerationRequest, Sampling
+from .grammar import Grammar, candidates, token_array
+from .library import L
 from .vocabulary import Vocabulary
 
-# How many of the likeliest tokens the grammar is asked about first, when it refused the one drawn.
-_FIRST_LIKELIEST = 256
-_GROWTH = 16
-
-_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+# Steps that change each token's logit by itself.
+_REORDERING = ("penalties", "dry")
+# So often a draw is tried again before all tokens are asked about.
+_MAX_DRAWS = 4
 
 
 class Sampler:
@@ -42,12 +42,18 @@ class Sampler:
         self._steps = chain_steps(self._sampling)
         self._is_greedy = self._steps[-1] == GREEDY
         self._forbidden = _forbidden(request, vocabulary)
-        self._grammar = _Grammar(request.constraint, vocabulary) if request.constraint else None
-        # Without a chain the likeliest token is all that is asked for.
-        self._chain: Any = None
+        self._budget = ThinkingBudget(request.thinking) if request.thinking else None
+        self._grammar = Grammar(request.constraint, vocabulary) if request.constraint else None
         # What the last token was drawn from, kept where the request asks for it.
         self._keeps_candidates = request.after_sampling and request.top_logprobs is not None
         self._drawn_from: Any = None
+        # Drawing from all and again from what was not refused is as good where no step looks at the others.
+        names = {step.name for step in self._steps}
+        self._draws_alike = names <= {*_REORDERING, "temp", "dist"} and not self._keeps_candidates
+        # Without a chain the likeliest token is all that is asked for.
+        self._chain: Any = None
+        # What penalties look at.
+        self._recent: deque[int] = deque(maxlen=0)
         try:
             if self._steps != [GREEDY] or self._sampling.logit_bias or self._forbidden:
                 self._build_chain(request.prompt)
@@ -57,24 +63,41 @@ class Sampler:
 
     def draw(self, context: Any, row: int, logits: Any) -> int:
         """The next token, by the logits of a row, which are left as they are."""
-        if self._grammar is not None and self._grammar.is_active:
-            token = self._draw_constrained(logits)
-        elif self._keeps_candidates and self._chain is not None:
-            token = self._choose(_candidates(np.arange(len(logits)), logits))
-            L.llama_sampler_accept(self._chain, token)
-        elif self._chain is None:
-            # A tenth of the time that the library takes, since it copies the candidates first.
-            token = int(logits.argmax())
-        else:
-            token = L.llama_sampler_sample(self._chain, context, row)
+        forced = self._budget.forced if self._budget is not None else None
+        token = self._draw_freely(context, row, logits) if forced is None else self._say(forced)
         if self._grammar is not None:
             self._grammar.accept(token)
+        if self._budget is not None:
+            self._budget.note(token, self._vocabulary.piece(token, special=True))
+        return token
+
+    def _draw_freely(self, context: Any, row: int, logits: Any) -> int:
+        if self._grammar is not None and self._grammar.is_active:
+            return self._draw_constrained(logits)
+        if self._chain is None:
+            # A tenth of the time that the library takes, since it copies the candidates first.
+            return int(logits.argmax())
+        if self._keeps_candidates:
+            token = self._choose(candidates(self._vocabulary.ids, logits))
+            self._accept(token)
+            return token
+        token = int(L.llama_sampler_sample(self._chain, context, row))
+        self._recent.append(token)
+        return token
+
+    def _say(self, token: int) -> int:
+        """A token that was not drawn."""
+        if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
+            raise EngineError("the end of thinking that a budget asks for is not of the grammar")
+        self._drawn_from = None
+        if self._chain is not None:
+            self._accept(token)
         return token
 
     def drawn_from(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability that the last token had when it was drawn, and the `n_top` likeliest with theirs.
 
-        Greedy drawing leaves one token, which is certain.
+        Greedy drawing leaves one token, which is certain, and so is one that was not drawn.
         """
         if self._drawn_from is None:
             return 0.0, [(token, 0.0)][:n_top]
@@ -96,24 +119,41 @@ class Sampler:
             self._grammar.close()
 
     def _draw_constrained(self, logits: Any) -> int:
+        """As if all that the grammar refuses had been taken out before the first step of the chain."""
         assert self._grammar is not None
-        token = self._choose(_candidates(np.arange(len(logits)), logits)) if self._chain else int(logits.argmax())
-        if not self._grammar.allows(token):
+        token: Optional[int] = None
+        if self._chain is None:
+            likeliest = int(logits.argmax())
+            token = likeliest if self._grammar.allows(likeliest) else None
+        elif self._draws_alike:
+            token = self._draw_again(logits)
+        if token is None:
             token = self._choose(self._allowed(logits))
         if self._chain is not None:
-            L.llama_sampler_accept(self._chain, token)
+            self._accept(token)
         return token
 
-    def _choose(self, candidates: Any) -> int:
+    def _draw_again(self, logits: Any) -> Optional[int]:
+        """A draw from all, and after a refusal from the others: each keeps its share of what is left."""
+        assert self._grammar is not None
+        left = logits.copy()
+        for _ in range(_MAX_DRAWS):
+            token = self._choose(candidates(self._vocabulary.ids, left))
+            if self._grammar.allows(token):
+                return token
+            left[token] = -math.inf
+        return None
+
+    def _choose(self, some: Any) -> int:
         """What the chain selects of some candidates."""
         if self._chain is None:
-            return int(candidates["id"][candidates["logit"].argmax()])
-        array = _token_array(candidates)
+            return int(some["id"][some["logit"].argmax()])
+        array = token_array(some)
         L.llama_sampler_apply(self._chain, ctypes.byref(array))
         if self._keeps_candidates and not self._is_greedy:
             # The steps shorten the array, some of them at its beginning.
-            first = (ctypes.addressof(array.data.contents) - candidates.ctypes.data) // _CANDIDATE.itemsize
-            left = candidates[first : first + array.size]
+            first = (ctypes.addressof(array.data.contents) - some.ctypes.data) // some.itemsize
+            left = some[first : first + array.size]
             # The likeliest first.
             self._drawn_from = left[np.argsort(-left["p"], kind="stable")]
         return int(array.data[array.selected].id)
@@ -121,25 +161,24 @@ class Sampler:
     def _allowed(self, logits: Any) -> Any:
         """The candidates that the grammar allows, as many as the chain could have a use for."""
         assert self._grammar is not None
-        n_vocab, n_needed = len(logits), self._n_needed(len(logits))
-        n_asked = min(_FIRST_LIKELIEST, n_vocab)
-        while True:
-            likeliest = np.argpartition(logits, -n_asked)[-n_asked:] if n_asked < n_vocab else np.arange(n_vocab)
-            allowed = self._grammar.filter(_candidates(likeliest, logits[likeliest]))
-            if len(allowed) >= n_needed or (n_asked == n_vocab and len(allowed)):
-                return allowed
-            if n_asked == n_vocab:
-                raise EngineError(
-                    "no token continues the grammar: it allows something that this model has no tokens for"
-                )
-            n_asked = min(n_asked * _GROWTH, n_vocab)
+        n_needed, temperature = self._n_needed(), self._sampling.temperature + self._sampling.dynatemp_range
+        if n_needed is None:
+            return self._grammar.all_that_count(logits, temperature)
+        return self._grammar.likeliest(logits, n_needed, self._reordered(), temperature)
 
-    def _n_needed(self, n_vocab: int) -> int:
-        """How many allowed candidates, the likeliest, draw as all of them would."""
+    def _n_needed(self) -> Optional[int]:
+        """How many allowed candidates, the likeliest, draw as all of them would; None if no number says it."""
         if self._chain is None:
             return 1
-        starts_with_top_k = self._steps[0].name == "top_k" and not self._sampling.logit_bias and not self._forbidden
-        return self._sampling.top_k if starts_with_top_k else n_vocab
+        cut = next(step for step in self._steps if step.name not in _REORDERING)
+        if cut == GREEDY:
+            return 1
+        return self._sampling.top_k if cut.name == "top_k" else None
+
+    def _reordered(self) -> Any:
+        """The tokens that a bias or a penalty may move up or down before any are cut."""
+        biased = (id for id, _ in self._sampling.logit_bias)
+        return np.unique(np.fromiter((*self._forbidden, *biased, *self._recent), np.int64))
 
     def _build_chain(self, prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
@@ -152,8 +191,13 @@ class Sampler:
         # Penalties know the prompt's last tokens from the start.
         lengths = {"penalties": self._sampling.penalty_last_n, "dry": self._sampling.dry_penalty_last_n}
         n = max((lengths.get(step.name, 0) for step in self._steps), default=0)
+        self._recent = deque(maxlen=n)
         for token in prompt[-n:] if n else ():
-            L.llama_sampler_accept(self._chain, token)
+            self._accept(token)
+
+    def _accept(self, token: int) -> None:
+        L.llama_sampler_accept(self._chain, token)
+        self._recent.append(token)
 
     def _sampler(self, step: Step) -> Any:
         construct = getattr(L, f"llama_sampler_init_{step.name}")
@@ -174,78 +218,6 @@ class Sampler:
         if not sampler:  # a NULL pointer; adding it would crash
             raise EngineError("llama.cpp refused a sampling step: check the sampling values")
         L.llama_sampler_chain_add(self._chain, sampler)
-
-
-class _Grammar:
-    """A grammar from where its trigger was said, or from the start."""
-
-    def __init__(self, constraint: Constraint, vocabulary: Vocabulary):
-        self._vocabulary = vocabulary
-        self._watch: Optional[TriggerWatch] = TriggerWatch(constraint.triggers) if constraint.triggers else None
-        self._sampler = L.llama_sampler_init_grammar(
-            vocabulary.pointer, constraint.grammar.encode(), constraint.root.encode()
-        )
-        # The bytes of a character that is not complete yet.
-        self._begun = b""
-        # The library takes an empty grammar for no grammar at all: that would fail open.
-        if not self._sampler or not constraint.grammar.strip():
-            self.close()
-            raise InvalidGrammar(f"llama.cpp cannot read the grammar: {problems()}")
-
-    @property
-    def is_active(self) -> bool:
-        return self._watch is None and bool(self._sampler)
-
-    def allows(self, token: int) -> bool:
-        return len(self.filter(_candidates(np.array([token]), np.zeros(1)))) == 1
-
-    def filter(self, candidates: Any) -> Any:
-        """Those of the candidates that may come next."""
-        array = _token_array(candidates)
-        L.llama_sampler_apply(self._sampler, ctypes.byref(array))
-        allowed = candidates[candidates["logit"] > -math.inf]
-        return allowed[self._go_on(allowed["id"])]
-
-    def _go_on(self, tokens: Any) -> Any:
-        """Which of the tokens make UTF-8 of the text; the library reads bytes that are none as characters."""
-        kinds = self._vocabulary.characters[tokens]
-        if not self._begun:
-            return kinds > 0
-        rests = (
-            rest_of_character(self._begun + self._vocabulary.piece(int(token), True)) for token in tokens[kinds < 2]
-        )
-        goes_on = np.zeros(len(tokens), bool)
-        goes_on[kinds < 2] = [rest is not None for rest in rests]
-        return goes_on
-
-    def accept(self, token: int) -> None:
-        """A token was drawn; an active grammar has allowed it."""
-        if self._watch is None:
-            # The library aborts the process when it is told a token that it does not allow.
-            if self._sampler:
-                self._accept(token)
-            return
-        said = self._watch.feed(self._vocabulary.piece(token, special=True))
-        if said is not None:
-            self._watch = None
-            self._accept_text(said)
-
-    def close(self) -> None:
-        if self._sampler:
-            L.llama_sampler_free(self._sampler)
-            self._sampler = None
-
-    def _accept_text(self, text: bytes) -> None:
-        for token in self._vocabulary.tokenize_bytes(text, add_bos=False, parse_special=True):
-            if not self.allows(token):
-                # What came with the trigger's last token is not of the grammar: it cannot be taken back.
-                self.close()
-                return
-            self._accept(token)
-
-    def _accept(self, token: int) -> None:
-        L.llama_sampler_accept(self._sampler, token)
-        self._begun = rest_of_character(self._begun + self._vocabulary.piece(token, special=True)) or b""
 
 
 def _resolved(sampling: Sampling, n_ctx: int) -> Sampling:
@@ -270,15 +242,3 @@ def _forbidden(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
         return []
     stops = request.stop_token_ids if request.min_tokens else ()
     return sorted({*vocabulary.ends, *stops})
-
-
-def _candidates(ids: Any, logits: Any) -> Any:
-    candidates = np.empty(len(ids), _CANDIDATE)
-    candidates["id"], candidates["logit"], candidates["p"] = ids, logits, 0
-    return candidates
-
-
-def _token_array(candidates: Any) -> Any:
-    """The library's view of candidates; they must outlive it."""
-    data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(L.llama_token_data))
-    return L.llama_token_data_array(data=data, size=len(candidates), selected=-1, sorted=False)

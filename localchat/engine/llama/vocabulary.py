@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-from typing import Any, Optional
+from typing import Optional
 
 import numpy as np
 
 from ..constraint import rest_of_character
 from .library import L, Model
 
+# In place of a first byte, for a token that has none or does not go by it.
+NO_BYTE = 256
+
 
 class Vocabulary:
-    """Texts and token ids. Its calls are thread-safe."""
+    """Texts and token ids. Its calls are thread-safe.
+
+    For whoever asks about all tokens at once there are arrays: `ids`; `characters`, for each token 2 if it is
+    whole characters, 1 if its last one is cut, 0 if it begins within one; `first_bytes`, NO_BYTE for the ends
+    of answers; and `byte_tokens`, one token for each byte that is a token.
+    """
 
     def __init__(self, model: Model):
         self._model = model
         self.pointer = L.llama_model_get_vocab(model.pointer)
         self.n_tokens: int = L.llama_vocab_n_tokens(self.pointer)
-        self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._pieces: dict[int, bytes] = {}
         ids = range(self.n_tokens)
         self.ends = frozenset(id for id in ids if L.llama_vocab_is_eog(self.pointer, id))
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -30,6 +37,13 @@ class Vocabulary:
         self.eos = self._text(L.llama_vocab_eos(self.pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
         self.fill_in = self._fill_in_tokens()
+        # All at once and now: at the first grammar it would hold up everybody for a third of a second.
+        self._special_pieces = [self._read_piece(id, True) for id in ids]
+        self.ids = np.arange(self.n_tokens, dtype=np.int32)
+        self.characters = np.fromiter(map(_character_kind, self._special_pieces), np.int8, self.n_tokens)
+        self.first_bytes = np.fromiter(map(self._first_byte, ids), np.int16, self.n_tokens)
+        bytes_alone = {piece: id for id, piece in zip(reversed(ids), reversed(self._special_pieces)) if len(piece) == 1}
+        self.byte_tokens = np.fromiter(bytes_alone.values(), np.int32)
 
     def tokenize(self, text: str, add_bos: bool, parse_special: bool) -> list[int]:
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special)
@@ -45,16 +59,13 @@ class Vocabulary:
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; those of a control token only if they are asked for."""
-        piece = self._pieces.get((token, special))
+        self._check(token)
+        if special:
+            return self._special_pieces[token]
+        piece = self._pieces.get(token)
         if piece is None:
-            piece = self._pieces[token, special] = self._read_piece(token, special)
+            piece = self._pieces[token] = self._read_piece(token, False)
         return piece
-
-    @functools.cached_property
-    def characters(self) -> Any:
-        """Of each token: 2 if it is whole characters, 1 if its last one is cut, 0 if it begins within one."""
-        rests = (rest_of_character(self.piece(token, special=True)) for token in range(self.n_tokens))
-        return np.fromiter((0 if rest is None else 1 if rest else 2 for rest in rests), np.int8, self.n_tokens)
 
     def is_end(self, token: int) -> bool:
         return token in self.ends
@@ -77,9 +88,15 @@ class Vocabulary:
         before, after, here = (token(self.pointer) for token in read)
         return None if min(before, after, here) < 0 else (before, after, here)
 
-    def _read_piece(self, token: int, special: bool) -> bytes:
+    def _check(self, token: int) -> None:
         if not 0 <= token < self.n_tokens:  # the library would abort the process
             raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
+
+    def _first_byte(self, token: int) -> int:
+        piece = self._special_pieces[token]
+        return piece[0] if piece and token not in self.ends else NO_BYTE
+
+    def _read_piece(self, token: int, special: bool) -> bytes:
         n_room = 64
         while True:
             room = ctypes.create_string_buffer(n_room)
@@ -93,3 +110,8 @@ class Vocabulary:
             return ""
         text: bytes = L.llama_vocab_get_text(self.pointer, token)
         return text.decode("utf-8", "replace")
+
+
+def _character_kind(piece: bytes) -> int:
+    rest = b"" if piece.isascii() else rest_of_character(piece)
+    return 0 if rest is None else 1 if rest else 2

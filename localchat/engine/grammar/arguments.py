@@ -1,0 +1,215 @@
+"""Arguments that are written one by one, each in tags or the like and its value as bare text or as JSON.
+
+Bare text has no quotes, so whoever reads it tells by the schema what it is. What would not be read back as a
+value that fits the schema is not written so: then there is no such grammar, and the arguments are better
+written as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from .convert import Converter
+from .document import TYPES, Document, Place
+from .errors import TooLarge
+from .free_text import free_text
+from .json_text import PlainEncoding
+from .language import ANY_TEXT, both, language_rules
+from .notations import NOTATIONS, without
+from .rules import EMPTY, NEVER, Expr, Literal, Rules, alt, seq
+from .shapes import Branch, ObjectShape, Places, Shapes, keywords
+from .texts import written
+
+ALL_TYPES = frozenset(TYPES)
+_STRING = frozenset(["string"])
+
+# A string that nobody takes for another value, however it is read.
+_SURELY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class ValueLayout:
+    """How values of some types are written: `start`, the value, `end`.
+
+    With a `mark`, with which `end` begins, strings are bare text that does not hold it; otherwise all is JSON.
+    `tells_type` says that whoever reads it knows by `start` of which types the value is.
+    """
+
+    types: frozenset[str]
+    start: str
+    end: str
+    mark: str = ""
+    tells_type: bool = True
+
+
+@dataclass(frozen=True)
+class ArgumentsLayout:
+    """The texts around arguments: each is `before_key`, its name, `after_key`, and the value in one of the ways.
+
+    They stand between `begin` and `end` with `separator` between them. Only names that match the pattern `names`
+    can be written. With `on_lines` a line break may stand around a value. What is called JSON
+    here is written in `notation` (see notations.py).
+    """
+
+    before_key: str
+    after_key: str
+    values: tuple[ValueLayout, ...]
+    begin: str = ""
+    end: str = ""
+    separator: str = ""
+    names: str = r"\S+"
+    on_lines: bool = False
+    notation: str = "json"
+
+
+def arguments_expr(
+    rules: Rules,
+    parameters: object,
+    layout: ArgumentsLayout,
+    read_types: Callable[[str], frozenset[str]],
+    path: str = "#",
+) -> Optional[Expr]:
+    """The arguments that fit a schema, if all of it can be kept to.
+
+    `read_types` says of an argument's name which types its value may be read as. Raises SchemaError.
+    """
+    return _Arguments(rules, Shapes(document := Document(parameters, path)), layout, read_types).expr(document.root)
+
+
+class _Inexact(Exception):
+    """What is written would not be read back as what the schema asks for."""
+
+
+class _Arguments:
+    def __init__(
+        self, rules: Rules, shapes: Shapes, layout: ArgumentsLayout, read_types: Callable[[str], frozenset[str]]
+    ):
+        self._rules = rules
+        self._shapes = shapes
+        self._layout = layout
+        self._read_types = read_types
+        self._values = Converter(shapes, NOTATIONS[layout.notation](rules))
+        # Any text up to a mark and the mark itself, made once.
+        self._texts: dict[str, Expr] = {}
+
+    def expr(self, root: Place) -> Optional[Expr]:
+        try:
+            shape = self._shape(root)
+            pairs = [(self._pair(shape, name), name in shape.required) for name in shape.declared]
+        except (_Inexact, TooLarge):
+            return None
+        layout = self._layout
+        return seq(written(self._rules, layout.begin), self._listed(pairs), written(self._rules, layout.end))
+
+    def _shape(self, root: Place) -> ObjectShape:
+        branches = self._shapes.branches((root,))
+        if len(branches) != 1 or branches[0].values is not None or branches[0].not_names or not branches[0].places:
+            raise _Inexact
+        shape = self._shapes.object_shape(branches[0].places)
+        is_countable = shape.high is None and shape.low <= len(shape.required)
+        if "object" not in branches[0].types or not is_countable or not (shape.declared or shape.is_closed()):
+            raise _Inexact
+        return shape
+
+    def _listed(self, pairs: list[tuple[Expr, bool]]) -> Expr:
+        """The pairs in their order. `first` is what may come before any pair, `more` what may come after one."""
+        separator = written(self._rules, self._layout.separator)
+        first, more = EMPTY, EMPTY
+        for pair, is_required in reversed(pairs):
+            more = self._rules.add("arguments", more) if more != EMPTY else more
+            first = alt(seq(pair, more), NEVER if is_required else first)
+            more = alt(seq(separator, pair, more), NEVER if is_required else more)
+        return first
+
+    def _pair(self, shape: ObjectShape, name: str) -> Expr:
+        if not re.fullmatch(self._layout.names, name) or not self._shapes.fits(shape.names, name):
+            raise _Inexact
+        places = self._shapes.at_name(shape.members, name)
+        values = alt(*(self._value(places, name, way) for way in self._layout.values))
+        if values == NEVER:
+            raise _Inexact
+        before, after = (written(self._rules, text, name) for text in (self._layout.before_key, self._layout.after_key))
+        return seq(before, Literal(name), after, values)
+
+    def _value(self, places: Places, name: str, way: ValueLayout) -> Expr:
+        if way.types != ALL_TYPES:
+            restriction = Place(f"#as-{'-'.join(sorted(way.types))}", {"type": sorted(way.types)})
+            places = (*places, restriction)
+        branches = self._shapes.branches(places)
+        start, end = (written(self._rules, text, name) for text in (way.start, way.end))
+        # Where the way itself says what it is for, the schema is not asked how to read it.
+        tells = way.types != ALL_TYPES and way.tells_type
+        read = way.types if tells else frozenset(self._read_types(name))
+        if not branches or not (read <= way.types):
+            return NEVER
+        if not way.mark:
+            return seq(start, self._on_line(self._values.value(places)), end)
+        if not read & _STRING:
+            return seq(start, self._on_line(alt(self._values.value(places), *_words(branches))), end)
+        if all(branch.values is not None for branch in branches):
+            return seq(start, self._on_line(self._one_of(branches, way.mark, read)), end)
+        if read != _STRING:
+            if not all(any(_is_open(branch, kind) for branch in branches) for kind in read):
+                raise _Inexact
+            language = None
+        else:
+            language = self._shapes.names(places)
+        if language is None or language == ANY_TEXT:
+            return seq(start, self._up_to(way.mark), written(self._rules, way.end.removeprefix(way.mark), name))
+        text = language_rules(self._rules, both(language, without(way.mark)), PlainEncoding(), name)
+        # Of two line breaks one is not part of the text, so there must be one that is not.
+        own_lines = Literal("\n") if self._layout.on_lines else EMPTY
+        return seq(start, own_lines, text, own_lines, end)
+
+    def _one_of(self, branches: tuple[Branch, ...], mark: str, read: frozenset[str]) -> Expr:
+        """One of the values of a list."""
+        values = [value for branch in branches for value in branch.values or ()]
+        for text in (value for value in values if isinstance(value, str)):
+            is_plain = mark not in text and text == text.strip("\n")
+            if not is_plain or not (read == _STRING or _SURELY_TEXT.fullmatch(text)):
+                raise _Inexact
+        return alt(*map(self._bare, values))
+
+    def _bare(self, value: Any) -> Expr:
+        if isinstance(value, str):
+            return Literal(value) if value else EMPTY
+        return alt(self._values.exactly(value), *_word(value))
+
+    def _up_to(self, mark: str) -> Expr:
+        if mark not in self._texts:
+            self._texts[mark] = free_text(self._rules, {mark: EMPTY}, may_end=False)
+        return self._texts[mark]
+
+    def _on_line(self, value: Expr) -> Expr:
+        if not self._layout.on_lines or value == NEVER:
+            return value
+        line_break = self._rules.repeat(Literal("\n"), 0, 1)
+        return seq(line_break, value, line_break)
+
+
+def _words(branches: tuple[Branch, ...]) -> list[Expr]:
+    """Python's words for such values, which some templates print."""
+    return [word for branch in branches for value in _constants(branch) for word in _word(value)]
+
+
+def _constants(branch: Branch) -> list[Any]:
+    if branch.values is not None:
+        return list(branch.values)
+    kinds = (("null", None), ("boolean", False), ("boolean", True))
+    return [value for kind, value in kinds if kind in branch.types and value not in branch.not_values]
+
+
+def _word(value: object) -> list[Expr]:
+    return [Literal(str(value))] if value is None or isinstance(value, bool) else []
+
+
+def _is_open(branch: Branch, kind: str) -> bool:
+    """Whether every value of a type fits."""
+    if branch.values is not None or branch.not_values or branch.not_names:
+        return False
+    kinds = {"integer", "number"} if kind == "integer" else {kind}
+    says = (keywords(place) or frozenset() for place in branch.places)
+    return bool(kinds & branch.types) and all(found <= {"type", "nullable"} for found in says)

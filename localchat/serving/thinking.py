@@ -1,0 +1,46 @@
+"""How long the answer to a request may think: from the request and the template to the engine's limit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Optional
+
+from ..api.chat import ChatRequest
+from ..chat.formats import Format
+from ..engine import ThinkingLimit
+
+
+@dataclass(frozen=True)
+class ThinkingDefaults:
+    """What holds where a request says nothing: tokens of thinking (None: no limit), and the last words of it."""
+
+    max_tokens: Optional[int] = None
+    message: str = ""
+
+
+def thinking_limit(
+    request: ChatRequest,
+    format: Format,
+    prompt: str,
+    tokenize: Callable[[str, bool], list[int]],
+    defaults: ThinkingDefaults,
+) -> Optional[ThinkingLimit]:
+    """What bounds the thinking of the answer to a request of which this is the prompt; None if nothing does.
+
+    `tokenize(text, parse_special)` adds nothing of its own. The message counts as what the model says, and so
+    do its tokens, but no token of control is read in it.
+    """
+    max_tokens = defaults.max_tokens if request.reasoning_budget is None else request.reasoning_budget
+    if max_tokens is None or max_tokens < 0:
+        return None
+    message = defaults.message if request.reasoning_budget_message is None else request.reasoning_budget_message
+    is_open = request.continue_final_message == "reasoning_content" or format.think.is_open(prompt)
+    return ThinkingLimit(
+        max_tokens=max_tokens,
+        closing=(*tokenize(message, False), *tokenize(format.think.end, True)),
+        start=format.think.start,
+        ends=format.thought_ends,
+        is_open=is_open,
+        may_repeat=format.thinks_anywhere,
+    )

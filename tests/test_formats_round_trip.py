@@ -1,0 +1,82 @@
+"""What a template shows of an answer is read back as that answer: one small template for each family.
+
+`python -m tools.formats` does the same for templates of anybody.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from localchat.chat.formats import FORMATS
+from tools.formats import MESSAGES, OWN, check, main, sources, table
+
+TEMPLATES = dict(sources([]))
+# Templates of a family's other forms.
+ALSO = {
+    "deepseek-r1.jinja": "deepseek",
+    "gigachat-3.1.jinja": "gigachat",
+    "ling.jinja": "glm",
+    "mistral-nemo.jinja": "mistral",
+}
+
+
+# Templates of models that do not think.
+WITHOUT_THINKING = {"command-r", "firefunction", "functionary-3.2", "gigachat", "gigachat-3.1", "llama-3"}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_message_comes_back(name: str):
+    row = check(name, TEMPLATES[name])
+    assert row.failures == ()
+    assert row.format == ALSO.get(name, name.removesuffix(".jinja"))
+    assert bool(row.notes) == (name.removesuffix(".jinja") in WITHOUT_THINKING)
+
+
+def test_every_family_has_a_template():
+    assert {ALSO.get(name, name.removesuffix(".jinja")) for name in TEMPLATES} == set(FORMATS)
+
+
+HERMES = TEMPLATES["hermes.jinja"]
+
+
+@pytest.mark.parametrize(
+    ("source", "failure"),
+    [
+        pytest.param(HERMES.replace("</tool_call>", "</call>"), "was read as", id="another end of calls"),
+        pytest.param(HERMES.replace('"name', '"nome'), "was read as", id="another member"),
+        pytest.param("{{ raise_exception('no') }}", "shows no calls", id="refuses all"),
+        pytest.param("{% if %}", "template", id="no template"),
+    ],
+)
+def test_disagreement_is_found(source: str, failure: str):
+    row = check("broken", source)
+    assert row.failures
+    assert failure in row.failures[0]
+
+
+def test_table_has_a_line_for_each_template(capsys: pytest.CaptureFixture[str]):
+    assert main([str(OWN / "hermes.jinja"), str(OWN / "glm.jinja")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:2]] == [["hermes.jinja", "hermes", "pass"], ["glm.jinja", "glm", "pass"]]
+    assert lines[-1] == "2 of 2 templates pass"
+
+
+def test_failures_are_told_and_counted(tmp_path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "bad.jinja").write_text("{{ raise_exception('no') }}", "utf-8")
+    assert main([str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL" in out
+    assert "0 of 1 templates pass" in out
+    assert list(table([]))[-1] == "0 of 0 templates pass"
+
+
+def test_model_file_gives_its_template():
+    from localchat.models.catalog import DEMO_PATH
+
+    ((name, source),) = sources([str(DEMO_PATH)])
+    row = check(name, source)
+    assert (name, row.failures) == (DEMO_PATH.name, ())
+
+
+def test_messages_have_every_part():
+    assert {part for message in MESSAGES.values() for part in message.as_json()} >= {"reasoning_content", "tool_calls"}

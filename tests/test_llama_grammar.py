@@ -1,0 +1,177 @@
+"""A grammar beside the sampler chain: asked of few tokens, it gives the draw that masking all of them would."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="the real engine needs numpy")
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
+from localchat.engine import Constraint, GenerationRequest, Sampling  # noqa: E402 - after the checks above
+from localchat.engine.grammar import has_token_rules, schema_to_grammar  # noqa: E402
+from localchat.engine.llama.grammar import Grammar, _largest  # noqa: E402
+from localchat.engine.llama.library import L, Model  # noqa: E402
+from localchat.engine.llama.sampler import Sampler  # noqa: E402
+from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
+
+DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+N_STEPS = 60
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "mood": {"enum": ["good", "bad", "\u00fcbel"]},
+        "n": {"type": "integer", "minimum": -50, "maximum": 500},
+        "words": {"type": "array", "items": {"type": "string", "maxLength": 8}, "minItems": 2},
+        "text": {"type": "string"},
+    },
+    "required": ["mood", "n", "words", "text"],
+    "additionalProperties": False,
+}
+GRAMMAR = schema_to_grammar(SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    params = L.llama_model_default_params()
+    params.vocab_only = True
+    pointer = L.llama_model_load_from_file(DEMO.encode(), params)
+    assert pointer
+    return Vocabulary(Model(pointer))
+
+
+class MaskingGrammar(Grammar):
+    """Asks about every token, every time."""
+
+    def likeliest(self, logits: Any, n_needed: int, others: Any, temperature: float) -> Any:
+        return self._some(self._among(np.arange(len(logits)), logits))
+
+    def all_that_count(self, logits: Any, temperature: float) -> Any:
+        return self._some(self._among(np.arange(len(logits)), logits))
+
+
+def sampler(vocabulary: Vocabulary, sampling: Sampling, grammar: str = GRAMMAR) -> Sampler:
+    request = GenerationRequest((1, 2, 3), sampling=sampling, constraint=Constraint(grammar))
+    return Sampler(request, vocabulary, 512)
+
+
+def logits_of(vocabulary: Vocabulary, seed: int) -> Any:
+    """Flat as those of no model, and peaked as those of a trained one, by turns."""
+    chance = np.random.default_rng(seed)
+    width = (1.0, 4.0, 12.0)[seed % 3]
+    return (chance.standard_normal(vocabulary.n_tokens) * width).astype(np.float32)
+
+
+OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+BIAS = tuple((id, 9.0) for id in range(40, 80))
+CHAINS = {
+    "default": Sampling(seed=1),
+    "few": Sampling(seed=2, top_k=3, temperature=2.0),
+    "greedy": Sampling(temperature=0),
+    "greedy, biased": Sampling(temperature=0, logit_bias=BIAS),
+    "biased": Sampling(seed=3, top_k=4, logit_bias=BIAS),
+    "penalties": Sampling(seed=4, top_k=4, repeat_penalty=0.5, presence_penalty=-2.0),
+    "dry": Sampling(seed=5, top_k=4, dry_multiplier=2.0, dry_allowed_length=1),
+    "top_p": Sampling(seed=6, **{**OFF, "top_p": 0.9}),
+    "min_p": Sampling(seed=7, **{**OFF, "min_p": 0.05}),
+    "typical": Sampling(seed=8, **OFF, typical_p=0.8),
+    "temperature first": Sampling(seed=9, temperature=3.0, top_k=2, samplers=("temperature", "top_k")),
+}
+
+
+@pytest.mark.parametrize("sampling", CHAINS.values(), ids=CHAINS)
+def test_draw_is_that_of_masking_everything(vocabulary: Vocabulary, sampling: Sampling):
+    quick, thorough = sampler(vocabulary, sampling), sampler(vocabulary, sampling)
+    thorough._grammar = MaskingGrammar(Constraint(GRAMMAR), vocabulary)
+    thorough._draws_alike = False
+    try:
+        for step in range(N_STEPS):
+            logits = logits_of(vocabulary, step)
+            token = quick.draw(None, 0, logits)
+            assert token == thorough.draw(None, 0, logits), f"step {step}"
+            if vocabulary.is_end(token):
+                break
+    finally:
+        quick.close()
+        thorough.close()
+
+
+def test_refused_draws_leave_the_others_their_shares(vocabulary: Vocabulary):
+    """With nothing but a temperature what was refused is drawn again, which must not favour anybody."""
+    ids = {text: vocabulary.tokenize(text, False, False)[-1] for text in "abc"}
+    logits = np.full(vocabulary.n_tokens, -20.0, np.float32)
+    logits[300:330] = 3.0
+    for text, logit in zip("abc", (0.0, 1.0, 2.0)):
+        logits[ids[text]] = logit
+    counts: Counter[int] = Counter()
+    n_draws = 1500
+    for seed in range(n_draws):
+        one = sampler(vocabulary, Sampling(seed=seed, **OFF), 'root ::= "a" | "b" | "c"')
+        counts[one.draw(None, 0, logits)] += 1
+        one.close()
+    total = sum(math.exp(logit) for logit in (0, 1, 2))
+    for text, logit in zip("abc", (0, 1, 2)):
+        assert counts[ids[text]] / n_draws == pytest.approx(math.exp(logit) / total, abs=0.04)
+
+
+@pytest.mark.parametrize("grammar", [GRAMMAR, 'root ::= [^x]+ "x" "\u00e9"* <|im_end|>?', "root ::= .*"])
+def test_no_token_is_passed_over_that_is_allowed(vocabulary: Vocabulary, grammar: str):
+    one = Grammar(Constraint(grammar), vocabulary)
+    chance = np.random.default_rng(1)
+    nothing = np.zeros(vocabulary.n_tokens, np.float32)
+    try:
+        for _ in range(N_STEPS):
+            allowed = one._among(np.arange(vocabulary.n_tokens), nothing)["id"]
+            assert set(allowed.tolist()) <= set(one._possible().tolist())
+            token = int(chance.choice(allowed))
+            if vocabulary.is_end(token):
+                break
+            one.accept(token)
+    finally:
+        one.close()
+
+
+def test_few_tokens_are_asked_about_where_few_characters_are_allowed(vocabulary: Vocabulary):
+    one = Grammar(Constraint('root ::= "\\"" [a-z]'), vocabulary)
+    assert 0 < len(one._possible()) < vocabulary.n_tokens / 10
+    one.close()
+
+
+@pytest.mark.parametrize("n", [1, 7, 100])
+@pytest.mark.parametrize("n_all", [100, 5000, 40_001])
+def test_largest_are_found(n: int, n_all: int):
+    chance = np.random.default_rng(n)
+    for logits in (chance.standard_normal(n_all), chance.integers(0, 3, n_all), np.zeros(n_all), np.arange(n_all)):
+        found = logits[_largest(logits.astype(np.float32), n)]
+        assert n <= len(found) <= 4 * n
+        assert sorted(found)[-n:] == sorted(logits)[-n:]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "expected"),
+    [
+        ('root ::= "a<b>" [<] # <x>', False),
+        ("root ::= <[5]>", True),
+        ('root ::= "a" !<|end|>', True),
+        ('root ::= "\\"<" "\\\\" <end>', True),
+        ("root ::= [\\]<]", False),
+    ],
+)
+def test_token_rules_are_told_from_texts(grammar: str, expected: bool):
+    assert has_token_rules(grammar) == expected
+
+
+def test_tables_of_a_vocabulary(vocabulary: Vocabulary):
+    for token in vocabulary.byte_tokens:
+        assert vocabulary.piece(int(token), True) == bytes([vocabulary.first_bytes[token]])
+    assert len(set(vocabulary.byte_tokens.tolist())) == len(vocabulary.byte_tokens)
+    assert all(vocabulary.first_bytes[token] == 256 for token in vocabulary.ends)
+    with pytest.raises(ValueError, match="token ids go from 0"):
+        vocabulary.piece(-1, True)
+    assert ctypes.sizeof(L.llama_token_data) == 12
