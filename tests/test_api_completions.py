@@ -83,6 +83,11 @@ def test_members_of_chat_are_read_too():
             {"prompt": "a", "logprobs": 0, "echo": True, "post_sampling_probs": True}, "echo", id="scores not drawn"
         ),
         pytest.param({"prompt": "a", "echo": "yes"}, "echo", id="echo text"),
+        pytest.param(
+            {"prompt": "a", "logprobs": 0, "echo": True, "truncate_prompt_tokens": 1},
+            "truncate_prompt_tokens",
+            id="scores of a part",
+        ),
         pytest.param({"prompt": [1], "suffix": "b"}, "suffix", id="suffix to tokens"),
         pytest.param({"prompt": "a", "suffix": 4}, "suffix", id="suffix number"),
         pytest.param({"prompt": "a", "temperature": "hot"}, "temperature", id="temperature text"),

@@ -631,6 +631,15 @@ def test_t10_t11_every_token_has_its_entry_in_order():
         assert all(entry["top_logprobs"] == [] for entry in choice["logprobs"]["content"])
 
 
+def test_v9_end_of_a_prompt_is_read_where_it_is_truncated():
+    with serving() as running:
+        _, body = running.chat(content="abcdef", truncate_prompt_tokens=2, return_token_ids=True)
+        _, whole = running.chat(content="ab", truncate_prompt_tokens=3, return_token_ids=True)
+    assert bytes(body["prompt_token_ids"]) == b"ef"
+    assert body["usage"]["prompt_tokens"] == 2
+    assert bytes(whole["prompt_token_ids"]) == b"ab"
+
+
 def test_token_ids_whole_and_streamed():
     with serving() as running:
         _, body = running.chat(content="hé", return_token_ids=True)

@@ -101,6 +101,9 @@ def _check_combinations(request: CompletionRequest) -> None:
         raise BadRequest("'logprobs' with 'echo' are those of the prompt alone: leave out 'suffix'", "suffix")
     if request.scores_prompt and request.after_sampling:
         raise BadRequest("'post_sampling_probs' cannot be of an echoed prompt, which was not drawn", "echo")
+    if request.scores_prompt and request.n_prompt_kept:
+        message = "'logprobs' with 'echo' are those of the whole prompt: leave out 'truncate_prompt_tokens'"
+        raise BadRequest(message, "truncate_prompt_tokens")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
         raise BadRequest("'suffix' needs a 'prompt' of text, as both are written around the gap", "suffix")
 

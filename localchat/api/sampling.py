@@ -110,7 +110,6 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1, 1.0),
-    "truncate_prompt_tokens": (-1, 0),
 }
 
 # Members that have no effect on the answer here and never need one: --strict lets them pass.
@@ -130,7 +129,8 @@ class Drawing:
 
     The names in `sampling` are those of the engine's Sampling. A bias of minus infinity bans a token.
     `top_logprobs` is None where no log probabilities are wanted; with `after_sampling` they are wanted as
-    probabilities, of what was drawn from. `max_completion_s` is llama.cpp's limit of time, for editors.
+    probabilities, of what was drawn from. `max_completion_s` is llama.cpp's limit of time, for editors. Of a
+    longer prompt only the last `n_prompt_kept` tokens are read; 0 stands for all (V9).
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -143,6 +143,7 @@ class Drawing:
     top_logprobs: Optional[int] = None
     after_sampling: bool = False
     max_completion_s: Optional[float] = None
+    n_prompt_kept: int = 0
 
 
 def read_drawing(body: Members) -> dict[str, Any]:
@@ -163,6 +164,8 @@ def read_drawing(body: Members) -> dict[str, Any]:
         "ignore_eos": body.boolean("ignore_eos") or False,
         "after_sampling": body.boolean("post_sampling_probs") or False,
         "max_completion_s": _max_completion_s(body),
+        # -1 stands for what the model can hold: a longer prompt is an error that says so.
+        "n_prompt_kept": max(body.integer("truncate_prompt_tokens", -1) or 0, 0),
     }
 
 

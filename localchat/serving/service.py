@@ -117,7 +117,7 @@ class Model:
             )
             with contextlib.ExitStack() as stack:
                 generations = [stack.enter_context(self.engine.submit(nth(work, i))) for i in range(request.n)]
-                told = prompt if request.return_token_ids else None
+                told = work.prompt if request.return_token_ids else None
                 head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), self.name, request.role, told)
                 choices = choices_of(request, generations, dialect.template.format, text)
                 return Answer(head, request, choices, stack.pop_all(), self._fault)
@@ -157,7 +157,7 @@ class Model:
         self._check_tokens("stop_token_ids", said.stop_token_ids)
         values = {**said.sampling, "logit_bias": tuple(self._biases(said))}
         return GenerationRequest(
-            prompt=prompt,
+            prompt=prompt[-said.n_prompt_kept :],
             max_tokens=self.max_tokens if said.max_tokens is None else said.max_tokens,
             min_tokens=said.min_tokens,
             sampling=dataclasses.replace(self.sampling, **values),
