@@ -25,7 +25,7 @@ from localchat.serving.service import Model, Service
 from .grammar_validator import is_valid
 
 DEADLINE_S = 120
-N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "100"))
+N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "40"))
 # At once, as choices of one request; each draws by a seed of its own.
 N_CHOICES = 25
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}

@@ -375,6 +375,11 @@ def test_harmony_headers(prompt, text, events):
             [ToolHead(0, "id0", "now"), ToolArguments(0, "{}")],
             id="call without arguments",
         ),
+        pytest.param(
+            ' to=functions.now<|channel|>commentary json<|message|>{"a": "<|end|>"}<|call|>',
+            [ToolHead(0, "id0", "now"), ToolArguments(0, '{"a": "<|end|>"}')],
+            id="marker in a string",
+        ),
     ],
 )
 def test_harmony_loose_ends(text, events):

@@ -38,7 +38,7 @@ def _no_log(level: int, text: bytes, data: Any) -> None:
 class LlamaRunner:
     """One model and one sequence."""
 
-    def __init__(self, path: Path, context: int = 4096, threads: int = 0) -> None:
+    def __init__(self, path: Path, context: int = 4096, threads: int = 1) -> None:
         L.llama_log_set(_no_log, ctypes.c_void_p(0))
         L.llama_backend_init()
         model_params = L.llama_model_default_params()
@@ -49,7 +49,7 @@ class LlamaRunner:
             raise SystemExit(f"llama.cpp cannot load {path}: is it a GGUF file?")
         params = L.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, _BATCH, _BATCH
-        params.n_threads = params.n_threads_batch = threads or os.cpu_count() or 1
+        params.n_threads = params.n_threads_batch = threads
         self._context = L.llama_init_from_model(self._model, params)
         self._vocab = L.llama_model_get_vocab(self._model)
         self._n_vocab = L.llama_vocab_n_tokens(self._vocab)

@@ -14,8 +14,9 @@ from typing import Callable, Optional, Tuple
 
 from ..calls import Calls
 from ..events import Content, Event, Reasoning
+from ..json_scan import stream_value
 from ..reasoning import ReasoningTags
-from ..scan import Cursor, Markers, Reader, closing, one_of, read, space, stream, until
+from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
 from .base import A_BREAK, THE_NAME, CallTexts, Format
 from .tagged import Tags
 
@@ -114,6 +115,9 @@ class _Channels(Format):
         if end:
             yield calls.arguments("{}")
         else:
+            if (yield from is_next(cursor, "{")):
+                # A string may hold the text of a marker.
+                yield from stream_value(cursor, calls.arguments)
             end = yield from stream(cursor, Markers(*self.ends, _START), calls.arguments)
             if end in self.ends:
                 read(cursor, end)
