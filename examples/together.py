@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from localchat import Client
 
-QUESTIONS = ("What is your name?", "How do I start the server?", "Count to five.", "Say thanks.")
+QUESTIONS = ("What is your name?", "How do I start the server?", "Count to 5.", "Say thanks.")
 
 
 def main() -> None:

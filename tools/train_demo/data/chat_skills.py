@@ -1,6 +1,6 @@
 """Single exchanges without tools: small talk, repeating, counting, lists, sums, honest refusals."""
 
-# ruff: noqa: E501  (phrasings are data: one per line, whatever its length)
+# ruff: noqa: E501, SIM905  (phrasings and word lists are data, one per line)
 
 from __future__ import annotations
 
@@ -175,6 +175,20 @@ _COUNT_DOWN = phrases(
 )
 
 
+def _number_word(number: int) -> str:
+    """A number up to 30 as people write it."""
+    if number < 20:
+        return _UP_TO_NINETEEN[number]
+    tens = ("twenty", "thirty")[number // 10 - 2]
+    return tens if number % 10 == 0 else f"{tens}-{_UP_TO_NINETEEN[number % 10]}"
+
+
+_UP_TO_NINETEEN = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+).split()
+
+
 def count(source: Source) -> Exchange:
     """Counting up to 30, from another start, or down."""
     kind = source.rng.random()
@@ -187,7 +201,8 @@ def count(source: Source) -> Exchange:
         start, end, pattern = source.rng.randrange(2, 21), 1, _COUNT_DOWN
     step = 1 if end > start else -1
     numbers = ", ".join(str(number) for number in range(start, end + step, step))
-    asked = source.phrase(pattern, **{"from": str(start), "to": str(end)})
+    spoken = _number_word if source.chance(0.3) else str
+    asked = source.phrase(pattern, **{"from": spoken(start), "to": spoken(end)})
     return Exchange(asked, numbers, f"I count from {start} to {end}.")
 
 
@@ -210,7 +225,6 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     "letters": ("a", "b", "c", "d", "e", "f"),
     "programming languages": ("Python", "C", "Java", "Rust", "Go", "Ruby"),
 }
-_NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six")
 _LIST_KNOWN = phrases(
     """{List|list|Name|name|Tell me|Give me|Write|Say|Show me|Can you name|Can you list|Please list|Please name} $n {|different |common |nice }$what{|.|?|!| please}
     {I need|I want|I would like|Think of|What are|Which are|Find|Do you know|Could you name|Can you tell me|Would you list} $n {|different |common }$what{|.|?}
@@ -237,7 +251,7 @@ def make_list(source: Source) -> Exchange:
         what = source.choice(tuple(CATEGORIES))
         n = source.rng.randrange(2, 7)
         items = list(CATEGORIES[what][:n])
-        number = str(n) if source.chance(0.6) else _NUMBER_WORDS[n]
+        number = str(n) if source.chance(0.6) else _number_word(n)
         asked = source.phrase(_LIST_KNOWN, n=number, what=what)
         thought = f"I name {n} {what}."
     else:
