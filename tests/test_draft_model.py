@@ -26,7 +26,7 @@ from localchat.engine.draft_model import DraftModel
 from localchat.engine.scheduler import Sequence
 
 from .fakes import END, N_VOCAB, FakeBackend
-from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, read, wait_until_idle
+from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read, wait_until_idle
 
 
 def rule(tokens: list[int], n_prompt: int) -> int:
@@ -242,11 +242,7 @@ def test_streams_together_say_what_each_says_alone(plain: Engine, with_itself: E
         GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_end=True, top_logprobs=5)
         for text in TEXTS
     ]
-    alone = [read(plain, request)[1] for request in requests]
-    generations = [with_itself.submit(request) for request in requests]
-    for tokens, generation in zip(alone, generations):
-        together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
-        assert_same_or_near_tie(tokens, together)
+    assert_together_as_alone(plain, with_itself, requests)
 
 
 def test_cancelled_generations_leave_no_cells_in_the_large_model(with_itself: Engine):

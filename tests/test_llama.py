@@ -87,6 +87,15 @@ def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken
     assert len(alone) == len(together)
 
 
+def assert_together_as_alone(alone: Engine, together: Engine, requests: list[GenerationRequest]) -> None:
+    """What one engine says to each request by itself, another says to all at once."""
+    expected = [read(alone, request)[1] for request in requests]
+    generations = [together.submit(request) for request in requests]
+    for tokens, generation in zip(expected, generations):
+        said = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        assert_same_or_near_tie(tokens, said)
+
+
 def test_facts_describe_the_model(engine: Engine):
     facts = engine.facts
     assert facts.n_params > 1_000_000
@@ -338,13 +347,9 @@ def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
     """6 conversations of their own need more than 768 cells: some are preempted, none suffers."""
     prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
     requests = [GenerationRequest(p, sampling=GREEDY, max_tokens=60, top_logprobs=5) for p in prompts]
-    alone = [read(engine, request)[1] for request in requests]
     assert sum(map(len, prompts)) > 768
     with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_slots=8)) as small:
-        generations = [small.submit(request) for request in requests]
-        for tokens, generation in zip(alone, generations):
-            together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
-            assert_same_or_near_tie(tokens, together)
+        assert_together_as_alone(engine, small, requests)
 
 
 def test_cached_prefix_gives_what_a_fresh_one_gives(engine: Engine):

@@ -9,10 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from localchat.engine import Cancelled, Constraint, Delta, Engine, GenerationRequest, LoadOptions, Sampling, load
+from localchat.engine import Cancelled, Constraint, Engine, GenerationRequest, LoadOptions, Sampling, load
 
 from .live import running_server
-from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read, wait_until_idle
+from .test_llama import (
+    DEMO,
+    GREEDY,
+    assert_same_or_near_tie,
+    assert_together_as_alone,
+    chat,
+    conversation,
+    read,
+    wait_until_idle,
+)
 
 # Seeded texts: rounding in larger batches may tip one draw in thousands.
 N_SEEDS = 8
@@ -98,11 +107,7 @@ def test_streams_that_guess_together_say_what_each_says_alone(plain: Engine, gue
         GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=120, ignore_end=True, top_logprobs=5)
         for text in PROMPTS
     ]
-    alone = [read(plain, request)[1] for request in requests]
-    generations = [guessing.submit(request) for request in requests]
-    for tokens, generation in zip(alone, generations):
-        together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
-        assert_same_or_near_tie(tokens, together)
+    assert_together_as_alone(plain, guessing, requests)
 
 
 def test_answer_goes_on_from_what_guesses_left_behind(plain: Engine, guessing: Engine):
