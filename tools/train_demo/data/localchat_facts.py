@@ -629,7 +629,7 @@ TOPICS: tuple[Topic, ...] = (
         {What do I|What must I} {import|write in Python}{?|}
         {I write|I have|I am writing|We write} {a Python script|Python code|some Python|a program in Python|a notebook}{, how do I ask the server|, how do I use the client there|. How do I call localchat|, what do I import|, how do I chat from it}{?|}
         {Which|What} {class|names|function|import line|statement} {do I import from the package|do I use in Python|is for chatting from Python|asks the server from Python|must I import in Python}{?|}
-        {Show me|Give me|I need|I would like|Can I see|Could you show me} {a small Python program|a short script with localchat|Python code for a chat|an example script|some Python lines for it}{.|?|, please.|}
+        {Show me|Give me|I need|I would like|Can I see|Could you show me} {a small Python program that chats|a short script with localchat|Python code for a chat|an example script for the client|some Python lines for the client}{.|?|, please.|}
         {Can|Could|May} {Python|a Python script|my Python program|my notebook|a script} {ask the server|use localchat|talk to the model|chat with you|call the client}{?|}
         How is {the client|the library|localchat} {used|imported|called} {in Python|from Python|in a script|from a program}{?|}
         {From|With|In} Python, how do I {ask the server|chat|use localchat|get an answer|call the model|send a message}{?|}
