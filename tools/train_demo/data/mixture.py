@@ -21,7 +21,13 @@ SYSTEM_TEXTS = phrases(
     {Be concise.|Be polite.|Be helpful and brief.|Help the user.|You help users.|Talk with the user.}
     You are a helpful assistant. {Use tools when they help.|Use the tools if needed.|Answer truthfully.|Today is a good day.|Follow the instructions.}
     {The current date is 2026-11-20.|Today is Monday.|It is 12:30.|You work for a company.}
-    You are {a customer service bot|a voice assistant|an office assistant|a coding assistant|an agent}.""",
+    You are {a customer service bot|a voice assistant|an office assistant|a coding assistant|an agent}.
+    {You are|Act as|Play|Be} {a helpful|a friendly|a patient|an honest|a careful|a cheerful} {assistant|guide|helper|companion|teacher|secretary|expert}{.| for our users.| who answers questions.| and keep it short.}
+    {Always|Please} {answer|reply|respond} {in English|kindly|truthfully|with few words|in plain words|to the point}.
+    {Your job|Your task|Your role} is to {help the user|answer questions|support our customers|assist with the work|talk to visitors}.
+    {This is|You are in} {a chat|a test|a demo|a shop|a support chat|an office}. {Be kind.|Help where you can.|Answer the user.|}
+    {Do not|Never} {invent facts|lie|use bad words|talk too much|make things up}. {Help the user.|Be friendly.|}
+    The user is {a beginner|a customer|a developer|a student|a friend}. {Be patient.|Help.|Explain simply.|}""",
     """You are an assistant who helps people.
     Try to be of use.""",
 )
@@ -29,7 +35,13 @@ THINK_ORDERS = phrases(
     """{Think|Reason} {before you answer|first|first, then answer|before answering|before each answer|step by step}.
     {Always |Please |}{think|reason} {in <think> tags|inside <think></think>|in a think block} {first|before you answer|before answering}.
     {Write|Put} your {thoughts|reasoning|thinking} {in|inside|between} <think> {tags|and </think>|} {first|before the answer}.
-    {First think, then answer.|Show your thinking.|Think aloud before you answer.|Use a think block.}""",
+    {First think, then answer.|Show your thinking.|Think aloud before you answer.|Use a think block.}
+    {You must|You have to|I want you to|Make sure to|Be sure to|Remember to|Take time to} {think|reason} {first|before you answer|before answering|before every reply|before each reply|for a moment first}.
+    {Begin|Open} {every answer|each reply|your answer|every reply|your reply} with {a think block|a thought in <think></think>|your reasoning in <think> tags|<think> and your thoughts}.
+    {Before|Before giving} {an answer|the answer|each answer|a reply}, {think|reason|write your thoughts} {in <think></think>|in <think> tags|in a think block|inside a think block}.
+    {Thoughts|Reasoning|Thinking} {comes|goes|belongs} {first|in front|before the answer}{| and stands in <think> tags|, in a think block}.
+    {Use <think> tags|Use <think></think>|Use think blocks} {for your thoughts|to think first|to reason before answering|before each answer}.
+    {Answer only after|Reply only after|Speak only after} {thinking|some thought|reasoning|a thought in <think></think>}.""",
     """Start each answer with your thoughts in <think></think>.
     You should think before you reply.""",
 )
