@@ -341,7 +341,7 @@ def make_list(source: Source) -> Exchange:
         thought = f"I name {n} {what}."
     else:
         n = source.rng.randrange(2, 6)
-        items = [values.word(source) if source.chance(0.5) else source.choice(values.COMMON_WORDS) for _ in range(n)]
+        items = [values.word(source) if source.chance(0.5) else values.common_word(source) for _ in range(n)]
         if source.chance(0.3):
             items = [values.phrase(source, 3) for _ in items]
         if source.chance(0.2):
@@ -496,7 +496,7 @@ def limits(source: Source) -> Exchange:
     asked = source.phrase(
         pool,
         thing=thing,
-        word=source.choice(values.COMMON_WORDS),
+        word=values.common_word(source),
         city=values.city(source),
         big=str(rng.randrange(11, 10_000)),
         large=str(rng.randrange(11, 1_000)),

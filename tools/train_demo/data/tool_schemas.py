@@ -12,6 +12,7 @@ from typing import Any, Union
 
 from . import values
 from .source import Source, phrases, pool
+from .words import WORDS
 
 Value = Union[str, int, float, bool]
 
@@ -194,25 +195,30 @@ def _param(source: Source, kind: str) -> Param:
             options = tuple(values.word(source) for _ in range(n))
         return Param(name, kind, options)
     name = source.word(_KINDS[kind][0])
-    telling = not source.chance(0.4)
+    telling = not source.chance(0.5)
     if not telling:
-        name = values.word(source)
+        name = _any_word(source)
     elif source.chance(0.1):
         name = _styled(source, source.word(NOUNS), name)
     return Param(name, kind, telling=telling)
 
 
+def _any_word(source: Source) -> str:
+    """A word that tells nothing about the tool; those that are tested are made up."""
+    return values.word(source) if source.held_out or source.chance(0.5) else source.choice(WORDS)
+
+
 def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
     """A made-up tool; a given verb or noun makes it resemble another."""
-    # Words that nobody knows force the model to read the tools instead of remembering words.
-    verb = verb or (values.word(source) if source.chance(0.3) else source.word(VERBS))
-    noun = noun or (values.word(source) if source.chance(0.45) else source.word(NOUNS))
+    # Words that mean nothing here force the model to read the tools instead of remembering words.
+    verb = verb or (_any_word(source) if source.chance(0.45) else source.word(VERBS))
+    noun = noun or (_any_word(source) if source.chance(0.55) else source.word(NOUNS))
     while noun == verb:
         noun = source.word(NOUNS)
     name = _styled(source, verb, noun)
     if source.chance(0.06):
         name = _styled(source, noun, verb)
-    n = source.rng.choices((0, 1, 2, 3, 4), (4, 42, 34, 15, 5))[0]
+    n = source.rng.choices((0, 1, 2, 3, 4), (4, 38, 36, 16, 6))[0]
     params: dict[str, Param] = {}
     while len(params) < n:
         param = _param(source, source.rng.choices(_KIND_NAMES, _WEIGHTS)[0])

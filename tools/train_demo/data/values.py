@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 
 from .source import Source, pool_by_checksum
+from .words import WORDS
 
 FIRST_NAMES = pool_by_checksum(
     "Ana,Ben,Clara,David,Elena,Farid,Grace,Hugo,Ines,Jonas,Kira,Liam,Mona,Nico,Olga,Pablo,Quinn,"
@@ -76,6 +77,11 @@ def made_up_word(rng: random.Random) -> str:
 def word(source: Source) -> str:
     """A made-up word in small letters."""
     return source.made_up(made_up_word)
+
+
+def common_word(source: Source) -> str:
+    """An English word; the most frequent ones in every second case."""
+    return source.choice(COMMON_WORDS if source.chance(0.5) else WORDS)
 
 
 def first_name(source: Source) -> str:
@@ -181,7 +187,7 @@ def file_name(source: Source) -> str:
 def phrase(source: Source, longest: int = 7) -> str:
     """A few words that make no sense together, some of them made up."""
     n = source.rng.randrange(2, longest + 1)
-    return " ".join(word(source) if source.chance(0.3) else source.choice(COMMON_WORDS) for _ in range(n))
+    return " ".join(word(source) if source.chance(0.3) else common_word(source) for _ in range(n))
 
 
 def sentence(source: Source, longest: int = 10) -> str:
