@@ -53,7 +53,9 @@ def shape_for(n_params: float, n_vocab: int, n_ctx: int) -> Shape:
 def proportions(n_heads: int, n_vocab: int, n_ctx: int) -> Shape:
     width = n_heads * HEAD_SIZE
     n_ff = -(-width * 8 // 3 // 256) * 256  # Q8_0 wants multiples of 32; larger ones suit the kernels
-    return Shape(n_vocab, width, max(2, width // 40), n_heads, max(1, n_heads // 4), n_ff, n_ctx)
+    # Four query heads or more share one of keys and values; llama.cpp ends the process where some are left over.
+    n_kv_heads = next(n for n in range(max(1, n_heads // 4), 0, -1) if n_heads % n == 0)
+    return Shape(n_vocab, width, max(2, width // 40), n_heads, n_kv_heads, n_ff, n_ctx)
 
 
 def write_model(path: str, shape: Shape, seed: int = 1) -> None:

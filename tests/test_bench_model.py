@@ -14,8 +14,10 @@ from localchat.engine import GenerationRequest, LoadOptions, load
 
 
 @pytest.mark.parametrize(("n_params", "n_vocab"), [(10e6, 152_000), (10e6, 2_000), (0.5e9, 152_000), (7e9, 32_000)])
-def test_shape_is_near_the_size_asked_for(n_params: float, n_vocab: int):
-    assert shape_for(n_params, n_vocab, 4096).n_params == pytest.approx(n_params, rel=0.35)
+def test_shape_is_near_the_size_asked_for_and_one_that_llama_cpp_takes(n_params: float, n_vocab: int):
+    shape = shape_for(n_params, n_vocab, 4096)
+    assert shape.n_params == pytest.approx(n_params, rel=0.35)
+    assert shape.n_heads % shape.n_kv_heads == 0
 
 
 @pytest.mark.parametrize(("text", "value"), [("10M", 10e6), ("0.5B", 0.5e9), ("3k", 3e3), ("42", 42)])
