@@ -21,6 +21,9 @@ from .prefix import Match, PrefixTree, n_common_of
 _MIN_AWAITED = 16
 # Shorter prompts are sooner read than copied.
 _MIN_CHECKPOINT = 32
+# Prompts are read in turns of at least so many tokens where nobody waits for a next token meanwhile; larger ones would
+# only let who cancels or arrives wait, unless the machine reads them in no time.
+_MIN_PROMPT_TURN = 512
 # With more sequences than this a turn is full enough: guesses would take time from everybody.
 _MAX_DRAFTING = 4
 
@@ -201,8 +204,8 @@ class Scheduler:
     or preempted rests in its slot, and is dropped by least recent use when its cells are needed.
 
     `bring`, where given, is called with who may start now, and may place what it knows of that prompt.
-    `n_prompt_batch` bounds the prompt tokens of a turn in which others wait for their next token; who
-    measures turns sets it between them.
+    `n_prompt_batch` bounds the prompt tokens of a turn in which others wait for their next token, and with a
+    least size those of any turn; who measures turns sets it between them.
     """
 
     def __init__(self, room: Room, bring: Optional[Callable[[Sequence], None]] = None):
@@ -450,8 +453,9 @@ class Scheduler:
         first, n_left, n_to_score = 0, self._room.n_batch, self._room.n_scored
         ready = [sequence for sequence in self.running if sequence.n_missing == 1]
         reading = [sequence for sequence in self.running if sequence.n_missing > 1]
-        if ready and reading:
-            n_left = min(n_left, len(ready) + self.n_prompt_batch)
+        if reading:
+            n_prompt = self.n_prompt_batch if ready else max(self.n_prompt_batch, _MIN_PROMPT_TURN)
+            n_left = min(n_left, len(ready) + n_prompt)
         n_to_draft = 0 if reading else self._room_for_drafts(ready)
         for sequence in (*ready, *reading):
             n_tokens = min(self._n_to_read(sequence), n_left)

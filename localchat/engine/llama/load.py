@@ -23,8 +23,8 @@ log = logging.getLogger("localchat.engine")
 
 # Slots for prefixes that rest between requests. Each costs room for one row of logits.
 _RESTING_SLOTS = 24
-# Tokens computed in one turn. On a CPU a larger batch is no faster, and running streams wait for it.
-_CPU_BATCH, _GPU_BATCH = 512, 2048
+# Tokens computed in one turn at most, and in one pass through the layers.
+_BATCH, _PASS = 2048, 512
 # Guesses computed in one turn, of all sequences together: their logits find place in the room above.
 _MAX_DRAFTED = _RESTING_SLOTS
 # The smallest context that is worth trying when memory is short; the library pads to 256.
@@ -170,8 +170,8 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
     params = L.llama_context_default_params()
     params.n_ctx = n_cells
     params.n_seq_max = min(options.n_slots + _RESTING_SLOTS, L.llama_max_parallel_sequences())
-    params.n_batch = min(_GPU_BATCH if supports_gpu() and options.n_gpu_layers else _CPU_BATCH, n_cells)
-    params.n_ubatch = min(_CPU_BATCH, params.n_batch)
+    params.n_batch = min(_BATCH, n_cells)
+    params.n_ubatch = min(_PASS, params.n_batch)
     # Fewer than n_seq_max aborts the process; the default reserves logits for a whole batch.
     params.n_outputs_max = params.n_seq_max
     params.n_threads = params.n_threads_batch = options.n_threads or default_threads(L.llama_model_size(model))
