@@ -271,16 +271,6 @@ class Service:
             raise errors.ModelNotFound(str(error), "model") from error
         return self.model()
 
-    @contextlib.contextmanager
-    def answering(self, request: ChatRequest) -> Iterator[Answer]:
-        """The answer to a request, at work; leaving the `with` ends what still runs.
-
-        Raises:
-            ApiError: The request cannot be run.
-        """
-        with self.resolve(request.model).answer(request) as answer, self.at_work.during(answer):
-            yield answer
-
 
 def nth(work: GenerationRequest, i: int) -> GenerationRequest:
     """The work for choice i of one request: with a seed each choice gets its own, or all would say the same."""
