@@ -90,7 +90,7 @@ class Endpoints:
                 whole = answer.whole(thought=self._thought_field)
                 while answer.is_running:
                     answer.advance(whole)
-                exchange.send_json(200, whole.body(answer.usage))
+                exchange.send_json(200, whole.body(answer.usage, answer.prompt_logprobs))
 
     def _complete(self, exchange: Exchange) -> None:
         from .completion import Completion

@@ -115,8 +115,11 @@ class Model:
                 thinking=thinking_limit(request, dialect.template.format, text, self._tokenize, self._thinking),
                 reports_progress=request.stream and request.return_progress,
             )
+            # All choices have the same prompt: it is scored once.
+            others = dataclasses.replace(work, prompt_logprobs=None)
+            works = [work, *(nth(others, i) for i in range(1, request.n))]
             with contextlib.ExitStack() as stack:
-                generations = [stack.enter_context(self.engine.submit(nth(work, i))) for i in range(request.n)]
+                generations = [stack.enter_context(self.engine.submit(one)) for one in works]
                 told = work.prompt if request.return_token_ids else None
                 head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), self.name, request.role, told)
                 choices = choices_of(request, generations, dialect.template.format, text)
@@ -166,6 +169,7 @@ class Model:
             ignore_end=said.ignore_eos,
             top_logprobs=said.top_logprobs,
             after_sampling=said.after_sampling,
+            prompt_logprobs=said.prompt_logprobs,
             max_completion_s=said.max_completion_s,
             **more,
         )
