@@ -136,6 +136,12 @@ def test_logprobs_are_four_lists_with_offsets_in_characters():
     assert body["text_offset"] == [0, 1, 1]
 
 
+def test_of_tokens_with_one_text_the_likeliest_counts():
+    top = ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))
+    body = LogprobWriter().write([ScoredToken(b"d", -4.0, top)])
+    assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
+
+
 def test_first_token_of_an_echoed_prompt_has_no_probability():
     body = LogprobWriter().write([ScoredToken(b"ab", None), ScoredToken(b"c", -0.5)])
     assert (body["token_logprobs"], body["top_logprobs"]) == ([None, -0.5], [None, {"c": -0.5}])

@@ -156,8 +156,11 @@ class LogprobWriter:
                 continue
             value = self._value(token.logprob)
             values.append(value)
-            # The token itself is always among them, as at OpenAI.
-            tops.append({**{_text(piece): self._value(logprob) for piece, logprob in token.top}, name: value})
+            # Of tokens with the same text the likeliest; and the token itself is always among them, as at OpenAI.
+            top: dict[str, float] = {}
+            for piece, logprob in token.top:
+                top.setdefault(_text(piece), self._value(logprob))
+            tops.append({**top, name: value})
         return {"tokens": names, self._names[0]: values, self._names[1]: tops, "text_offset": offsets}
 
 
