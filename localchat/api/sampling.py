@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from .errors import BadRequest
-from .fields import Members, show
+from .fields import Members, refuse_unsupported, show
 
 # Each stop text is looked for at each token.
 MAX_STOPS = 64
@@ -203,14 +203,6 @@ def parse_default(text: str) -> dict[str, Any]:
         known = ", ".join((*NUMBERS, "samplers", "dry_sequence_breakers"))
         raise BadRequest(f"'{name}' is no sampling value; these are: {known}", name)
     return values
-
-
-def refuse_unsupported(body: Members, harmless: Mapping[str, tuple[Any, ...]]) -> None:
-    """Members that mean something which is not done here: to ignore them would give an answer that looks right."""
-    for name, values in harmless.items():
-        value = body.get(name)
-        if value is not None and not any(value == other and type(value) is type(other) for other in values):
-            raise BadRequest(f"'{name}' is not supported by this server: leave it out (got {show(value)})", name)
 
 
 def _max_tokens(body: Members, least: int) -> Optional[int]:
