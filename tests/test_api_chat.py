@@ -854,7 +854,15 @@ def test_k6_finish_reason(reason, has_calls, is_cut, expected):
             errors.QueueFull("m"), 429, "rate_limit_error", "queue_full", None, {"Retry-After": "2"}, id="k40"
         ),
         pytest.param(errors.InferenceError("m"), 500, "inference_error", None, None, {}, id="b-engine"),
-        pytest.param(errors.ModelLoading("m"), 503, "model_loading", None, None, {"Retry-After": "10"}, id="g11"),
+        pytest.param(
+            errors.ModelLoading("m", 0.1), 503, "model_loading", None, "model", {"Retry-After": "1"}, id="g11-soon"
+        ),
+        pytest.param(
+            errors.ModelLoading("m", 4.4), 503, "model_loading", None, "model", {"Retry-After": "4"}, id="g11-later"
+        ),
+        pytest.param(
+            errors.ModelLoading("m", 99), 503, "model_loading", None, "model", {"Retry-After": "10"}, id="g11-at most"
+        ),
     ],
 )
 def test_k27_errors(error, status, type, code, param, headers):

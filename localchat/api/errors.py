@@ -30,7 +30,7 @@ INTERNAL_ERROR = "internal error: the server's log says more"
 
 # A queue moves as fast as answers end, so a client may soon try again (K32).
 RETRY_QUEUE_S = 2
-# Loading takes seconds to minutes: G11 says ten.
+# Who starts a server again needs some seconds; and while a model loads, nobody should wait longer than that (G11).
 RETRY_LOADING_S = 10
 
 
@@ -165,11 +165,14 @@ class NotSupported(ApiError):
 
 
 class ModelLoading(ApiError):
-    """The model is on its way (K28)."""
+    """The model is on its way, and will be there in about `left_s` seconds (K28)."""
 
     status = 503
     type = "model_loading"
-    retry_after_s = RETRY_LOADING_S
+
+    def __init__(self, message: str, left_s: float) -> None:
+        super().__init__(message, "model")
+        self.retry_after_s = round(min(max(left_s, 1), RETRY_LOADING_S))
 
 
 class ShuttingDown(ApiError):

@@ -12,7 +12,7 @@ import functools
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 from ..api import errors
@@ -216,12 +216,14 @@ class Model:
 
 
 class Service:
-    """The model of this server: on its way, there, or failed."""
+    """The model of this server: on its way since this was made, there, or failed. `clock` is in seconds."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = 0.0
         self.at_work = AtWork()
         self._catalog = catalog
+        self._clock = clock
+        self._began_at = clock()
         # Guards the rest against what ends to load while the server ends.
         self._lock = threading.Lock()
         self._model: Optional[Model] = None
@@ -257,11 +259,17 @@ class Service:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         model = self._model
         if model is None:
-            raise errors.ModelLoading(f"the model is being loaded ({self.progress:.0%}): try again soon", "model")
+            message = f"the model is being loaded ({self.progress:.0%}): try again soon"
+            raise errors.ModelLoading(message, self._loading_left_s())
         failure = model.engine.failure
         if failure is not None:
             raise errors.InferenceError(f"the engine has failed, restart the server: {failure}")
         return model
+
+    def _loading_left_s(self) -> float:
+        """If it goes on as it went until now; as long again while there is no progress to tell it from."""
+        passed_s = self._clock() - self._began_at
+        return passed_s * (1 - self.progress) / self.progress if self.progress else passed_s
 
     def resolve(self, name: str) -> Model:
         """The model that a request names (K34).
