@@ -863,6 +863,15 @@ def test_k6_finish_reason(reason, has_calls, is_cut, expected):
         pytest.param(
             errors.ModelLoading("m", 99), 503, "model_loading", None, "model", {"Retry-After": "10"}, id="g11-at most"
         ),
+        pytest.param(
+            errors.TooManyConnections("m"),
+            503,
+            "rate_limit_error",
+            "too_many_connections",
+            None,
+            {"Retry-After": "2"},
+            id="connections",
+        ),
     ],
 )
 def test_k27_errors(error, status, type, code, param, headers):

@@ -15,6 +15,7 @@
       InferenceError            500  inference_error
       NotSupported              501  invalid_request_error / not_supported
       ModelLoading              503  model_loading, Retry-After
+      TooManyConnections        503  rate_limit_error / too_many_connections, Retry-After
       ShuttingDown              503  inference_error / shutting_down, Retry-After
 
 The message says what was expected and what came; details of internal errors go to the log instead.
@@ -173,6 +174,15 @@ class ModelLoading(ApiError):
     def __init__(self, message: str, left_s: float) -> None:
         super().__init__(message, "model")
         self.retry_after_s = round(min(max(left_s, 1), RETRY_LOADING_S))
+
+
+class TooManyConnections(ApiError):
+    """As many connections are open as may be, each with a thread."""
+
+    status = 503
+    type = "rate_limit_error"
+    code = "too_many_connections"
+    retry_after_s = RETRY_QUEUE_S
 
 
 class ShuttingDown(ApiError):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 # How long a stream may be silent before a comment shows that it lives: proxies give up after a minute.
 DEFAULT_PING_S = 20.0
 
+# Each has a thread. Twice as many as requests run and wait by default, and fewer than most systems allow files.
+DEFAULT_MAX_CONNECTIONS = 512
+
 # What is asked again and again to see how the server is.
 _PROBES = ("/health", "/metrics", "/slots")
 
@@ -42,6 +45,7 @@ class Settings:
     ping_s: float = DEFAULT_PING_S
     cors: tuple[str, ...] = ()
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    max_connections: int = DEFAULT_MAX_CONNECTIONS
 
 
 # What other servers have under a path that this one has not, and what to use here.
