@@ -33,7 +33,7 @@ from .engine import LoadOptions, load
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
 from .serving.exchange import Exchange, Head, linger
 from .serving.incoming import Incoming
-from .serving.routes import Routes, Settings
+from .serving.routes import DEFAULT_MAX_CONNECTIONS, Routes, Settings
 from .serving.watch import Watcher
 from .serving.web import is_loopback
 
@@ -97,9 +97,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def send_error(self, code: int, message: Optional[str] = None, explain: Optional[str] = None) -> None:
         """What http.server found wrong with a request. The rest of the connection cannot be trusted."""
         self.rfile.limit(None)
-        error = errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code))
-        head = Head(self.command or "", "", "HTTP/1.1", Message(), False, self.rfile, self.connection)
-        self._answer(head, _raiser(error))
+        self._refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), self.command or "")
 
     def log_message(self, format: str, *args: object) -> None:
         log.debug(format, *args)
@@ -118,6 +116,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _route  # noqa: N815
 
+    def _refuse(self, error: errors.ApiError, method: str = "") -> None:
+        """Answers what is not known to be a request, and ends the connection."""
+        self._answer(Head(method, "", "HTTP/1.1", Message(), False, self.rfile, self.connection), _raiser(error))
+
     def _answer(self, head: Head, route: Callable[[Exchange], None]) -> None:
         began_at = time.monotonic()
         routes = self.server.routes
@@ -131,8 +133,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             linger(self.connection)
 
 
+class CrowdedHandler(Handler):
+    """Whatever was going to be asked, it is one connection too many."""
+
+    def handle(self) -> None:
+        limit = self.server.settings.max_connections
+        self._refuse(errors.TooManyConnections(f"{limit} connections are open and {limit} are the limit: try again"))
+
+
 class ChatServer(http.server.ThreadingHTTPServer):
-    """Listens from its making on; answers 503 until the service has its model."""
+    """Listens from its making on; answers 503 until the service has its model.
+
+    Connections beyond the limit are told so, and those beyond twice the limit are closed without a word.
+    """
 
     daemon_threads = True
     request_queue_size = 512
@@ -145,8 +158,9 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.service = service
         self.settings = settings
         self.routes = Routes(service, settings)
-        # Connections with a thread; notified as they end.
+        # Connections with a thread, and those of them that are told to come again; notified as they end.
         self._open: set[socket.socket] = set()
+        self._crowded: set[socket.socket] = set()
         self._changed = threading.Condition()
         self.watcher = Watcher()
         try:
@@ -196,13 +210,26 @@ class ChatServer(http.server.ThreadingHTTPServer):
                     return
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        limit = self.settings.max_connections
         with self._changed:
-            self._open.add(request)
-        super().process_request(request, client_address)
+            has_room = len(self._open) < 2 * limit
+            if has_room:
+                if len(self._open) - len(self._crowded) >= limit:
+                    self._crowded.add(request)
+                self._open.add(request)
+        if has_room:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        handler = CrowdedHandler if request in self._crowded else Handler
+        handler(request, client_address, self)
 
     def shutdown_request(self, request: Any) -> None:
         with self._changed:
             self._open.discard(request)
+            self._crowded.discard(request)
             self._changed.notify_all()
         super().shutdown_request(request)
 
@@ -242,6 +269,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--ctx", type=whole, default=0, metavar="N", help="tokens that one request may use (default: the model's own)")
     add("--parallel", type=positive, default=8, metavar="N", help="requests answered at once (default: %(default)s)")
     add("--queue", type=whole, default=256, metavar="N", help="requests that may wait then (default: %(default)s)")
+    add(
+        "--max-connections",
+        type=positive,
+        default=DEFAULT_MAX_CONNECTIONS,
+        metavar="N",
+        help="connections open at once, each with a thread (default: %(default)s)",
+    )
     add("--gpu-layers", type=_at_least(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
     add("--threads", type=whole, default=0, metavar="N", help="CPU threads (default: by the machine)")
     drafts = parser.add_mutually_exclusive_group()
@@ -326,6 +360,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
         allow_chat_template=options.allow_chat_template,
         thought_field=options.thought_field,
         cors=tuple(options.cors),
+        max_connections=options.max_connections,
     )
     from .serving.service import Service
 

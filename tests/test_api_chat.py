@@ -85,6 +85,7 @@ def test_smallest_request_says_nothing_but_the_message():
         pytest.param({"n_predict": -1}, "max_tokens", None, id="n_predict without limit"),
         pytest.param({"n_predict": -1, "max_tokens": 3}, "max_tokens", 3, id="max_tokens before n_predict"),
         pytest.param({"min_tokens": 5}, "min_tokens", 5, id="min_tokens"),
+        pytest.param({"prompt_logprobs": 0}, "prompt_logprobs", 0, id="v44-prompt_logprobs"),
         pytest.param({"truncate_prompt_tokens": 7}, "n_prompt_kept", 7, id="v9-truncate_prompt_tokens"),
         pytest.param({"truncate_prompt_tokens": -1}, "n_prompt_kept", 0, id="v9-as many as the model holds"),
         pytest.param({"ignore_eos": True}, "ignore_eos", True, id="ignore_eos"),
@@ -128,7 +129,7 @@ def test_smallest_request_says_nothing_but_the_message():
         pytest.param({"t_max_predict_ms": 0}, "max_completion_s", None, id="no limit of time either"),
         pytest.param({"post_sampling_probs": False}, "after_sampling", False, id="no post_sampling_probs"),
         pytest.param({"return_tokens": True}, "return_token_ids", True, id="return_tokens"),
-        pytest.param({"lora": [], "use_beam_search": False, "prompt_logprobs": 0}, "n", 1, id="v50-asks for nothing"),
+        pytest.param({"lora": [], "use_beam_search": False}, "n", 1, id="v50-asks for nothing"),
         pytest.param({"logprobs": True}, "top_logprobs", 0, id="k26-logprobs alone"),
         pytest.param({"logprobs": True, "top_logprobs": 5}, "top_logprobs", 5, id="k26-top"),
         pytest.param({"logprobs": False, "top_logprobs": 0}, "top_logprobs", None, id="k26-off"),
@@ -312,7 +313,8 @@ def test_null_is_absent(name):
         pytest.param({"min_tokens": 5, "max_tokens": 4}, "min_tokens", id="min_tokens above max_tokens"),
         pytest.param({"ignore_eos": 1}, "ignore_eos", id="ignore_eos"),
         pytest.param({"use_beam_search": True}, "use_beam_search", id="v50-beam search"),
-        pytest.param({"prompt_logprobs": 1}, "prompt_logprobs", id="v44-prompt_logprobs"),
+        pytest.param({"prompt_logprobs": 21}, "prompt_logprobs", id="v44-prompt_logprobs"),
+        pytest.param({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", id="v44-prompt_logprobs in a stream"),
         pytest.param({"lora": [{"id": 0, "scale": 1}]}, "lora", id="lora"),
         pytest.param({"modalities": ["audio"]}, "modalities", id="audio"),
         pytest.param({"web_search_options": {}}, "web_search_options", id="web search"),
@@ -852,7 +854,24 @@ def test_k6_finish_reason(reason, has_calls, is_cut, expected):
             errors.QueueFull("m"), 429, "rate_limit_error", "queue_full", None, {"Retry-After": "2"}, id="k40"
         ),
         pytest.param(errors.InferenceError("m"), 500, "inference_error", None, None, {}, id="b-engine"),
-        pytest.param(errors.ModelLoading("m"), 503, "model_loading", None, None, {"Retry-After": "10"}, id="g11"),
+        pytest.param(
+            errors.ModelLoading("m", 0.1), 503, "model_loading", None, "model", {"Retry-After": "1"}, id="g11-soon"
+        ),
+        pytest.param(
+            errors.ModelLoading("m", 4.4), 503, "model_loading", None, "model", {"Retry-After": "4"}, id="g11-later"
+        ),
+        pytest.param(
+            errors.ModelLoading("m", 99), 503, "model_loading", None, "model", {"Retry-After": "10"}, id="g11-at most"
+        ),
+        pytest.param(
+            errors.TooManyConnections("m"),
+            503,
+            "rate_limit_error",
+            "too_many_connections",
+            None,
+            {"Retry-After": "2"},
+            id="connections",
+        ),
     ],
 )
 def test_k27_errors(error, status, type, code, param, headers):

@@ -93,12 +93,27 @@ def test_members_of_chat_are_read_too():
         pytest.param({"prompt": "a", "temperature": "hot"}, "temperature", id="temperature text"),
         pytest.param({"prompt": "a", "stream_options": 1}, "stream_options", id="stream_options"),
         pytest.param({"prompt": "a", "grammar": 5}, "grammar", id="grammar"),
+        pytest.param({"prompt": "a", "max_tokens": -1}, "max_tokens", id="max_tokens -1"),
+        pytest.param({"prompt": "a", "max_tokens": 0, "min_tokens": 1}, "min_tokens", id="some tokens of none"),
+        pytest.param({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs", id="prompt_logprobs -1"),
+        pytest.param({"prompt": "a", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", id="and stream"),
+        pytest.param({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens", id="add_special_tokens"),
     ],
 )
 def test_wrong_members_are_named(members: dict[str, Any], param: str):
     with pytest.raises(BadRequest) as wrong:
         parse(**members)
     assert wrong.value.param == param
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
+def test_prompt_may_be_read_for_its_own_sake(name: str):
+    assert parse(prompt="a", **{name: 0}).max_tokens == 0
+
+
+def test_prompt_logprobs_of_nobody_are_no_reason_to_refuse_a_stream():
+    assert parse(prompt="a", prompt_logprobs=0, stream=True).prompt_logprobs is None
+    assert parse(prompt="a", prompt_logprobs=0).prompt_logprobs == 0
 
 
 def test_unknown_members_are_ignored_or_refused():
@@ -121,10 +136,22 @@ def test_logprobs_are_four_lists_with_offsets_in_characters():
     assert body["text_offset"] == [0, 1, 1]
 
 
+def test_of_tokens_with_one_text_the_likeliest_counts():
+    top = ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))
+    body = LogprobWriter().write([ScoredToken(b"d", -4.0, top)])
+    assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
+
+
 def test_first_token_of_an_echoed_prompt_has_no_probability():
     body = LogprobWriter().write([ScoredToken(b"ab", None), ScoredToken(b"c", -0.5)])
     assert (body["token_logprobs"], body["top_logprobs"]) == ([None, -0.5], [None, {"c": -0.5}])
     assert body["text_offset"] == [0, 2]
+
+
+def test_token_may_have_a_name_that_is_not_its_text():
+    body = LogprobWriter().write([ScoredToken(b"ab", -0.5, ((b"token_id:7", -0.5),), "token_id:7")])
+    assert (body["tokens"], body["top_logprobs"]) == (["token_id:7"], [{"token_id:7": -0.5}])
+    assert LogprobWriter().write([ScoredToken(b"ab", -0.5, (), "id"), ScoredToken(b"c", -0.5)])["text_offset"] == [0, 2]
 
 
 def test_probabilities_after_sampling_have_names_of_their_own():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.api.completions import parse_completion
+from localchat.api.completions import Choice, parse_completion
 from localchat.api.errors import BadRequest, ContextLengthExceeded, QueueFull, ShuttingDown
 from localchat.engine import Cancelled, Engine, EngineError, Histogram
 from localchat.serving.completion import Completion
@@ -69,11 +69,95 @@ def test_choices_are_in_order(engine: Engine, members: dict[str, Any], expected:
     assert texts(engine, **members) == expected
 
 
+def test_prompt_is_scored_and_nothing_answered(engine: Engine):
+    """As evaluation harnesses ask: a log probability for each token of the prompt, and no answer."""
+    for stream in (False, True):
+        found: list[Choice] = []
+        members = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1, "stream": stream}
+        with complete(engine, **members) as completion:
+            while completion.is_running:
+                completion.advance()
+                found += [choice for _, choice in completion.news()] if stream else []
+            found = found or completion.choices()
+            usage = completion.usage
+        assert sorted("".join(choice.text) for choice in found if choice.text) == ["ab", "cde"]
+        assert [choice.reason for choice in found if choice.reason] == ["length"] * 2
+        scores = [[token.logprob for token in choice.tokens] for choice in found if choice.tokens]
+        assert sorted(scores, key=len) == [[None, -0.5], [None, -0.5, -0.5]]
+        assert (usage.n_prompt, usage.n_completion) == (5, 0)
+        assert completion.summary.endswith("2 length")
+
+
+def test_without_anything_asked_a_prompt_is_only_read(engine: Engine):
+    assert texts(engine, prompt=["ab", "c"], max_tokens=0, n=2) == [""] * 4
+    assert engine.stats().n_tokens_computed > 0
+
+
+@pytest.mark.parametrize(
+    ("members", "names"),
+    [
+        pytest.param({}, ["a", "b", "c", ""], id="the model's end"),
+        pytest.param({"stop_token_ids": [98]}, ["a", ""], id="a stop token"),
+        pytest.param({"max_tokens": 2}, ["a", "b"], id="the limit"),
+        pytest.param({"stop": "b"}, ["a", "b"], id="a stop text"),
+        pytest.param({"echo": True, "max_tokens": 1}, ["a", "b", "c", "a"], id="echo"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_token_that_counts_has_its_log_probability(
+    engine: Engine, members: dict[str, Any], names: list[str], stream: bool
+):
+    """The one that ended the answer too: who scores with `max_tokens: 1` leaves out the last one, whatever it is."""
+    found: list[Choice] = []
+    with complete(engine, prompt="abc", logprobs=0, stream=stream, **members) as completion:
+        while completion.is_running:
+            completion.advance()
+            found += [choice for _, choice in completion.news()] if stream else []
+        found = found or completion.choices()
+        n_counted = completion.usage.n_completion + (3 if "echo" in members else 0)
+    assert [token.piece.decode() for choice in found for token in choice.tokens] == names
+    assert len(names) == n_counted
+    assert not found[-1].tokens or not stream  # the end is a chunk of its own
+
+
+def test_tokens_are_spelled_as_ids(engine: Engine):
+    """V48."""
+    members = {"prompt": "ab", "logprobs": 2, "echo": True, "max_tokens": 1, "return_tokens_as_token_ids": True}
+    with complete(engine, **members) as completion:
+        finish(completion)
+        (choice,) = completion.choices()
+    assert [token.name for token in choice.tokens] == ["token_id:97", "token_id:98", "token_id:97"]
+    assert choice.tokens[1].top == ((b"token_id:98", -0.5), (b"token_id:0", -1.5))
+    assert "".join(choice.text) == "aba"
+
+
+def test_v44_prompt_logprobs_are_beside_each_choice(engine: Engine):
+    """With the echo's own beside them, which are fewer."""
+    with complete(engine, prompt="ab", prompt_logprobs=2, echo=True, logprobs=0, n=2) as completion:
+        finish(completion)
+        choices = completion.choices()
+    b = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
+    other = {"logprob": -1.5, "rank": 2, "decoded_token": "\0"}
+    for choice in choices:
+        assert choice.body(0, None)["prompt_logprobs"] == [None, {"98": b, "0": other}]
+        assert all(token.top == () for token in choice.tokens)
+
+
 class BeginningBackend(FakeBackend):
     """A vocabulary that begins texts with a token of its own, and with a space that is not in them."""
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
+
+
+def test_begin_token_may_be_left_out():
+    with Engine(BeginningBackend(endless)).start() as engine:
+        for members, prompt in (({}, (1, 32, 97)), ({"add_special_tokens": False}, (32, 97))):
+            with complete(engine, prompt="a", echo=True, logprobs=0, max_tokens=0, **members) as completion:
+                finish(completion)
+                (choice,) = completion.choices()
+                assert completion.usage.n_prompt == len(prompt)
+            assert b"".join(token.piece for token in choice.tokens) == b"a"
 
 
 def test_echo_has_neither_the_begin_token_nor_its_space():

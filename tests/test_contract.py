@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localchat.api import chat
+from localchat.api import chat, embeddings
 from localchat.api.sampling import UNSUPPORTED
 
 TESTS = Path(__file__).parent
@@ -66,7 +66,7 @@ def test_tests_of_the_server_cite_their_rows(file: str):
 
 def test_page_lists_the_members_that_are_refused():
     paragraph = PAGE.partition("Members that mean something")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *chat.REFUSED}
+    assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *chat.REFUSED, *embeddings.UNSUPPORTED}
 
 
 def test_ids_that_tests_cite_are_rows():

@@ -196,12 +196,20 @@ def test_input_has_many_forms(given: Any, inputs: Any):
         pytest.param({"input": [{"a": 1}]}, "input[0]", id="object"),
         pytest.param({"input": "a", "dimensions": 0}, "dimensions", id="no dimensions"),
         pytest.param({"input": "a", "encoding_format": "hex"}, "encoding_format", id="format"),
+        pytest.param({"input": "a", "embd_normalize": -1}, "embd_normalize", id="vectors of other lengths"),
+        pytest.param({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", id="truncated"),
+        pytest.param({"input": "a", "add_special_tokens": False}, "add_special_tokens", id="without begin and end"),
     ],
 )
 def test_wrong_embedding_members_are_named(members: Any, param: str):
     with pytest.raises(BadRequest) as wrong:
         parse_embeddings(json.dumps(members).encode())
     assert wrong.value.param == param
+
+
+def test_members_that_ask_for_what_is_done_anyway_are_harmless():
+    members = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
+    assert parse_embeddings(json.dumps({"input": "a", **members}).encode(), strict=True).unknown == ()
 
 
 def test_vectors_are_numbers_or_base64():

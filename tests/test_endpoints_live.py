@@ -160,6 +160,36 @@ def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HT
         assert all(token in top for token, top in zip(merged["tokens"][1:], merged["top_logprobs"][1:]))
 
 
+def test_prompt_alone_is_scored_as_with_an_answer(connection: http.client.HTTPConnection):
+    """As evaluation harnesses do; and what they leave out is the one token that was drawn, its end included."""
+    text = "Hello, my name is Ada. What is your name?"
+    _, tokens = ask(connection, "/tokenize", {"content": text, "add_special": True})
+    members = {"prompt": [tokens["tokens"]], "echo": True, "logprobs": 1, "temperature": 0}
+    _, alone = ask(connection, "/v1/completions", {**members, "max_tokens": 0})
+    _, answered = ask(connection, "/v1/completions", {**members, "max_tokens": 1})
+    scores, with_answer = (body["choices"][0]["logprobs"] for body in (alone, answered))
+    assert alone["choices"][0]["text"] == text
+    assert (alone["choices"][0]["finish_reason"], alone["usage"]["completion_tokens"]) == ("length", 0)
+    assert len(scores["token_logprobs"]) == len(tokens["tokens"]) == len(with_answer["token_logprobs"]) - 1
+    assert scores["token_logprobs"][1:] == pytest.approx(with_answer["token_logprobs"][1:-1], abs=SAME)
+    # The same by vLLM's name, by the ids of the tokens.
+    _, named = ask(connection, "/v1/completions", {"prompt": text, "prompt_logprobs": 1, "max_tokens": 0})
+    listed = named["choices"][0]["prompt_logprobs"]
+    by_id = [entry[str(token)]["logprob"] for token, entry in zip(tokens["tokens"][1:], listed[1:])]
+    assert by_id == pytest.approx(scores["token_logprobs"][1:], abs=SAME)
+    assert all(min(entry.values(), key=lambda e: e["rank"] or 99)["rank"] == 1 for entry in listed[1:])
+
+
+def test_end_of_an_answer_has_its_log_probability(connection: http.client.HTTPConnection):
+    asked = {"messages": [{"role": "user", "content": "What is your name?"}]}
+    _, prompt = ask(connection, "/apply-template", asked)
+    _, body = ask(connection, "/v1/completions", {**prompt, "temperature": 0, "max_tokens": 200, "logprobs": 0})
+    choice, n_drawn = body["choices"][0], body["usage"]["completion_tokens"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
+    assert len(choice["logprobs"]["tokens"]) == n_drawn
+    assert choice["logprobs"]["text_offset"][-1] == len(choice["text"])
+
+
 def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
     members = {"prompt": "I think", "seed": 3, "temperature": 1.5, "max_tokens": 8}
     _, all_of_them = ask(connection, "/v1/completions", {**members, "n": 4, "logprobs": 0})

@@ -6,10 +6,10 @@ import math
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -223,6 +223,34 @@ def test_preempted_prompt_is_scored_once():
         assert 0 < n_scored_when_preempted < 59
         assert [token.logprob for token in scored.prompt_tokens()[1:]] == [-float(i) for i in range(1, 60)]
         assert [read(generation)[1].completion_tokens for generation in (older, scored)] == [64, 5]
+
+
+@pytest.mark.parametrize("model", [echo, endless, lambda tokens, n_prompt: END], ids=["echo", "endless", "mute"])
+def test_prompt_may_be_read_for_its_own_sake(model: Callable[[list[int], int], int]):
+    with stepped(ScoringBackend(model)) as engine:
+        generation = engine.submit(request("abc", max_tokens=0, prompt_logprobs=0, top_logprobs=0))
+        step_until_idle(engine)
+        text, finish = read(generation)
+    assert (text, finish.reason, finish.stop, finish.completion_tokens, finish.last) == ("", "length", None, 0, None)
+    assert [token.logprob for token in generation.prompt_tokens()] == [None, -1.0, -2.0]
+    assert finish.prompt_s > 0
+
+
+@pytest.mark.parametrize(
+    ("members", "last"),
+    [
+        pytest.param({}, END, id="the model's end"),
+        pytest.param({"stop_token_ids": (ord("b"),)}, ord("b"), id="a stop token"),
+        pytest.param({"stop": ("b",)}, None, id="a stop text"),
+        pytest.param({"max_tokens": 2}, None, id="the limit"),
+    ],
+)
+def test_end_tells_the_token_that_was_hit(members: dict[str, Any], last: Optional[int]):
+    with stepped(FakeBackend()) as engine:
+        generation = engine.submit(request("abc", top_logprobs=1, **members))
+        step_until_idle(engine)
+        finish = read(generation)[1]
+    assert (finish.last and (finish.last.id, finish.last.logprob)) == (last and (last, -0.5))
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,12 @@ from email.message import Message
 import pytest
 
 from localchat import server as server_module
+from localchat.api.errors import ModelLoading
 from localchat.engine import GenerationRequest
+from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
 from localchat.serving.exchange import SEND_BYTES, Exchange, Head
 from localchat.serving.routes import Settings
-from localchat.serving.service import Model
+from localchat.serving.service import Model, Service
 
 from .fakes import endless
 from .serving import (
@@ -415,13 +417,63 @@ def test_g11_loading_is_503_then_the_model_serves():
         ):
             client.request(method, path, body)
             response = client.getresponse()
-            assert (response.status, response.getheader("Retry-After")) == (503, "10")
+            assert response.status == 503
+            assert 1 <= int(response.getheader("Retry-After")) <= 10
             assert json.loads(response.read())["error"]["code"] == "model_loading"
         # What is wrong anyway is said at once (G9).
         assert ask(client, temperature="hot")[0] == 400
         assert ask(client, model="gpt")[0] == 404
         running.server.service.ready(Model("Fake", running.engine))
         assert ask(client)[0] == 200
+
+
+@pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
+def test_k32_who_comes_while_the_model_loads_is_told_for_how_long(progress: float, seconds: float):
+    """K32: by how long it took so far; it is the error that rounds and bounds it."""
+    now = iter((100.0, 106.0))
+    service = Service(Catalog([ModelFile(DEMO_PATH, "Fake")]), clock=lambda: next(now))
+    service.progress = progress
+    with pytest.raises(ModelLoading) as loading:
+        service.model()
+    assert loading.value.headers() == ModelLoading("", seconds).headers()
+
+
+def test_connection_beyond_the_limit_is_told_to_come_again():
+    """Whatever it was going to ask; those that are open go on, and when one ends there is room again."""
+    with serving(settings=Settings(port=0, max_connections=2)) as running:
+        with contextlib.closing(running.client()) as first, contextlib.closing(running.client()) as second:
+            assert ask(first)[0] == ask(second)[0] == 200
+            for _ in range(3):
+                with contextlib.closing(running.client()) as third:
+                    third.connect()
+                    third.sock.settimeout(DEADLINE_S)
+                    head, _, body = b"".join(iter(lambda: third.sock.recv(65536), b"")).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 503 ")
+                assert b"\r\nRetry-After: 2" in head
+                assert b"\r\nConnection: close" in head
+                assert json.loads(body)["error"]["code"] == "too_many_connections"
+            assert ask(first)[0] == 200
+        wait_for(lambda: running.chat()[0] == 200)
+
+
+def test_request_on_a_connection_too_many_is_answered_and_not_reset():
+    with serving(settings=Settings(port=0, max_connections=1)) as running, running.connect() as first:
+        first.sendall(chat_request())
+        read_until(first, b"\r\n\r\n")
+        head, body = exchange(running, chat_request("x" * 100_000))
+    assert b" 503 " in head
+    assert body["error"]["type"] == "rate_limit_error"
+
+
+def test_connections_beyond_twice_the_limit_are_closed():
+    """Those between stay open for a moment, as who is told something may still be sending."""
+    with serving(settings=Settings(port=0, max_connections=1)) as running, contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(running.connect()) for _ in range(3)]
+        # Without a word, and without a thread.
+        assert sockets[2].recv(1) == b""
+        assert sockets[1].recv(15) == b"HTTP/1.1 503 Se"
+        sockets[0].sendall(chat_request())
+        assert sockets[0].recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_health_tells_of_a_failed_engine():

@@ -631,6 +631,19 @@ def test_t10_t11_every_token_has_its_entry_in_order():
         assert all(entry["top_logprobs"] == [] for entry in choice["logprobs"]["content"])
 
 
+def test_v44_log_probabilities_of_the_prompt():
+    """V44: of the tokens that were read, whatever is known of them, and once for all choices."""
+    with serving() as running:
+        running.chat(content="xaa")
+        _, body = running.chat(content="xaa", prompt_logprobs=1, truncate_prompt_tokens=2, n=2)
+        assert [work.prompt_logprobs for work in running.work[1:]] == [1, None]
+        _, without = running.chat(content="xaa")
+    a = {"97": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
+    assert body["prompt_logprobs"] == [None, a]
+    assert [choice["logprobs"] for choice in body["choices"]] == [None, None]
+    assert "prompt_logprobs" not in without
+
+
 def test_v9_end_of_a_prompt_is_read_where_it_is_truncated():
     with serving() as running:
         _, body = running.chat(content="abcdef", truncate_prompt_tokens=2, return_token_ids=True)

@@ -7,7 +7,6 @@ llama-server and vLLM; the words are ours.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import socket
 import threading
@@ -154,6 +153,7 @@ OPENAI: dict[str, Example] = {
     "best of some": wrong("best_of", complete(best_of=2, n=3)),
     "scores": complete(logprobs=3),
     "scores of a prompt": complete(echo=True, logprobs=0),
+    "scores of a prompt alone": complete(echo=True, logprobs=0, max_tokens=0),
     "echo": complete(echo=True, max_tokens=1),
     "gap": wrong("suffix", complete(suffix=" The end.")),  # the built-in model has no tokens for it
     "usage of a completion": complete(stream_options={"include_usage": True}),
@@ -279,7 +279,7 @@ VLLM: dict[str, Example] = {
     "guided choice": chat(guided_choice=["yes", "no"]),
     "structured regex": chat(structured_outputs={"regex": "[a-c]{1,4}"}),
     "guided schema": chat(guided_json=STEPS, max_tokens=40),
-    "prompt's log probabilities": wrong("prompt_logprobs", chat(prompt_logprobs=1)),
+    "prompt's log probabilities in a stream": wrong("prompt_logprobs", chat(prompt_logprobs=1, stream=True)),
     "beams": wrong("use_beam_search", chat(use_beam_search=True)),
     "priority": chat(priority=5, request_id="mine"),
     "usage all along": chat(stream_options={"include_usage": True, "continuous_usage_stats": True}),
@@ -467,8 +467,7 @@ def test_openai_package_reads_reasoning_and_figures():
     assert usage["completion_tokens_details"]["reasoning_tokens"] == len("<think>hm</think>")
     assert usage["completion_tokens"] == len(said) + 1
     assert chunks[-1]["timings"]["predicted_n"] == usage["completion_tokens"]
-    with contextlib.suppress(KeyError):
-        assert chunks[0]["usage"] is None
+    assert chunks[0]["usage"] is None
 
 
 SAID_CALL = """<think>hm</think>Let me see.

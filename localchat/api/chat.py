@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from .errors import BadRequest
-from .fields import Members, parse_body, show, unknown_members
-from .sampling import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing, refuse_unsupported
+from .fields import Members, parse_body, refuse_unsupported, show, unknown_members
+from .sampling import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing
 from .shape import Shape, read_shape
 from .streams import Streaming, read_streaming, read_token_ids
 

@@ -28,7 +28,8 @@ MAX_CHOICES = 128
 class CompletionRequest(Drawing, Streaming):
     """What a caller asked for, checked. Of `best_of` answers to each prompt the likeliest `n` are given.
 
-    `suffix` is the text after the gap that is to be filled, `shape` the form that the answer must have.
+    `suffix` is the text after the gap that is to be filled, `shape` the form that the answer must have. With
+    `adds_special` a text begins with the model's begin token, with `tokens_as_ids` tokens are spelled as ids (V48).
     `unknown` names the members that were ignored.
     """
 
@@ -40,6 +41,8 @@ class CompletionRequest(Drawing, Streaming):
     n: int = 1
     best_of: int = 1
     return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    adds_special: bool = True
     unknown: tuple[str, ...] = ()
 
     @property
@@ -67,12 +70,14 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         suffix=body.text("suffix") or None,
         echo=body.boolean("echo") or False,
         shape=read_shape(body),
-        **read_drawing(body),
+        **read_drawing(body, least=0),
         top_logprobs=_top_logprobs(body),
         n=n,
         best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
         **read_streaming(body),
         return_token_ids=read_token_ids(body),
+        tokens_as_ids=body.boolean("return_tokens_as_token_ids") or False,
+        adds_special=body.boolean("add_special_tokens") is not False,
         unknown=unknown_members(body, WITHOUT_EFFECT, strict),
     )
     _check_combinations(request)
@@ -112,12 +117,14 @@ def _check_combinations(request: CompletionRequest) -> None:
 class ScoredToken:
     """One token of an answer, for `logprobs`, and the likeliest tokens in its place.
 
-    The first token of an echoed prompt has no probability: nothing goes before it.
+    The first token of an echoed prompt has no probability: nothing goes before it. `name` is what it is called
+    where that is not its text.
     """
 
     piece: bytes
     logprob: Optional[float]
     top: tuple[tuple[bytes, float], ...] = ()
+    name: Optional[str] = None
 
 
 class LogprobWriter:
@@ -139,7 +146,7 @@ class LogprobWriter:
         values: list[Optional[float]] = []
         tops: list[Optional[dict[str, float]]] = []
         for token in tokens:
-            name = _text(token.piece)
+            name = token.name or _text(token.piece)
             names.append(name)
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(token.piece))
@@ -149,8 +156,11 @@ class LogprobWriter:
                 continue
             value = self._value(token.logprob)
             values.append(value)
-            # The token itself is always among them, as at OpenAI.
-            tops.append({**{_text(piece): self._value(logprob) for piece, logprob in token.top}, name: value})
+            # Of tokens with the same text the likeliest; and the token itself is always among them, as at OpenAI.
+            top: dict[str, float] = {}
+            for piece, logprob in token.top:
+                top.setdefault(_text(piece), self._value(logprob))
+            tops.append({**top, name: value})
         return {"tokens": names, self._names[0]: values, self._names[1]: tops, "text_offset": offsets}
 
 
@@ -158,8 +168,8 @@ class LogprobWriter:
 class Choice:
     """What there is of one choice: all of it, or what is new since the last chunk.
 
-    `token_ids` and those of the prompt are there where they were asked for. `progress` tells how far the prompt has
-    been read, before anything else.
+    `token_ids`, those of the prompt and its log probabilities are there where they were asked for. `progress`
+    tells how far the prompt has been read, before anything else.
     """
 
     text: list[str] = field(default_factory=list)
@@ -168,6 +178,7 @@ class Choice:
     stop: Union[str, int, None] = None
     token_ids: list[int] = field(default_factory=list)
     prompt_token_ids: Sequence[int] = ()
+    prompt_logprobs: Optional[Sequence[Any]] = None
     progress: Optional[Mapping[str, Any]] = None
 
     @property
@@ -182,6 +193,7 @@ class Choice:
             "finish_reason": self.reason,
             **({"prompt_token_ids": self.prompt_token_ids} if self.prompt_token_ids else {}),
             **({"token_ids": self.token_ids} if self.token_ids else {}),
+            **({} if self.prompt_logprobs is None else {"prompt_logprobs": self.prompt_logprobs}),
         }
         return body if self.reason is None else {**body, "stop_reason": self.stop}
 

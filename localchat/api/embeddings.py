@@ -5,18 +5,25 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from .errors import BadRequest
-from .fields import parse_body, unknown_members
+from .fields import parse_body, refuse_unsupported, unknown_members
 from .inputs import Input, read_inputs
 
 # As OpenAI's own limit.
 MAX_INPUTS = 2048
 
-_WITHOUT_EFFECT = ("user", "embd_normalize", "truncate_prompt_tokens", "add_special_tokens", "priority")
+# Members that would give other vectors, and their values that ask for those which are given: of length 1, of whole
+# texts, with the model's begin and end. A text that is too long for the model is an error.
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "embd_normalize": (2,),
+    "truncate_prompt_tokens": (-1,),
+    "add_special_tokens": (True,),
+}
+_WITHOUT_EFFECT = ("user", "priority")
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ def parse_embeddings(raw: bytes, *, strict: bool = False) -> EmbeddingsRequest:
         BadRequest: Anything is not as it should be.
     """
     body = parse_body(raw)
+    refuse_unsupported(body, UNSUPPORTED)
     inputs = read_inputs(body, "input", MAX_INPUTS)
     if "" in inputs:
         raise BadRequest("'input' has an empty text, which has no vector", "input")

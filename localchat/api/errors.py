@@ -15,6 +15,7 @@
       InferenceError            500  inference_error
       NotSupported              501  invalid_request_error / not_supported
       ModelLoading              503  model_loading, Retry-After
+      TooManyConnections        503  rate_limit_error / too_many_connections, Retry-After
       ShuttingDown              503  inference_error / shutting_down, Retry-After
 
 The message says what was expected and what came; details of internal errors go to the log instead.
@@ -30,7 +31,7 @@ INTERNAL_ERROR = "internal error: the server's log says more"
 
 # A queue moves as fast as answers end, so a client may soon try again (K32).
 RETRY_QUEUE_S = 2
-# Loading takes seconds to minutes: G11 says ten.
+# Who starts a server again needs some seconds; and while a model loads, nobody should wait longer than that (G11).
 RETRY_LOADING_S = 10
 
 
@@ -165,11 +166,23 @@ class NotSupported(ApiError):
 
 
 class ModelLoading(ApiError):
-    """The model is on its way (K28)."""
+    """The model is on its way, and will be there in about `left_s` seconds (K28)."""
 
     status = 503
     type = "model_loading"
-    retry_after_s = RETRY_LOADING_S
+
+    def __init__(self, message: str, left_s: float) -> None:
+        super().__init__(message, "model")
+        self.retry_after_s = round(min(max(left_s, 1), RETRY_LOADING_S))
+
+
+class TooManyConnections(ApiError):
+    """As many connections are open as may be, each with a thread."""
+
+    status = 503
+    type = "rate_limit_error"
+    code = "too_many_connections"
+    retry_after_s = RETRY_QUEUE_S
 
 
 class ShuttingDown(ApiError):

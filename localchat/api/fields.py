@@ -165,6 +165,14 @@ def unknown_members(body: Members, without_effect: Collection[str], strict: bool
     return unknown
 
 
+def refuse_unsupported(body: Members, harmless: Mapping[str, tuple[Any, ...]]) -> None:
+    """Members that mean something which is not done here: to ignore them would give an answer that looks right."""
+    for name, values in harmless.items():
+        value = body.get(name)
+        if value is not None and not any(value == other and type(value) is type(other) for other in values):
+            raise BadRequest(f"'{name}' is not supported by this server: leave it out (got {show(value)})", name)
+
+
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Protocol, Union
 
@@ -155,6 +155,27 @@ def logprob_entry(
     """
     tokens = [_token(*one, as_ids, after_sampling) for one in (token, *top)]
     return {**tokens[0], "top_probs" if after_sampling else "top_logprobs": tokens[1:]}
+
+
+def prompt_entry(token: tuple[int, bytes, float], top: Sequence[tuple[int, bytes, float]]) -> dict[str, Any]:
+    """One position of `prompt_logprobs` (V44): the token and the likeliest in its place, by their ids.
+
+    The rank of a token that is not among these is not known.
+    """
+    ranks = {id: rank for rank, (id, _, _) in enumerate(top, 1)}
+    return {
+        str(id): {
+            "logprob": max(logprob, LOGPROB_FLOOR),
+            "rank": ranks.get(id),
+            "decoded_token": piece.decode("utf-8", "replace"),
+        }
+        for id, piece, logprob in (token, *top)
+    }
+
+
+def id_text(id: int) -> str:
+    """A token spelled as its id (V48)."""
+    return f"token_id:{id}"
 
 
 class StreamReply:
@@ -338,7 +359,7 @@ class WholeReply:
     def finish(self, i: int, reason: str, stop: Union[str, int, None]) -> None:
         self._choices[i].end = {"finish_reason": reason, "stop_reason": stop}
 
-    def body(self, usage: Usage) -> dict[str, Any]:
+    def body(self, usage: Usage, prompt_logprobs: Optional[Sequence[Any]] = None) -> dict[str, Any]:
         head, thought = self._head, self._choices[0].thought
         return {
             "id": head.id,
@@ -348,13 +369,14 @@ class WholeReply:
             "choices": [choice.body(i, head) for i, choice in enumerate(self._choices)],
             "usage": usage.body(),
             **({} if head.prompt_tokens is None else {"prompt_token_ids": head.prompt_tokens}),
+            **({} if prompt_logprobs is None else {"prompt_logprobs": prompt_logprobs}),
             **({"thought": thought} if self._thought and thought else {}),
             "timings": usage.timings(),
         }
 
 
 def _token(id: int, piece: bytes, logprob: float, as_ids: bool, after_sampling: bool) -> dict[str, Any]:
-    text = f"token_id:{id}" if as_ids else piece.decode("utf-8", "replace")
+    text = id_text(id) if as_ids else piece.decode("utf-8", "replace")
     value = {"prob": math.exp(logprob)} if after_sampling else {"logprob": max(logprob, LOGPROB_FLOOR)}
     return {"token": text, **value, "bytes": list(piece)}
 

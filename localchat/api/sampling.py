@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from .errors import BadRequest
-from .fields import Members, show
+from .fields import Members, refuse_unsupported, show
 
 # Each stop text is looked for at each token.
 MAX_STOPS = 64
@@ -97,15 +97,14 @@ _LETTERS: Mapping[str, str] = {
 # Not a step among others but the draw, wherever it stands; its target says whether it is on.
 _DRAW = "adaptive_p"
 
-# Names of the length limit, the first one given wins (K41). llama.cpp's own has -1 for "no limit".
-_LENGTHS: Mapping[str, int] = {"max_completion_tokens": 1, "max_tokens": 1, "n_predict": -1}
+# Names of the length limit, the first one given wins (K41). The last is llama.cpp's own: it has -1 for "no limit".
+_LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 
 # Members that change what is drawn, in ways that this server does not have, and their values that change nothing.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "n_indent": (0,),
     "lora": ([],),
-    "prompt_logprobs": (0,),
     "allowed_token_ids": ([],),
     "bad_words": ([],),
     "include_stop_str_in_output": (False,),
@@ -129,8 +128,9 @@ class Drawing:
 
     The names in `sampling` are those of the engine's Sampling. A bias of minus infinity bans a token.
     `top_logprobs` is None where no log probabilities are wanted; with `after_sampling` they are wanted as
-    probabilities, of what was drawn from. `max_completion_s` is llama.cpp's limit of time, for editors. Of a
-    longer prompt only the last `n_prompt_kept` tokens are read; 0 stands for all (V9).
+    probabilities, of what was drawn from. `prompt_logprobs` asks the same, as logarithms, of the prompt's
+    tokens. `max_tokens` 0 wants nothing but the prompt read. `max_completion_s` is llama.cpp's limit of time, for
+    editors. Of a longer prompt only the last `n_prompt_kept` tokens are read; 0 stands for all (V9).
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -142,18 +142,21 @@ class Drawing:
     ignore_eos: bool = False
     top_logprobs: Optional[int] = None
     after_sampling: bool = False
+    prompt_logprobs: Optional[int] = None
     max_completion_s: Optional[float] = None
     n_prompt_kept: int = 0
 
 
-def read_drawing(body: Members) -> dict[str, Any]:
+def read_drawing(body: Members, *, least: int = 1) -> dict[str, Any]:
     """The members of a Drawing but `top_logprobs`, which each API asks for in its own way.
+
+    `least` is the smallest limit of an answer: 0 where a prompt may be read for its own sake.
 
     Raises:
         BadRequest: One of them is not as it should be.
     """
     refuse_unsupported(body, UNSUPPORTED)
-    max_tokens = _max_tokens(body)
+    max_tokens = _max_tokens(body, least)
     return {
         "sampling": read_sampling(body),
         "logit_bias": _logit_bias(body),
@@ -163,6 +166,7 @@ def read_drawing(body: Members) -> dict[str, Any]:
         "stop_token_ids": body.integers("stop_token_ids", 0),
         "ignore_eos": body.boolean("ignore_eos") or False,
         "after_sampling": body.boolean("post_sampling_probs") or False,
+        "prompt_logprobs": _prompt_logprobs(body),
         "max_completion_s": _max_completion_s(body),
         # -1 stands for what the model can hold: a longer prompt is an error that says so.
         "n_prompt_kept": max(body.integer("truncate_prompt_tokens", -1) or 0, 0),
@@ -201,20 +205,22 @@ def parse_default(text: str) -> dict[str, Any]:
     return values
 
 
-def refuse_unsupported(body: Members, harmless: Mapping[str, tuple[Any, ...]]) -> None:
-    """Members that mean something which is not done here: to ignore them would give an answer that looks right."""
-    for name, values in harmless.items():
-        value = body.get(name)
-        if value is not None and not any(value == other and type(value) is type(other) for other in values):
-            raise BadRequest(f"'{name}' is not supported by this server: leave it out (got {show(value)})", name)
-
-
-def _max_tokens(body: Members) -> Optional[int]:
-    given = [body.integer(name, low) for name, low in _LENGTHS.items()]
+def _max_tokens(body: Members, least: int) -> Optional[int]:
+    given = [body.integer(name, -1 if name == "n_predict" else least) for name in _LENGTHS]
     first = next((value for value in given if value is not None), None)
-    if first == 0:
+    if first == 0 and least > 0:
         body.refuse("n_predict", "an integer of at least 1, or -1 for no limit")
     return None if first == -1 else first
+
+
+def _prompt_logprobs(body: Members) -> Optional[int]:
+    """V44: a list of all the prompt, which no chunk has."""
+    wanted = body.integer("prompt_logprobs", 0, MAX_TOP_LOGPROBS)
+    if not body.boolean("stream"):
+        return wanted
+    if wanted:
+        raise BadRequest("'prompt_logprobs' cannot be streamed: leave out one of both", "prompt_logprobs")
+    return None
 
 
 def _max_completion_s(body: Members) -> Optional[float]:

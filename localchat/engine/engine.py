@@ -229,7 +229,8 @@ class Engine:
         """
         self._check(request)
         n_prompt, n_ctx = len(request.prompt), self.facts.n_ctx
-        max_tokens = n_ctx if request.max_tokens is None else min(n_ctx, n_prompt + request.max_tokens)
+        # One token is always drawn: with it is known that the prompt has been read.
+        max_tokens = n_ctx if request.max_tokens is None else min(n_ctx, n_prompt + max(request.max_tokens, 1))
         # Here, since to read a large grammar would hold up everybody on the engine thread.
         sampler = self.backend.new_sampler(request)
         try:
@@ -613,6 +614,8 @@ class Engine:
 
     def _natural_end(self, job: _Job) -> Optional[Ended]:
         token = job.sequence.tokens[-1]
+        if job.generation.request.max_tokens == 0:
+            return Ended("length", None)
         if self.backend.is_end(token):
             return Ended("stop", None)
         if token in job.generation.request.stop_token_ids:

@@ -49,6 +49,7 @@ class Generation:
         self._taken: list[Item] = []
         self._text = TextStream(request.stop)
         self._n_drawn = 0
+        self._last: Optional[OutputToken] = None
         # The end, from when it is known until it is handed out; `_is_over` from then on.
         self._end: Union[Finish, EngineError, None] = None
         self._is_over = False
@@ -162,9 +163,12 @@ class Generation:
                     self._finish(item.reason, item.stop) if stopped_by is None else self._finish("stop", stopped_by)
                 )
                 break
+            if self.request.max_tokens == 0:
+                continue  # drawn all the same, and neither counted nor shown
             token = self._output_token(item)
             self._n_drawn += 1
             if self._backend.is_end(token.id) or token.id in self.request.stop_token_ids:
+                self._last = token
                 continue  # counted, not shown; the end follows
             texts.append(self._text.feed(token.piece))
             tokens.append(token)
@@ -201,4 +205,5 @@ class Generation:
             completion_s=self._last_at - self._first_at,
             n_drafted=self.n_drafted,
             n_draft_accepted=self.n_draft_accepted,
+            last=self._last,
         )

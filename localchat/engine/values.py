@@ -90,7 +90,8 @@ class ThinkingLimit:
 class GenerationRequest:
     """One prompt and what to do with it.
 
-    `max_tokens` None means what is left of the context; a larger number than that is cut to it (K9).
+    `max_tokens` None means what is left of the context; a larger number than that is cut to it (K9); with 0 the
+    prompt is read and nothing is answered.
     The first `min_tokens` tokens are neither the model's end nor of `stop_token_ids`; with `ignore_end`
     none is the model's end. `stop` texts end the answer and are never part of it (K11). `top_logprobs`
     None means no log probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
@@ -164,9 +165,10 @@ class Finish:
     """The one regular end of a generation.
 
     `reason` is "stop" or "length"; `stop` says what was hit: a stop text, a token of
-    `stop_token_ids`, or None for the model's own end (K12). `cached_tokens` of the prompt were known
-    before. `prompt_s` is the time from submission to the first token, `completion_s` from there to
-    the last one. `n_drafted` tokens of the answer were guessed, `n_draft_accepted` of them rightly.
+    `stop_token_ids`, or None for the model's own end (K12). `last` is the token that was hit, if
+    one was: it counts, and is in no Delta. `cached_tokens` of the prompt were known before. `prompt_s` is
+    the time from submission to the first token, `completion_s` from there to the last one. `n_drafted`
+    tokens of the answer were guessed, `n_draft_accepted` of them rightly.
     """
 
     reason: str
@@ -178,6 +180,7 @@ class Finish:
     completion_s: float
     n_drafted: int = 0
     n_draft_accepted: int = 0
+    last: Optional[OutputToken] = None
 
 
 @dataclass(frozen=True)

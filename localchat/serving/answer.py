@@ -13,7 +13,7 @@ from typing import Any, Optional, Protocol, TypeVar, Union
 
 from ..api import errors
 from ..api.chat import ChatRequest
-from ..api.reply import Reply, ReplyHead, StreamReply, Usage, WholeReply, finish_reason, logprob_entry
+from ..api.reply import Reply, ReplyHead, StreamReply, Usage, WholeReply, finish_reason, logprob_entry, prompt_entry
 from ..chat.events import Content, Event, Reasoning, ToolArguments, ToolHead
 from ..chat.formats import Format
 from ..chat.output import OutputParser
@@ -121,6 +121,12 @@ class Answer:
         return Usage.total(choice.usage for choice in self._choices)
 
     @property
+    def prompt_logprobs(self) -> Optional[list[Any]]:
+        """Once all is read, where they are asked for."""
+        n_top = self.request.prompt_logprobs
+        return None if n_top is None else prompt_logprobs(self._choices[0].generation, n_top)
+
+    @property
     def summary(self) -> str:
         """Tokens, speeds and end, for the log."""
         usage = self.usage
@@ -157,6 +163,14 @@ def ready(running: Sequence[AnyRunning], patience_s: Optional[float]) -> list[An
         found = [one for one in running if one.generation.wait(0)]
         if found or left_s == 0:
             return found
+
+
+def prompt_logprobs(generation: Generation, n_top: int) -> list[Any]:
+    """Of each token of a prompt that was scored, null for the first (V44)."""
+    return [
+        None if token.logprob is None else prompt_entry((token.id, token.piece, token.logprob), _top(token)[:n_top])
+        for token in generation.prompt_tokens()
+    ]
 
 
 def choices_of(request: ChatRequest, generations: Sequence[Generation], format: Format, prompt: str) -> list[_Choice]:
@@ -314,5 +328,8 @@ _TELL: dict[type, Callable[[Reply, int, Any], None]] = {
 
 def _entry(token: OutputToken, request: ChatRequest) -> dict[str, Any]:
     drawn = (token.id, token.piece, token.logprob or 0.0)
-    top = [(other.token, other.piece, other.logprob) for other in token.top]
-    return logprob_entry(drawn, top, as_ids=request.tokens_as_ids, after_sampling=request.after_sampling)
+    return logprob_entry(drawn, _top(token), as_ids=request.tokens_as_ids, after_sampling=request.after_sampling)
+
+
+def _top(token: OutputToken) -> list[tuple[int, bytes, float]]:
+    return [(other.token, other.piece, other.logprob) for other in token.top]

@@ -13,7 +13,7 @@ from typing import Optional
 from ..api import errors
 from ..api.completions import Choice, CompletionRequest, ScoredToken
 from ..api.inputs import Input, check_tokens
-from ..api.reply import ReplyHead, Usage
+from ..api.reply import ReplyHead, Usage, id_text
 from ..api.streams import progress_body
 from ..engine import (
     Cancelled,
@@ -26,7 +26,7 @@ from ..engine import (
     Progress,
     WritesNoText,
 )
-from .answer import ready
+from .answer import prompt_logprobs, ready
 from .constraints import plain_constraint
 from .service import Model, api_error, nth
 
@@ -46,10 +46,11 @@ class Completion:
         prompts = [_prompt(model.engine, request, i) for i in range(len(request.prompts))]
         # Which of several answers is best is known by their probabilities.
         wants = 0 if request.best_of > request.n and request.top_logprobs is None else request.top_logprobs
-        drawn = replace(request, top_logprobs=wants)
-        scored = request.top_logprobs if request.scores_prompt else None
+        scored = [request.prompt_logprobs, request.top_logprobs if request.scores_prompt else None]
+        most = max((n for n in scored if n is not None), default=None)
+        drawn = replace(request, top_logprobs=wants, prompt_logprobs=most)
         constraint = plain_constraint(request)
-        works = [model.work(drawn, prompt, constraint=constraint, prompt_logprobs=scored) for prompt in prompts]
+        works = [model.work(drawn, prompt, constraint=constraint) for prompt in prompts]
         with contextlib.ExitStack() as stack, translated(model.engine, "prompt"):
             self._runs = [
                 _Run(stack.enter_context(model.engine.submit(self._nth(work, k))), request, self._echo(given))
@@ -138,8 +139,11 @@ class Completion:
     def _echo(self, given: Input) -> Optional[_Echo]:
         if not self.request.echo:
             return None
-        n_begin = len(self._engine.tokenize("", add_bos=True)) if isinstance(given, str) else 0
-        return _Echo(_echoed(self._engine, given), n_begin if self.request.scores_prompt else None)
+        return _Echo(_echoed(self._engine, given), self._n_begin(given) if self.request.scores_prompt else None)
+
+    def _n_begin(self, given: Input) -> int:
+        """Tokens of a prompt that are not of its text."""
+        return len(self._engine.tokenize("", add_bos=self.request.adds_special)) if isinstance(given, str) else 0
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -159,10 +163,10 @@ class _Echo:
     text: str
     n_begin: Optional[int]
 
-    def tokens(self, generation: Generation) -> list[ScoredToken]:
+    def tokens(self, generation: Generation) -> list[OutputToken]:
         if self.n_begin is None:
             return []
-        tokens = [_scored(token) for token in generation.prompt_tokens()[self.n_begin :]]
+        tokens = list(generation.prompt_tokens()[self.n_begin :])
         # Many vocabularies begin every text with a space that is not in it.
         if b"".join(token.piece for token in tokens) == b" " + self.text.encode():
             tokens[0] = replace(tokens[0], piece=tokens[0].piece[1:])
@@ -176,7 +180,7 @@ class _Run:
         self.generation = generation
         self.choice = Choice()
         self.finish_reason: Optional[str] = None
-        self._returns_ids = request.return_token_ids
+        self._request = request
         # What comes before the first token, as the prompt is known by then.
         self._is_begun = False
         self._echo = echo
@@ -199,23 +203,33 @@ class _Run:
         if not self._is_begun:
             self._begin()
         if isinstance(item, Finish):
+            if item.last is not None:
+                # It was drawn, and its text is no part of the answer.
+                self._score(replace(item.last, piece=b""))
             self.finish_reason = item.reason
             self.choice.reason, self.choice.stop = item.reason, item.stop
             return True
         self.choice.text += [item.text] if item.text else []
-        self.choice.tokens += [_scored(token) for token in item.tokens if token.logprob is not None]
-        self.choice.token_ids += [token.id for token in item.tokens] if self._returns_ids else []
-        self._logprob += sum(token.logprob or 0.0 for token in item.tokens)
-        self._n_tokens += len(item.tokens)
+        for token in item.tokens:
+            self._score(token)
+        self.choice.token_ids += [token.id for token in item.tokens] if self._request.return_token_ids else []
         return False
+
+    def _score(self, token: OutputToken) -> None:
+        if token.logprob is not None:
+            self.choice.tokens.append(_scored(token, self._request))
+            self._logprob += token.logprob
+            self._n_tokens += 1
 
     def _begin(self) -> None:
         self._is_begun = True
-        if self._returns_ids:
+        if self._request.return_token_ids:
             self.choice.prompt_token_ids = self.generation.request.prompt
+        if self._request.prompt_logprobs is not None:
+            self.choice.prompt_logprobs = prompt_logprobs(self.generation, self._request.prompt_logprobs)
         if self._echo is not None:
             self.choice.text.append(self._echo.text)
-            self.choice.tokens += self._echo.tokens(self.generation)
+            self.choice.tokens += [_scored(token, self._request) for token in self._echo.tokens(self.generation)]
 
 
 @contextlib.contextmanager
@@ -239,26 +253,26 @@ def translated(engine: Engine, param: str) -> Iterator[None]:
 def _prompt(engine: Engine, request: CompletionRequest, i: int) -> tuple[int, ...]:
     given = request.prompts[i]
     name = "prompt" if len(request.prompts) == 1 else f"prompt[{i}]"
-    tokens = _tokens(engine, given, request.suffix)
+    tokens = _tokens(engine, given, request)
     if not tokens:
-        raise errors.BadRequest(f"'{name}' is empty, and this model has no token that begins a text", name)
+        raise errors.BadRequest(f"'{name}' is empty, and no token of the model begins it: one is needed", name)
     check_tokens(tokens, engine.facts.n_vocab, name)
     return tokens
 
 
-def _tokens(engine: Engine, given: Input, suffix: Optional[str]) -> tuple[int, ...]:
+def _tokens(engine: Engine, given: Input, request: CompletionRequest) -> tuple[int, ...]:
     if not isinstance(given, str):
         return given
-    if suffix is None:
-        return tuple(engine.tokenize(given, add_bos=True))
+    if request.suffix is None:
+        return tuple(engine.tokenize(given, add_bos=request.adds_special))
     fill_in = engine.facts.fill_in
     if fill_in is None:
         raise errors.BadRequest(
             "'suffix' needs a model with fill-in-the-middle tokens, and this one has none", "suffix"
         )
     before, after, here = fill_in
-    begin = engine.tokenize("", add_bos=True)
-    texts = [engine.tokenize(text, parse_special=False) for text in (given, suffix)]
+    begin = engine.tokenize("", add_bos=request.adds_special)
+    texts = [engine.tokenize(text, parse_special=False) for text in (given, request.suffix)]
     return (*begin, before, *texts[0], after, *texts[1], here)
 
 
@@ -273,5 +287,10 @@ def _best(runs: Sequence[_Run], n: int) -> list[_Run]:
     return [run for run in runs if run in best]
 
 
-def _scored(token: OutputToken) -> ScoredToken:
-    return ScoredToken(token.piece, token.logprob, tuple((other.piece, other.logprob) for other in token.top))
+def _scored(token: OutputToken, request: CompletionRequest) -> ScoredToken:
+    # Of the prompt's tokens more may be known, for `prompt_logprobs`.
+    likeliest = token.top[: request.top_logprobs]
+    if not request.tokens_as_ids:
+        return ScoredToken(token.piece, token.logprob, tuple((other.piece, other.logprob) for other in likeliest))
+    top = tuple((id_text(other.token).encode(), other.logprob) for other in likeliest)
+    return ScoredToken(token.piece, token.logprob, top, id_text(token.id))

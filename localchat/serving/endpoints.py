@@ -1,9 +1,13 @@
-"""What answers the paths besides chat: completions, vectors, tokens, and how the server stands."""
+"""What answers the paths: chat, completions, vectors, tokens, and how the server stands.
+
+Between HTTP and the rest: bodies go to api/, requests to the model, and what comes back to the exchange.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -13,44 +17,55 @@ from ..api.chat import parse_chat
 from ..api.completions import CompletionStream, completion_body, parse_completion
 from ..api.embeddings import embeddings_body, parse_embeddings
 from ..api.inputs import check_tokens
+from ..api.reply import StreamReply
 from ..api.rerank import parse_rerank, rerank_body
 from ..api.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, slots_body
+from ..api.streams import Streaming
 from ..api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from ..engine import Cancelled
 from . import metrics
-from .exchange import Exchange, PeerGone
+from .exchange import MAX_LOGGED_CHARS, Exchange, PeerGone, printable
 from .metrics import Metrics
 from .stream import News, send_stream
 
 if TYPE_CHECKING:  # They bring jinja2, and the server first looks whether that is there.
+    from .answer import Answer
     from .completion import Completion
     from .service import Service
     from .vectors import Embedding
+
+log = logging.getLogger("localchat.server")
+
+# A client that makes up names must not fill the memory.
+MAX_TOLD = 100
 
 Table = dict[str, dict[str, Callable[[Exchange], None]]]
 
 
 class Endpoints:
-    """Answers on exchanges. `tell_ignored` is told the members of requests that were not understood."""
+    """Answers on exchanges; the options are those of the server's settings."""
 
     def __init__(
         self,
         service: Service,
-        tell_ignored: Callable[[tuple[str, ...]], None],
         *,
         strict: bool,
         allow_chat_template: bool,
+        thought_field: bool,
         ping_s: float,
     ) -> None:
         self.metrics = Metrics()
         self._service = service
-        self._tell_ignored = tell_ignored
         self._strict = strict
         self._allow_chat_template = allow_chat_template
+        self._thought_field = thought_field
         self._ping_s = ping_s
+        # Members that were told of in the log: once each is enough (K10).
+        self._told: set[str] = set()
 
     def table(self) -> Table:
         return {
+            "/chat/completions": {"POST": self._chat},
             "/completions": {"POST": self._complete},
             "/embeddings": {"POST": self._embed},
             "/rerank": {"POST": self._rerank},
@@ -63,22 +78,34 @@ class Endpoints:
             "/metrics": {"GET": self._metrics},
         }
 
+    def _chat(self, exchange: Exchange) -> None:
+        request = parse_chat(exchange.body(), strict=self._strict, allow_template=self._allow_chat_template)
+        self._tell_ignored(request.unknown)
+        exchange.name_request(request.request_id)
+        with self._service.resolve(request.model).answer(request) as answer, self._busy(exchange, answer):
+            if request.stream:
+                reply, patience_s = answer.streamed(thought=self._thought_field), self._patience_s(request)
+                send_stream(exchange, _chunks_of_answer(answer, reply, patience_s), reply.failed, patience_s)
+            else:
+                whole = answer.whole(thought=self._thought_field)
+                while answer.is_running:
+                    answer.advance(whole)
+                exchange.send_json(200, whole.body(answer.usage, answer.prompt_logprobs))
+
     def _complete(self, exchange: Exchange) -> None:
         from .completion import Completion
 
         request = parse_completion(exchange.body(), strict=self._strict)
         self._tell_ignored(request.unknown)
         with Completion(self._service.resolve(request.model), request) as completion, self._busy(exchange, completion):
-            exchange.id = completion.head.id
-            try:
-                if request.stream:
-                    stream = CompletionStream(completion.head, request)
-                    patience_s = (self._ping_s if request.ping_s is None else request.ping_s) or None
-                    send_stream(exchange, _news(completion, stream, patience_s), stream.failed, patience_s)
-                else:
-                    _whole(exchange, completion)
-            finally:
-                exchange.summary = completion.summary
+            if request.stream:
+                stream, patience_s = CompletionStream(completion.head, request), self._patience_s(request)
+                send_stream(exchange, _chunks_of_completion(completion, stream, patience_s), stream.failed, patience_s)
+            else:
+                while completion.is_running:
+                    completion.advance()
+                body = completion_body(completion.head, request, completion.choices(), completion.usage)
+                exchange.send_json(200, body)
 
     def _embed(self, exchange: Exchange) -> None:
         from .vectors import Embedding
@@ -87,7 +114,7 @@ class Endpoints:
         self._tell_ignored(request.unknown)
         model = self._service.resolve(request.model)
         embedding = Embedding(model)
-        with self._busy(exchange, embedding):
+        with self._watched(exchange, embedding):
             vectors = embedding.embed(request)
         exchange.summary = f"{len(vectors)} vectors of {embedding.n_tokens} tokens"
         body = embeddings_body(model.name, vectors, embedding.n_tokens, as_base64=request.as_base64)
@@ -100,7 +127,7 @@ class Endpoints:
         self._tell_ignored(request.unknown)
         model = self._service.resolve(request.model)
         embedding = Embedding(model)
-        with self._busy(exchange, embedding):
+        with self._watched(exchange, embedding):
             scores = embedding.scores(request)
         exchange.summary = f"{len(scores)} scores of {embedding.n_tokens} tokens"
         exchange.send_json(200, rerank_body(model.name, request, scores, embedding.n_tokens))
@@ -150,7 +177,17 @@ class Endpoints:
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
 
     @contextlib.contextmanager
-    def _busy(self, exchange: Exchange, work: Union[Completion, Embedding]) -> Iterator[None]:
+    def _busy(self, exchange: Exchange, work: Union[Answer, Completion]) -> Iterator[None]:
+        """As `_watched`, and the log tells what became of it."""
+        exchange.id = work.head.id
+        try:
+            with self._watched(exchange, work):
+                yield
+        finally:
+            exchange.summary = work.summary
+
+    @contextlib.contextmanager
+    def _watched(self, exchange: Exchange, work: Union[Answer, Completion, Embedding]) -> Iterator[None]:
         """Within the `with`, the work ends when its client leaves or the server ends."""
         try:
             with self._service.at_work.during(work), exchange.watched(work.cancel):
@@ -158,8 +195,27 @@ class Endpoints:
         except Cancelled as error:
             raise PeerGone from error
 
+    def _patience_s(self, asked: Streaming) -> Optional[float]:
+        """How long a stream may be silent; None for ever."""
+        return (self._ping_s if asked.ping_s is None else asked.ping_s) or None
 
-def _news(completion: Completion, stream: CompletionStream, patience_s: Optional[float]) -> News:
+    def _tell_ignored(self, names: tuple[str, ...]) -> None:
+        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._told:
+            if len(self._told) < MAX_TOLD:
+                self._told.add(name)
+                log.info("requests have the member '%s', which is ignored here", printable(name))
+
+
+def _chunks_of_answer(answer: Answer, reply: StreamReply, patience_s: Optional[float]) -> News:
+    has_news = answer.advance(reply, patience_s)
+    while answer.is_running:
+        yield reply.take() if has_news else []
+        has_news = answer.advance(reply, patience_s)
+    reply.usage(answer.usage)
+    return reply.take()
+
+
+def _chunks_of_completion(completion: Completion, stream: CompletionStream, patience_s: Optional[float]) -> News:
     def chunks() -> list[str]:
         usage = completion.usage if stream.wants_figures else None
         return [stream.chunk(i, news, usage) for i, news in completion.news()]
@@ -169,13 +225,6 @@ def _news(completion: Completion, stream: CompletionStream, patience_s: Optional
         yield chunks()
         completion.advance(patience_s)
     return [*chunks(), *stream.usage(completion.usage)]
-
-
-def _whole(exchange: Exchange, completion: Completion) -> None:
-    while completion.is_running:
-        completion.advance()
-    body = completion_body(completion.head, completion.request, completion.choices(), completion.usage)
-    exchange.send_json(200, body)
 
 
 def _sampling_values(sampling: Any) -> dict[str, Any]:

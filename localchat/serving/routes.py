@@ -1,12 +1,11 @@
 """What answers which path, and who may ask: an Exchange in, an answer on it out.
 
-Between HTTP and the rest: bodies go to api/, requests to service.py, and what comes back to the exchange.
+How each is answered is in endpoints.py, but for the few that only look at the service.
 """
 
 from __future__ import annotations
 
 import hmac
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,26 +14,19 @@ from typing import TYPE_CHECKING, Optional
 from urllib.parse import unquote
 
 from ..api import errors
-from ..api.chat import parse_chat
 from ..api.models import models_body
-from ..api.reply import StreamReply
-from ..engine import Cancelled
 from .endpoints import Endpoints, Table
-from .exchange import DEFAULT_MAX_BODY_BYTES, MAX_LOGGED_CHARS, Exchange, PeerGone, printable
-from .stream import News, send_stream
+from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
-    from .answer import Answer
     from .service import Service
-
-log = logging.getLogger("localchat.server")
-
-# A client that makes up names must not fill the memory.
-MAX_TOLD = 100
 
 # How long a stream may be silent before a comment shows that it lives: proxies give up after a minute.
 DEFAULT_PING_S = 20.0
+
+# Each has a thread. Twice as many as requests run and wait by default, and fewer than most systems allow files.
+DEFAULT_MAX_CONNECTIONS = 512
 
 # What is asked again and again to see how the server is.
 _PROBES = ("/health", "/metrics", "/slots")
@@ -53,6 +45,7 @@ class Settings:
     ping_s: float = DEFAULT_PING_S
     cors: tuple[str, ...] = ()
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    max_connections: int = DEFAULT_MAX_CONNECTIONS
 
 
 # What other servers have under a path that this one has not, and what to use here.
@@ -88,22 +81,19 @@ class Routes:
         self._service = service
         self._settings = settings
         self._is_local = is_loopback(settings.host)
-        # Members that were told of in the log: once each is enough (K10).
-        self._told: set[str] = set()
         self.pages = Pages(settings.cors)
         self._endpoints = Endpoints(
             service,
-            self._tell_ignored,
             strict=settings.strict,
             allow_chat_template=settings.allow_chat_template,
+            thought_field=settings.thought_field,
             ping_s=settings.ping_s,
         )
         self._table: Table = {
-            "/chat/completions": {"POST": self._chat},
+            **self._endpoints.table(),
             "/models": {"GET": self._models},
             "/models/": {"GET": self._one_model},
             "/health": {"GET": self._health},
-            **self._endpoints.table(),
         }
 
     def count(self, exchange: Exchange, seconds: float) -> None:
@@ -161,47 +151,6 @@ class Routes:
     def _one_model(self, exchange: Exchange) -> None:
         name = unquote(_without_prefix(exchange.head.path)[len("/models/") :])
         exchange.send_json(200, self._service.resolve(name).body())
-
-    def _chat(self, exchange: Exchange) -> None:
-        settings = self._settings
-        request = parse_chat(exchange.body(), strict=settings.strict, allow_template=settings.allow_chat_template)
-        self._tell_ignored(request.unknown)
-        exchange.name_request(request.request_id)
-        with self._service.answering(request) as answer, exchange.watched(answer.cancel):
-            exchange.id = answer.head.id
-            try:
-                (self._stream if request.stream else self._whole)(exchange, answer)
-            except Cancelled as error:
-                raise PeerGone from error
-            finally:
-                exchange.summary = answer.summary
-
-    def _whole(self, exchange: Exchange, answer: Answer) -> None:
-        reply = answer.whole(thought=self._settings.thought_field)
-        while answer.is_running:
-            answer.advance(reply)
-        exchange.send_json(200, reply.body(answer.usage))
-
-    def _stream(self, exchange: Exchange, answer: Answer) -> None:
-        asked = answer.request.ping_s
-        patience_s = (self._settings.ping_s if asked is None else asked) or None
-        reply = answer.streamed(thought=self._settings.thought_field)
-        send_stream(exchange, _news(answer, reply, patience_s), reply.failed, patience_s)
-
-    def _tell_ignored(self, names: tuple[str, ...]) -> None:
-        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._told:
-            if len(self._told) < MAX_TOLD:
-                self._told.add(name)
-                log.info("requests have the member '%s', which is ignored here", printable(name))
-
-
-def _news(answer: Answer, reply: StreamReply, patience_s: Optional[float]) -> News:
-    has_news = answer.advance(reply, patience_s)
-    while answer.is_running:
-        yield reply.take() if has_news else []
-        has_news = answer.advance(reply, patience_s)
-    reply.usage(answer.usage)
-    return reply.take()
 
 
 def _without_prefix(path: str) -> str:

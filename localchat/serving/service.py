@@ -12,7 +12,7 @@ import functools
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 from ..api import errors
@@ -115,8 +115,11 @@ class Model:
                 thinking=thinking_limit(request, dialect.template.format, text, self._tokenize, self._thinking),
                 reports_progress=request.stream and request.return_progress,
             )
+            # All choices have the same prompt: it is scored once.
+            others = dataclasses.replace(work, prompt_logprobs=None)
+            works = [work, *(nth(others, i) for i in range(1, request.n))]
             with contextlib.ExitStack() as stack:
-                generations = [stack.enter_context(self.engine.submit(nth(work, i))) for i in range(request.n)]
+                generations = [stack.enter_context(self.engine.submit(one)) for one in works]
                 told = work.prompt if request.return_token_ids else None
                 head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), self.name, request.role, told)
                 choices = choices_of(request, generations, dialect.template.format, text)
@@ -166,6 +169,7 @@ class Model:
             ignore_end=said.ignore_eos,
             top_logprobs=said.top_logprobs,
             after_sampling=said.after_sampling,
+            prompt_logprobs=said.prompt_logprobs,
             max_completion_s=said.max_completion_s,
             **more,
         )
@@ -212,12 +216,14 @@ class Model:
 
 
 class Service:
-    """The model of this server: on its way, there, or failed."""
+    """The model of this server: on its way since this was made, there, or failed. `clock` is in seconds."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = 0.0
         self.at_work = AtWork()
         self._catalog = catalog
+        self._clock = clock
+        self._began_at = clock()
         # Guards the rest against what ends to load while the server ends.
         self._lock = threading.Lock()
         self._model: Optional[Model] = None
@@ -253,11 +259,17 @@ class Service:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         model = self._model
         if model is None:
-            raise errors.ModelLoading(f"the model is being loaded ({self.progress:.0%}): try again soon", "model")
+            message = f"the model is being loaded ({self.progress:.0%}): try again soon"
+            raise errors.ModelLoading(message, self._loading_left_s())
         failure = model.engine.failure
         if failure is not None:
             raise errors.InferenceError(f"the engine has failed, restart the server: {failure}")
         return model
+
+    def _loading_left_s(self) -> float:
+        """If it goes on as it went until now; as long again while there is no progress to tell it from."""
+        passed_s = self._clock() - self._began_at
+        return passed_s * (1 - self.progress) / self.progress if self.progress else passed_s
 
     def resolve(self, name: str) -> Model:
         """The model that a request names (K34).
@@ -270,16 +282,6 @@ class Service:
         except ModelNotFound as error:
             raise errors.ModelNotFound(str(error), "model") from error
         return self.model()
-
-    @contextlib.contextmanager
-    def answering(self, request: ChatRequest) -> Iterator[Answer]:
-        """The answer to a request, at work; leaving the `with` ends what still runs.
-
-        Raises:
-            ApiError: The request cannot be run.
-        """
-        with self.resolve(request.model).answer(request) as answer, self.at_work.during(answer):
-            yield answer
 
 
 def nth(work: GenerationRequest, i: int) -> GenerationRequest:
