@@ -14,7 +14,7 @@ from localchat.api.errors import BadRequest
 from localchat.api.shape import Shape
 from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
 from localchat.chat.formats import FORMATS, Format
-from localchat.chat.output import OutputParser
+from localchat.chat.output import OutputParser, merged
 from localchat.chat.template import ChatTemplate
 from localchat.engine import Constraint
 from localchat.serving.constraints import constraint_for, plain_constraint
@@ -276,6 +276,29 @@ def test_what_cannot_be_honoured_is_refused_by_name(case: Any):
     with pytest.raises(BadRequest, match=word) as caught:
         bound(**members)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("tools", [(), TOOLS], ids=["alone", "or calls"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_form_comes_back_to_the_character(name: str, tools: Any):
+    """What a form allows may look like a mark of the family: that ends nothing and is not left out."""
+    format = FORMATS[name]
+    marks = (*format.openers, *format.closers, *format.dropped, *format.preserved, *format.thought_ends)
+    value = f' \n"a" {" ".join(marks)} \n'
+    template = ChatTemplate(f"{{# {format.think.start} #}}")
+    template.format = format
+    request = ChatRequest(messages=MESSAGES, tools=tools, **shaped("choice", (value,)))
+    constraint = constraint_for(request, template, PROMPT)
+    thought = f"{format.think.start}hm{format.think.end}"
+    said = {format.text_start[0] + value: [Content(value)]}
+    if name != "functionary-3.2":  # which has no thinking
+        said[thought + format.text_start[1] + value] = [Reasoning("hm"), Content(value)]
+    for text, expected in said.items():
+        assert fits(constraint, text)
+        for pieces in ([text], text):
+            parser = OutputParser(format, tools=tools, prompt_tail=PROMPT, has_form=True)
+            events = merged([*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()])
+            assert events == expected
 
 
 WAYS = [(name, i) for name, format in FORMATS.items() for i in range(len(format.call_texts))]

@@ -190,15 +190,42 @@ class Format:
         end = Segment("\n" + self.think.end + self.text_start[1], True)
         return [*self.opened_thought(thought, prompt), end, Segment(text, False)]
 
-    def read(self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool) -> Reader[None]:
-        """Read a whole answer."""
-        yield from self._thinking(cursor, calls, self.think.is_open(prompt), reasoning)
+    def read(
+        self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
+    ) -> Reader[None]:
+        """Read a whole answer. With `has_form` it is calls, or a text of which every character counts."""
+        has_thought = yield from self._thinking(cursor, calls, self.think.is_open(prompt), reasoning, has_form)
+        if has_form:
+            opening = yield from one_of(cursor, self.text_start[has_thought])
+            if opening and opening.isspace() and not reasoning:
+                yield Content(opening)
+        is_call = False
         if self.read_bare and calls.offered:
             cursor.begin()
             yield from space(cursor)
             is_call = (yield from is_next(cursor, "{")) and (yield from self.read_bare(cursor, calls, ""))
-            yield from self._after(cursor, is_call)
+            yield from self._after_first(cursor, is_call)
+        if has_form and not is_call and not (yield from self._first_call(cursor, calls)):
+            yield from stream(cursor, Markers(), Content, seam=False)
         yield from self._text_and_calls(cursor, calls)
+
+    def _first_call(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
+        """Read a call, if one comes first; else nothing."""
+        openers = self.openers if calls.offered else ()
+        cursor.begin()
+        marker: Optional[str] = ""
+        while marker is not None and marker not in openers:
+            yield from space(cursor)
+            marker = yield from one_of(cursor, *openers, *self.dropped)
+        is_call = bool(marker and self.read_call) and (yield from self.read_call(cursor, calls, marker))
+        yield from self._after_first(cursor, is_call)
+        return is_call
+
+    def _after_first(self, cursor: Cursor, is_call: bool) -> Reader[None]:
+        if is_call:
+            yield from self._after(cursor, True)
+        else:
+            cursor.put_back()
 
     def _text_and_calls(self, cursor: Cursor, calls: Calls) -> Reader[None]:
         openers = self.openers if calls.offered else ()
@@ -221,18 +248,18 @@ class Format:
         else:
             yield Content(cursor.recorded())
 
-    def _thinking(self, cursor: Cursor, calls: Calls, is_open: bool, reasoning: bool) -> Reader[None]:
-        """Read thinking at the start of the answer, if it starts so or the prompt opened it."""
+    def _thinking(self, cursor: Cursor, calls: Calls, is_open: bool, reasoning: bool, has_form: bool) -> Reader[bool]:
+        """Read thinking at the start of the answer, if it starts so or the prompt opened it; whether it did."""
         cursor.begin()
         yield from space(cursor)
         if not is_open:
             start = yield from one_of(cursor, *filter(None, (self.think.start, self.no_thought)))
             if start is None:
                 cursor.put_back()
-                return
+                return False
             if start == self.no_thought:
-                yield from self._seam(cursor, reasoning)
-                return
+                yield from self._seam(cursor, reasoning, has_form)
+                return True
         yield from space(cursor)
         opening = cursor.recorded()
         if not reasoning and opening:
@@ -243,11 +270,16 @@ class Format:
         if end == self.think.end:
             cursor.begin()
             read(cursor, end)
-            yield from self._seam(cursor, reasoning)
+            yield from self._seam(cursor, reasoning, has_form)
+        return True
 
-    def _seam(self, cursor: Cursor, reasoning: bool) -> Reader[None]:
-        """Read the white space after an end tag, which with the tag is content where thinking is."""
-        yield from space(cursor)
+    def _seam(self, cursor: Cursor, reasoning: bool, has_form: bool) -> Reader[None]:
+        """Read the white space after an end tag, which with the tag is content where thinking is.
+
+        Before a form it may be part of that.
+        """
+        if not has_form:
+            yield from space(cursor)
         closing = cursor.recorded()
         if not reasoning:
             yield Content(closing)

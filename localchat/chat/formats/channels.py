@@ -56,7 +56,9 @@ class _Channels(Format):
     def for_template(self, template: str) -> Format:
         return self
 
-    def read(self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool) -> Reader[None]:
+    def read(
+        self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
+    ) -> Reader[None]:
         header = _open_header(prompt)
         while cursor.left() or not cursor.ended:
             cursor.begin()
@@ -65,7 +67,7 @@ class _Channels(Format):
             if header is None:
                 yield from self._loose_text(cursor)
             else:
-                yield from self._message(cursor, calls, header, reasoning)
+                yield from self._message(cursor, calls, header, reasoning, has_form)
             header = None
 
     def _header(self, cursor: Cursor) -> Reader[Optional[str]]:
@@ -83,7 +85,7 @@ class _Channels(Format):
             yield Content(raw)
         yield from stream(cursor, Markers(_START, _CHANNEL), Content, seam=False)
 
-    def _message(self, cursor: Cursor, calls: Calls, header: str, reasoning: bool) -> Reader[None]:
+    def _message(self, cursor: Cursor, calls: Calls, header: str, reasoning: bool, has_form: bool) -> Reader[None]:
         kind, name = self._kind(header, calls)
         raw = cursor.recorded()
         if kind is Kind.CALL:
@@ -93,7 +95,9 @@ class _Channels(Format):
         if shown and raw:
             yield Content(raw)
         event: Callable[[str], Event] = Reasoning if kind is Kind.THOUGHT and reasoning else Content
-        end = yield from stream(cursor, Markers(*self.ends, _START), event, seam=False)
+        # A form goes on to the end of the answer, and may hold the texts of markers.
+        ends = () if has_form and kind is Kind.TEXT else (*self.ends, _START)
+        end = yield from stream(cursor, Markers(*ends), event, seam=False)
         if end in self.ends:
             read(cursor, end)
             if shown:
