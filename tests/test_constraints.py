@@ -216,8 +216,7 @@ def test_calls_that_end_thinking_are_bound_there():
 
 # As a model writes them that has learnt from its template.
 CALLS = (("get_weather", {"city": 'S\u00e3o "Paulo" <1>\n2nd line', "days": 3, "exact": True}), ("get_time", {}))
-# Functionary 3.2 has no mark of calls.
-SOURCES = {name: source for name, source in templates.sources([]) if name != "functionary-3.2.jinja"}
+SOURCES = dict(templates.sources([]))
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -235,6 +234,27 @@ def test_auto_lets_models_write_calls_as_they_do(name: str, thought: str):
     assert fits(constraint, text), text
     assert not fits(constraint, text.replace("get_time", "get_tame"))
     assert not fits(constraint, text.replace("days", "hours"))
+
+
+PARTS = "{{ tools }}>>>all"
+
+
+def test_auto_of_parts_binds_each_of_them():
+    constraint = bound(PARTS, PROMPT + ">>>", **auto())
+    assert constraint is not None
+    assert constraint.triggers == ()
+    right = ["all\n", "all\nHi > now\n", 'weather\n{"city": "Rome"}', "all\nHi.>>>now\n{}>>>now\n{}", ">>>all\nHi"]
+    assert [text for text in right if not fits(constraint, text)] == []
+    wrong = ["", "Hi", 'weather\n{"city": 1}', "then\n{}", "all\nHi.>>>then\n{}", "now\n{} Hi", "all\nHi>>>weather\n{}"]
+    assert [text for text in wrong if fits(constraint, text)] == []
+
+
+def test_auto_of_parts_goes_on_with_text_that_is_open():
+    messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
+    request = ChatRequest(messages=messages, continue_final_message="content", **auto())
+    constraint = constraint_for(request, ChatTemplate(PARTS), PROMPT + ">>>all\nHi")
+    assert fits(constraint, " there.>>>now\n{}")
+    assert not fits(constraint, " there.>>>then\n{}")
 
 
 def test_plain_text_is_bound_from_its_start():

@@ -85,7 +85,8 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
         return None
     if shape is not None:
         _check_opening(request, shape)
-    found = _made(
+    _check_sampling(request)
+    return _made(
         _Order(
             format=template.format,
             thinking=_thinking(request, template, prompt),
@@ -97,9 +98,6 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
             shape=None if shape is None else (shape.kind, json.dumps(shape.value), shape.param),
         )
     )
-    if found is not None:
-        _check_sampling(request)
-    return found
 
 
 def plain_constraint(request: CompletionRequest) -> Optional[Constraint]:
@@ -128,7 +126,7 @@ class _Order:
 
 
 @functools.lru_cache(MAX_KEPT)
-def _made(order: _Order) -> Optional[Constraint]:
+def _made(order: _Order) -> Constraint:
     build = _Build(order)
     if order.must_call:
         return build.required()
@@ -196,11 +194,11 @@ class _Build:
         bound = self._bound(_Answer(first, after))
         return replace(bound, grammar=bound.grammar + grammar)
 
-    def auto(self) -> Optional[Constraint]:
+    def auto(self) -> Constraint:
         """Free text, and where it turns into a call, that call."""
         known = [texts for texts in self._format.call_texts if texts.is_native]
-        if not known:
-            return None
+        if self._format.part_mark:
+            return self._in_parts(known)
         # Where thinking has marks of its own all the way, marks of calls in it are none but those of calls.
         if self._order.thinking is Thinking.NONE or self._format.thinks_anywhere:
             triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
@@ -212,6 +210,15 @@ class _Build:
             return self._rendered(alt(*(seq(Literal(end), rest) for end, rest in ends.items())), tuple(ends))
         thought = free_text(self._rules, ends, may_end=True)
         return self._rendered(alt(text, seq(Literal(self._format.think.start), thought)))
+
+    def _in_parts(self, known: Sequence[CallTexts]) -> Constraint:
+        """Parts that each begin with what they are, so that calls are told from text from the first token on."""
+        mark = Literal(self._format.part_mark)
+        part = self._rules.declare("part")
+        text = free_text(self._rules, {self._format.part_mark: part}, may_end=True)
+        opened_text = seq(Literal(self._format.text_start[0]), text)
+        self._rules.define(part, alt(*map(self._calls_of, known), opened_text))
+        return self._rendered(text if self._order.is_opened else alt(part, seq(mark, part)))
 
     def _rests(self, known: Sequence[CallTexts]) -> dict[str, Expr]:
         """What follows the openers of calls; of bare calls nothing but their beginning tells them from text."""

@@ -137,6 +137,7 @@ class Format:
         no_thought: with what an answer begins that says that there is no thinking.
         write_calls: writes calls for a template that does not.
         text_start: what opens the text of an answer, and after thinking.
+        part_mark: where each part of an answer begins with what it is, text or a call: what stands between parts.
         call_texts: the ways in which calls may be written, the usual one first.
     """
 
@@ -152,6 +153,7 @@ class Format:
     no_thought: str = ""
     write_calls: CallsWriter = calls_text
     text_start: Tuple[str, str] = ("", "\n\n")
+    part_mark: str = ""
     call_texts: Tuple[CallTexts, ...] = ()
 
     @property

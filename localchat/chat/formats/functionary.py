@@ -65,7 +65,8 @@ V32 = _V32(
     detected_by=((">>>all",), (">>>", "all\\n")),
     closers=(_NEXT,),
     text_start=(_ALL, _ALL),
-    # Its prompt ends with the mark of a recipient, so nothing gives calls away.
+    # Its prompt ends with the mark already.
+    part_mark=_NEXT,
     call_texts=(
         CallTexts(
             before_name="",
@@ -73,7 +74,6 @@ V32 = _V32(
             after_call="",
             separator=_NEXT,
             json_name=False,
-            is_native=False,
         ),
     ),
 )
