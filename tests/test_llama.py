@@ -459,6 +459,32 @@ def test_characters_are_whole_where_a_grammar_counts_them(engine: Engine, seed: 
     assert "\ufffd" not in text
 
 
+MARK = "<|im_start|>"
+BOUND_TO_A_MARK = Constraint(f'root ::= "{MARK}" [a-c]')
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 2])
+def test_grammar_binds_the_text_that_is_seen(engine: Engine, temperature: float):
+    """A control token has the text of a mark too, but it would leave nothing of it in the answer."""
+    prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARK)
+    # The control token is by far the likeliest.
+    sampling = Sampling(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
+    request = GenerationRequest(prompt, max_tokens=30, constraint=BOUND_TO_A_MARK, sampling=sampling)
+    text, tokens, _ = read(engine, request)
+    assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
+    assert control not in [token.id for token in tokens]
+    text, tokens, _ = read(engine, replace(request, visible_tokens=frozenset({control})))
+    assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
+    assert tokens[0].id == control
+
+
+def test_grammar_that_names_a_control_token_gets_it(engine: Engine):
+    (control,) = engine.tokenize(MARK)
+    request = GenerationRequest(chat(engine, "Hello!"), constraint=Constraint(f'root ::= {MARK} "a"'), max_tokens=9)
+    text, tokens, _ = read(engine, request)
+    assert (text, tokens[0].id) == ("a", control)
+
+
 def test_grammar_binds_from_its_trigger_on(engine: Engine):
     """The trigger begins within a token and ends with one."""
     request = GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY)

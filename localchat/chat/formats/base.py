@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Callable, FrozenSet, List, Optional, Tuple
 
@@ -19,6 +20,7 @@ CallReader = Callable[[Cursor, Calls, str], Reader[bool]]
 # Gaps in the texts below: a number, the name that the text is about, a line break or two or none, indentation,
 # an id.
 A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\x04"
+_GAPS = re.compile("[\x00-\x04]")
 
 ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 STRING = frozenset({"string"})
@@ -96,6 +98,12 @@ class CallTexts:
     indent: Optional[int] = None
     arguments: Optional[ArgumentTexts] = None
 
+    @property
+    def fixed(self) -> Tuple[str, ...]:
+        """What is the same in all such calls, in pieces."""
+        around = (self.begin, self.before_name, self.before_arguments, self.after_call, self.separator, self.end)
+        return tuple(piece for text in (*around, self.after_thought) for piece in _GAPS.split(text) if piece)
+
 
 def call_objects(
     opener: str,
@@ -169,7 +177,8 @@ class Format:
     @property
     def preserved(self) -> Tuple[str, ...]:
         """The markers whose tokens must reach the parser as text, even where the vocabulary hides them."""
-        return (*self.openers, *self.closers, *self.dropped, self.think.start, self.think.end)
+        markers = (*self.openers, *self.closers, *self.dropped, *self.text_start, self.think.start, self.think.end)
+        return (*markers, *(text for texts in self.call_texts for text in texts.fixed))
 
     def fits(self, template: str) -> bool:
         """Whether a template is of this family."""
