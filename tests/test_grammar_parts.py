@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from localchat.engine.grammar import (
-    CallLayout,
     Literal,
     Rules,
     SchemaError,
     ToolSchema,
     calls_rule,
-    calls_to_grammar,
     chars,
     choice_to_grammar,
     json_object_grammar,
@@ -26,6 +24,7 @@ from localchat.engine.grammar import (
     seq,
 )
 from localchat.engine.grammar.rules import Impossible
+from localchat.layouts import CallLayout
 
 from .gbnf import InvalidGrammar, Matcher, generate, matches
 from .grammar_cases import CASES
@@ -115,6 +114,7 @@ WEATHER = ToolSchema(
 NOW = ToolSchema("now")
 SEARCH = ToolSchema("search_web", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
 TOOLS = [WEATHER, NOW, SEARCH]
+PLAIN = CallLayout(separator="\n")
 HERMES = CallLayout(begin="<tool_call>\n", separator="\n</tool_call>\n<tool_call>\n", end="\n</tool_call>")
 MISTRAL = CallLayout(begin="[TOOL_CALLS][", separator=", ", end="]")
 FUNCTION = CallLayout(
@@ -149,6 +149,11 @@ CALLS: dict[str, tuple[CallLayout, list[str], list[str]]] = {
         ["<function=now></function>", "<function=no>{}</function>"],
     ),
 }
+
+
+def calls_to_grammar(tools: list[ToolSchema], layout: CallLayout = PLAIN, max_calls: int | None = None) -> str:
+    rules = Rules()
+    return rules.render(calls_rule(rules, tools, layout, max_calls=max_calls))
 
 
 @pytest.mark.parametrize(("layout", "good", "bad"), CALLS.values(), ids=CALLS.keys())

@@ -6,7 +6,8 @@ import ast
 import json
 from typing import Any, FrozenSet, Mapping, Optional, Tuple
 
-_ANY = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+from ..layouts import ALL_TYPES, STRING
+
 _TYPE_NAMES: Mapping[type, str] = {
     str: "string",
     bool: "boolean",
@@ -29,7 +30,7 @@ def parameter_types(schema: Mapping[str, Any], key: str) -> FrozenSet[str]:
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> FrozenSet[str]:
     if not isinstance(schema, Mapping) or depth == 0:
-        return _ANY
+        return ALL_TYPES
     if "$ref" in schema:
         return _types(_resolved(schema["$ref"], root), root, depth - 1)
     if "type" in schema:
@@ -41,7 +42,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> FrozenSet[str]:
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
             return frozenset().union(*(_types(item, root, depth - 1) for item in schema[word]))
-    return _ANY
+    return ALL_TYPES
 
 
 def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
@@ -53,7 +54,7 @@ def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
 
 def is_text_only(types: FrozenSet[str]) -> bool:
     """Whether a value must be a string, so that it can be sent before its end is known."""
-    return types == {"string"}
+    return types == STRING
 
 
 def text_json(text: str) -> str:

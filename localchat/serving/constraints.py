@@ -23,20 +23,17 @@ from ..api.errors import BadRequest
 from ..api.sampling import Drawing
 from ..api.shape import Shape
 from ..chat.formats import Format
-from ..chat.formats.base import ArgumentTexts, CallTexts
+from ..chat.formats.base import CallTexts
 from ..chat.template import ChatTemplate
 from ..chat.values import parameter_types
 from ..engine import Constraint
 from ..engine.grammar import (
     EMPTY,
-    ArgumentsLayout,
-    CallLayout,
     Expr,
     Literal,
     Rules,
     SchemaError,
     ToolSchema,
-    ValueLayout,
     alt,
     arguments_rule,
     calls_rule,
@@ -273,7 +270,7 @@ class _Build:
             more = replace(texts.more, begin=texts.more.separator)
             return seq(self._calls_of(replace(texts, is_single=True, more=None)), alt(EMPTY, self._calls_of(more)))
         max_calls = 1 if texts.is_single else self._order.max_calls
-        return calls_rule(self._rules, self._tools, _layout(texts), max_calls=max_calls)
+        return calls_rule(self._rules, self._tools, texts, max_calls=max_calls)
 
     def _rest(self, texts: CallTexts) -> Expr:
         """Calls of which the opener has been said."""
@@ -290,27 +287,7 @@ class _Build:
     def _triggers(self, texts: CallTexts) -> list[str]:
         if texts.opener:
             return [texts.opener]
-        layout = _layout(texts)
-        return [layout.begin + layout.head(tool.name) for tool in self._tools]
-
-
-def _layout(texts: CallTexts) -> CallLayout:
-    return CallLayout(
-        begin=texts.begin,
-        before_name=texts.before_name,
-        before_arguments=texts.before_arguments,
-        after_call=texts.after_call,
-        separator=texts.separator,
-        end=texts.end,
-        json_name=texts.json_name,
-        indent=texts.indent,
-        notation=texts.notation,
-        arguments=_arguments(texts.arguments) if texts.arguments else None,
-    )
-
-
-def _arguments(texts: ArgumentTexts) -> ArgumentsLayout:
-    return ArgumentsLayout(**{**vars(texts), "values": tuple(ValueLayout(**vars(value)) for value in texts.values)})
+        return [texts.begin + texts.head(tool.name) for tool in self._tools]
 
 
 def _thinking(request: ChatRequest, template: ChatTemplate, prompt: str) -> Thinking:

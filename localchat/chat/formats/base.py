@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Callable, FrozenSet, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
+from ...layouts import A_SPACE, CallLayout
 from ..adapted import CallsWriter, calls_text
 from ..calls import Calls
 from ..events import Content, Event, Reasoning
@@ -17,86 +18,30 @@ from ..segments import Segment
 CallReader = Callable[[Cursor, Calls, str], Reader[bool]]
 
 
-# Gaps in the texts below: a number, the name that the text is about, a line break or two or none, indentation,
-# an id.
-A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\x04"
 _GAPS = re.compile("[\x00-\x04]")
 
-ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
-STRING = frozenset({"string"})
-
 
 @dataclass(frozen=True)
-class ValueTexts:
-    """How values of these JSON types stand in a call: between `start` and `end`.
+class CallTexts(CallLayout):
+    """One way in which a family writes calls, for whoever makes a model write them.
 
-    With a `mark`, with which `end` begins, strings are written as bare text that does not hold it; other
-    values, and all of them without a mark, as JSON. `tells_type` says that the parser knows the types by `start`.
-    """
-
-    types: FrozenSet[str]
-    start: str
-    end: str
-    mark: str = ""
-    tells_type: bool = True
-
-
-@dataclass(frozen=True)
-class ArgumentTexts:
-    """The texts around arguments that are written one by one: `before_key`, the name, `after_key`, the value.
-
-    Between `begin` and `end` they are parted by `separator`. A name that does not match the pattern `names` has
-    no place in it. With `on_lines` a value may stand on lines of its own. In place of JSON there may be
-    another `notation`, "python".
-    """
-
-    before_key: str
-    after_key: str
-    values: Tuple[ValueTexts, ...]
-    begin: str = ""
-    end: str = ""
-    separator: str = ""
-    names: str = r"\S+"
-    on_lines: bool = False
-    notation: str = "json"
-
-
-@dataclass(frozen=True)
-class CallTexts:
-    """The texts around calls, for whoever makes a model write them.
-
-    `begin` stands once before all calls and `end` after them; each call is `before_name`, the name,
-    `before_arguments`, the arguments, `after_call`; calls are parted by `separator`. The arguments are one JSON
-    object, or written as `arguments` says; the parser reads JSON in their place too.
+    Where arguments are written one by one the parser reads a JSON object in their place too.
 
     Attributes:
         opener: how calls begin, a text that gives them away; "" where only the name does.
-        json_name: the name stands inside a JSON string.
         is_single: an answer has one call at most.
         is_native: the model writes calls so by itself; otherwise they are only read so.
         after_thought: what stands between thinking and calls.
         mark: a template without this text is of a model that writes calls otherwise.
-        notation: "json", or "gemma" for its notation of the same values.
         more: how calls after the first are written, if otherwise.
-        indent: arguments may be broken into lines and indented by up to so many spaces.
     """
 
-    before_name: str
-    before_arguments: str
-    after_call: str
     opener: str = ""
-    begin: str = ""
-    separator: str = ""
-    end: str = ""
-    json_name: bool = True
     is_single: bool = False
     is_native: bool = True
     after_thought: str = "\n\n"
     mark: str = ""
-    notation: str = "json"
     more: Optional[CallTexts] = None
-    indent: Optional[int] = None
-    arguments: Optional[ArgumentTexts] = None
 
     @property
     def fixed(self) -> Tuple[str, ...]:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Callable, Optional, Tuple
 
+from ...layouts import A_BREAK, THE_NAME
 from ..calls import Calls
 from ..events import Content, Event, Reasoning
 from ..json_scan import stream_value
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
-from .base import A_BREAK, THE_NAME, CallTexts, Format
+from .base import CallTexts, Format
 from .tagged import Tags
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"

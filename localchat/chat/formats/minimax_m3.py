@@ -9,11 +9,12 @@ import json
 import re
 from typing import Any, Iterator, List, Mapping, Tuple
 
+from ...layouts import A_BREAK, ALL_TYPES, THE_NAME, ArgumentsLayout, ValueLayout
 from ..calls import Calls
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, space, until
 from ..values import parameter_types, value_json
-from .base import A_BREAK, ALL_TYPES, THE_NAME, ArgumentTexts, CallTexts, Format, ValueTexts
+from .base import CallTexts, Format
 from .named_json import json_arguments, offered_name
 
 _PREFIX = "]<]minimax[>["
@@ -98,10 +99,10 @@ FORMAT = Format(
             separator=A_BREAK,
             end=A_BREAK + _SECTION_END,
             json_name=False,
-            arguments=ArgumentTexts(
+            arguments=ArgumentsLayout(
                 before_key=A_BREAK + _PREFIX + "<",
                 after_key=">",
-                values=(ValueTexts(ALL_TYPES, "", f"{_PREFIX}</{THE_NAME}>", _PREFIX),),
+                values=(ValueLayout(ALL_TYPES, "", f"{_PREFIX}</{THE_NAME}>", _PREFIX),),
                 names=r"[^\s<>/\]]+",
             ),
         ),

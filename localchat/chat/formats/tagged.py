@@ -9,12 +9,13 @@ import json
 from dataclasses import dataclass
 from typing import Callable, FrozenSet, Optional, Tuple
 
+from ...layouts import A_BREAK, ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
 from ..calls import Calls
 from ..events import Content, Event
 from ..json_scan import read_value
 from ..scan import Cursor, Markers, Reader, closing, is_next, more, one_of, read, space, stream, until
 from ..values import is_text_only, parameter_types, text_json, value_json
-from .base import A_BREAK, ALL_TYPES, STRING, ArgumentTexts, CallTexts, ValueTexts
+from .base import CallTexts
 from .named_json import json_arguments
 
 
@@ -87,17 +88,17 @@ class Tags:
         )
 
     @property
-    def argument_texts(self) -> ArgumentTexts:
+    def argument_texts(self) -> ArgumentsLayout:
         """How arguments are written."""
         end = self.value_ends[-1]
         typed = tuple(
-            ValueTexts(types, start, end, end if types == STRING else "") for types, start in self.typed_values
+            ValueLayout(types, start, end, end if types == STRING else "") for types, start in self.typed_values
         )
         middle = self.key_end + (A_BREAK + self.value if self.value else "")
-        return ArgumentTexts(
+        return ArgumentsLayout(
             before_key=A_BREAK + self.key,
             after_key="" if typed else middle,
-            values=typed or (ValueTexts(ALL_TYPES, "", end, end),),
+            values=typed or (ValueLayout(ALL_TYPES, "", end, end),),
             names=r'[^\s<>"]+',
             on_lines=self.is_on_lines,
         )

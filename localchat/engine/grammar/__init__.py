@@ -5,8 +5,7 @@ Pure and of the standard library alone. `*_to_grammar` give the text for llama.c
 of others that would harm the process.
 """
 
-from .arguments import ArgumentsLayout, ValueLayout
-from .calls import CallLayout, ToolSchema, arguments_rule, call_rule, calls_rule, calls_to_grammar
+from .calls import ToolSchema, arguments_rule, call_rule, calls_rule
 from .check import GrammarError, check_grammar, has_token_rules
 from .errors import PatternError, SchemaError
 from .free_text import free_text
@@ -20,13 +19,9 @@ __all__ = [
     "json_object_grammar",
     "regex_to_grammar",
     "choice_to_grammar",
-    "calls_to_grammar",
     "check_grammar",
     "has_token_rules",
     "long_repeats_written_out",
-    "CallLayout",
-    "ArgumentsLayout",
-    "ValueLayout",
     "ToolSchema",
     "SchemaError",
     "PatternError",

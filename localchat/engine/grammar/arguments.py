@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Optional
 
+from ...layouts import ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
 from .convert import Converter
-from .document import TYPES, Document, Place
+from .document import Document, Place
 from .errors import TooLarge
 from .free_text import free_text
 from .json_text import PlainEncoding
@@ -23,46 +23,8 @@ from .rules import EMPTY, NEVER, Expr, Literal, Rules, alt, seq
 from .shapes import Branch, ObjectShape, Places, Shapes, keywords
 from .texts import written
 
-ALL_TYPES = frozenset(TYPES)
-_STRING = frozenset(["string"])
-
 # A string that nobody takes for another value, however it is read.
 _SURELY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class ValueLayout:
-    """How values of some types are written: `start`, the value, `end`.
-
-    With a `mark`, with which `end` begins, strings are bare text that does not hold it; otherwise all is JSON.
-    `tells_type` says that whoever reads it knows by `start` of which types the value is.
-    """
-
-    types: frozenset[str]
-    start: str
-    end: str
-    mark: str = ""
-    tells_type: bool = True
-
-
-@dataclass(frozen=True)
-class ArgumentsLayout:
-    """The texts around arguments: each is `before_key`, its name, `after_key`, and the value in one of the ways.
-
-    They stand between `begin` and `end` with `separator` between them. Only names that match the pattern `names`
-    can be written. With `on_lines` a line break may stand around a value. What is called JSON
-    here is written in `notation` (see notations.py).
-    """
-
-    before_key: str
-    after_key: str
-    values: tuple[ValueLayout, ...]
-    begin: str = ""
-    end: str = ""
-    separator: str = ""
-    names: str = r"\S+"
-    on_lines: bool = False
-    notation: str = "json"
 
 
 def arguments_expr(
@@ -147,11 +109,11 @@ class _Arguments:
             return NEVER
         if not way.mark:
             return seq(start, self._on_line(self._values.value(places)), end)
-        if not read & _STRING:
+        if not read & STRING:
             return seq(start, self._on_line(alt(self._values.value(places), *_words(branches))), end)
         if all(branch.values is not None for branch in branches):
             return seq(start, self._on_line(self._one_of(branches, way.mark, read)), end)
-        if read != _STRING:
+        if read != STRING:
             if not all(any(_is_open(branch, kind) for branch in branches) for kind in read):
                 raise _Inexact
             language = None
@@ -169,7 +131,7 @@ class _Arguments:
         values = [value for branch in branches for value in branch.values or ()]
         for text in (value for value in values if isinstance(value, str)):
             is_plain = mark not in text and text == text.strip("\n")
-            if not is_plain or not (read == _STRING or _SURELY_TEXT.fullmatch(text)):
+            if not is_plain or not (read == STRING or _SURELY_TEXT.fullmatch(text)):
                 raise _Inexact
         return alt(*map(self._bare, values))
 
