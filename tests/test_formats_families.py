@@ -321,6 +321,13 @@ def test_marks_within_json_do_not_end_a_value():
     assert calls_of(parse_every_way(broken, FORMATS["qwen-coder"], tools=TOOLS)) == [("weather", {"opt": '{"a": "'})]
 
 
+@pytest.mark.parametrize(("name", "tag"), [("glm", "<arg_value>"), ("hy", "<arg_value:opensource>")])
+def test_value_without_its_opening_tag_is_that_of_its_key(name, tag):
+    """It is not taken for the value of the next key."""
+    text = ALL[name].replace(f"{tag}3", "3").replace(f"{tag}Paris", "Paris")
+    assert calls_of(parse_every_way(text, FORMATS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
+
+
 def test_minimax_reads_arguments_that_are_json():
     text = 'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
     assert calls_of(parse_every_way(text, FORMATS["minimax-m3"], tools=TOOLS)) == [("weather", {"days": 3})]

@@ -241,6 +241,16 @@ def test_call_without_tools_is_content():
             [*call("f", '{"a": 1\n'), Content("x")],
             id="never closed, but for the tag",
         ),
+        pytest.param(
+            tool_call('{"name": "f", "argument": {"a": 1') + "x",
+            [*call("f", '"argument": {"a": 1\n'), Content("x")],
+            id="another member never closed",
+        ),
+        pytest.param('<tool_call>{"name": "f", "x": [1', call("f", '"x": [1'), id="cut in another member"),
+        pytest.param('<tool_call>{"name": "f", 5: 6}', call("f", "5: 6}"), id="name of a member that is none"),
+        pytest.param(
+            '<tool_call>{"function": {"name": "f", "x": [1<}}', call("f", '"x": [1<}}'), id="broken within a wrapper"
+        ),
         pytest.param('<tool_call>{"name": "f", "arguments": "{\\"a', call("f", '"{\\"a'), id="cut in a string of JSON"),
     ],
 )

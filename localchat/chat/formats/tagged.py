@@ -168,10 +168,14 @@ class Tags:
         key, _ = yield from until(cursor, Markers(self.key_end))
         types = parameter_types(calls.schema(name), key.strip())
         if self.value:
-            attributes, _ = yield from until(cursor, Markers(self.value))
+            attributes, mark = yield from until(cursor, Markers(self.value, *self.value_ends))
             types = self.attribute_types(attributes) or types
         yield calls.arguments(f"{opening}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         ends = self.value_ends
+        if self.value and mark in ends:
+            # What comes before the value was left out.
+            yield calls.arguments(value_json(attributes.strip("\n"), types))
+            return
         if self.is_on_lines:
             yield from one_of(cursor, "\n")
         if self.quotes and (yield from one_of(cursor, self.quotes[0])):
