@@ -21,6 +21,11 @@ DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 TOKEN_DATA = np.dtype([("id", "i4"), ("logit", "f4"), ("p", "f4")])
 
 
+CLOSING = (b'"', b"}", b"]")
+# Of so many tokens enough are allowed to choose from.
+MAX_ASKED = 100
+
+
 class InvalidGrammar(Exception):
     """The engine does not take the grammar; it has printed why."""
 
@@ -47,6 +52,11 @@ class Vocabulary:
         # The engine takes some byte sequences that are no UTF-8, so random walks go by whole characters.
         self.whole = [token for token, piece in self.pieces.items() if _is_text(piece)]
         self.token_of = {piece: token for token, piece in reversed(self.pieces.items())}
+        self.bytes = [token for piece, token in self.token_of.items() if len(piece) == 1]
+        self.of_first_byte = {
+            byte: [token for token in self.whole if self.pieces[token].startswith(byte)]
+            for byte in map(self.pieces.__getitem__, self.bytes)
+        }
 
     def _piece(self, token: int) -> bytes:
         if L.llama_vocab_is_eog(self.handle, token) or L.llama_vocab_is_control(self.handle, token):
@@ -144,8 +154,7 @@ def generate(grammar: str, random_: random.Random, max_tokens: int = 300, root: 
             hurry = n > max_tokens // 2
             if matcher.may_end() and (hurry or random_.random() < 0.5):
                 return out.decode()
-            # A character that is no token of its own is spelled in bytes.
-            tokens = matcher.allowed(vocab.whole) or matcher.allowed(vocab.all)
+            tokens = _some_allowed(matcher, random_)
             if not tokens:
                 assert matcher.may_end(), f"no way on after {bytes(out)!r}"
                 return out.decode()
@@ -155,7 +164,24 @@ def generate(grammar: str, random_: random.Random, max_tokens: int = 300, root: 
     return None
 
 
+def _some_allowed(matcher: Matcher, random_: random.Random) -> list[int]:
+    """Some of the tokens that may come next, each as likely as any other; none if there is none.
+
+    To ask about a whole vocabulary takes most of the time, so that is asked about which the first byte leaves.
+    """
+    vocab = vocabulary()
+    firsts = matcher.allowed(vocab.bytes)
+    possible = [token for first in firsts for token in vocab.of_first_byte[vocab.pieces[first]]]
+    if len(possible) > MAX_ASKED:
+        # What closes something is always looked at.
+        asked = random_.sample(possible, MAX_ASKED) + [token for token in firsts if vocab.pieces[token] in CLOSING]
+        if tokens := matcher.allowed(asked):
+            return tokens
+    # A character that is no token of its own is spelled in bytes.
+    return matcher.allowed(possible) or firsts
+
+
 def _chosen(tokens: list[int], random_: random.Random, hurry: bool) -> int:
     pieces = vocabulary().pieces
-    closing = [token for token in tokens if pieces[token] in (b'"', b"}", b"]")]
+    closing = [token for token in tokens if pieces[token] in CLOSING]
     return random_.choice(closing if closing and (hurry or random_.random() < 0.2) else tokens)
