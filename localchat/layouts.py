@@ -40,7 +40,8 @@ class ArgumentsLayout:
 
     They stand between `begin` and `end` with `separator` between them. Only names that match the pattern `names`
     can be written. With `on_lines` a line break may stand around a value. What is called JSON here is written in
-    `notation`: "json" or "python".
+    `notation`: "json" or "python". With `item` objects and lists are written in the same way again, as far as they
+    can be: the members of an object as its arguments are, the items of a list as arguments of that name.
     """
 
     before_key: str
@@ -52,6 +53,7 @@ class ArgumentsLayout:
     names: str = r"\S+"
     on_lines: bool = False
     notation: str = "json"
+    item: str = ""
 
 
 @dataclass(frozen=True)

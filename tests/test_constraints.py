@@ -200,6 +200,48 @@ def test_value_in_tags_is_bound_by_its_schema(schema: Any, right: list[str], wro
     assert [value for value in wrong if fits(constraint, call.format(value))] == []
 
 
+TREE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "sizes": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+        "next": {"$ref": "#/properties/tree"},
+        "any": {"type": "object"},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def test_values_in_elements_are_bound_to_their_depth():
+    tools = ({"function": {"name": "f", "parameters": {"properties": {"tree": TREE}, "required": ["tree"]}}},)
+    constraint = bound("{{ tools }}]<]minimax[>[", **required(tools=tools))
+    assert constraint is not None
+    call = 'P<tool_call>P<invoke name="f">P<tree>{}P</tree>P</invoke>P</tool_call>'
+    right = [
+        "P<name>5P</name>",
+        "P<name>a b\nP</name>P<sizes>P<item>1P</item>P<item>-2P</item>P</sizes>",
+        'P<name>P</name>P<any>{"a": [1]}P</any>',
+        'P<name>P</name>P<next>{"name": "what contains itself is JSON"}P</next>',
+    ]
+    wrong = [
+        "",
+        '{"name": "a"}',
+        "P<sizes>P<item>1P</item>P</sizes>",
+        "P<name>aP</name>P<sizes>P</sizes>",
+        "P<name>aP</name>P<sizes>P<item>xP</item>P</sizes>",
+        "P<name>aP</name>P<sizes>" + "P<item>1P</item>" * 3 + "P</sizes>",
+        "P<name>aP</name>P<other>1P</other>",
+        'P<name>P</name>P<next>{"sizes": [1]}P</next>',
+    ]
+    for texts, is_right in ((right, True), (wrong, False)):
+        for body in texts:
+            text = call.replace("{}", body, 1).replace("P<", "]<]minimax[>[<")
+            assert fits(constraint, text) == is_right, body
+            if is_right:
+                check_calls(FORMATS["minimax-m3"], tools, text)
+
+
 def test_calls_that_end_thinking_are_bound_there():
     thinks = "{{ tools }}<tool_call><function=<parameter=<think></think>"
     call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"

@@ -8,7 +8,6 @@ from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
 from localchat.chat.formats import FORMATS, detect
 from localchat.chat.formats.gemma import as_json
 from localchat.chat.formats.lfm import parsed_calls
-from localchat.chat.formats.minimax_m3 import arguments_json
 from localchat.chat.values import parameter_types, value_json
 
 from .test_output import parse, parse_every_way
@@ -494,9 +493,43 @@ def test_gemma_notation(text, expected):
     assert as_json(text) == expected
 
 
-def test_nested_elements():
-    body = "P<a>P<b>xP</b>P<c>2P</c>P</a>P<d>P<item>1P</item>P</d>".replace("P<", "]<]minimax[>[<")
-    assert json.loads(arguments_json(body, {})) == {"a": {"b": "x", "c": 2}, "d": [1]}
+NESTED = {
+    "properties": {
+        "code": {"type": "array", "items": {"type": "string"}},
+        "at": {"type": "object", "properties": {"item": {"type": "string"}, "n": {"$ref": "#/$defs/n"}}},
+        "none": {"type": "array"},
+        "any": {},
+    },
+    "$defs": {"n": {"type": "integer"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param("P<x>P<b>xP</b>P<c>2P</c>P</x>", {"x": {"b": "x", "c": 2}}, id="object without a schema"),
+        pytest.param("P<x>P<item>1P</item>P</x>", {"x": [1]}, id="list without a schema"),
+        pytest.param("P<code>P<item>1P</item>\nP<item>aP</item>P</code>", {"code": ["1", "a"]}, id="texts of a list"),
+        pytest.param("P<at>P<item>5P</item>P</at>", {"at": {"item": "5"}}, id="member that is named as items are"),
+        pytest.param("P<at>P<n>5P</n>P</at>P<none>P</none>", {"at": {"n": 5}, "none": []}, id="reference, empty list"),
+        pytest.param("P<at>\nP</at>", {"at": {}}, id="empty object"),
+        pytest.param('P<any>["P</any>"]P</any>', {"any": ["]<]minimax[>[</any>"]}, id="JSON within"),
+        pytest.param("P<any>" + "P<a>" * 2000, None, id="deeper than anything"),
+    ],
+)  # fmt: skip
+def test_nested_elements(body, expected):
+    tools = [{"function": {"name": "f", "parameters": NESTED}}]
+    text = f'P<tool_call>P<invoke name="f">{body}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
+    events = parse([text], FORMATS["minimax-m3"], tools=tools)
+    assert expected is None or calls_of(parse_every_way(text, FORMATS["minimax-m3"], tools=tools)) == [("f", expected)]
+    assert [event.name for event in events if isinstance(event, ToolHead)] == ["f"]
+
+
+def test_second_call_of_a_name_that_was_not_offered_is_content():
+    text = 'P<tool_call>P<invoke name="now">P</invoke>P<invoke name="storm">P</invoke>'.replace("P<", "]<]minimax[>[<")
+    events = parse_every_way(text, FORMATS["minimax-m3"], tools=TOOLS)
+    assert calls_of(events) == [("now", {})]
+    assert "storm" in text_of(events, Content)
 
 
 # --- detection ---

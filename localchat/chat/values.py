@@ -21,11 +21,27 @@ _TYPE_NAMES: Mapping[type, str] = {
 _MAX_REFERENCES = 8
 
 
-def parameter_types(schema: Mapping[str, Any], key: str) -> FrozenSet[str]:
-    """The JSON types that a tool's schema allows for an argument; all of them if it does not say."""
-    properties = schema.get("properties")
-    member = properties.get(key) if isinstance(properties, Mapping) else None
+def parameter_types(schema: Mapping[str, Any], *path: Optional[str]) -> FrozenSet[str]:
+    """The JSON types that a tool's schema allows for an argument; all of them if it does not say.
+
+    What is within an argument has a longer path, with None for the items of a list.
+    """
+    member: Any = schema
+    for name in path:
+        member = _member(member, name, schema)
     return _types(member, schema, _MAX_REFERENCES)
+
+
+def _member(schema: Any, name: Optional[str], root: Mapping[str, Any]) -> Any:
+    for _ in range(_MAX_REFERENCES):
+        if isinstance(schema, Mapping) and "$ref" in schema:
+            schema = _resolved(schema["$ref"], root)
+    if not isinstance(schema, Mapping):
+        return None
+    if name is None:
+        return schema.get("items")
+    properties = schema.get("properties")
+    return properties.get(name) if isinstance(properties, Mapping) else None
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> FrozenSet[str]:

@@ -249,7 +249,7 @@ class _Build:
         """A tool with the rule of its arguments: any object where the tool says that it is not strict."""
         parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
         schema = parameters or {}
-        tool = ToolSchema(function["name"], parameters, read_types=lambda key: parameter_types(schema, key))
+        tool = ToolSchema(function["name"], parameters, read_types=lambda *path: parameter_types(schema, *path))
         try:
             return replace(tool, rule=arguments_rule(self._rules, tool))
         except SchemaError as error:

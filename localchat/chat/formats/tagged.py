@@ -12,8 +12,8 @@ from typing import Callable, FrozenSet, Optional, Tuple
 from ...layouts import A_BREAK, ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
 from ..calls import Calls
 from ..events import Content, Event
-from ..json_scan import read_value
-from ..scan import Cursor, Markers, Reader, closing, is_next, more, one_of, read, space, stream, until
+from ..json_scan import maybe_nested
+from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
 from ..values import is_text_only, parameter_types, text_json, value_json
 from .base import CallTexts
 from .named_json import json_arguments
@@ -184,21 +184,9 @@ class Tags:
             yield from _text_value(cursor, calls, ends)
         else:
             # JSON first, since its strings may hold what else would end the value.
-            begun = yield from _json_value(cursor)
+            begun = yield from maybe_nested(cursor)
             raw, end = yield from until(cursor, Markers(*ends))
             yield calls.arguments(value_json(begun + raw, types) if end else begun + raw)
-
-
-def _json_value(cursor: Cursor) -> Reader[str]:
-    """Read a JSON object or list, if one comes and is complete."""
-    cursor.begin()
-    yield from space(cursor)
-    if (yield from more(cursor)) and cursor.peek() in "{[":
-        _, is_complete = yield from read_value(cursor)
-        if is_complete:
-            return cursor.recorded()
-    cursor.put_back()
-    return ""
 
 
 def _text_value(cursor: Cursor, calls: Calls, ends: Tuple[str, ...]) -> Reader[None]:

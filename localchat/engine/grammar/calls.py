@@ -5,12 +5,12 @@ How calls are written differs from model to model: a CallLayout has the texts ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from ...layouts import ALL_TYPES, CallLayout
-from .arguments import arguments_expr
+from .arguments import ReadTypes, arguments_expr
 from .rules import Expr, Rules, factored, seq
 from .schema import schema_rule
 from .texts import written
@@ -20,13 +20,13 @@ from .texts import written
 class ToolSchema:
     """A tool's name, and the schema of its arguments (None: it takes none), with the rule that was made of it if any.
 
-    `read_types` are the types as which an argument of a name is read where it is written as bare text.
+    `read_types` are the types as which an argument is read where it is written as bare text.
     """
 
     name: str
     parameters: Any = None
     rule: Optional[Expr] = None
-    read_types: Callable[[str], frozenset[str]] = lambda name: ALL_TYPES
+    read_types: ReadTypes = lambda *path: ALL_TYPES
 
     @property
     def schema(self) -> Any:
