@@ -15,6 +15,7 @@ from localchat.api.shape import Shape
 from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
 from localchat.chat.formats import FORMATS, Format
 from localchat.chat.output import OutputParser, merged
+from localchat.chat.segments import text_of
 from localchat.chat.template import ChatTemplate
 from localchat.engine import Constraint
 from localchat.serving.constraints import constraint_for, plain_constraint
@@ -137,6 +138,15 @@ def test_answer_is_bound_as_asked(case: Any):
 @pytest.mark.parametrize("members", [{}, {"tools": TOOLS, "tool_choice": "none"}], ids=["plain", "none"])
 def test_nothing_binds_an_answer_that_nothing_was_asked_of(members: Any):
     assert bound(**members) is None
+
+
+def test_model_may_say_that_it_does_not_think():
+    thinks = "{{ tools }}]<]minimax[>[<mm:think></mm:think>"
+    call = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
+    for members, text in ((required(), call), (CITY, '{"city": "Rome"}')):
+        constraint = bound(thinks, **members)
+        assert all(fits(constraint, start + text) for start in ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n"))
+        assert not fits(constraint, "</mm:think>")
 
 
 def test_auto_binds_from_the_marks_of_calls_on():
@@ -427,11 +437,28 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
         check_calls(format, tools, text)
 
 
-def check_calls(format: Format, tools: Any, text: str) -> None:
+@pytest.mark.parametrize("name", FORMATS)
+def test_calls_come_after_text_that_is_open(name: str):
+    """What ends such a text where it has to is not left to the model."""
+    format, template = FORMATS[name], ChatTemplate("")
+    template.format = format
+    messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
+    asked = required(parallel_tool_calls=False)
+    request = ChatRequest(messages=messages, continue_final_message="content", **asked)
+    prompt = "<|start|>assistant"
+    prompt += text_of(format.opened_text("", "Hi", prompt))
+    constraint = constraint_for(request, template, prompt)
+    assert constraint is not None
+    text = generate(constraint.grammar, random.Random(name), 1500, constraint.root)
+    assert text is not None
+    check_calls(format, TOOLS, text, prompt)
+
+
+def check_calls(format: Format, tools: Any, text: str, prompt: str = PROMPT) -> None:
     """The text is nothing but calls, with arguments that fit."""
     # Such calls have a header before them.
     header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
-    prompt = header if text.startswith("<atem") else PROMPT
+    prompt = header if text.startswith("<atem") else prompt
     parser = OutputParser(format, tools=tools, prompt_tail=prompt)
     events = [*parser.feed(text), *parser.finish()]
     heads = [event for event in events if isinstance(event, ToolHead)]

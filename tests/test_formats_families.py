@@ -516,7 +516,7 @@ NESTED = {
         pytest.param('P<any>["P</any>"]P</any>', {"any": ["]<]minimax[>[</any>"]}, id="JSON within"),
         pytest.param("P<any>" + "P<a>" * 2000, None, id="deeper than anything"),
     ],
-)  # fmt: skip
+)
 def test_nested_elements(body, expected):
     tools = [{"function": {"name": "f", "parameters": NESTED}}]
     text = f'P<tool_call>P<invoke name="f">{body}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")

@@ -29,6 +29,7 @@ from ..chat.values import parameter_types
 from ..engine import Constraint
 from ..engine.grammar import (
     EMPTY,
+    NEVER,
     Expr,
     Literal,
     Rules,
@@ -173,8 +174,11 @@ class _Build:
         self._tools = [self._tool(place, json.loads(function)) for place, function in order.tools]
 
     def required(self) -> Constraint:
-        """Nothing but calls."""
-        return self._bound(self._calls(self._format.call_texts[:1]))
+        """Nothing but calls, after the text that the request has opened, if any."""
+        calls = self._calls(self._format.call_texts[:1])
+        if self._order.is_opened:
+            calls = replace(calls, first=seq(Literal(self._format.text_end), calls.first))
+        return self._bound(calls)
 
     def shaped(self, shape: Shape) -> Constraint:
         """Text of a form, or calls if there are tools."""
@@ -185,7 +189,8 @@ class _Build:
             return Constraint(grammar, origin=shape.param)
         form = self._rules.elsewhere(_SHAPED)
         first, after = (seq(Literal(start), form) for start in starts)
-        if self._tools:
+        # And what is open is text, no call.
+        if self._tools and not self._order.is_opened:
             calls = self._calls(self._format.call_texts[:1])
             first, after = alt(first, calls.first), alt(after, calls.after_thought)
         bound = self._bound(_Answer(first, after))
@@ -239,7 +244,8 @@ class _Build:
         thought = free_text(self._rules, {**ends, tags.end: answer.after_thought}, may_end=False)
         if self._order.thinking is Thinking.OPEN:
             return self._rendered(thought)
-        return self._rendered(alt(answer.first, seq(Literal(tags.start), thought)))
+        no_thought = Literal(self._format.no_thought) if self._format.no_thought else NEVER
+        return self._rendered(alt(answer.first, seq(no_thought, answer.first), seq(Literal(tags.start), thought)))
 
     def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
         origin = self._order.shape[2] if self._order.shape else "tools"

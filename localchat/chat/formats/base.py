@@ -90,6 +90,7 @@ class Format:
         no_thought: with what an answer begins that says that there is no thinking.
         write_calls: writes calls for a template that does not.
         text_start: what opens the text of an answer, and after thinking.
+        text_end: what ends a text that calls follow, if anything has to.
         part_mark: where each part of an answer begins with what it is, text or a call: what stands between parts.
         call_texts: the ways in which calls may be written, the usual one first.
     """
@@ -106,6 +107,7 @@ class Format:
     no_thought: str = ""
     write_calls: CallsWriter = calls_text
     text_start: Tuple[str, str] = ("", "\n\n")
+    text_end: str = ""
     part_mark: str = ""
     call_texts: Tuple[CallTexts, ...] = ()
 
@@ -205,7 +207,7 @@ class Format:
             yield Content(cursor.recorded())
 
     def _thinking(self, cursor: Cursor, calls: Calls, is_open: bool, reasoning: bool, has_form: bool) -> Reader[bool]:
-        """Read thinking at the start of the answer, if it starts so or the prompt opened it; whether it did."""
+        """Read thinking at the start of the answer, if it starts so or the prompt opened it; whether there is any."""
         cursor.begin()
         yield from space(cursor)
         if not is_open:
@@ -215,7 +217,7 @@ class Format:
                 return False
             if start == self.no_thought:
                 yield from self._seam(cursor, reasoning, has_form)
-                return True
+                return False
         yield from space(cursor)
         opening = cursor.recorded()
         if not reasoning and opening:

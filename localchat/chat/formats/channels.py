@@ -137,12 +137,15 @@ def _open_header(prompt: str) -> Optional[str]:
     return header if found and "<|" not in body else None
 
 
+_TEXT_END = "<|end|>" + _START + "assistant"
+
+
 def _harmony_calls(before_name: str, after_name: str) -> CallTexts:
     return CallTexts(
         before_name=before_name,
         before_arguments=after_name + _MESSAGE,
         after_call="",
-        separator="<|end|>" + _START + "assistant",
+        separator=_TEXT_END,
         json_name=False,
         after_thought=_START + "assistant",
     )
@@ -155,6 +158,7 @@ HARMONY = _Channels(
     ends=("<|end|>", "<|call|>", "<|return|>"),
     thought_marks=("analysis",),
     text_start=(_FINAL, _START + "assistant" + _FINAL),
+    text_end=_TEXT_END,
     # The header is written in more than one order, so only its whole gives a call away.
     call_texts=(
         _harmony_calls(_CHANNEL + "commentary to=functions.", " <|constrain|>json"),
@@ -186,11 +190,12 @@ class _Muse(_Channels):
             yield Content(raw + cursor.recorded())
 
 
+_MUSE_TEXT_END = f"<|eom|>{_START}assistant"
 _MUSE_CALL = CallTexts(
     before_name=" to=",
     before_arguments=f'{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
     after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
-    separator=f"<|eom|>{_START}assistant",
+    separator=_MUSE_TEXT_END,
     json_name=False,
     is_native=False,
     after_thought=_START + "assistant",
@@ -205,6 +210,7 @@ MUSE = _Muse(
     ends=("<|eom|>", "<|eot|>"),
     thought_marks=("to=self",),
     text_start=(" to=user" + _MESSAGE, _START + "assistant to=user" + _MESSAGE),
+    text_end=_MUSE_TEXT_END,
     # The header belongs to a call that was asked for; left to itself the model has written it by then.
     call_texts=(_MUSE_CALL, *(replace(texts, more=_MUSE_CALL) for texts in _ATEM_TAGS.call_texts)),
 )

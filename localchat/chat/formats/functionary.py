@@ -65,6 +65,7 @@ V32 = _V32(
     detected_by=((">>>all",), (">>>", "all\\n")),
     closers=(_NEXT,),
     text_start=(_ALL, _ALL),
+    text_end=_NEXT,
     # Its prompt ends with the mark already.
     part_mark=_NEXT,
     call_texts=(

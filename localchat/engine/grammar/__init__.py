@@ -10,7 +10,7 @@ from .check import GrammarError, check_grammar, has_token_rules
 from .errors import PatternError, SchemaError
 from .free_text import free_text
 from .repeats import long_repeats_written_out
-from .rules import EMPTY, Expr, Literal, Ref, Rules, alt, chars, seq
+from .rules import EMPTY, NEVER, Expr, Literal, Ref, Rules, alt, chars, seq
 from .schema import choice_to_grammar, json_object_grammar, regex_to_grammar, schema_rule, schema_to_grammar
 from .texts import written
 
@@ -30,6 +30,7 @@ __all__ = [
     "written",
     "Rules",
     "EMPTY",
+    "NEVER",
     "Expr",
     "Literal",
     "Ref",
