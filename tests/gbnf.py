@@ -48,7 +48,6 @@ class Vocabulary:
         ids = range(L.llama_vocab_n_tokens(self.handle))
         self.end = next(token for token in ids if L.llama_vocab_is_eog(self.handle, token))
         self.pieces = {token: piece for token in ids if (piece := self._piece(token))}
-        self.all = list(self.pieces)
         # The engine takes some byte sequences that are no UTF-8, so random walks go by whole characters.
         self.whole = [token for token, piece in self.pieces.items() if _is_text(piece)]
         self.token_of = {piece: token for token, piece in reversed(self.pieces.items())}
@@ -109,8 +108,12 @@ class Matcher:
     def feed(self, token: int) -> bool:
         if not self.allowed([token]):
             return False
-        L.llama_sampler_accept(self._sampler, token)
+        self.accept(token)
         return True
+
+    def accept(self, token: int) -> None:
+        """A token that was found to be allowed."""
+        L.llama_sampler_accept(self._sampler, token)
 
     def may_end(self) -> bool:
         return bool(self.allowed([self._vocab.end]))
@@ -152,29 +155,28 @@ def generate(grammar: str, random_: random.Random, max_tokens: int = 300, root: 
     with Matcher(grammar, root) as matcher:
         for n in range(max_tokens):
             hurry = n > max_tokens // 2
-            if matcher.may_end() and (hurry or random_.random() < 0.5):
+            firsts = matcher.allowed([*vocab.bytes, vocab.end])
+            assert firsts, f"no way on after {bytes(out)!r}"
+            may_end = firsts[-1] == vocab.end
+            if may_end and (len(firsts) == 1 or hurry or random_.random() < 0.5):
                 return out.decode()
-            tokens = _some_allowed(matcher, random_)
-            if not tokens:
-                assert matcher.may_end(), f"no way on after {bytes(out)!r}"
-                return out.decode()
+            tokens = _some_allowed(matcher, firsts[:-1] if may_end else firsts, random_)
             token = _chosen(tokens, random_, hurry)
-            assert matcher.feed(token)
+            matcher.accept(token)
             out += vocab.pieces[token]
     return None
 
 
-def _some_allowed(matcher: Matcher, random_: random.Random) -> list[int]:
-    """Some of the tokens that may come next, each as likely as any other; none if there is none.
+def _some_allowed(matcher: Matcher, firsts: list[int], random_: random.Random) -> list[int]:
+    """Some of the tokens that may come next, each as likely as any other. `firsts` are those of one byte.
 
-    To ask about a whole vocabulary takes most of the time, so that is asked about which the first byte leaves.
+    To ask about a whole vocabulary takes most of the time, so no more is asked about than those leave.
     """
     vocab = vocabulary()
-    firsts = matcher.allowed(vocab.bytes)
     possible = [token for first in firsts for token in vocab.of_first_byte[vocab.pieces[first]]]
     if len(possible) > MAX_ASKED:
         # What closes something is always looked at.
-        asked = random_.sample(possible, MAX_ASKED) + [token for token in firsts if vocab.pieces[token] in CLOSING]
+        asked = random_.choices(possible, k=MAX_ASKED) + [token for token in firsts if vocab.pieces[token] in CLOSING]
         if tokens := matcher.allowed(asked):
             return tokens
     # A character that is no token of its own is spelled in bytes.

@@ -252,6 +252,27 @@ def test_values_in_elements_are_bound_to_their_depth():
                 check_calls(FORMATS["minimax-m3"], tools, text)
 
 
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "maxLength": 90}, {}], ids=str)
+@pytest.mark.parametrize(
+    ("marks", "call", "end"),
+    [
+        ("<|tool_call>", '<|tool_call>call:f{a:<|"|>{}<|"|>}<tool_call|>', "<tool_call|>"),
+        ("<|tool_call_start|>", '<|tool_call_start|>[f(a="{}")]<|tool_call_end|>', "<|tool_call_end|>"),
+        ("<|tool_call_start|>", "<|tool_call_start|>[f(a='{}')]<|tool_call_end|>", "<|tool_call_end|>"),
+    ],
+    ids=["gemma", "lfm", "lfm, other quotes"],
+)
+def test_text_in_a_notation_holds_no_end_of_the_calls(marks: str, call: str, end: str, schema: Any):
+    """A model that ends its call within a text would leave what nobody can read."""
+    tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+    constraint = bound("{{ tools }}" + marks, **required(tools=tools))
+    assert not fits(constraint, call.replace("{}", end))
+    assert not fits(constraint, call.replace("{}", "x" + end + "y"))
+    # Where the length is bound there is one kind of quotes, and no mark may even begin.
+    held = "x" + end[1:] if "maxLength" in schema else "x" + end[:-1] + "\u00e9"
+    assert fits(constraint, call.replace("{}", held)) or ("'" in call and "maxLength" in schema)
+
+
 def test_calls_that_end_thinking_are_bound_there():
     thinks = "{{ tools }}<tool_call><function=<parameter=<think></think>"
     call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
