@@ -220,7 +220,8 @@ def test_promise_is_kept_after_thinking_of_a_bounded_length(port: int, name: str
     """The form begins after the thinking, which ends where its budget does: so nothing is ever cut."""
     members, is_kept = PROMISES[name]
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
-    said = list(answers(port, N_ANSWERS // 10, **members, **thinking))
+    # Some templates lead this model to hundreds of calls.
+    said = list(answers(port, N_ANSWERS // 10, parallel_tool_calls=False, **members, **thinking))
     assert [one for one in said if not is_kept(one)] == []
 
 

@@ -175,7 +175,9 @@ class Format:
         while marker is not None and marker not in openers:
             yield from space(cursor)
             marker = yield from one_of(cursor, *openers, *self.dropped)
-        is_call = bool(marker and self.read_call) and (yield from self.read_call(cursor, calls, marker))
+        is_call = False
+        if marker and self.read_call:
+            is_call = yield from self.read_call(cursor, calls, marker)
         yield from self._after_first(cursor, is_call)
         return is_call
 
