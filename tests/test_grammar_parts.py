@@ -270,9 +270,9 @@ SIZES = {"deep and wide": large_schema(), "250 properties": large_schema(250), "
 @pytest.mark.parametrize("schema", SIZES.values(), ids=SIZES.keys())
 def test_large_schemas_are_fast(schema: dict[str, Any]):
     schema_to_grammar(schema)  # patterns and formats are read once per process
-    start = time.perf_counter()
+    start = time.thread_time()
     grammar = schema_to_grammar(schema)
-    seconds = time.perf_counter() - start
+    seconds = time.thread_time() - start
     # About a tenth of this on an idle machine.
     assert seconds < 0.5
     assert len(grammar) < 300_000
@@ -284,6 +284,6 @@ def test_engine_stays_fast_in_long_texts():
     """At any place only a few ways are open: thousands of characters do not slow the engine down."""
     grammar = schema_to_grammar({"type": "array", "items": {"type": "string", "minLength": 300, "maxLength": 5000}})
     text = json.dumps(["x" * 4000] * 3)
-    start = time.perf_counter()
+    start = time.thread_time()
     assert matches(grammar, text)
-    assert (time.perf_counter() - start) / len(text) < 0.000_2
+    assert (time.thread_time() - start) / len(text) < 0.000_2
