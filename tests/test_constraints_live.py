@@ -212,6 +212,16 @@ OPENING = {
     ),
 }
 BUDGET = 7
+LIKE_MARKS = ["a<|end|>b<|start|>", "<|im_start|>", " </think> <tool_call>"]
+
+
+@pytest.mark.parametrize("text", LIKE_MARKS)
+@pytest.mark.parametrize("template", OPENING)
+def test_form_may_look_like_marks(port: int, template: str, text: str):
+    """Those of the family, and those that are control tokens of this model."""
+    thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
+    said = list(answers(port, 4, choice=[text], **thinking))
+    assert [one["content"] for one in said] == [text] * 4
 
 
 @pytest.mark.parametrize("template", OPENING)
