@@ -21,6 +21,11 @@ DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 TOKEN_DATA = np.dtype([("id", "i4"), ("logit", "f4"), ("p", "f4")])
 
 
+CLOSING = (b'"', b"}", b"]")
+# Of so many tokens enough are allowed to choose from.
+MAX_ASKED = 100
+
+
 class InvalidGrammar(Exception):
     """The engine does not take the grammar; it has printed why."""
 
@@ -43,10 +48,14 @@ class Vocabulary:
         ids = range(L.llama_vocab_n_tokens(self.handle))
         self.end = next(token for token in ids if L.llama_vocab_is_eog(self.handle, token))
         self.pieces = {token: piece for token in ids if (piece := self._piece(token))}
-        self.all = list(self.pieces)
         # The engine takes some byte sequences that are no UTF-8, so random walks go by whole characters.
         self.whole = [token for token, piece in self.pieces.items() if _is_text(piece)]
         self.token_of = {piece: token for token, piece in reversed(self.pieces.items())}
+        self.bytes = [token for piece, token in self.token_of.items() if len(piece) == 1]
+        self.of_first_byte = {
+            byte: [token for token in self.whole if self.pieces[token].startswith(byte)]
+            for byte in map(self.pieces.__getitem__, self.bytes)
+        }
 
     def _piece(self, token: int) -> bytes:
         if L.llama_vocab_is_eog(self.handle, token) or L.llama_vocab_is_control(self.handle, token):
@@ -99,8 +108,12 @@ class Matcher:
     def feed(self, token: int) -> bool:
         if not self.allowed([token]):
             return False
-        L.llama_sampler_accept(self._sampler, token)
+        self.accept(token)
         return True
+
+    def accept(self, token: int) -> None:
+        """A token that was found to be allowed."""
+        L.llama_sampler_accept(self._sampler, token)
 
     def may_end(self) -> bool:
         return bool(self.allowed([self._vocab.end]))
@@ -142,20 +155,35 @@ def generate(grammar: str, random_: random.Random, max_tokens: int = 300, root: 
     with Matcher(grammar, root) as matcher:
         for n in range(max_tokens):
             hurry = n > max_tokens // 2
-            if matcher.may_end() and (hurry or random_.random() < 0.5):
+            firsts = matcher.allowed([*vocab.bytes, vocab.end])
+            assert firsts, f"no way on after {bytes(out)!r}"
+            may_end = firsts[-1] == vocab.end
+            if may_end and (len(firsts) == 1 or hurry or random_.random() < 0.5):
                 return out.decode()
-            # A character that is no token of its own is spelled in bytes.
-            tokens = matcher.allowed(vocab.whole) or matcher.allowed(vocab.all)
-            if not tokens:
-                assert matcher.may_end(), f"no way on after {bytes(out)!r}"
-                return out.decode()
+            tokens = _some_allowed(matcher, firsts[:-1] if may_end else firsts, random_)
             token = _chosen(tokens, random_, hurry)
-            assert matcher.feed(token)
+            matcher.accept(token)
             out += vocab.pieces[token]
     return None
 
 
+def _some_allowed(matcher: Matcher, firsts: list[int], random_: random.Random) -> list[int]:
+    """Some of the tokens that may come next, each as likely as any other. `firsts` are those of one byte.
+
+    To ask about a whole vocabulary takes most of the time, so no more is asked about than those leave.
+    """
+    vocab = vocabulary()
+    possible = [token for first in firsts for token in vocab.of_first_byte[vocab.pieces[first]]]
+    if len(possible) > MAX_ASKED:
+        # What closes something is always looked at.
+        asked = random_.choices(possible, k=MAX_ASKED) + [token for token in firsts if vocab.pieces[token] in CLOSING]
+        if tokens := matcher.allowed(asked):
+            return tokens
+    # A character that is no token of its own is spelled in bytes.
+    return matcher.allowed(possible) or firsts
+
+
 def _chosen(tokens: list[int], random_: random.Random, hurry: bool) -> int:
     pieces = vocabulary().pieces
-    closing = [token for token in tokens if pieces[token] in (b'"', b"}", b"]")]
+    closing = [token for token in tokens if pieces[token] in CLOSING]
     return random_.choice(closing if closing and (hurry or random_.random() < 0.2) else tokens)

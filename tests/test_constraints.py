@@ -14,7 +14,8 @@ from localchat.api.errors import BadRequest
 from localchat.api.shape import Shape
 from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
 from localchat.chat.formats import FORMATS, Format
-from localchat.chat.output import OutputParser
+from localchat.chat.output import OutputParser, merged
+from localchat.chat.segments import text_of
 from localchat.chat.template import ChatTemplate
 from localchat.engine import Constraint
 from localchat.serving.constraints import constraint_for, plain_constraint
@@ -139,6 +140,15 @@ def test_nothing_binds_an_answer_that_nothing_was_asked_of(members: Any):
     assert bound(**members) is None
 
 
+def test_model_may_say_that_it_does_not_think():
+    thinks = "{{ tools }}]<]minimax[>[<mm:think></mm:think>"
+    call = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
+    for members, text in ((required(), call), (CITY, '{"city": "Rome"}')):
+        constraint = bound(thinks, **members)
+        assert all(fits(constraint, start + text) for start in ("", "</mm:think>", "<mm:think>hm</mm:think>\n\n"))
+        assert not fits(constraint, "</mm:think>")
+
+
 def test_auto_binds_from_the_marks_of_calls_on():
     constraint = bound(**auto())
     assert constraint is not None
@@ -200,6 +210,69 @@ def test_value_in_tags_is_bound_by_its_schema(schema: Any, right: list[str], wro
     assert [value for value in wrong if fits(constraint, call.format(value))] == []
 
 
+TREE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "sizes": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+        "next": {"$ref": "#/properties/tree"},
+        "any": {"type": "object"},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def test_values_in_elements_are_bound_to_their_depth():
+    tools = ({"function": {"name": "f", "parameters": {"properties": {"tree": TREE}, "required": ["tree"]}}},)
+    constraint = bound("{{ tools }}]<]minimax[>[", **required(tools=tools))
+    assert constraint is not None
+    call = 'P<tool_call>P<invoke name="f">P<tree>{}P</tree>P</invoke>P</tool_call>'
+    right = [
+        "P<name>5P</name>",
+        "P<name>a b\nP</name>P<sizes>P<item>1P</item>P<item>-2P</item>P</sizes>",
+        'P<name>P</name>P<any>{"a": [1]}P</any>',
+        'P<name>P</name>P<next>{"name": "what contains itself is JSON"}P</next>',
+    ]
+    wrong = [
+        "",
+        '{"name": "a"}',
+        "P<sizes>P<item>1P</item>P</sizes>",
+        "P<name>aP</name>P<sizes>P</sizes>",
+        "P<name>aP</name>P<sizes>P<item>xP</item>P</sizes>",
+        "P<name>aP</name>P<sizes>" + "P<item>1P</item>" * 3 + "P</sizes>",
+        "P<name>aP</name>P<other>1P</other>",
+        'P<name>P</name>P<next>{"sizes": [1]}P</next>',
+    ]
+    for texts, is_right in ((right, True), (wrong, False)):
+        for body in texts:
+            text = call.replace("{}", body, 1).replace("P<", "]<]minimax[>[<")
+            assert fits(constraint, text) == is_right, body
+            if is_right:
+                check_calls(FORMATS["minimax-m3"], tools, text)
+
+
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "maxLength": 90}, {}], ids=str)
+@pytest.mark.parametrize(
+    ("marks", "call", "end"),
+    [
+        ("<|tool_call>", '<|tool_call>call:f{a:<|"|>{}<|"|>}<tool_call|>', "<tool_call|>"),
+        ("<|tool_call_start|>", '<|tool_call_start|>[f(a="{}")]<|tool_call_end|>', "<|tool_call_end|>"),
+        ("<|tool_call_start|>", "<|tool_call_start|>[f(a='{}')]<|tool_call_end|>", "<|tool_call_end|>"),
+    ],
+    ids=["gemma", "lfm", "lfm, other quotes"],
+)
+def test_text_in_a_notation_holds_no_end_of_the_calls(marks: str, call: str, end: str, schema: Any):
+    """A model that ends its call within a text would leave what nobody can read."""
+    tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+    constraint = bound("{{ tools }}" + marks, **required(tools=tools))
+    assert not fits(constraint, call.replace("{}", end))
+    assert not fits(constraint, call.replace("{}", "x" + end + "y"))
+    # Where the length is bound there is one kind of quotes, and no mark may even begin.
+    held = "x" + end[1:] if "maxLength" in schema else "x" + end[:-1] + "\u00e9"
+    assert fits(constraint, call.replace("{}", held)) or ("'" in call and "maxLength" in schema)
+
+
 def test_calls_that_end_thinking_are_bound_there():
     thinks = "{{ tools }}<tool_call><function=<parameter=<think></think>"
     call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
@@ -216,8 +289,7 @@ def test_calls_that_end_thinking_are_bound_there():
 
 # As a model writes them that has learnt from its template.
 CALLS = (("get_weather", {"city": 'S\u00e3o "Paulo" <1>\n2nd line', "days": 3, "exact": True}), ("get_time", {}))
-# Functionary 3.2 has no mark of calls.
-SOURCES = {name: source for name, source in templates.sources([]) if name != "functionary-3.2.jinja"}
+SOURCES = dict(templates.sources([]))
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -235,6 +307,27 @@ def test_auto_lets_models_write_calls_as_they_do(name: str, thought: str):
     assert fits(constraint, text), text
     assert not fits(constraint, text.replace("get_time", "get_tame"))
     assert not fits(constraint, text.replace("days", "hours"))
+
+
+PARTS = "{{ tools }}>>>all"
+
+
+def test_auto_of_parts_binds_each_of_them():
+    constraint = bound(PARTS, PROMPT + ">>>", **auto())
+    assert constraint is not None
+    assert constraint.triggers == ()
+    right = ["all\n", "all\nHi > now\n", 'weather\n{"city": "Rome"}', "all\nHi.>>>now\n{}>>>now\n{}", ">>>all\nHi"]
+    assert [text for text in right if not fits(constraint, text)] == []
+    wrong = ["", "Hi", 'weather\n{"city": 1}', "then\n{}", "all\nHi.>>>then\n{}", "now\n{} Hi", "all\nHi>>>weather\n{}"]
+    assert [text for text in wrong if fits(constraint, text)] == []
+
+
+def test_auto_of_parts_goes_on_with_text_that_is_open():
+    messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
+    request = ChatRequest(messages=messages, continue_final_message="content", **auto())
+    constraint = constraint_for(request, ChatTemplate(PARTS), PROMPT + ">>>all\nHi")
+    assert fits(constraint, " there.>>>now\n{}")
+    assert not fits(constraint, " there.>>>then\n{}")
 
 
 def test_plain_text_is_bound_from_its_start():
@@ -276,6 +369,29 @@ def test_what_cannot_be_honoured_is_refused_by_name(case: Any):
     with pytest.raises(BadRequest, match=word) as caught:
         bound(**members)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("tools", [(), TOOLS], ids=["alone", "or calls"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_form_comes_back_to_the_character(name: str, tools: Any):
+    """What a form allows may look like a mark of the family: that ends nothing and is not left out."""
+    format = FORMATS[name]
+    marks = (*format.openers, *format.closers, *format.dropped, *format.preserved, *format.thought_ends)
+    value = f' \n"a" {" ".join(marks)} \n'
+    template = ChatTemplate(f"{{# {format.think.start} #}}")
+    template.format = format
+    request = ChatRequest(messages=MESSAGES, tools=tools, **shaped("choice", (value,)))
+    constraint = constraint_for(request, template, PROMPT)
+    thought = f"{format.think.start}hm{format.think.end}"
+    said = {format.text_start[0] + value: [Content(value)]}
+    if name != "functionary-3.2":  # which has no thinking
+        said[thought + format.text_start[1] + value] = [Reasoning("hm"), Content(value)]
+    for text, expected in said.items():
+        assert fits(constraint, text)
+        for pieces in ([text], text):
+            parser = OutputParser(format, tools=tools, prompt_tail=PROMPT, has_form=True)
+            events = merged([*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()])
+            assert events == expected
 
 
 WAYS = [(name, i) for name, format in FORMATS.items() for i in range(len(format.call_texts))]
@@ -342,11 +458,28 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
         check_calls(format, tools, text)
 
 
-def check_calls(format: Format, tools: Any, text: str) -> None:
+@pytest.mark.parametrize("name", FORMATS)
+def test_calls_come_after_text_that_is_open(name: str):
+    """What ends such a text where it has to is not left to the model."""
+    format, template = FORMATS[name], ChatTemplate("")
+    template.format = format
+    messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
+    asked = required(parallel_tool_calls=False)
+    request = ChatRequest(messages=messages, continue_final_message="content", **asked)
+    prompt = "<|start|>assistant"
+    prompt += text_of(format.opened_text("", "Hi", prompt))
+    constraint = constraint_for(request, template, prompt)
+    assert constraint is not None
+    text = generate(constraint.grammar, random.Random(name), 1500, constraint.root)
+    assert text is not None
+    check_calls(format, TOOLS, text, prompt)
+
+
+def check_calls(format: Format, tools: Any, text: str, prompt: str = PROMPT) -> None:
     """The text is nothing but calls, with arguments that fit."""
     # Such calls have a header before them.
     header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
-    prompt = header if text.startswith("<atem") else PROMPT
+    prompt = header if text.startswith("<atem") else prompt
     parser = OutputParser(format, tools=tools, prompt_tail=prompt)
     events = [*parser.feed(text), *parser.finish()]
     heads = [event for event in events if isinstance(event, ToolHead)]

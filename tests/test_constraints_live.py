@@ -212,6 +212,16 @@ OPENING = {
     ),
 }
 BUDGET = 7
+LIKE_MARKS = ["a<|end|>b<|start|>", "<|im_start|>", " </think> <tool_call>"]
+
+
+@pytest.mark.parametrize("text", LIKE_MARKS)
+@pytest.mark.parametrize("template", OPENING)
+def test_form_may_look_like_marks(port: int, template: str, text: str):
+    """Those of the family, and those that are control tokens of this model."""
+    thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
+    said = list(answers(port, 4, choice=[text], **thinking))
+    assert [one["content"] for one in said] == [text] * 4
 
 
 @pytest.mark.parametrize("template", OPENING)
@@ -220,7 +230,8 @@ def test_promise_is_kept_after_thinking_of_a_bounded_length(port: int, name: str
     """The form begins after the thinking, which ends where its budget does: so nothing is ever cut."""
     members, is_kept = PROMISES[name]
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
-    said = list(answers(port, N_ANSWERS // 10, **members, **thinking))
+    # Some templates lead this model to hundreds of calls.
+    said = list(answers(port, N_ANSWERS // 10, parallel_tool_calls=False, **members, **thinking))
     assert [one for one in said if not is_kept(one)] == []
 
 

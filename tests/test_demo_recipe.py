@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import random
@@ -35,8 +36,12 @@ def rendered_text(dialogue):
 def template_text(dialogue, **variables):
     if dialogue.thinking is not None:
         variables["enable_thinking"] = dialogue.thinking
-    template = compile_template(template_source(), sort_keys=dialogue.sort_keys)
-    return template.render(messages=dialogue.messages, tools=dialogue.tools, **variables)
+    return compiled(dialogue.sort_keys).render(messages=dialogue.messages, tools=dialogue.tools, **variables)
+
+
+@functools.lru_cache(2)
+def compiled(sort_keys):
+    return compile_template(template_source(), sort_keys=sort_keys)
 
 
 def test_template_gives_the_training_text(trained):

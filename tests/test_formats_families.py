@@ -1,6 +1,8 @@
 """Every family's output, as its models write it: the same events however it is cut."""
 
 import json
+import random
+import re
 
 import pytest
 
@@ -8,10 +10,9 @@ from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
 from localchat.chat.formats import FORMATS, detect
 from localchat.chat.formats.gemma import as_json
 from localchat.chat.formats.lfm import parsed_calls
-from localchat.chat.formats.minimax_m3 import arguments_json
 from localchat.chat.values import parameter_types, value_json
 
-from .test_output import parse, parse_every_way
+from .test_output import N_CUTS, parse, parse_every_way
 
 SCHEMA = {
     "type": "object",
@@ -211,7 +212,7 @@ def test_golden_output(name):
 @pytest.mark.parametrize("name", ALL)
 def test_golden_output_cut_anywhere_is_a_beginning_of_it(name):
     whole = parse([ALL[name]], FORMATS[name], tools=TOOLS)
-    for size in range(0, len(ALL[name]), 5):
+    for size in range(0, len(ALL[name]), 11):
         text = ALL[name][:size]
         events = parse([text], FORMATS[name], tools=TOOLS)
         assert parse(text, FORMATS[name], tools=TOOLS) == events
@@ -234,6 +235,30 @@ def test_output_without_tools_has_no_calls(name):
     events = parse_every_way(ALL[name], FORMATS[name], tools=())
     assert calls_of(events) == []
     assert "Paris" in text_of(events, Content)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_spoilt_output_is_the_same_however_it_is_cut(name):
+    """Golden outputs with parts left out, doubled, put elsewhere and cut: what no model should write, and some do."""
+    known = re.findall(r"<[^<>\s]*>|\w+|\s+|.", ALL[name])
+    for seed in range(N_CUTS // 4):
+        dice = random.Random(f"{name} {seed}")
+        parts = list(known)
+        for _ in range(dice.randint(1, 4)):
+            at = dice.randrange(len(parts))
+            parts[at : at + dice.randint(0, 2)] = dice.choice([[], [], ["x"], dice.sample(known, 2)])
+        text = "".join(parts)[: dice.randrange(1, 2 * len(known) + 1) if dice.random() < 0.5 else None]
+        form, tools = FORMATS[name], dice.choice([TOOLS, TOOLS, ()])
+        options = {
+            "tools": tools,
+            "prompt_tail": dice.choice(["", form.think.start]),
+            "reasoning": dice.random() < 0.8,
+            "has_form": dice.random() < 0.2,
+        }
+        whole = parse([text], form, **options)
+        cuts = sorted(dice.choices(range(len(text) + 1), k=5))
+        for pieces in (text, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]):
+            assert parse(pieces, form, **options) == whole, (text, options)
 
 
 # --- what is special about one family ---
@@ -319,6 +344,13 @@ def test_marks_within_json_do_not_end_a_value():
     ]
     broken = text.replace('"}', "")
     assert calls_of(parse_every_way(broken, FORMATS["qwen-coder"], tools=TOOLS)) == [("weather", {"opt": '{"a": "'})]
+
+
+@pytest.mark.parametrize(("name", "tag"), [("glm", "<arg_value>"), ("hy", "<arg_value:opensource>")])
+def test_value_without_its_opening_tag_is_that_of_its_key(name, tag):
+    """It is not taken for the value of the next key."""
+    text = ALL[name].replace(f"{tag}3", "3").replace(f"{tag}Paris", "Paris")
+    assert calls_of(parse_every_way(text, FORMATS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
 
 
 def test_minimax_reads_arguments_that_are_json():
@@ -487,9 +519,43 @@ def test_gemma_notation(text, expected):
     assert as_json(text) == expected
 
 
-def test_nested_elements():
-    body = "P<a>P<b>xP</b>P<c>2P</c>P</a>P<d>P<item>1P</item>P</d>".replace("P<", "]<]minimax[>[<")
-    assert json.loads(arguments_json(body, {})) == {"a": {"b": "x", "c": 2}, "d": [1]}
+NESTED = {
+    "properties": {
+        "code": {"type": "array", "items": {"type": "string"}},
+        "at": {"type": "object", "properties": {"item": {"type": "string"}, "n": {"$ref": "#/$defs/n"}}},
+        "none": {"type": "array"},
+        "any": {},
+    },
+    "$defs": {"n": {"type": "integer"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param("P<x>P<b>xP</b>P<c>2P</c>P</x>", {"x": {"b": "x", "c": 2}}, id="object without a schema"),
+        pytest.param("P<x>P<item>1P</item>P</x>", {"x": [1]}, id="list without a schema"),
+        pytest.param("P<code>P<item>1P</item>\nP<item>aP</item>P</code>", {"code": ["1", "a"]}, id="texts of a list"),
+        pytest.param("P<at>P<item>5P</item>P</at>", {"at": {"item": "5"}}, id="member that is named as items are"),
+        pytest.param("P<at>P<n>5P</n>P</at>P<none>P</none>", {"at": {"n": 5}, "none": []}, id="reference, empty list"),
+        pytest.param("P<at>\nP</at>", {"at": {}}, id="empty object"),
+        pytest.param('P<any>["P</any>"]P</any>', {"any": ["]<]minimax[>[</any>"]}, id="JSON within"),
+        pytest.param("P<any>" + "P<a>" * 2000, None, id="deeper than anything"),
+    ],
+)
+def test_nested_elements(body, expected):
+    tools = [{"function": {"name": "f", "parameters": NESTED}}]
+    text = f'P<tool_call>P<invoke name="f">{body}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
+    events = parse([text], FORMATS["minimax-m3"], tools=tools)
+    assert expected is None or calls_of(parse_every_way(text, FORMATS["minimax-m3"], tools=tools)) == [("f", expected)]
+    assert [event.name for event in events if isinstance(event, ToolHead)] == ["f"]
+
+
+def test_second_call_of_a_name_that_was_not_offered_is_content():
+    text = 'P<tool_call>P<invoke name="now">P</invoke>P<invoke name="storm">P</invoke>'.replace("P<", "]<]minimax[>[<")
+    events = parse_every_way(text, FORMATS["minimax-m3"], tools=TOOLS)
+    assert calls_of(events) == [("now", {})]
+    assert "storm" in text_of(events, Content)
 
 
 # --- detection ---

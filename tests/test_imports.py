@@ -82,9 +82,10 @@ MAY_IMPORT = {
     "serving/incoming": set(),
     "serving/watch": set(),
     "serving/__init__": set(),
+    "layouts": set(),
     "api": set(),
-    "chat": set(),
-    "engine": set(),
+    "chat": {"layouts"},
+    "engine": {"layouts"},
     "models": set(),
 }
 

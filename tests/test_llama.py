@@ -28,6 +28,7 @@ from localchat.engine import (
     LoadOptions,
     OutputToken,
     Sampling,
+    ThinkingLimit,
     load,
 )
 from localchat.engine.llama import default_threads, sampling_from
@@ -306,6 +307,41 @@ def test_probabilities_after_sampling_are_of_what_was_left_to_draw_from(
         assert len(left) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
 
 
+@pytest.mark.parametrize(
+    ("budget", "grammar"),
+    [(2, None), (0, Constraint('root ::= "So.</think>" [0-9]{3}'))],
+    ids=["free", "grammar"],
+)
+@pytest.mark.parametrize("n_top", [0, 3])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(top_k=5, top_p=1, min_p=0, seed=2), Sampling(temperature=0)], ids=["drawn", "greedy"]
+)
+def test_forced_token_is_certain_after_sampling(
+    engine: Engine, sampling: Sampling, n_top: int, budget: int, grammar: Optional[Constraint]
+):
+    """It was not drawn, and what the token before it was drawn from is not shown for it."""
+    closing = tuple(engine.tokenize("So.</think>"))
+    request = GenerationRequest(
+        chat(engine, "Tell me about yourself."),
+        max_tokens=budget + len(closing) + 2,
+        constraint=grammar,
+        sampling=sampling,
+        thinking=ThinkingLimit(budget, closing, "<think>", ("</think>",), is_open=True),
+        top_logprobs=n_top,
+        after_sampling=True,
+    )
+    _, tokens, _ = read(engine, request)
+    forced = tokens[budget : budget + len(closing)]
+    assert tuple(token.id for token in forced) == closing
+    for token in forced:
+        assert token.logprob == 0
+        assert [(top.token, top.logprob) for top in token.top] == [(token.id, 0)][:n_top]
+    drawn = [token for token in tokens if token not in forced]
+    assert len(drawn) == budget + 2
+    # Those that were drawn have others beside them.
+    assert {len(token.top) for token in drawn} == {n_top if sampling.temperature else min(n_top, 1)}
+
+
 def test_32_streams_together_give_what_each_gives_alone(engine: Engine):
     texts = [f"My name is {name}. What is my name?" for name in ("Ada", "Linus", "Grace", "Alan")]
     texts += ["What is your name?", "How do I start the server?", "Hello!", "Count to ten."]
@@ -421,6 +457,32 @@ def test_characters_are_whole_where_a_grammar_counts_them(engine: Engine, seed: 
     assert finish.reason == "stop"
     assert len(text) == 20
     assert "\ufffd" not in text
+
+
+MARK = "<|im_start|>"
+BOUND_TO_A_MARK = Constraint(f'root ::= "{MARK}" [a-c]')
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 2])
+def test_grammar_binds_the_text_that_is_seen(engine: Engine, temperature: float):
+    """A control token has the text of a mark too, but it would leave nothing of it in the answer."""
+    prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARK)
+    # The control token is by far the likeliest.
+    sampling = Sampling(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
+    request = GenerationRequest(prompt, max_tokens=30, constraint=BOUND_TO_A_MARK, sampling=sampling)
+    text, tokens, _ = read(engine, request)
+    assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
+    assert control not in [token.id for token in tokens]
+    text, tokens, _ = read(engine, replace(request, visible_tokens=frozenset({control})))
+    assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
+    assert tokens[0].id == control
+
+
+def test_grammar_that_names_a_control_token_gets_it(engine: Engine):
+    (control,) = engine.tokenize(MARK)
+    request = GenerationRequest(chat(engine, "Hello!"), constraint=Constraint(f'root ::= {MARK} "a"'), max_tokens=9)
+    text, tokens, _ = read(engine, request)
+    assert (text, tokens[0].id) == ("a", control)
 
 
 def test_grammar_binds_from_its_trigger_on(engine: Engine):

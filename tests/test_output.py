@@ -1,6 +1,7 @@
 """Generated text to events: thinking, content and calls, cut anywhere, and nothing lost."""
 
 import json
+import os
 import random
 
 import pytest
@@ -14,6 +15,8 @@ from localchat.chat.output import OutputParser, merged
 from localchat.chat.reasoning import THINK, reasoning_tags
 from localchat.chat.scan import Markers
 
+# In so many places a text is cut in two; LOCALCHAT_CASES=1000 for all of them.
+N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "50"))
 HERMES = FORMATS["hermes"]
 TOOLS = [
     {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
@@ -33,13 +36,13 @@ def parse(pieces, form=HERMES, **options):
 
 
 def parse_every_way(text, form=HERMES, **options):
-    """The events of a text, which must not depend on how it is cut."""
+    """The events of a text, which must not depend on how it is cut: at every place, in two at many, at random."""
     whole = parse([text], form, **options)
     assert parse(text, form, **options) == whole, "character by character"
-    for at in range(len(text)):
+    dice = random.Random(text)
+    for at in dice.sample(range(len(text)), min(len(text), N_CUTS)):
         assert parse([text[:at], text[at:]], form, **options) == whole, f"cut at {at}"
-    for seed in range(20):
-        dice = random.Random(seed)
+    for _ in range(N_CUTS // 5):
         cuts = sorted(dice.choices(range(len(text) + 1), k=dice.randint(2, 8)))
         pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
         assert parse(pieces, form, **options) == whole, f"cuts {cuts}"
@@ -240,6 +243,16 @@ def test_call_without_tools_is_content():
             tool_call('{"name": "f", "arguments": {"a": 1') + "x",
             [*call("f", '{"a": 1\n'), Content("x")],
             id="never closed, but for the tag",
+        ),
+        pytest.param(
+            tool_call('{"name": "f", "argument": {"a": 1') + "x",
+            [*call("f", '"argument": {"a": 1\n'), Content("x")],
+            id="another member never closed",
+        ),
+        pytest.param('<tool_call>{"name": "f", "x": [1', call("f", '"x": [1'), id="cut in another member"),
+        pytest.param('<tool_call>{"name": "f", 5: 6}', call("f", "5: 6}"), id="name of a member that is none"),
+        pytest.param(
+            '<tool_call>{"function": {"name": "f", "x": [1<}}', call("f", '"x": [1<}}'), id="broken within a wrapper"
         ),
         pytest.param('<tool_call>{"name": "f", "arguments": "{\\"a', call("f", '"{\\"a'), id="cut in a string of JSON"),
     ],

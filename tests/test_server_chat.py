@@ -22,6 +22,7 @@ from localchat.serving.service import Model
 
 from .fakes import END, FakeBackend, endless
 from .serving import (
+    LAST_MESSAGE,
     TOOLS,
     bad,
     chat_request,
@@ -716,6 +717,13 @@ def test_reasoning_format_none_leaves_thinking_in_the_content():
     message = body["choices"][0]["message"]
     assert message["content"] == THOUGHT
     assert "reasoning_content" not in message
+
+
+def test_tokens_of_all_markers_are_seen():
+    """Also of those that are of several tokens, of which one may be a control token."""
+    with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:
+        running.chat()
+        assert set(b"<|begin|>assistant") <= running.work[-1].visible_tokens
 
 
 # --- long work shows itself ---

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Any, Callable, List, Tuple
 
 from .events import Event
-from .scan import Cursor, Reader
+from .scan import Cursor, Reader, more, space
 
 
 class State(Enum):
@@ -142,6 +142,19 @@ def read_value(cursor: Cursor) -> Reader[Tuple[str, bool]]:
         if scanner.state in _ENDS:
             return "".join(parts), scanner.state is State.DONE
         yield None
+
+
+def maybe_nested(cursor: Cursor) -> Reader[str]:
+    """The raw text of a JSON object or list, if one comes and is complete, else nothing. Its strings may hold
+    whatever else would end a value that is written as text."""
+    cursor.begin()
+    yield from space(cursor)
+    if (yield from more(cursor)) and cursor.peek() in "{[":
+        _, is_complete = yield from read_value(cursor)
+        if is_complete:
+            return cursor.recorded()
+    cursor.put_back()
+    return ""
 
 
 def decoded(raw: str) -> Any:

@@ -25,6 +25,7 @@ class OutputParser:
         tools: Sequence[Mapping[str, Any]] = (),
         prompt_tail: str = "",
         reasoning: bool = True,
+        has_form: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         """Start before the first character of an answer.
@@ -34,10 +35,11 @@ class OutputParser:
             tools: the tools offered, in OpenAI's form; none means that nothing is a call (K22).
             prompt_tail: the end of the rendered prompt, or all of it: it may have opened thinking.
             reasoning: False leaves thinking with its tags in the content.
+            has_form: the answer is bound to a form, unless it calls: its content is all that comes after thinking.
         """
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id)
-        self._reader = format.read(self._cursor, self._calls, prompt_tail, reasoning)
+        self._reader = format.read(self._cursor, self._calls, prompt_tail, reasoning, has_form=has_form)
 
     @property
     def has_tool_calls(self) -> bool:

@@ -6,7 +6,8 @@ import ast
 import json
 from typing import Any, FrozenSet, Mapping, Optional, Tuple
 
-_ANY = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+from ..layouts import ALL_TYPES, STRING
+
 _TYPE_NAMES: Mapping[type, str] = {
     str: "string",
     bool: "boolean",
@@ -20,16 +21,32 @@ _TYPE_NAMES: Mapping[type, str] = {
 _MAX_REFERENCES = 8
 
 
-def parameter_types(schema: Mapping[str, Any], key: str) -> FrozenSet[str]:
-    """The JSON types that a tool's schema allows for an argument; all of them if it does not say."""
-    properties = schema.get("properties")
-    member = properties.get(key) if isinstance(properties, Mapping) else None
+def parameter_types(schema: Mapping[str, Any], *path: Optional[str]) -> FrozenSet[str]:
+    """The JSON types that a tool's schema allows for an argument; all of them if it does not say.
+
+    What is within an argument has a longer path, with None for the items of a list.
+    """
+    member: Any = schema
+    for name in path:
+        member = _member(member, name, schema)
     return _types(member, schema, _MAX_REFERENCES)
+
+
+def _member(schema: Any, name: Optional[str], root: Mapping[str, Any]) -> Any:
+    for _ in range(_MAX_REFERENCES):
+        if isinstance(schema, Mapping) and "$ref" in schema:
+            schema = _resolved(schema["$ref"], root)
+    if not isinstance(schema, Mapping):
+        return None
+    if name is None:
+        return schema.get("items")
+    properties = schema.get("properties")
+    return properties.get(name) if isinstance(properties, Mapping) else None
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> FrozenSet[str]:
     if not isinstance(schema, Mapping) or depth == 0:
-        return _ANY
+        return ALL_TYPES
     if "$ref" in schema:
         return _types(_resolved(schema["$ref"], root), root, depth - 1)
     if "type" in schema:
@@ -41,7 +58,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> FrozenSet[str]:
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
             return frozenset().union(*(_types(item, root, depth - 1) for item in schema[word]))
-    return _ANY
+    return ALL_TYPES
 
 
 def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
@@ -53,7 +70,7 @@ def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
 
 def is_text_only(types: FrozenSet[str]) -> bool:
     """Whether a value must be a string, so that it can be sent before its end is known."""
-    return types == {"string"}
+    return types == STRING
 
 
 def text_json(text: str) -> str:

@@ -182,7 +182,11 @@ def choices_of(request: ChatRequest, generations: Sequence[Generation], format: 
     choices = []
     for i, generation in enumerate(generations):
         parser = OutputParser(
-            format, tools=request.callable_tools, prompt_tail=prompt, reasoning=request.splits_reasoning
+            format,
+            tools=request.callable_tools,
+            prompt_tail=prompt,
+            reasoning=request.splits_reasoning,
+            has_form=request.shape is not None,
         )
         parser.feed(thought or "")
         choices.append(_Choice(i, generation, parser, _Thinking(format.think), request))

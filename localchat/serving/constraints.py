@@ -23,20 +23,18 @@ from ..api.errors import BadRequest
 from ..api.sampling import Drawing
 from ..api.shape import Shape
 from ..chat.formats import Format
-from ..chat.formats.base import ArgumentTexts, CallTexts
+from ..chat.formats.base import CallTexts
 from ..chat.template import ChatTemplate
 from ..chat.values import parameter_types
 from ..engine import Constraint
 from ..engine.grammar import (
     EMPTY,
-    ArgumentsLayout,
-    CallLayout,
+    NEVER,
     Expr,
     Literal,
     Rules,
     SchemaError,
     ToolSchema,
-    ValueLayout,
     alt,
     arguments_rule,
     calls_rule,
@@ -85,7 +83,8 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
         return None
     if shape is not None:
         _check_opening(request, shape)
-    found = _made(
+    _check_sampling(request)
+    return _made(
         _Order(
             format=template.format,
             thinking=_thinking(request, template, prompt),
@@ -97,9 +96,6 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
             shape=None if shape is None else (shape.kind, json.dumps(shape.value), shape.param),
         )
     )
-    if found is not None:
-        _check_sampling(request)
-    return found
 
 
 def plain_constraint(request: CompletionRequest) -> Optional[Constraint]:
@@ -128,7 +124,7 @@ class _Order:
 
 
 @functools.lru_cache(MAX_KEPT)
-def _made(order: _Order) -> Optional[Constraint]:
+def _made(order: _Order) -> Constraint:
     build = _Build(order)
     if order.must_call:
         return build.required()
@@ -178,8 +174,11 @@ class _Build:
         self._tools = [self._tool(place, json.loads(function)) for place, function in order.tools]
 
     def required(self) -> Constraint:
-        """Nothing but calls."""
-        return self._bound(self._calls(self._format.call_texts[:1]))
+        """Nothing but calls, after the text that the request has opened, if any."""
+        calls = self._calls(self._format.call_texts[:1])
+        if self._order.is_opened:
+            calls = replace(calls, first=seq(Literal(self._format.text_end), calls.first))
+        return self._bound(calls)
 
     def shaped(self, shape: Shape) -> Constraint:
         """Text of a form, or calls if there are tools."""
@@ -190,17 +189,18 @@ class _Build:
             return Constraint(grammar, origin=shape.param)
         form = self._rules.elsewhere(_SHAPED)
         first, after = (seq(Literal(start), form) for start in starts)
-        if self._tools:
+        # And what is open is text, no call.
+        if self._tools and not self._order.is_opened:
             calls = self._calls(self._format.call_texts[:1])
             first, after = alt(first, calls.first), alt(after, calls.after_thought)
         bound = self._bound(_Answer(first, after))
         return replace(bound, grammar=bound.grammar + grammar)
 
-    def auto(self) -> Optional[Constraint]:
+    def auto(self) -> Constraint:
         """Free text, and where it turns into a call, that call."""
         known = [texts for texts in self._format.call_texts if texts.is_native]
-        if not known:
-            return None
+        if self._format.part_mark:
+            return self._in_parts(known)
         # Where thinking has marks of its own all the way, marks of calls in it are none but those of calls.
         if self._order.thinking is Thinking.NONE or self._format.thinks_anywhere:
             triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
@@ -212,6 +212,15 @@ class _Build:
             return self._rendered(alt(*(seq(Literal(end), rest) for end, rest in ends.items())), tuple(ends))
         thought = free_text(self._rules, ends, may_end=True)
         return self._rendered(alt(text, seq(Literal(self._format.think.start), thought)))
+
+    def _in_parts(self, known: Sequence[CallTexts]) -> Constraint:
+        """Parts that each begin with what they are, so that calls are told from text from the first token on."""
+        mark = Literal(self._format.part_mark)
+        part = self._rules.declare("part")
+        text = free_text(self._rules, {self._format.part_mark: part}, may_end=True)
+        opened_text = seq(Literal(self._format.text_start[0]), text)
+        self._rules.define(part, alt(*map(self._calls_of, known), opened_text))
+        return self._rendered(text if self._order.is_opened else alt(part, seq(mark, part)))
 
     def _rests(self, known: Sequence[CallTexts]) -> dict[str, Expr]:
         """What follows the openers of calls; of bare calls nothing but their beginning tells them from text."""
@@ -235,7 +244,8 @@ class _Build:
         thought = free_text(self._rules, {**ends, tags.end: answer.after_thought}, may_end=False)
         if self._order.thinking is Thinking.OPEN:
             return self._rendered(thought)
-        return self._rendered(alt(answer.first, seq(Literal(tags.start), thought)))
+        no_thought = Literal(self._format.no_thought) if self._format.no_thought else NEVER
+        return self._rendered(alt(answer.first, seq(no_thought, answer.first), seq(Literal(tags.start), thought)))
 
     def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
         origin = self._order.shape[2] if self._order.shape else "tools"
@@ -245,7 +255,7 @@ class _Build:
         """A tool with the rule of its arguments: any object where the tool says that it is not strict."""
         parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
         schema = parameters or {}
-        tool = ToolSchema(function["name"], parameters, read_types=lambda key: parameter_types(schema, key))
+        tool = ToolSchema(function["name"], parameters, read_types=lambda *path: parameter_types(schema, *path))
         try:
             return replace(tool, rule=arguments_rule(self._rules, tool))
         except SchemaError as error:
@@ -266,7 +276,7 @@ class _Build:
             more = replace(texts.more, begin=texts.more.separator)
             return seq(self._calls_of(replace(texts, is_single=True, more=None)), alt(EMPTY, self._calls_of(more)))
         max_calls = 1 if texts.is_single else self._order.max_calls
-        return calls_rule(self._rules, self._tools, _layout(texts), max_calls=max_calls)
+        return calls_rule(self._rules, self._tools, texts, max_calls=max_calls)
 
     def _rest(self, texts: CallTexts) -> Expr:
         """Calls of which the opener has been said."""
@@ -283,27 +293,7 @@ class _Build:
     def _triggers(self, texts: CallTexts) -> list[str]:
         if texts.opener:
             return [texts.opener]
-        layout = _layout(texts)
-        return [layout.begin + layout.head(tool.name) for tool in self._tools]
-
-
-def _layout(texts: CallTexts) -> CallLayout:
-    return CallLayout(
-        begin=texts.begin,
-        before_name=texts.before_name,
-        before_arguments=texts.before_arguments,
-        after_call=texts.after_call,
-        separator=texts.separator,
-        end=texts.end,
-        json_name=texts.json_name,
-        indent=texts.indent,
-        notation=texts.notation,
-        arguments=_arguments(texts.arguments) if texts.arguments else None,
-    )
-
-
-def _arguments(texts: ArgumentTexts) -> ArgumentsLayout:
-    return ArgumentsLayout(**{**vars(texts), "values": tuple(ValueLayout(**vars(value)) for value in texts.values)})
+        return [texts.begin + texts.head(tool.name) for tool in self._tools]
 
 
 def _thinking(request: ChatRequest, template: ChatTemplate, prompt: str) -> Thinking:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 import time
 import uuid
@@ -194,8 +195,9 @@ class Model:
             add_bos=facts.add_bos,
             special_texts=facts.special_tokens,
         )
+        # A marker may be of several tokens. What is no control token in it is seen anyway.
         markers = (self._tokenize(marker, True) for marker in template.format.preserved)
-        return _Dialect(template, frozenset(tokens[0] for tokens in markers if len(tokens) == 1))
+        return _Dialect(template, frozenset(itertools.chain(*markers)))
 
     def _tokenize(self, text: str, parse_special: bool) -> list[int]:
         return self.engine.tokenize(text, parse_special=parse_special)

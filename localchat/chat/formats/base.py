@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
-from typing import Callable, FrozenSet, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
+from ...layouts import A_SPACE, CallLayout
 from ..adapted import CallsWriter, calls_text
 from ..calls import Calls
 from ..events import Content, Event, Reasoning
@@ -16,85 +18,36 @@ from ..segments import Segment
 CallReader = Callable[[Cursor, Calls, str], Reader[bool]]
 
 
-# Gaps in the texts below: a number, the name that the text is about, a line break or two or none, indentation,
-# an id.
-A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\x04"
-
-ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
-STRING = frozenset({"string"})
+_GAPS = re.compile("[\x00-\x04]")
 
 
 @dataclass(frozen=True)
-class ValueTexts:
-    """How values of these JSON types stand in a call: between `start` and `end`.
+class CallTexts(CallLayout):
+    """One way in which a family writes calls, for whoever makes a model write them.
 
-    With a `mark`, with which `end` begins, strings are written as bare text that does not hold it; other
-    values, and all of them without a mark, as JSON. `tells_type` says that the parser knows the types by `start`.
-    """
-
-    types: FrozenSet[str]
-    start: str
-    end: str
-    mark: str = ""
-    tells_type: bool = True
-
-
-@dataclass(frozen=True)
-class ArgumentTexts:
-    """The texts around arguments that are written one by one: `before_key`, the name, `after_key`, the value.
-
-    Between `begin` and `end` they are parted by `separator`. A name that does not match the pattern `names` has
-    no place in it. With `on_lines` a value may stand on lines of its own. In place of JSON there may be
-    another `notation`, "python".
-    """
-
-    before_key: str
-    after_key: str
-    values: Tuple[ValueTexts, ...]
-    begin: str = ""
-    end: str = ""
-    separator: str = ""
-    names: str = r"\S+"
-    on_lines: bool = False
-    notation: str = "json"
-
-
-@dataclass(frozen=True)
-class CallTexts:
-    """The texts around calls, for whoever makes a model write them.
-
-    `begin` stands once before all calls and `end` after them; each call is `before_name`, the name,
-    `before_arguments`, the arguments, `after_call`; calls are parted by `separator`. The arguments are one JSON
-    object, or written as `arguments` says; the parser reads JSON in their place too.
+    Where arguments are written one by one the parser reads a JSON object in their place too.
 
     Attributes:
         opener: how calls begin, a text that gives them away; "" where only the name does.
-        json_name: the name stands inside a JSON string.
         is_single: an answer has one call at most.
         is_native: the model writes calls so by itself; otherwise they are only read so.
         after_thought: what stands between thinking and calls.
         mark: a template without this text is of a model that writes calls otherwise.
-        notation: "json", or "gemma" for its notation of the same values.
         more: how calls after the first are written, if otherwise.
-        indent: arguments may be broken into lines and indented by up to so many spaces.
     """
 
-    before_name: str
-    before_arguments: str
-    after_call: str
     opener: str = ""
-    begin: str = ""
-    separator: str = ""
-    end: str = ""
-    json_name: bool = True
     is_single: bool = False
     is_native: bool = True
     after_thought: str = "\n\n"
     mark: str = ""
-    notation: str = "json"
     more: Optional[CallTexts] = None
-    indent: Optional[int] = None
-    arguments: Optional[ArgumentTexts] = None
+
+    @property
+    def fixed(self) -> Tuple[str, ...]:
+        """What is the same in all such calls, in pieces."""
+        around = (self.begin, self.before_name, self.before_arguments, self.after_call, self.separator, self.end)
+        return tuple(piece for text in (*around, self.after_thought) for piece in _GAPS.split(text) if piece)
 
 
 def call_objects(
@@ -137,6 +90,8 @@ class Format:
         no_thought: with what an answer begins that says that there is no thinking.
         write_calls: writes calls for a template that does not.
         text_start: what opens the text of an answer, and after thinking.
+        text_end: what ends a text that calls follow, if anything has to.
+        part_mark: where each part of an answer begins with what it is, text or a call: what stands between parts.
         call_texts: the ways in which calls may be written, the usual one first.
     """
 
@@ -152,6 +107,8 @@ class Format:
     no_thought: str = ""
     write_calls: CallsWriter = calls_text
     text_start: Tuple[str, str] = ("", "\n\n")
+    text_end: str = ""
+    part_mark: str = ""
     call_texts: Tuple[CallTexts, ...] = ()
 
     @property
@@ -167,7 +124,8 @@ class Format:
     @property
     def preserved(self) -> Tuple[str, ...]:
         """The markers whose tokens must reach the parser as text, even where the vocabulary hides them."""
-        return (*self.openers, *self.closers, *self.dropped, self.think.start, self.think.end)
+        markers = (*self.openers, *self.closers, *self.dropped, *self.text_start, self.think.start, self.think.end)
+        return (*markers, *(text for texts in self.call_texts for text in texts.fixed))
 
     def fits(self, template: str) -> bool:
         """Whether a template is of this family."""
@@ -190,15 +148,44 @@ class Format:
         end = Segment("\n" + self.think.end + self.text_start[1], True)
         return [*self.opened_thought(thought, prompt), end, Segment(text, False)]
 
-    def read(self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool) -> Reader[None]:
-        """Read a whole answer."""
-        yield from self._thinking(cursor, calls, self.think.is_open(prompt), reasoning)
+    def read(
+        self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
+    ) -> Reader[None]:
+        """Read a whole answer. With `has_form` it is calls, or a text of which every character counts."""
+        has_thought = yield from self._thinking(cursor, calls, self.think.is_open(prompt), reasoning, has_form)
+        if has_form:
+            opening = yield from one_of(cursor, self.text_start[has_thought])
+            if opening and opening.isspace() and not reasoning:
+                yield Content(opening)
+        is_call = False
         if self.read_bare and calls.offered:
             cursor.begin()
             yield from space(cursor)
             is_call = (yield from is_next(cursor, "{")) and (yield from self.read_bare(cursor, calls, ""))
-            yield from self._after(cursor, is_call)
+            yield from self._after_first(cursor, is_call)
+        if has_form and not is_call and not (yield from self._first_call(cursor, calls)):
+            yield from stream(cursor, Markers(), Content, seam=False)
         yield from self._text_and_calls(cursor, calls)
+
+    def _first_call(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
+        """Read a call, if one comes first; else nothing."""
+        openers = self.openers if calls.offered else ()
+        cursor.begin()
+        marker: Optional[str] = ""
+        while marker is not None and marker not in openers:
+            yield from space(cursor)
+            marker = yield from one_of(cursor, *openers, *self.dropped)
+        is_call = False
+        if marker and self.read_call:
+            is_call = yield from self.read_call(cursor, calls, marker)
+        yield from self._after_first(cursor, is_call)
+        return is_call
+
+    def _after_first(self, cursor: Cursor, is_call: bool) -> Reader[None]:
+        if is_call:
+            yield from self._after(cursor, True)
+        else:
+            cursor.put_back()
 
     def _text_and_calls(self, cursor: Cursor, calls: Calls) -> Reader[None]:
         openers = self.openers if calls.offered else ()
@@ -221,18 +208,18 @@ class Format:
         else:
             yield Content(cursor.recorded())
 
-    def _thinking(self, cursor: Cursor, calls: Calls, is_open: bool, reasoning: bool) -> Reader[None]:
-        """Read thinking at the start of the answer, if it starts so or the prompt opened it."""
+    def _thinking(self, cursor: Cursor, calls: Calls, is_open: bool, reasoning: bool, has_form: bool) -> Reader[bool]:
+        """Read thinking at the start of the answer, if it starts so or the prompt opened it; whether there is any."""
         cursor.begin()
         yield from space(cursor)
         if not is_open:
             start = yield from one_of(cursor, *filter(None, (self.think.start, self.no_thought)))
             if start is None:
                 cursor.put_back()
-                return
+                return False
             if start == self.no_thought:
-                yield from self._seam(cursor, reasoning)
-                return
+                yield from self._seam(cursor, reasoning, has_form)
+                return False
         yield from space(cursor)
         opening = cursor.recorded()
         if not reasoning and opening:
@@ -243,11 +230,16 @@ class Format:
         if end == self.think.end:
             cursor.begin()
             read(cursor, end)
-            yield from self._seam(cursor, reasoning)
+            yield from self._seam(cursor, reasoning, has_form)
+        return True
 
-    def _seam(self, cursor: Cursor, reasoning: bool) -> Reader[None]:
-        """Read the white space after an end tag, which with the tag is content where thinking is."""
-        yield from space(cursor)
+    def _seam(self, cursor: Cursor, reasoning: bool, has_form: bool) -> Reader[None]:
+        """Read the white space after an end tag, which with the tag is content where thinking is.
+
+        Before a form it may be part of that.
+        """
+        if not has_form:
+            yield from space(cursor)
         closing = cursor.recorded()
         if not reasoning:
             yield Content(closing)

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Callable, Optional, Tuple
 
+from ...layouts import A_BREAK, THE_NAME
 from ..calls import Calls
 from ..events import Content, Event, Reasoning
 from ..json_scan import stream_value
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
-from .base import A_BREAK, THE_NAME, CallTexts, Format
+from .base import CallTexts, Format
 from .tagged import Tags
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -56,7 +57,9 @@ class _Channels(Format):
     def for_template(self, template: str) -> Format:
         return self
 
-    def read(self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool) -> Reader[None]:
+    def read(
+        self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
+    ) -> Reader[None]:
         header = _open_header(prompt)
         while cursor.left() or not cursor.ended:
             cursor.begin()
@@ -65,7 +68,7 @@ class _Channels(Format):
             if header is None:
                 yield from self._loose_text(cursor)
             else:
-                yield from self._message(cursor, calls, header, reasoning)
+                yield from self._message(cursor, calls, header, reasoning, has_form)
             header = None
 
     def _header(self, cursor: Cursor) -> Reader[Optional[str]]:
@@ -83,7 +86,7 @@ class _Channels(Format):
             yield Content(raw)
         yield from stream(cursor, Markers(_START, _CHANNEL), Content, seam=False)
 
-    def _message(self, cursor: Cursor, calls: Calls, header: str, reasoning: bool) -> Reader[None]:
+    def _message(self, cursor: Cursor, calls: Calls, header: str, reasoning: bool, has_form: bool) -> Reader[None]:
         kind, name = self._kind(header, calls)
         raw = cursor.recorded()
         if kind is Kind.CALL:
@@ -93,7 +96,9 @@ class _Channels(Format):
         if shown and raw:
             yield Content(raw)
         event: Callable[[str], Event] = Reasoning if kind is Kind.THOUGHT and reasoning else Content
-        end = yield from stream(cursor, Markers(*self.ends, _START), event, seam=False)
+        # A form goes on to the end of the answer, and may hold the texts of markers.
+        ends = () if has_form and kind is Kind.TEXT else (*self.ends, _START)
+        end = yield from stream(cursor, Markers(*ends), event, seam=False)
         if end in self.ends:
             read(cursor, end)
             if shown:
@@ -132,12 +137,15 @@ def _open_header(prompt: str) -> Optional[str]:
     return header if found and "<|" not in body else None
 
 
+_TEXT_END = "<|end|>" + _START + "assistant"
+
+
 def _harmony_calls(before_name: str, after_name: str) -> CallTexts:
     return CallTexts(
         before_name=before_name,
         before_arguments=after_name + _MESSAGE,
         after_call="",
-        separator="<|end|>" + _START + "assistant",
+        separator=_TEXT_END,
         json_name=False,
         after_thought=_START + "assistant",
     )
@@ -150,6 +158,7 @@ HARMONY = _Channels(
     ends=("<|end|>", "<|call|>", "<|return|>"),
     thought_marks=("analysis",),
     text_start=(_FINAL, _START + "assistant" + _FINAL),
+    text_end=_TEXT_END,
     # The header is written in more than one order, so only its whole gives a call away.
     call_texts=(
         _harmony_calls(_CHANNEL + "commentary to=functions.", " <|constrain|>json"),
@@ -181,11 +190,12 @@ class _Muse(_Channels):
             yield Content(raw + cursor.recorded())
 
 
+_MUSE_TEXT_END = f"<|eom|>{_START}assistant"
 _MUSE_CALL = CallTexts(
     before_name=" to=",
     before_arguments=f'{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
     after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
-    separator=f"<|eom|>{_START}assistant",
+    separator=_MUSE_TEXT_END,
     json_name=False,
     is_native=False,
     after_thought=_START + "assistant",
@@ -200,6 +210,7 @@ MUSE = _Muse(
     ends=("<|eom|>", "<|eot|>"),
     thought_marks=("to=self",),
     text_start=(" to=user" + _MESSAGE, _START + "assistant to=user" + _MESSAGE),
+    text_end=_MUSE_TEXT_END,
     # The header belongs to a call that was asked for; left to itself the model has written it by then.
     call_texts=(_MUSE_CALL, *(replace(texts, more=_MUSE_CALL) for texts in _ATEM_TAGS.call_texts)),
 )

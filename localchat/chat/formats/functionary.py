@@ -43,7 +43,9 @@ _ALL = "all\n"
 class _V32(Format):
     """Everything stands under a recipient: `all` for text, a name for a call."""
 
-    def read(self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool) -> Reader[None]:
+    def read(
+        self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
+    ) -> Reader[None]:
         yield from one_of(cursor, _NEXT)
         while cursor.left() or not cursor.ended:
             names = {name + "\n": name for name in calls.offered}
@@ -51,7 +53,9 @@ class _V32(Format):
             if recipient in names:
                 yield from json_arguments(cursor, calls, names[recipient], _NEXT)
                 continue
-            marker = yield from stream(cursor, Markers(_NEXT), Content)
+            # A form goes on to the end of the answer, and may hold the text of the mark.
+            marks = () if has_form else (_NEXT,)
+            marker = yield from stream(cursor, Markers(*marks), Content, seam=not has_form)
             if marker:
                 read(cursor, marker)
 
@@ -61,7 +65,9 @@ V32 = _V32(
     detected_by=((">>>all",), (">>>", "all\\n")),
     closers=(_NEXT,),
     text_start=(_ALL, _ALL),
-    # Its prompt ends with the mark of a recipient, so nothing gives calls away.
+    text_end=_NEXT,
+    # Its prompt ends with the mark already.
+    part_mark=_NEXT,
     call_texts=(
         CallTexts(
             before_name="",
@@ -69,7 +75,6 @@ V32 = _V32(
             after_call="",
             separator=_NEXT,
             json_name=False,
-            is_native=False,
         ),
     ),
 )

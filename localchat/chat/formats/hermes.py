@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from .base import A_BREAK, CallTexts, Format
+from ...layouts import A_BREAK
+from .base import CallTexts, Format
 from .tool_call import END, FUNCTION_TAGS, START, read_tool_call
 
 _OBJECT = CallTexts(

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import FrozenSet, Optional
 
-from .base import ALL_TYPES, STRING, Format
+from ...layouts import ALL_TYPES, STRING
+from .base import Format
 from .tagged import Tags
 
 MINIMAX_TAGS = Tags(
@@ -38,7 +39,7 @@ MINIMAX = Format(
 
 def _dsml_types(attribute: str) -> Optional[FrozenSet[str]]:
     # 'true' says that the value is a string as it stands; else it is JSON of the schema's type.
-    return frozenset({"string"}) if attribute == "true" else None
+    return STRING if attribute == "true" else None
 
 
 _DSML_TAGS = Tags(

@@ -116,7 +116,15 @@ class CallObject:
             yield from space(self._cursor)
             if (yield from one_of(self._cursor, "}")):
                 return True
-            if not (yield from self._member()):
+            if self._has_head:
+                self._cursor.begin()
+            complete = yield from self._member()
+            # Before the head all is kept for whoever takes it for text; after it what is broken can be nothing else
+            # than arguments, unless it was sent as such.
+            broken = self._cursor.recorded() if self._has_head else ""
+            if broken and not complete:
+                yield self._calls.arguments(broken)
+            if not complete:
                 return False
             yield from space(self._cursor)
             separator = yield from one_of(self._cursor, ",", "}")
@@ -158,6 +166,8 @@ class CallObject:
 
     def _arguments(self) -> Reader[bool]:
         is_text = yield from is_next(self._cursor, '"')
+        if self._has_head:
+            self._cursor.commit()
         if self._has_head and not is_text:
             self._has_arguments = True
             return (yield from stream_value(self._cursor, self._calls.arguments))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Tuple
 
+from ...layouts import A_BREAK, A_NUMBER, A_SPACE
 from ..reasoning import ReasoningTags
-from .base import A_BREAK, A_NUMBER, A_SPACE, CallTexts, Format, call_objects
+from .base import CallTexts, Format, call_objects
 from .json_calls import Keys, json_calls
 
 _COHERE_KEYS = Keys(name=("tool_name",), arguments=("parameters",), id=("tool_call_id",))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import FrozenSet, Optional
 
+from ...layouts import A_NUMBER, ALL_TYPES
 from ..calls import Calls
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, one_of, space, until
-from .base import A_NUMBER, ALL_TYPES, CallTexts, Format
+from .base import CallTexts, Format
 from .named_json import json_arguments, offered_name
 from .tagged import Tags
 

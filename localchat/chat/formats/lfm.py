@@ -12,9 +12,10 @@ import math
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ...layouts import ALL_TYPES, ArgumentsLayout, ValueLayout
 from ..calls import Calls
 from ..scan import Cursor, Markers, Reader, until
-from .base import ALL_TYPES, ArgumentTexts, CallTexts, Format, ValueTexts, call_objects
+from .base import CallTexts, Format, call_objects
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 # What can be the name of an argument in Python.
@@ -126,10 +127,10 @@ FORMAT = Format(
             separator=", ",
             end="]" + _END,
             json_name=False,
-            arguments=ArgumentTexts(
+            arguments=ArgumentsLayout(
                 before_key="",
                 after_key="=",
-                values=(ValueTexts(ALL_TYPES, "", ""),),
+                values=(ValueLayout(ALL_TYPES, "", ""),),
                 separator=", ",
                 names=_NAMES,
                 notation="python",

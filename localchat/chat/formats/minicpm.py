@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .base import STRING, Format, ValueTexts
+from ...layouts import STRING, ValueLayout
+from .base import Format
 from .tagged import Tags
 
 _TAGS = Tags(
@@ -21,7 +22,7 @@ _QUOTED_END = "]]></param>"
 _ARGUMENTS = replace(
     _TAGS.argument_texts,
     values=(
-        ValueTexts(STRING, "<![CDATA[", _QUOTED_END, _QUOTED_END, tells_type=False),
+        ValueLayout(STRING, "<![CDATA[", _QUOTED_END, _QUOTED_END, tells_type=False),
         *_TAGS.argument_texts.values,
     ),
 )

@@ -6,79 +6,116 @@ P<tool_call> P<invoke name="f">P<a>textP</a>P<b>P<item>1P</item>P</b>P</invoke> 
 from __future__ import annotations
 
 import json
-import re
-from typing import Any, Iterator, List, Mapping, Tuple
+from enum import Enum, auto
+from typing import Any, List, Mapping, Optional, Tuple
 
+from ...layouts import A_BREAK, ALL_TYPES, THE_NAME, ArgumentsLayout, ValueLayout
 from ..calls import Calls
+from ..events import Content
+from ..json_scan import maybe_nested
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, space, until
 from ..values import parameter_types, value_json
-from .base import A_BREAK, ALL_TYPES, THE_NAME, ArgumentTexts, CallTexts, Format, ValueTexts
+from .base import CallTexts, Format
 from .named_json import json_arguments, offered_name
 
 _PREFIX = "]<]minimax[>["
 _SECTION, _SECTION_END = _PREFIX + "<tool_call>", _PREFIX + "</tool_call>"
 _CALL, _CALL_END = _PREFIX + '<invoke name="', _PREFIX + "</invoke>"
-_TAG = re.compile(re.escape(_PREFIX) + r"<(/?)([^>]+)>")
+_OPEN, _ITEM = _PREFIX + "<", "item"
+# No schema goes deeper, and Python does not go much deeper.
+_MAX_DEPTH = 60
+
+
+class _End(Enum):
+    """What ended a value."""
+
+    VALUE = auto()  # its own end
+    CALL = auto()  # that of the call
+    TEXT = auto()  # the answer was cut
 
 
 def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
     is_call = False
     while True:
         yield from space(cursor)
+        if is_call:
+            cursor.begin()
         if (yield from one_of(cursor, _CALL)) is None:
             break
-        name = yield from offered_name(cursor, calls, '">')
-        if name is None:
+        if not (yield from _call(cursor, calls)):
+            if is_call:
+                yield Content(cursor.recorded())
             return is_call
         is_call = True
-        yield from space(cursor)
-        if (yield from is_next(cursor, "{")):
-            yield from json_arguments(cursor, calls, name, _CALL_END)
-            continue
-        yield calls.head(name)
-        cursor.commit()
-        body, end = yield from until(cursor, Markers(_CALL_END))
-        yield calls.arguments(arguments_json(body, calls.schema(name)))
-        if end is None:
-            return True
-        calls.close()
     if is_call:
         yield from closing(cursor, _SECTION_END)
     return is_call
 
 
-def arguments_json(body: str, schema: Mapping[str, Any]) -> str:
-    """The elements of a call as a JSON object; an element without elements has a value of its type."""
-    tokens = _tokens(body)
-    members = [(key, _element(tokens, key, schema)) for kind, key in tokens if kind == "open"]
-    return "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {value}" for key, value in members) + "}"
+def _call(cursor: Cursor, calls: Calls) -> Reader[bool]:
+    """Read a call from its name on. It is one if the name is offered and an element follows, or its end."""
+    name = yield from offered_name(cursor, calls, '">')
+    if name is None:
+        return False
+    yield from space(cursor)
+    if (yield from is_next(cursor, "{")):
+        yield from json_arguments(cursor, calls, name, _CALL_END)
+        return True
+    tag = yield from one_of(cursor, _OPEN, _CALL_END)
+    if tag is None:
+        return False
+    yield calls.head(name)
+    cursor.commit()
+    opening = "{"
+    while tag == _OPEN:
+        key, _ = yield from until(cursor, Markers(">"))
+        value, end = yield from _value(cursor, calls.schema(name), (key,))
+        yield calls.arguments(f"{opening}{_text(key)}: {value}")
+        opening = ", "
+        tag = _CALL_END if end is _End.CALL else (yield from closing(cursor, _OPEN, _CALL_END))
+    if tag in (None, _CALL_END):
+        # Text that is no tag ends the call too: it can only be content.
+        yield calls.arguments("{}" if opening == "{" else "}")
+        calls.close()
+    return True
 
 
-def _tokens(body: str) -> Iterator[Tuple[str, str]]:
-    at = 0
-    for match in _TAG.finditer(body):
-        yield "text", body[at : match.start()]
-        yield "close" if match[1] else "open", match[2]
-        at = match.end()
-    yield "text", body[at:]
+def _value(cursor: Cursor, schema: Mapping[str, Any], path: Tuple[Optional[str], ...]) -> Reader[Tuple[str, _End]]:
+    """Read an element's value as JSON, and its end.
 
-
-def _element(tokens: Iterator[Tuple[str, str]], name: str, schema: Mapping[str, Any]) -> str:
-    text = ""
+    An element that has elements is a list, if they are items, or an object; any other has a value of its type.
+    """
+    types = parameter_types(schema, *path)
+    text = yield from maybe_nested(cursor)
     children: List[Tuple[str, str]] = []
-    for kind, value in tokens:
-        if kind == "close":
+    end = _End.VALUE
+    while end is _End.VALUE:
+        piece, tag = yield from until(cursor, Markers(_OPEN))
+        text += piece
+        if tag is None:
+            end = _End.TEXT
             break
-        if kind == "open":
-            children.append((value, _element(tokens, value, {})))
-        else:
-            text += value
-    if not children:
-        return value_json(text, parameter_types(schema, name))
-    if all(key == "item" for key, _ in children):
-        return "[" + ", ".join(value for _, value in children) + "]"
-    return "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {value}" for key, value in children) + "}"
+        slash = yield from one_of(cursor, "/", "/invoke>")
+        if slash == "/invoke>":
+            end = _End.CALL
+            break
+        key, _ = yield from until(cursor, Markers(">"))
+        if slash or len(path) > _MAX_DEPTH:
+            break
+        value, end = yield from _value(cursor, schema, (*path, None if types == {"array"} else key))
+        children.append((key, value))
+    if children and types != {"object"} and all(key == _ITEM for key, _ in children):
+        return "[" + ", ".join(value for _, value in children) + "]", end
+    if children:
+        return "{" + ", ".join(f"{_text(key)}: {value}" for key, value in children) + "}", end
+    if not text.strip() and types in ({"object"}, {"array"}):
+        return "{}" if types == {"object"} else "[]", end
+    return value_json(text, types), end
+
+
+def _text(key: str) -> str:
+    return json.dumps(key, ensure_ascii=False)
 
 
 FORMAT = Format(
@@ -87,7 +124,6 @@ FORMAT = Format(
     openers=(_SECTION,),
     read_call=_read_calls,
     closers=(_PREFIX,),
-    # Lists and objects are written as JSON here, which has types within.
     call_texts=(
         CallTexts(
             opener=_SECTION,
@@ -98,11 +134,12 @@ FORMAT = Format(
             separator=A_BREAK,
             end=A_BREAK + _SECTION_END,
             json_name=False,
-            arguments=ArgumentTexts(
+            arguments=ArgumentsLayout(
                 before_key=A_BREAK + _PREFIX + "<",
                 after_key=">",
-                values=(ValueTexts(ALL_TYPES, "", f"{_PREFIX}</{THE_NAME}>", _PREFIX),),
+                values=(ValueLayout(ALL_TYPES, "", f"{_PREFIX}</{THE_NAME}>", _PREFIX),),
                 names=r"[^\s<>/\]]+",
+                item=_ITEM,
             ),
         ),
     ),

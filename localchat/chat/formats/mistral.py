@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+from ...layouts import AN_ID
 from ..calls import Calls
 from ..scan import Cursor, Markers, Reader, is_next, more, one_of, space, until
-from .base import AN_ID, CallTexts, Format, call_objects
+from .base import CallTexts, Format, call_objects
 from .json_calls import json_calls
 from .named_json import json_arguments
 

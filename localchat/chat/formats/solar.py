@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+from ...layouts import AN_ID
 from ..calls import Calls
 from ..reasoning import ReasoningTags
 from ..scan import Cursor, Markers, Reader, until
-from .base import AN_ID, CallTexts, Format
+from .base import CallTexts, Format
 from .named_json import json_arguments, offered_name
 
 _CALL, _NAME = "<|tool_call:begin|>", "<|tool_call:name|>"

@@ -9,12 +9,13 @@ import json
 from dataclasses import dataclass
 from typing import Callable, FrozenSet, Optional, Tuple
 
+from ...layouts import A_BREAK, ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
 from ..calls import Calls
 from ..events import Content, Event
-from ..json_scan import read_value
-from ..scan import Cursor, Markers, Reader, closing, is_next, more, one_of, read, space, stream, until
+from ..json_scan import maybe_nested
+from ..scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
 from ..values import is_text_only, parameter_types, text_json, value_json
-from .base import A_BREAK, ALL_TYPES, STRING, ArgumentTexts, CallTexts, ValueTexts
+from .base import CallTexts
 from .named_json import json_arguments
 
 
@@ -87,17 +88,17 @@ class Tags:
         )
 
     @property
-    def argument_texts(self) -> ArgumentTexts:
+    def argument_texts(self) -> ArgumentsLayout:
         """How arguments are written."""
         end = self.value_ends[-1]
         typed = tuple(
-            ValueTexts(types, start, end, end if types == STRING else "") for types, start in self.typed_values
+            ValueLayout(types, start, end, end if types == STRING else "") for types, start in self.typed_values
         )
         middle = self.key_end + (A_BREAK + self.value if self.value else "")
-        return ArgumentTexts(
+        return ArgumentsLayout(
             before_key=A_BREAK + self.key,
             after_key="" if typed else middle,
-            values=typed or (ValueTexts(ALL_TYPES, "", end, end),),
+            values=typed or (ValueLayout(ALL_TYPES, "", end, end),),
             names=r'[^\s<>"]+',
             on_lines=self.is_on_lines,
         )
@@ -167,10 +168,14 @@ class Tags:
         key, _ = yield from until(cursor, Markers(self.key_end))
         types = parameter_types(calls.schema(name), key.strip())
         if self.value:
-            attributes, _ = yield from until(cursor, Markers(self.value))
+            attributes, mark = yield from until(cursor, Markers(self.value, *self.value_ends))
             types = self.attribute_types(attributes) or types
         yield calls.arguments(f"{opening}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         ends = self.value_ends
+        if self.value and mark in ends:
+            # What comes before the value was left out.
+            yield calls.arguments(value_json(attributes.strip("\n"), types))
+            return
         if self.is_on_lines:
             yield from one_of(cursor, "\n")
         if self.quotes and (yield from one_of(cursor, self.quotes[0])):
@@ -179,21 +184,9 @@ class Tags:
             yield from _text_value(cursor, calls, ends)
         else:
             # JSON first, since its strings may hold what else would end the value.
-            begun = yield from _json_value(cursor)
+            begun = yield from maybe_nested(cursor)
             raw, end = yield from until(cursor, Markers(*ends))
             yield calls.arguments(value_json(begun + raw, types) if end else begun + raw)
-
-
-def _json_value(cursor: Cursor) -> Reader[str]:
-    """Read a JSON object or list, if one comes and is complete."""
-    cursor.begin()
-    yield from space(cursor)
-    if (yield from more(cursor)) and cursor.peek() in "{[":
-        _, is_complete = yield from read_value(cursor)
-        if is_complete:
-            return cursor.recorded()
-    cursor.put_back()
-    return ""
 
 
 def _text_value(cursor: Cursor, calls: Calls, ends: Tuple[str, ...]) -> Reader[None]:

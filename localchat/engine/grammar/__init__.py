@@ -5,13 +5,12 @@ Pure and of the standard library alone. `*_to_grammar` give the text for llama.c
 of others that would harm the process.
 """
 
-from .arguments import ArgumentsLayout, ValueLayout
-from .calls import CallLayout, ToolSchema, arguments_rule, call_rule, calls_rule, calls_to_grammar
+from .calls import ToolSchema, arguments_rule, call_rule, calls_rule
 from .check import GrammarError, check_grammar, has_token_rules
 from .errors import PatternError, SchemaError
 from .free_text import free_text
 from .repeats import long_repeats_written_out
-from .rules import EMPTY, Expr, Literal, Ref, Rules, alt, chars, seq
+from .rules import EMPTY, NEVER, Expr, Literal, Ref, Rules, alt, chars, seq
 from .schema import choice_to_grammar, json_object_grammar, regex_to_grammar, schema_rule, schema_to_grammar
 from .texts import written
 
@@ -20,13 +19,9 @@ __all__ = [
     "json_object_grammar",
     "regex_to_grammar",
     "choice_to_grammar",
-    "calls_to_grammar",
     "check_grammar",
     "has_token_rules",
     "long_repeats_written_out",
-    "CallLayout",
-    "ArgumentsLayout",
-    "ValueLayout",
     "ToolSchema",
     "SchemaError",
     "PatternError",
@@ -35,6 +30,7 @@ __all__ = [
     "written",
     "Rules",
     "EMPTY",
+    "NEVER",
     "Expr",
     "Literal",
     "Ref",

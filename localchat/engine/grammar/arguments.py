@@ -9,73 +9,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Optional
 
+from ...layouts import ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
 from .convert import Converter
-from .document import TYPES, Document, Place
+from .document import Document, Place
 from .errors import TooLarge
 from .free_text import free_text
 from .json_text import PlainEncoding
 from .language import ANY_TEXT, both, language_rules
 from .notations import NOTATIONS, without
 from .rules import EMPTY, NEVER, Expr, Literal, Rules, alt, seq
-from .shapes import Branch, ObjectShape, Places, Shapes, keywords
+from .shapes import Branch, ObjectShape, Places, Shapes, array_shape, keywords
 from .texts import written
-
-ALL_TYPES = frozenset(TYPES)
-_STRING = frozenset(["string"])
 
 # A string that nobody takes for another value, however it is read.
 _SURELY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
 
-
-@dataclass(frozen=True)
-class ValueLayout:
-    """How values of some types are written: `start`, the value, `end`.
-
-    With a `mark`, with which `end` begins, strings are bare text that does not hold it; otherwise all is JSON.
-    `tells_type` says that whoever reads it knows by `start` of which types the value is.
-    """
-
-    types: frozenset[str]
-    start: str
-    end: str
-    mark: str = ""
-    tells_type: bool = True
-
-
-@dataclass(frozen=True)
-class ArgumentsLayout:
-    """The texts around arguments: each is `before_key`, its name, `after_key`, and the value in one of the ways.
-
-    They stand between `begin` and `end` with `separator` between them. Only names that match the pattern `names`
-    can be written. With `on_lines` a line break may stand around a value. What is called JSON
-    here is written in `notation` (see notations.py).
-    """
-
-    before_key: str
-    after_key: str
-    values: tuple[ValueLayout, ...]
-    begin: str = ""
-    end: str = ""
-    separator: str = ""
-    names: str = r"\S+"
-    on_lines: bool = False
-    notation: str = "json"
+# The names that lead to a value within the arguments, None for the items of a list.
+Path = tuple[Optional[str], ...]
+# As which types a value at such a path (one argument for each name) is read where it is bare text.
+ReadTypes = Callable[..., frozenset[str]]
 
 
 def arguments_expr(
     rules: Rules,
     parameters: object,
     layout: ArgumentsLayout,
-    read_types: Callable[[str], frozenset[str]],
+    read_types: ReadTypes,
     path: str = "#",
 ) -> Optional[Expr]:
-    """The arguments that fit a schema, if all of it can be kept to.
-
-    `read_types` says of an argument's name which types its value may be read as. Raises SchemaError.
-    """
+    """The arguments that fit a schema, if all of it can be kept to. Raises SchemaError."""
     return _Arguments(rules, Shapes(document := Document(parameters, path)), layout, read_types).expr(document.root)
 
 
@@ -84,9 +48,7 @@ class _Inexact(Exception):
 
 
 class _Arguments:
-    def __init__(
-        self, rules: Rules, shapes: Shapes, layout: ArgumentsLayout, read_types: Callable[[str], frozenset[str]]
-    ):
+    def __init__(self, rules: Rules, shapes: Shapes, layout: ArgumentsLayout, read_types: ReadTypes):
         self._rules = rules
         self._shapes = shapes
         self._layout = layout
@@ -94,18 +56,24 @@ class _Arguments:
         self._values = Converter(shapes, NOTATIONS[layout.notation](rules))
         # Any text up to a mark and the mark itself, made once.
         self._texts: dict[str, Expr] = {}
+        # What is being written, so that what contains itself comes to an end.
+        self._open: set[Places] = set()
 
     def expr(self, root: Place) -> Optional[Expr]:
         try:
-            shape = self._shape(root)
-            pairs = [(self._pair(shape, name), name in shape.required) for name in shape.declared]
+            members = self._members((root,), ())
         except (_Inexact, TooLarge):
             return None
         layout = self._layout
-        return seq(written(self._rules, layout.begin), self._listed(pairs), written(self._rules, layout.end))
+        return seq(written(self._rules, layout.begin), members, written(self._rules, layout.end))
 
-    def _shape(self, root: Place) -> ObjectShape:
-        branches = self._shapes.branches((root,))
+    def _members(self, places: Places, path: Path) -> Expr:
+        shape = self._shape(places)
+        pairs = [(self._declared(shape, (*path, name)), name in shape.required) for name in shape.declared]
+        return self._listed(pairs)
+
+    def _shape(self, places: Places) -> ObjectShape:
+        branches = self._shapes.branches(places)
         if len(branches) != 1 or branches[0].values is not None or branches[0].not_names or not branches[0].places:
             raise _Inexact
         shape = self._shapes.object_shape(branches[0].places)
@@ -124,17 +92,20 @@ class _Arguments:
             more = alt(seq(separator, pair, more), NEVER if is_required else more)
         return first
 
-    def _pair(self, shape: ObjectShape, name: str) -> Expr:
+    def _declared(self, shape: ObjectShape, path: Path) -> Expr:
+        name = str(path[-1])
         if not re.fullmatch(self._layout.names, name) or not self._shapes.fits(shape.names, name):
             raise _Inexact
-        places = self._shapes.at_name(shape.members, name)
-        values = alt(*(self._value(places, name, way) for way in self._layout.values))
+        return self._pair(self._shapes.at_name(shape.members, name), name, path)
+
+    def _pair(self, places: Places, name: str, path: Path) -> Expr:
+        values = alt(*(self._value(places, name, path, way) for way in self._layout.values))
         if values == NEVER:
             raise _Inexact
         before, after = (written(self._rules, text, name) for text in (self._layout.before_key, self._layout.after_key))
         return seq(before, Literal(name), after, values)
 
-    def _value(self, places: Places, name: str, way: ValueLayout) -> Expr:
+    def _value(self, places: Places, name: str, path: Path, way: ValueLayout) -> Expr:
         if way.types != ALL_TYPES:
             restriction = Place(f"#as-{'-'.join(sorted(way.types))}", {"type": sorted(way.types)})
             places = (*places, restriction)
@@ -142,16 +113,19 @@ class _Arguments:
         start, end = (written(self._rules, text, name) for text in (way.start, way.end))
         # Where the way itself says what it is for, the schema is not asked how to read it.
         tells = way.types != ALL_TYPES and way.tells_type
-        read = way.types if tells else frozenset(self._read_types(name))
+        read = way.types if tells else self._read_types(*path)
         if not branches or not (read <= way.types):
             return NEVER
         if not way.mark:
             return seq(start, self._on_line(self._values.value(places)), end)
-        if not read & _STRING:
+        nested = self._nested(places, path, read)
+        if nested is not None:
+            return seq(start, nested, end)
+        if not read & STRING:
             return seq(start, self._on_line(alt(self._values.value(places), *_words(branches))), end)
         if all(branch.values is not None for branch in branches):
             return seq(start, self._on_line(self._one_of(branches, way.mark, read)), end)
-        if read != _STRING:
+        if read != STRING:
             if not all(any(_is_open(branch, kind) for branch in branches) for kind in read):
                 raise _Inexact
             language = None
@@ -164,12 +138,35 @@ class _Arguments:
         own_lines = Literal("\n") if self._layout.on_lines else EMPTY
         return seq(start, own_lines, text, own_lines, end)
 
+    def _nested(self, places: Places, path: Path, read: frozenset[str]) -> Optional[Expr]:
+        """An object or a list written as arguments are; None if it is not, or would not be read back as it was."""
+        places = self._shapes.direct(places)
+        if not self._layout.item or read not in ({"object"}, {"array"}) or places in self._open:
+            return None
+        self._open.add(places)
+        try:
+            return self._members(places, path) if read == {"object"} else self._items(places, path)
+        except (_Inexact, TooLarge):
+            return None
+        finally:
+            self._open.discard(places)
+
+    def _items(self, places: Places, path: Path) -> Expr:
+        branches = self._shapes.branches(places)
+        if len(branches) != 1 or branches[0].values is not None or branches[0].types != {"array"}:
+            raise _Inexact
+        shape = array_shape(branches[0].places)
+        if shape.unique or shape.contained or shape.n_prefix or not shape.item(0):
+            raise _Inexact
+        item = self._rules.add("item", self._pair(shape.item(0), self._layout.item, (*path, None)))
+        return self._rules.repeat(item, shape.low, shape.high)
+
     def _one_of(self, branches: tuple[Branch, ...], mark: str, read: frozenset[str]) -> Expr:
         """One of the values of a list."""
         values = [value for branch in branches for value in branch.values or ()]
         for text in (value for value in values if isinstance(value, str)):
             is_plain = mark not in text and text == text.strip("\n")
-            if not is_plain or not (read == _STRING or _SURELY_TEXT.fullmatch(text)):
+            if not is_plain or not (read == STRING or _SURELY_TEXT.fullmatch(text)):
                 raise _Inexact
         return alt(*map(self._bare, values))
 

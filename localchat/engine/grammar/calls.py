@@ -1,81 +1,42 @@
 """Tool calls: a grammar for one call or several, each with arguments by the schema of its tool.
 
-How calls are written differs from model to model: `CallLayout` has the texts around the parts.
+How calls are written differs from model to model: a CallLayout has the texts around the parts.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from .arguments import ALL_TYPES, ArgumentsLayout, arguments_expr
+from ...layouts import ALL_TYPES, CallLayout
+from .arguments import ReadTypes, arguments_expr
 from .rules import Expr, Rules, factored, seq
 from .schema import schema_rule
-from .texts import NAME, written
+from .texts import written
 
 
 @dataclass(frozen=True)
 class ToolSchema:
     """A tool's name, and the schema of its arguments (None: it takes none), with the rule that was made of it if any.
 
-    `read_types` are the types as which an argument of a name is read where it is written as bare text.
+    `read_types` are the types as which an argument is read where it is written as bare text.
     """
 
     name: str
     parameters: Any = None
     rule: Optional[Expr] = None
-    read_types: Callable[[str], frozenset[str]] = lambda name: ALL_TYPES
+    read_types: ReadTypes = lambda *path: ALL_TYPES
 
     @property
     def schema(self) -> Any:
         return {"type": "object", "properties": {}} if self.parameters is None else self.parameters
 
 
-@dataclass(frozen=True)
-class CallLayout:
-    """The texts around calls: `begin`, then calls with `separator` between them, then `end`.
-
-    A call is `before_name`, the name, `before_arguments`, the arguments, `after_call`. The texts may have gaps
-    (see texts.py). `json_name` writes the name as the inside of a JSON string. Arguments are one JSON object,
-    which `indent` allows on several lines, in `notation` (see notations.py); with `arguments` they are written
-    one by one, where the schema lets them.
-    """
-
-    begin: str = ""
-    before_name: str = '{"name": "'
-    before_arguments: str = '", "arguments": '
-    after_call: str = "}"
-    separator: str = "\n"
-    end: str = ""
-    json_name: bool = True
-    indent: Optional[int] = None
-    notation: str = "json"
-    arguments: Optional[ArgumentsLayout] = None
-
-    def head(self, name: str) -> str:
-        """How a call of the tool of that name begins, up to its arguments."""
-        inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.json_name else name
-        return (self.before_name + inside + self.before_arguments).replace(NAME, inside)
-
-
-def calls_to_grammar(
-    tools: Sequence[ToolSchema],
-    layout: CallLayout = CallLayout(),
-    *,
-    max_calls: Optional[int] = None,
-    root: str = "root",
-) -> str:
-    """The grammar of one call or more, `max_calls` at most. Raises SchemaError, its path led by the tool's name."""
-    rules = Rules(root)
-    return rules.render(calls_rule(rules, tools, layout, max_calls=max_calls))
-
-
 def calls_rule(
     rules: Rules, tools: Sequence[ToolSchema], layout: CallLayout, *, max_calls: Optional[int] = None
 ) -> Expr:
-    """One call or more as part of a larger grammar."""
+    """One call or more, `max_calls` at most. Raises SchemaError, its path led by the tool's name."""
     if not tools or max_calls == 0:
         raise ValueError("calls need at least one tool, and max_calls of at least 1")
     call = rules.add("call", factored(*(call_rule(rules, tool, layout) for tool in tools)))

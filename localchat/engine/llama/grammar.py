@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import numpy as np
@@ -37,11 +38,14 @@ _DEPTHS = (6.0, 8.0, 10.0, 12.0, 16.0, 24.0)
 class Grammar:
     """A grammar from where its trigger was said, or from the start.
 
+    What it binds is the text that is seen: so no control token may come but the ends of answers, those that
+    are `visible`, and those that the grammar names.
+
     Raises (on making):
         InvalidGrammar: llama.cpp cannot read it.
     """
 
-    def __init__(self, constraint: Constraint, vocabulary: Vocabulary):
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary, visible: Iterable[int] = ()):
         self._vocabulary = vocabulary
         self._watch: Optional[TriggerWatch] = TriggerWatch(constraint.triggers) if constraint.triggers else None
         self._sampler = L.llama_sampler_init_grammar(
@@ -51,6 +55,8 @@ class Grammar:
         self._begun = b""
         # Tokens that it names are allowed whatever their text is.
         self._goes_by_text = not has_token_rules(constraint.grammar)
+        self._is_unseen = vocabulary.is_control.copy()
+        self._is_unseen[[*visible, *vocabulary.ends]] = False
         # The library takes an empty grammar for no grammar at all: that would fail open.
         if not self._sampler or not constraint.grammar.strip():
             self.close()
@@ -61,14 +67,12 @@ class Grammar:
         return self._watch is None and bool(self._sampler)
 
     def allows(self, token: int) -> bool:
-        return len(self.filter(candidates(np.array([token]), np.zeros(1)))) == 1
+        return len(self.filter(_alone(token))) == 1
 
     def filter(self, some: Any) -> Any:
         """Those of the candidates that may come next."""
-        array = token_array(some)
-        L.llama_sampler_apply(self._sampler, ctypes.byref(array))
-        allowed = some[some["logit"] > -math.inf]
-        return allowed[self._go_on(allowed["id"])]
+        allowed = self._matching(some)
+        return allowed[~self._is_unseen[allowed["id"]]] if self._goes_by_text else allowed
 
     def likeliest(self, logits: Any, n_needed: int, others: Any, temperature: float) -> Any:
         """Candidates that may come next: of the likeliest as many as are needed, if there are so many, and `others`.
@@ -127,6 +131,13 @@ class Grammar:
             L.llama_sampler_free(self._sampler)
             self._sampler = None
 
+    def _matching(self, some: Any) -> Any:
+        """Those of the candidates that continue the grammar's text, whether they are seen or not."""
+        array = token_array(some)
+        L.llama_sampler_apply(self._sampler, ctypes.byref(array))
+        allowed = some[some["logit"] > -math.inf]
+        return allowed[self._go_on(allowed["id"])]
+
     def _among(self, ids: Any, logits: Any) -> Any:
         return self.filter(candidates(ids, logits[ids]))
 
@@ -160,7 +171,7 @@ class Grammar:
 
     def _accept_text(self, text: bytes) -> None:
         for token in self._vocabulary.tokenize_bytes(text, add_bos=False, parse_special=True):
-            if not self.allows(token):
+            if not len(self._matching(_alone(token))):
                 # What came with the trigger's last token is not of the grammar: it cannot be taken back.
                 self.close()
                 return
@@ -197,6 +208,10 @@ def _largest(logits: Any, n: int) -> Any:
 
 def _with(ids: Any, others: Any) -> Any:
     return np.union1d(ids, others) if len(others) else ids
+
+
+def _alone(token: int) -> Any:
+    return candidates(np.array([token]), np.zeros(1))
 
 
 def candidates(ids: Any, logits: Any) -> Any:

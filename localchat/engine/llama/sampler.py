@@ -43,7 +43,8 @@ class Sampler:
         self._is_greedy = self._steps[-1] == GREEDY
         self._forbidden = _forbidden(request, vocabulary)
         self._budget = ThinkingBudget(request.thinking) if request.thinking else None
-        self._grammar = Grammar(request.constraint, vocabulary) if request.constraint else None
+        constraint, visible = request.constraint, request.visible_tokens
+        self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
         # What the last token was drawn from, kept where the request asks for it.
         self._keeps_candidates = request.after_sampling and request.top_logprobs is not None
         self._drawn_from: Any = None

@@ -19,7 +19,8 @@ class Vocabulary:
 
     For whoever asks about all tokens at once there are arrays: `ids`; `characters`, for each token 2 if it is
     whole characters, 1 if its last one is cut, 0 if it begins within one; `first_bytes`, NO_BYTE for the ends
-    of answers; and `byte_tokens`, one token for each byte that is a token.
+    of answers; `is_control`, whether its text is only seen where it is asked for; and `byte_tokens`, one token
+    for each byte that is a token.
     """
 
     def __init__(self, model: Model):
@@ -29,10 +30,9 @@ class Vocabulary:
         self._pieces: dict[int, bytes] = {}
         ids = range(self.n_tokens)
         self.ends = frozenset(id for id in ids if L.llama_vocab_is_eog(self.pointer, id))
+        attributes = [L.llama_vocab_get_attr(self.pointer, id) for id in ids]
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
-        self.special_tokens = frozenset(
-            self._text(id) for id in ids if L.llama_vocab_get_attr(self.pointer, id) & special
-        )
+        self.special_tokens = frozenset(self._text(id) for id in ids if attributes[id] & special)
         self.bos = self._text(L.llama_vocab_bos(self.pointer))
         self.eos = self._text(L.llama_vocab_eos(self.pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
@@ -40,6 +40,8 @@ class Vocabulary:
         # All at once and now: at the first grammar it would hold up everybody for a third of a second.
         self._special_pieces = [self._read_piece(id, True) for id in ids]
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
+        control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
+        self.is_control = np.array(attributes, np.int64) & control != 0
         self.characters = np.fromiter(map(_character_kind, self._special_pieces), np.int8, self.n_tokens)
         self.first_bytes = np.fromiter(map(self._first_byte, ids), np.int16, self.n_tokens)
         bytes_alone = {piece: id for id, piece in zip(reversed(ids), reversed(self._special_pieces)) if len(piece) == 1}
