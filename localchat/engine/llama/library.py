@@ -17,7 +17,7 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # for: beside one busy process two threads on two cores were slower than one, and with this 4 times as fast
 # (bench/threads.py); sleeping at once they were twice as fast.
 if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "50000")
 
 import llama_cpp.llama_cpp as L
 
