@@ -407,8 +407,9 @@ def test_refused_choices_leave_nothing_running():
         running.wait_until_idle()
 
 
-def test_g11_loading_is_503_then_the_model_serves():
+def test_g11_loading_is_503_then_the_model_serves(caplog):
     """K32, G7, G12, G43."""
+    caplog.set_level(logging.INFO, "localchat.server")
     with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
         for method, path, body in (
             ("GET", "/health", None),
@@ -425,6 +426,9 @@ def test_g11_loading_is_503_then_the_model_serves():
         assert ask(client, model="gpt")[0] == 404
         running.server.service.ready(Model("Fake", running.engine))
         assert ask(client)[0] == 200
+    # Who asks every second whether the model is there does not fill the log.
+    assert "/v1/chat/completions" in caplog.text
+    assert "/health" not in caplog.text
 
 
 @pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])

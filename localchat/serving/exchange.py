@@ -324,8 +324,8 @@ class Exchange:
         self.keep_alive = False
 
     def log(self) -> None:
-        """One line."""
-        if self.is_probe and self.status == 200:
+        """One line; none for a probe that has nothing to tell: all is well, or the model is still being loaded."""
+        if self.is_probe and self.status in (200, errors.ModelLoading.status):
             return
         seconds = time.monotonic() - self._began_at
         what = printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS])
