@@ -273,6 +273,28 @@ def test_first_layer_starts_by_looking_back():
     assert int(scores.argmax()) == 9
 
 
+def _meet(folder: Path) -> None:
+    import torch
+
+    from tools.train_demo import workers
+
+    gradient = torch.tensor([float(workers.rank())])
+    workers.average([gradient])
+    seen = (gradient.item(), workers.total(3), workers.agreed(workers.rank()))
+    (folder / str(workers.rank())).write_text(repr(seen), encoding="utf-8")
+
+
+def test_workers_share_their_gradients(tmp_path):
+    pytest.importorskip("torch")
+    from tools.train_demo import workers
+
+    workers.run(2, _meet, tmp_path)
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
+        "0": "(0.5, 6.0, 0)",
+        "1": "(0.5, 6.0, 0)",
+    }
+
+
 def test_training_goes_on_from_an_exported_file(tmp_path):
     """An exported file, read again, has the weights and the vocabulary that it was written from."""
     pytest.importorskip("torch")

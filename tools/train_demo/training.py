@@ -15,6 +15,7 @@ from typing import Any, Callable, Optional
 import torch
 import torch.nn.functional as F
 
+from . import workers
 from .batches import Batch, BatchStream
 from .config import ModelConfig, TrainConfig
 from .data.mixture import dialogues
@@ -44,7 +45,8 @@ def make_tokenizer(config: ModelConfig, seed: int) -> Tokenizer:
     return train_tokenizer(texts, config.vocab_size)
 
 
-def _device() -> torch.device:
+def device() -> torch.device:
+    """Where tensors live: on a GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -60,7 +62,12 @@ def _fastest_dtype(device: torch.device) -> torch.dtype:
         for _ in range(10):
             F.linear(a, b)
         seconds[dtype] = time.perf_counter() - began
-    return min(seconds, key=lambda dtype: seconds[dtype])
+    # All workers must round alike.
+    return (torch.float32, torch.bfloat16)[workers.agreed(seconds[torch.bfloat16] < seconds[torch.float32])]
+
+
+def _say_nothing(line: str) -> None:
+    """Takes a log line that another worker writes."""
 
 
 class Trainer:
@@ -71,7 +78,7 @@ class Trainer:
         self.model_config = model_config
         self.config = config
         self.tokenizer = tokenizer
-        self.device = _device()
+        self.device = device()
         self.model = DemoModel(model_config)
         set_previous_token_heads(self.model)
         self.model.to(self.device)
@@ -104,6 +111,7 @@ class Trainer:
 
     def _update(self, loss: torch.Tensor) -> None:
         loss.backward()
+        workers.average(parameter.grad for parameter in self.model.parameters() if parameter.grad is not None)
         assert self.model.embedding.grad is not None
         self.model.embedding.grad[:, CONSTANT_CHANNEL] = 0
         self.muon.step()
@@ -149,23 +157,28 @@ class Trainer:
         self._update(loss)
         if self.batches_done % PRACTISE_EVERY_STEPS == 0:
             self._practise(MAX_WARM_START_STEPS + self.batches_done)
-        self.tokens_done += batch.n_tokens
+        self.tokens_done += int(workers.total(batch.n_tokens))
         self.batches_done += 1
         return loss.detach()
 
     def run(self, checkpoint: Path, log: Callable[[str], None]) -> None:
-        """Train until the tokens are used up; saves on the way and at the end."""
+        """Train until the tokens are used up; saves on the way and at the end.
+
+        Of several workers each takes its part of every step's batch, and the first one saves and logs.
+        """
+        if workers.rank():
+            log = _say_nothing
         if not self.warm:
             self.warm_start(log)
-        stream = iter(
-            BatchStream(self.tokenizer, self.config.seed, self.config.batch_tokens, self.config.prompt_weight)
+        n_workers = workers.count()
+        stream = BatchStream(
+            self.tokenizer, self.config.seed, self.config.batch_tokens // n_workers, self.config.prompt_weight
         )
-        for _ in range(self.batches_done):
-            next(stream)
+        batches = islice(stream, workers.rank() + self.batches_done * n_workers, None, n_workers)
         saved = began = time.monotonic()
         began_at, losses = self.tokens_done, []
         while self.tokens_done < self.config.tokens:
-            losses.append(self.step(next(stream)))
+            losses.append(self.step(next(batches)))
             if self.batches_done % LOG_EVERY_STEPS == 0:
                 speed = (self.tokens_done - began_at) / (time.monotonic() - began)
                 mean = float(torch.stack(losses).mean())
@@ -177,7 +190,9 @@ class Trainer:
         self.save(checkpoint)
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint; an interrupted write leaves the earlier one."""
+        """Write a checkpoint; an interrupted write leaves the earlier one. One worker's does for all."""
+        if workers.rank():
+            return
         state = {
             "model_config": asdict(self.model_config),
             "config": asdict(self.config),

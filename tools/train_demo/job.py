@@ -1,0 +1,47 @@
+"""What each worker does: a trainer by the command's arguments, up to the last checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+
+from . import training
+from .config import ModelConfig, TrainConfig
+from .from_gguf import from_gguf
+
+# mallopt's names for these are macros: malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train as the command line says; the checkpoint then holds the result."""
+    _keep_memory()
+    if arguments.resume:
+        trainer = training.resume(arguments.checkpoint, arguments.tokens)
+    else:
+        model_config = ModelConfig()
+        config = TrainConfig(
+            seed=arguments.seed,
+            tokens=arguments.tokens or TrainConfig.tokens,
+            muon_lr=TrainConfig.muon_lr * arguments.rate,
+            adam_lr=TrainConfig.adam_lr * arguments.rate,
+        )
+        if arguments.start_from:
+            trainer = from_gguf(arguments.start_from, model_config, config)
+        else:
+            tokenizer = training.make_tokenizer(model_config, config.seed)
+            trainer = training.Trainer(model_config, config, tokenizer)
+    trainer.run(arguments.checkpoint, _log)
+
+
+def _keep_memory() -> None:
+    """Fresh memory for every large tensor costs more than the arithmetic on some machines."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def _log(line: str) -> None:
+    print(line, flush=True)

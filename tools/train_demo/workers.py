@@ -1,0 +1,76 @@
+"""Training on several cores: a process for each, and gradients that are averaged.
+
+Small matrices leave threads waiting for each other; processes that meet once a step do not. All workers begin
+with the same weights and make the same updates, so that only the batches differ.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+
+def count() -> int:
+    """How many workers there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of them this is; the first one, 0, does what is done once."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def run(n: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Call `work` in `n` processes that know of each other; in this one if one is enough.
+
+    Raises:
+        torch.multiprocessing.ProcessRaisedException: what the first worker that failed raised; the others are ended.
+    """
+    if n == 1:
+        work(*arguments)
+        return
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(found.getsockname()[1]))
+    torch.multiprocessing.spawn(_join, (n, work, arguments), nprocs=n)
+
+
+def _join(rank: int, n: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=n)
+    try:
+        work(*arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+def average(gradients: Iterable[torch.Tensor]) -> None:
+    """Replace gradients by their mean over all workers."""
+    if count() > 1:
+        for gradient in gradients:
+            dist.all_reduce(gradient)
+            gradient /= count()
+
+
+def total(value: float) -> float:
+    """The sum of a number over all workers."""
+    if count() == 1:
+        return value
+    shared = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(shared)
+    return float(shared)
+
+
+def agreed(choice: int) -> int:
+    """The first worker's choice."""
+    if count() == 1:
+        return choice
+    shared = torch.tensor(choice)
+    dist.broadcast(shared, 0)
+    return int(shared)
