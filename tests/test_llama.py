@@ -336,7 +336,7 @@ def test_forced_token_is_certain_after_sampling(
     for token in forced:
         assert token.logprob == 0
         assert [(top.token, top.logprob) for top in token.top] == [(token.id, 0)][:n_top]
-    drawn = [token for token in tokens if token not in forced]
+    drawn = tokens[:budget] + tokens[budget + len(closing) :]
     assert len(drawn) == budget + 2
     # Those that were drawn have others beside them.
     assert {len(token.top) for token in drawn} == {n_top if sampling.temperature else min(n_top, 1)}

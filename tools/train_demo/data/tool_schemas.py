@@ -133,7 +133,8 @@ class Param:
     kind: str
     options: tuple[str, ...] = ()
     required: bool = True
-    # A made-up name tells nothing about its values, so "in Paris" could not announce one.
+    # A made-up name tells nothing about its values, nor does one that was never trained, so "in Paris" could not
+    # announce one.
     telling: bool = True
 
     @property
@@ -200,7 +201,7 @@ def _param(source: Source, kind: str) -> Param:
         name = _any_word(source)
     elif source.chance(0.1):
         name = _styled(source, source.word(NOUNS), name)
-    return Param(name, kind, telling=telling)
+    return Param(name, kind, telling=telling and not source.held_out)
 
 
 def _any_word(source: Source) -> str:
