@@ -10,6 +10,7 @@ rounds. Above 1 is better for localchat in every ratio, also where the figure it
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import statistics
 import sys
@@ -212,7 +213,8 @@ def measure_all(
     with running(name, command) as server:
         model = first_model(server.url)
         if not embeds:
-            run_load(server.url, [chat(model, ("user", "Hello!"), n_tokens=8)], 1, 2)  # warms up
+            with contextlib.suppress(Refused):  # to warm up, an answer without a token will do
+                run_load(server.url, [chat(model, ("user", "Hello!"), n_tokens=8)], 1, 2)
         for load in loads:
             try:
                 figures[load][name].append(LOADS[load].measure(server, model, options))

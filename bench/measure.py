@@ -129,7 +129,7 @@ def encode(path: str, host: str, fields: dict[str, Any]) -> bytes:
 
 
 def read_answer(stream: Stream) -> Answer:
-    """Tokens by the server's own count, and the times at which content came."""
+    """Tokens by the server's own count or, where it tells none, one for each delta; and when content came."""
     dechunk, decoder = Dechunker(), SSEDecoder()
     times: list[float] = []
     texts: list[str] = []
@@ -144,6 +144,7 @@ def read_answer(stream: Stream) -> Answer:
             if any(map(is_content, deltas)):
                 times.append(at)
                 texts += [delta.get("content") or "" for delta in deltas]
+    n_tokens = n_tokens or sum(map(bool, texts))
     if not times or not n_tokens:
         raise Refused(f"no tokens in an answer: {b''.join(data for _, data in stream.reads)[:300]!r}")
     gaps = [later - earlier for earlier, later in zip(times, times[1:])]
