@@ -10,6 +10,8 @@ from .config import TrainConfig
 
 DEFAULT_OUT = Path("localchat/models/demo.gguf")
 DEFAULT_CHECKPOINT = Path("build/train_demo/checkpoint.pt")
+# Of more, each would have less than a long dialogue of every batch.
+_MAX_WORKERS = 4
 
 
 def _arguments() -> argparse.Namespace:
@@ -28,7 +30,7 @@ def _arguments() -> argparse.Namespace:
         "--workers",
         type=int,
         default=_cores(),
-        help="processes that share the work (default: one per core, %(default)s)",
+        help="processes that share the work (default: one per core, here %(default)s)",
     )
     parser.add_argument("--export-only", action="store_true", help="export the checkpoint without training")
     parser.add_argument("--no-evaluation", action="store_true", help="do not print the held-out figures")
@@ -36,7 +38,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(n_cores, _MAX_WORKERS)
 
 
 def _prepare_cpu() -> None:
