@@ -14,7 +14,7 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 # How often a thread of the graph looks whether the others have come before it sleeps (GNU OpenMP, which reads this when
 # it is loaded): about half a millisecond, which bridges the time between two turns of a small model; on two idle cores
-# a third of the looks gave 3/4 of the tokens. Its own default of 300000 is no faster, and where another process is busy
+# 5000 and 20000 looks gave 3/4 of its tokens. Their default of 300000 is no faster, and where another process is busy
 # the threads keep the cores from each other. Many fewer are better there, at twice the speed: set the variable, or
 # --threads to the cores that are free (bench/threads.py measures both).
 if "OMP_WAIT_POLICY" not in os.environ:
