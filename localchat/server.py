@@ -287,6 +287,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--cache-dir", type=Path, metavar="DIR", help="keep what was read of prompts there, across restarts")
     add("--cache-size", type=positive, default=4096, metavar="MB", help="most that it takes (default: %(default)s)")
+    add(
+        "--cache-ram",
+        type=whole,
+        default=1024,
+        metavar="MB",
+        help="most memory for copies of what was read, beside the context's own (default: %(default)s)",
+    )
     add("--max-tokens", type=positive, metavar="N", help="default length limit of an answer (default: the context)")
     add("--alias", metavar="NAME", help="name under which the model is served (default: the file's)")
     add("--api-key", metavar="KEY", help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see")
@@ -441,6 +448,7 @@ class _Loader(threading.Thread):
             draft_path=options.draft,
             cache_folder=options.cache_dir,
             cache_bytes=options.cache_size << 20,
+            max_copied_bytes=options.cache_ram << 20,
             proof_model=str(DEMO_PATH),
             max_queue=options.queue,
             progress=self._show,

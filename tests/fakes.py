@@ -52,6 +52,7 @@ class FakeBackend:
         n_batch: int = 64,
         can_cut: bool = True,
         n_drafted: int = 0,
+        n_idle_cells: Optional[int] = None,
         n_real_cells: Optional[int] = None,
         poison: Optional[int] = None,
         gate: Optional[threading.Semaphore] = None,
@@ -75,7 +76,7 @@ class FakeBackend:
             sampling=Sampling(),
             metadata={},
         )
-        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted)
+        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, n_idle_cells)
         self.model = model
         self.poison = poison
         self.gate = gate

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Optional
 
+from .copies import DEFAULT_BYTES
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine, EngineStats, SequenceStats
 from .generation import Generation
@@ -85,6 +86,7 @@ def load(
     draft_path: Optional[str] = None,
     cache_folder: Optional[Path] = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
+    max_copied_bytes: int = DEFAULT_BYTES,
     proof_model: Optional[str] = None,
     max_queue: int = 256,
     progress: Optional[Callable[[float], None]] = None,
@@ -92,7 +94,8 @@ def load(
     """Loads a GGUF model and starts its engine thread.
 
     `draft_path` is a smaller model of the same vocabulary, which guesses ahead. In `cache_folder` prefixes
-    outlive the engine, in files of `cache_bytes` at most together. `proof_model` is a small
+    outlive the engine, in files of `cache_bytes` at most together; copies of them in memory take
+    `max_copied_bytes` at most. `proof_model` is a small
     quantised model on which a child process first tries this build of llama.cpp (see proof.py); without
     one the model itself is used.
 
@@ -114,7 +117,13 @@ def load(
     except BaseException:
         backend.close()
         raise
-    return Engine(backend, max_queue=max_queue, draft_backend=draft_backend, state_files=files).start()
+    return Engine(
+        backend,
+        max_queue=max_queue,
+        draft_backend=draft_backend,
+        state_files=files,
+        max_copied_bytes=max_copied_bytes,
+    ).start()
 
 
 def _state_files(folder: Path, key: str, max_bytes: int) -> StateFiles:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
-from .checkpoints import Checkpoints
+from .copies import DEFAULT_BYTES, Copies
 from .cost import TurnCost
 from .draft_model import DraftModel
 from .drafting import Drafter
@@ -29,6 +29,7 @@ from .histogram import Histogram, HistogramValues
 from .keeping import Keeper
 from .lookup import LookupDrafter
 from .pace import PromptPace
+from .parking import Parking
 from .scheduler import Batch, Change, Clear, Cut, Part, Scheduler, Sequence
 from .state_files import Data, StateFiles
 from .values import (
@@ -58,6 +59,9 @@ _FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 # How much one draft says of how long the next one takes.
 _WEIGHT_OF_NEW_DRAFT = 0.1
+
+# So many tokens less to compute are worth bringing a copy of them.
+_MIN_BROUGHT = 32
 
 # As many failed turns in a row mean that the next one will fail too: the engine gives up and says so.
 _MAX_FAILED_TURNS = 3
@@ -115,6 +119,8 @@ class _Job:
     sampler: Any
     source: Optional[_DraftSource] = None  # where its newest draft is from
     has_ended: bool = False
+    # Whether a copy of its beginning has been looked for.
+    has_asked: bool = False
     # Whether a line has ended in the first so many tokens; looked at only where there is a limit of time.
     has_line: bool = False
     n_looked_at: int = 0
@@ -128,8 +134,9 @@ class Engine:
 
     `max_queue` bounds the requests beyond those that the slots can run; further ones get QueueFull.
     `draft_backend` is a smaller model of the same vocabulary that guesses ahead; it is closed with the engine.
-    With `state_files` the prefixes that rest are saved there, when nothing is to do and at the end. By
-    `clock`, in seconds, turns are measured: how much of a prompt one may read, and whether guessing pays.
+    With `state_files` the prefixes that rest are saved there, when nothing is to do and at the end; copies of
+    them in memory, beside the context's own, take `max_copied_bytes` at most. By `clock`, in seconds, turns are
+    measured: how much of a prompt one may read, and whether guessing pays.
     """
 
     def __init__(
@@ -139,6 +146,7 @@ class Engine:
         max_queue: int = 256,
         draft_backend: Optional[Backend] = None,
         state_files: Optional[StateFiles] = None,
+        max_copied_bytes: int = DEFAULT_BYTES,
         clock: Callable[[], float] = time.perf_counter,
     ):
         facts = backend.facts
@@ -147,9 +155,9 @@ class Engine:
         self._clock = clock
         self.embedder = Embedder(lambda: backend.open_embeddings())
         self.failure: Optional[BaseException] = None
-        # A memory that can be cut needs none: the tree knows all that it holds.
-        self._checkpoints = None if backend.room.can_cut else Checkpoints()
-        self._scheduler = Scheduler(backend.room, None if self._checkpoints is None else self._bring_checkpoint)
+        self._copies = Copies(max_copied_bytes, can_cut=backend.room.can_cut)
+        self._scheduler = Scheduler(backend.room, self._bring_copy)
+        self._parking = Parking(self._copies, backend, self._scheduler, self._apply_changes)
         self._thread: Optional[threading.Thread] = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._max_open = facts.n_slots + max_queue
@@ -178,7 +186,9 @@ class Engine:
         self._turn_cost = TurnCost()
         self._keeper: Optional[Keeper] = None
         if state_files is not None:
-            self._keeper = Keeper(state_files, backend, self._scheduler, self.post, self._apply_changes, self._bring)
+            self._keeper = Keeper(
+                state_files, backend, self._scheduler, self._n_known, self.post, self._apply_changes, self._bring
+            )
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
         n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
         self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
@@ -295,8 +305,7 @@ class Engine:
 
     def _forget(self) -> None:
         self._scheduler.forget()
-        if self._checkpoints is not None:
-            self._checkpoints.clear()
+        self._copies.clear()
 
     def post(self, command: Callable[[], None]) -> None:
         """Has the engine thread run a command before its next turn."""
@@ -317,6 +326,7 @@ class Engine:
             self._change_memory(batch.changes)
             if not batch.parts:
                 return False
+            self._parking.note_turn()
             if self._keeper is not None:
                 self._keeper.note_turn()
             for part in batch.parts:
@@ -362,13 +372,19 @@ class Engine:
                 log.exception("saving prefixes failed")
 
     def _wait(self) -> None:
-        """Runs the next command; while none comes, something may be saved."""
-        patience_s = None if self._keeper is None else self._keeper.patience_s
+        """Runs the next command; while none comes, something may be saved, or parked after that."""
+        keeper = self._keeper if self._keeper is not None and self._keeper.has_news else None
+        if keeper is not None:
+            patience_s = keeper.patience_s
+        else:
+            patience_s = 0.0 if self._parking.has_work else None
         try:
             command = self._inbox.get(timeout=patience_s)
         except Empty:
-            assert self._keeper is not None
-            self._keeper.save_next()
+            if keeper is not None:
+                keeper.save_next()
+            else:
+                self._parking.park_next()
         else:
             command()
 
@@ -437,22 +453,32 @@ class Engine:
             return None
         return slot
 
-    def _bring_checkpoint(self, sequence: Sequence) -> None:
-        if self._checkpoints is None or sequence.is_to_score:
+    def _bring_copy(self, sequence: Sequence) -> None:
+        """Places what a copy knows of who may start now."""
+        can_cut, job = self.backend.room.can_cut, self._live[sequence.id]
+        # Once, where copies are made only while nothing waits.
+        if sequence.is_to_score or (can_cut and job.has_asked):
             return
-        found = self._checkpoints.find(sequence.tokens[:-1])
-        if found is not None and len(found[0]) > self._scheduler.n_known(sequence):
+        job.has_asked = True
+        tokens = sequence.tokens[:-1]
+        n_gained = self._copies.n_known(tokens) - self._scheduler.n_known(sequence)
+        found = self._copies.find(tokens) if n_gained >= (_MIN_BROUGHT if can_cut else 1) else None
+        if found is not None:
             self._bring(*found)
+
+    def _n_known(self, sequence: Sequence) -> int:
+        """How many of its tokens need not be computed, nor fetched from a file."""
+        return max(self._scheduler.n_known(sequence), self._copies.n_known(sequence.tokens[:-1]))
 
     def _take_checkpoints(self, batch: Batch) -> None:
         """Copies what was read of prompts to their ends."""
-        if self._checkpoints is None:
+        if self.backend.room.can_cut:
             return
         for part in batch.parts:
             if part.sequence.is_at_checkpoint and part.sequence.slot is not None:
                 tokens = part.sequence.tokens[: part.sequence.n_computed]
                 try:
-                    self._checkpoints.add(tokens, self.backend.read_state(part.slot))
+                    self._copies.add(tokens, self.backend.read_state(part.slot))
                 except Exception:
                     log.exception("what was read of a prompt cannot be copied: others will read it again")
 

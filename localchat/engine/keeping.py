@@ -31,8 +31,9 @@ _CLOSE_S = 10.0
 class Keeper:
     """Saves what rests in the memory, and brings it back.
 
-    `post` has the engine thread run a command; `change_memory` does what the scheduler wants changed there;
-    `bring` puts a copy of tokens into the memory and says into which slot, if there is room for it.
+    `n_known` says how many tokens of a sequence are at hand; `post` has the engine thread run a command;
+    `change_memory` does what the scheduler wants changed there; `bring` puts a copy of tokens into the memory
+    and says into which slot, if there is room for it.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Keeper:
         files: StateFiles,
         backend: Backend,
         scheduler: Scheduler,
+        n_known: Callable[[Sequence], int],
         post: Callable[[Callable[[], None]], None],
         change_memory: Callable[[], None],
         bring: Callable[[list[int], Data], Optional[int]],
@@ -47,6 +49,7 @@ class Keeper:
         self._files = files
         self._backend = backend
         self._scheduler = scheduler
+        self._n_known = n_known
         self._post = post
         self._change_memory = change_memory
         self._bring = bring
@@ -63,6 +66,11 @@ class Keeper:
     def patience_s(self) -> Optional[float]:
         """How long to wait for work before something is to be saved; None for ever."""
         return self._idle_s if self._has_news and not self._is_writing else None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something rests that may have to be saved."""
+        return self._has_news
 
     def note_turn(self) -> None:
         """Something ran: what rests may have changed."""
@@ -97,7 +105,7 @@ class Keeper:
         if prefix is None:
             return False
         n_saved = n_common_of(prefix.tokens, tokens, 0)
-        if n_saved < self._scheduler.n_known(sequence) + _MIN_TOKENS:
+        if n_saved < self._n_known(sequence) + _MIN_TOKENS:
             return False
         waiting = self._waiting.get(prefix.path)
         if waiting is not None:

@@ -7,7 +7,7 @@ same tokens apart have cells apart, and stand in two nodes with equal tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -151,6 +151,10 @@ class PrefixTree:
         """The idle slot to drop first, other than `but`."""
         return next((slot for slot in self._idle if slot != but), None)
 
+    def most_recent(self) -> Optional[int]:
+        """The idle slot that was used last."""
+        return next(reversed(self._idle), None)
+
     def drop(self, slot: int) -> None:
         """Forgets a slot, active or idle; cells that nobody else holds are free."""
         was_active = slot not in self._idle
@@ -233,8 +237,11 @@ class PrefixTree:
         return leaf.end <= len(tokens) and all(node.tokens == tokens[node.start : node.end] for node in leaf.path())
 
 
-def n_common_of(run: list[int], tokens: list[int], start: int) -> int:
-    """How many tokens of `run` are those of `tokens` from `start` on; by halves, so that lists compare in C."""
+def n_common_of(run: Sequence[int], tokens: Sequence[int], start: int) -> int:
+    """How many tokens of `run` are those of `tokens` from `start` on; by halves, so that they compare in C.
+
+    Both are lists or both are tuples.
+    """
     low, high = 0, max(min(len(run), len(tokens) - start), 0)
     if high and run[0] != tokens[start]:
         return 0

@@ -169,6 +169,8 @@ class Room:
     that are guesses, 0 where none are wanted. A memory that cannot be cut (recurrent models) shares no
     parts, only a whole resting prefix is of use there; and what was guessed could not be taken back. A
     prompt is read there up to its last token first, so that a copy can be made of what others may begin with.
+    With more than `n_idle_cells` that rest beside the newest prefix the memory is crowded; None where that
+    does not matter.
     """
 
     n_cells: int
@@ -177,6 +179,7 @@ class Room:
     n_batch: int
     can_cut: bool = True
     n_drafted: int = 0
+    n_idle_cells: Optional[int] = None
 
     @property
     def n_scored(self) -> int:
@@ -299,6 +302,14 @@ class Scheduler:
     def resting(self) -> list[tuple[int, list[int]]]:
         """The slots that rest with their tokens, the least recent first."""
         return [(slot, self._tree.tokens(slot)) for slot in self._tree.idle()]
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether nothing runs or waits, and more rests than is good for who comes next."""
+        newest, limit = self._tree.most_recent(), self._room.n_idle_cells
+        if limit is None or newest is None or self.running or self.waiting:
+            return False
+        return self.n_cells_resting - self._tree.length(newest) > limit
 
     def place(self, tokens: list[int]) -> Optional[int]:
         """A slot that rests with these tokens, for who brings their cells after the changes; None without room."""

@@ -1,0 +1,143 @@
+"""Prefixes that rest are moved out of a crowded memory and back: by hand on a fake backend, then on the real one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from localchat.engine import Engine, Finish, GenerationRequest, LoadOptions, load
+from localchat.engine.state_files import StateFiles
+
+from .fakes import FakeBackend
+from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, conversation, read
+
+DEADLINE_S = 20
+TEXTS = tuple(f"{i}: a prompt that is a good deal longer than one that is computed at once" for i in range(4))
+
+
+def ask(engine: Engine, text: str) -> tuple[str, int]:
+    """By hand, without the engine's thread: what is said, and how much of the prompt was known."""
+    with engine.submit(GenerationRequest(tuple(text.encode()))) as generation:
+        while engine.step():
+            pass
+        *deltas, finish = generation
+        assert isinstance(finish, Finish)
+        return "".join(delta.text for delta in deltas), finish.cached_tokens
+
+
+def park_all(engine: Engine) -> None:
+    """What the engine's thread does while nobody asks."""
+    deadline = time.monotonic() + DEADLINE_S
+    while engine.stats().n_cells_resting:
+        assert time.monotonic() < deadline, "nothing is parked"
+        engine.step(wait=True)
+
+
+def crowded_engine(**options: Any) -> Engine:
+    """Four prefixes rest where one and a half may beside the newest one."""
+    engine = Engine(FakeBackend(n_slots=2, n_resting=6, n_idle_cells=3 * len(TEXTS[0])), **options)
+    for text in TEXTS:
+        assert ask(engine, text) == (text, 0)
+    return engine
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.002)
+
+
+def test_crowded_memory_is_emptied_and_all_of_it_is_known_again():
+    with crowded_engine() as engine:
+        park_all(engine)
+        assert not any(engine.backend.slots.values())
+        for text in TEXTS:
+            assert ask(engine, text) == (text, len(text) - 1)
+
+
+def test_beginning_of_what_was_parked_is_of_use_to_others():
+    with crowded_engine() as engine:
+        park_all(engine)
+        assert ask(engine, TEXTS[2] + " and more") == (TEXTS[2] + " and more", len(TEXTS[2]))
+        begun = TEXTS[3][:40]
+        assert ask(engine, begun + "###") == (begun + "###", len(begun))
+
+
+def test_memory_with_room_is_left_alone():
+    engine = Engine(FakeBackend(n_slots=2, n_resting=6, n_idle_cells=1000))
+    with engine:
+        for text in TEXTS:
+            ask(engine, text)
+        assert not engine._scheduler.is_crowded
+        assert engine.stats().n_cells_resting > len(TEXTS) * len(TEXTS[0])
+
+
+def test_one_long_conversation_is_no_crowd():
+    """What was used last is not counted: the next turn begins with it."""
+    with Engine(FakeBackend(n_slots=2, n_idle_cells=10)) as engine:
+        ask(engine, TEXTS[0])
+        assert engine.stats().n_cells_resting > 10
+        assert not engine._scheduler.is_crowded
+
+
+def test_who_runs_or_waits_is_not_parked():
+    with crowded_engine() as engine:
+        assert engine._scheduler.is_crowded
+        with engine.submit(GenerationRequest(tuple(b"hello"))):
+            engine.step()
+            assert not engine._scheduler.is_crowded
+
+
+def test_request_comes_between_two_that_are_parked():
+    with crowded_engine() as engine:
+        engine.step(wait=True)
+        n_left = engine.stats().n_cells_resting
+        assert n_left > 0
+        assert ask(engine, TEXTS[0]) == (TEXTS[0], len(TEXTS[0]) - 1)
+        assert engine.stats().n_cells_resting >= n_left
+
+
+def test_without_memory_for_copies_prefixes_are_dropped():
+    with crowded_engine(max_copied_bytes=0) as engine:
+        park_all(engine)
+        assert ask(engine, TEXTS[0]) == (TEXTS[0], 0)
+
+
+def test_failed_copy_costs_a_computation_only(caplog: Any):
+    with crowded_engine() as engine:
+        engine.backend.read_state = lambda slot: 1 / 0
+        park_all(engine)
+        assert "cannot be copied" in caplog.text
+        assert ask(engine, TEXTS[1]) == (TEXTS[1], 0)
+
+
+def test_prefixes_are_saved_before_they_are_parked(tmp_path: Path):
+    backend = FakeBackend(n_slots=2, n_resting=6, n_idle_cells=3 * len(TEXTS[0]))
+    with Engine(backend, state_files=StateFiles(tmp_path, "fake", 1 << 20)).start() as engine:
+        for text in TEXTS:
+            with engine.submit(GenerationRequest(tuple(text.encode()))) as generation:
+                list(generation)
+        wait_for(lambda: not engine.stats().n_cells_resting)
+        assert len(list(tmp_path.rglob("*.*"))) >= len(TEXTS)
+        with engine.submit(GenerationRequest(tuple(TEXTS[0].encode()))) as generation:
+            *_, finish = generation
+        assert finish.cached_tokens == len(TEXTS[0]) - 1
+
+
+def test_parked_conversations_go_on_as_if_they_had_rested():
+    with load(DEMO, LoadOptions(n_slots=4)) as engine:
+        requests = [
+            GenerationRequest((*engine.tokenize(f"{i} "), *conversation(engine, 20)), sampling=GREEDY, top_logprobs=5)
+            for i in range(4)
+        ]
+        before = [read(engine, request) for request in requests]
+        assert sum(len(request.prompt) for request in requests) > 1000
+        wait_for(lambda: engine.backend.n_cells_used() == 0)
+        for request, (_, tokens, finish) in zip(requests, before):
+            again = read(engine, request)
+            assert finish.cached_tokens == 0
+            assert again[2].cached_tokens == len(request.prompt) - 1
+            assert_same_or_near_tie(tokens, again[1])
