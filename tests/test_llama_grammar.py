@@ -15,7 +15,8 @@ pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python"
 
 from localchat.engine import Constraint, GenerationRequest, Sampling  # noqa: E402 - after the checks above
 from localchat.engine.grammar import has_token_rules, schema_to_grammar  # noqa: E402
-from localchat.engine.llama.grammar import Grammar, _largest  # noqa: E402
+from localchat.engine.llama.candidates import largest  # noqa: E402
+from localchat.engine.llama.grammar import Grammar  # noqa: E402
 from localchat.engine.llama.library import L, Model  # noqa: E402
 from localchat.engine.llama.sampler import Sampler  # noqa: E402
 from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
@@ -148,7 +149,7 @@ def test_few_tokens_are_asked_about_where_few_characters_are_allowed(vocabulary:
 def test_largest_are_found(n: int, n_all: int):
     chance = np.random.default_rng(n)
     for logits in (chance.standard_normal(n_all), chance.integers(0, 3, n_all), np.zeros(n_all), np.arange(n_all)):
-        found = logits[_largest(logits.astype(np.float32), n)]
+        found = logits[largest(logits.astype(np.float32), n)]
         assert n <= len(found) <= 4 * n
         assert sorted(found)[-n:] == sorted(logits)[-n:]
 

@@ -66,11 +66,15 @@ class Backend(Protocol):
     def decode(self, batch: Batch) -> None:
         """Computes the parts of a batch. Raises NoRoom or DecodeFailed."""
 
-    def sample(self, sampler: Any, row: int) -> int:
-        """Draws from the logits of an output row of the last batch.
+    def look(self, draws: list[tuple[Any, int]]) -> bool:
+        """Prepares draws from a large vocabulary: samplers with the rows of the last batch that each may draw from.
 
-        After one such call, others of the same batch may come from several threads at once.
+        Whether all of them are so quick now that other threads would be of no help. Several threads may look at
+        different rows at once.
         """
+
+    def sample(self, sampler: Any, row: int) -> int:
+        """Draws from the logits of an output row of the last batch. Several threads may draw for several samplers."""
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""

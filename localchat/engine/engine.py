@@ -53,6 +53,8 @@ log = logging.getLogger("localchat.engine")
 _MAX_DRAWERS = 4
 # Below this size a draw is over before another thread has heard of it.
 _MIN_PARALLEL_VOCAB = 16_384
+# Fewer rows for each thread are looked at sooner by one.
+_MIN_LOOKED_AT = 3
 
 # From what a cached prompt takes on a GPU to what a long one takes on a laptop.
 _FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -192,7 +194,7 @@ class Engine:
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
         n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
         self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
-        self._n_shares = n_helpers + 1 if facts.n_vocab >= _MIN_PARALLEL_VOCAB else 1
+        self._n_shares = n_helpers + 1
 
     def __enter__(self) -> Engine:
         return self
@@ -575,17 +577,27 @@ class Engine:
                 job.generation.prompt_scores.append(self.backend.logprobs(row, tokens[i], n_top))
 
     def _draw_all(self, work: Work) -> list[Run]:
-        if len(work) < 2 or self._n_shares == 1 or self._drawers is None:
+        if self.facts.n_vocab < _MIN_PARALLEL_VOCAB:
             return self._draw_share(work)
-        # The first read of a batch's logits puts them in order: after it, reads from several threads are only reads.
-        first = self._draw_run(*work[0])
-        shares = [work[i :: self._n_shares] for i in range(1, self._n_shares)]
-        futures = [self._drawers.submit(self._draw_share, share) for share in shares]
-        drawn: list[Run] = [first] * len(work)
-        drawn[self._n_shares :: self._n_shares] = self._draw_share(work[self._n_shares :: self._n_shares])
+        if self._look(work) or len(work) < 2 or self._drawers is None:
+            return self._draw_share(work)
+        shares = [work[i :: self._n_shares] for i in range(self._n_shares)]
+        futures = [self._drawers.submit(self._draw_share, share) for share in shares[1:]]
+        drawn: list[Run] = [[]] * len(work)
+        drawn[:: self._n_shares] = self._draw_share(shares[0])
         for i, future in enumerate(futures, 1):
             drawn[i :: self._n_shares] = future.result()
         return drawn
+
+    def _look(self, work: Work) -> bool:
+        draws = [(job.sampler, row) for job, part in work for row in part.output_rows]
+        n_first = -(-len(draws) // self._n_shares)
+        if n_first < _MIN_LOOKED_AT or self._drawers is None:
+            return self.backend.look(draws)
+        shares = [draws[i : i + n_first] for i in range(n_first, len(draws), n_first)]
+        futures = [self._drawers.submit(self.backend.look, share) for share in shares]
+        quick = [self.backend.look(draws[:n_first]), *(future.result() for future in futures)]
+        return all(quick)
 
     def _draw_share(self, share: Work) -> list[Run]:
         return [self._draw_run(job, part) for job, part in share]

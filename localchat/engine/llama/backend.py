@@ -16,6 +16,7 @@ from ..embedding import EmbeddingBackend
 from ..scheduler import Batch, Room
 from ..state_files import Data
 from ..values import EngineError, GenerationRequest, ModelFacts
+from .candidates import is_quick, largest_of_rows
 from .embed import open_embedding_backend, pair_tokens
 from .library import L, Model, problems
 from .sampler import Sampler
@@ -36,7 +37,10 @@ class LlamaBackend:
         self._memory = L.llama_get_memory(context)
         self.vocabulary = vocabulary
         self._rows = _BatchRows(room.n_batch)
-        self._output_rows: frozenset[int] = frozenset()
+        # Of the last batch: which of its rows have logits, these [outputs, tokens], and the likeliest by row.
+        self._outputs: dict[int, int] = {}
+        self._logits: Any = None
+        self._likeliest: dict[int, Any] = {}
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         return self.vocabulary.tokenize(text, add_bos, parse_special)
@@ -94,9 +98,14 @@ class LlamaBackend:
     def decode(self, batch: Batch) -> None:
         """Computes a batch; when that fails, the cells that it may have taken are given back."""
         self._check(batch)
-        self._output_rows = frozenset(row for part in batch.parts for row in part.rows_with_logits)
+        # The library keeps them in the order of the rows.
+        self._outputs = {row: i for i, row in enumerate(row for part in batch.parts for row in part.rows_with_logits)}
+        self._likeliest = {}
         code = L.llama_decode(self._context, self._rows.fill(batch))
         if code == 0:
+            if self._outputs:
+                shape = (len(self._outputs), self.vocabulary.n_tokens)
+                self._logits = np.ctypeslib.as_array(L.llama_get_logits(self._context), shape)
             return
         for part in batch.parts:
             L.llama_memory_seq_rm(self._memory, part.slot, part.sequence.n_computed, -1)
@@ -105,13 +114,29 @@ class LlamaBackend:
         raise DecodeFailed(f"llama_decode returned {code}: {problems()}")
 
     def sample(self, sampler: Sampler, row: int) -> int:
-        return sampler.draw(self._context, row, self._logits(row))
+        return sampler.draw(self._context, row, self._row(row), self._likeliest.get(row))
+
+    def look(self, draws: list[tuple[Sampler, int]]) -> bool:
+        wanted = [(row, n) for sampler, row in draws if (n := sampler.n_likeliest) is not None]
+        # Who has a draft may move one token more after each of it.
+        n_more = len(wanted) - len({id(sampler) for sampler, _ in draws})
+        n = max((n for _, n in wanted), default=0) + max(n_more, 0)
+        if not wanted or not is_quick(self.vocabulary.n_tokens, n):
+            return False
+        rows = [row for row, _ in wanted]
+        first, last = self._outputs[rows[0]], self._outputs[rows[-1]]
+        if last - first == len(rows) - 1:
+            found = largest_of_rows(self._logits[first : last + 1], n)
+        else:
+            found = [largest_of_rows(self._row(row)[None], n)[0] for row in rows]
+        self._likeliest.update(zip(rows, found))
+        return len(wanted) == len(draws)
 
     def drawn_from(self, sampler: Sampler, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         return sampler.drawn_from(token, n_top)
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        logits = self._logits(row).astype(np.float64)
+        logits = self._row(row).astype(np.float64)
         highest = logits.max()
         log_total = highest + np.log(np.exp(logits - highest).sum())
         n_top = min(n_top, len(logits))
@@ -120,11 +145,10 @@ class LlamaBackend:
         top = [(int(id), float(logits[id] - log_total)) for id in likeliest]
         return float(logits[token] - log_total), top
 
-    def _logits(self, row: int) -> Any:
+    def _row(self, row: int) -> Any:
         """A view of a row's logits, valid until the next decode."""
         self._check_output(row)
-        pointer = L.llama_get_logits_ith(self._context, row)
-        return np.ctypeslib.as_array(pointer, (self.vocabulary.n_tokens,))
+        return self._logits[self._outputs[row]]
 
     def open_embeddings(self) -> EmbeddingBackend:
         n_threads = L.llama_n_threads(self._context)
@@ -159,8 +183,8 @@ class LlamaBackend:
             raise ValueError(f"slots go from 0 to {self.room.n_slots - 1}, not {slot}")
 
     def _check_output(self, row: int) -> None:
-        if row not in self._output_rows:
-            raise ValueError(f"row {row} of the last batch has no logits; {sorted(self._output_rows)} have")
+        if row not in self._outputs:
+            raise ValueError(f"row {row} of the last batch has no logits; {sorted(self._outputs)} have")
 
 
 def _bytes_at(array: Any) -> Any:

@@ -17,16 +17,13 @@ import numpy as np
 from ..constraint import TriggerWatch, rest_of_character
 from ..grammar import has_token_rules
 from ..values import Constraint, EngineError, InvalidGrammar
+from .candidates import candidates, largest, token_array, with_others
 from .library import L, problems
 from .vocabulary import Vocabulary
-
-CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 # More of the likeliest tokens than are needed are asked about, since some of them will be refused.
 _SPARE = 1.5
 _GROWTH = 8
-# To find the largest of many numbers in a third of the time: so many are looked at as one first.
-_COLUMN = 64
 # What share of all that is allowed may be left out, unseen: where all the likeliest have been asked about and
 # nearly none is allowed, and where no number says how many are needed.
 _NEGLIGIBLE = 1e-6
@@ -84,14 +81,14 @@ class Grammar:
         n_needed += len(others)
         n_asked = int(n_needed * _SPARE) + 8
         if n_asked < len(logits):
-            asked = _with(_largest(logits, n_asked), others)
+            asked = with_others(largest(logits, n_asked), others)
             allowed = self._among(asked, logits)
             if len(allowed) >= n_needed or (len(allowed) and _is_all(asked, allowed["id"], logits, temperature)):
                 return allowed
         possible = self._possible()
         while n_asked * _GROWTH < len(possible):
             n_asked *= _GROWTH
-            allowed = self._among(_with(possible[_largest(logits[possible], n_asked)], others), logits)
+            allowed = self._among(with_others(possible[largest(logits[possible], n_asked)], others), logits)
             if len(allowed) >= n_needed:
                 return allowed
         return self._some(self._among(possible, logits))
@@ -194,34 +191,5 @@ def _is_all(asked: Any, allowed: Any, logits: Any, temperature: float) -> bool:
     return rest <= _NEGLIGIBLE * float(shares[allowed].sum())
 
 
-def _largest(logits: Any, n: int) -> Any:
-    """Where the `n` largest are, and perhaps some of the next ones."""
-    n_columns = len(logits) // _COLUMN
-    if n_columns > 4 * n:
-        # The largest of each column: of these n are as large as the last of them, so of all there are n at least.
-        highest = logits[: n_columns * _COLUMN].reshape(_COLUMN, n_columns).max(axis=0)
-        found = np.flatnonzero(logits >= np.partition(highest, -n)[-n])
-        if len(found) <= 4 * n:
-            return found
-    return np.argpartition(logits, -n)[-n:]
-
-
-def _with(ids: Any, others: Any) -> Any:
-    return np.union1d(ids, others) if len(others) else ids
-
-
 def _alone(token: int) -> Any:
     return candidates(np.array([token]), np.zeros(1))
-
-
-def candidates(ids: Any, logits: Any) -> Any:
-    """An array as the library wants it."""
-    made = np.empty(len(ids), CANDIDATE)
-    made["id"], made["logit"], made["p"] = ids, logits, 0
-    return made
-
-
-def token_array(some: Any) -> Any:
-    """The library's view of candidates; they must outlive it."""
-    data = ctypes.cast(some.ctypes.data, ctypes.POINTER(L.llama_token_data))
-    return L.llama_token_data_array(data=data, size=len(some), selected=-1, sorted=False)

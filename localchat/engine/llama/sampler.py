@@ -18,7 +18,8 @@ import numpy as np
 from ..budget import ThinkingBudget
 from ..sampling import GREEDY, Step, chain_steps
 from ..values import EngineError, GenerationRequest, Sampling
-from .grammar import Grammar, candidates, token_array
+from .candidates import candidates, is_quick, token_array, with_others
+from .grammar import Grammar
 from .library import L
 from .vocabulary import Vocabulary
 
@@ -42,6 +43,9 @@ class Sampler:
         self._steps = chain_steps(self._sampling)
         self._is_greedy = self._steps[-1] == GREEDY
         self._forbidden = _forbidden(request, vocabulary)
+        self._biased = [id for id, _ in self._sampling.logit_bias]
+        # What is moved whatever was drawn before.
+        self._moved = np.unique(np.array([*self._forbidden, *self._biased], np.int64))
         self._budget = ThinkingBudget(request.thinking) if request.thinking else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
@@ -62,28 +66,49 @@ class Sampler:
             self.close()
             raise
 
-    def draw(self, context: Any, row: int, logits: Any) -> int:
-        """The next token, by the logits of a row, which are left as they are."""
+    @property
+    def n_likeliest(self) -> Optional[int]:
+        """How many of the likeliest tokens are enough to draw from; None if it needs all, or is as fast itself.
+
+        Of a large vocabulary the library first copies all: three times as much memory as the logits take.
+        """
+        n_needed = self._n_needed()
+        if self._chain is None or n_needed is None or (self._grammar is not None and self._grammar.is_active):
+            return None
+        n_needed += len(self._reordered())
+        return n_needed if is_quick(self._vocabulary.n_tokens, n_needed) else None
+
+    def draw(self, context: Any, row: int, logits: Any, likeliest: Any = None) -> int:
+        """The next token, by the logits of a row, which are left as they are.
+
+        `likeliest` are the ids of `n_likeliest` tokens or more, where they are known.
+        """
         forced = self._budget.forced if self._budget is not None else None
-        token = self._draw_freely(context, row, logits) if forced is None else self._say(forced)
+        token = self._draw_freely(context, row, logits, likeliest) if forced is None else self._say(forced)
         if self._grammar is not None:
             self._grammar.accept(token)
         if self._budget is not None:
             self._budget.note(token, self._vocabulary.piece(token, special=True))
         return token
 
-    def _draw_freely(self, context: Any, row: int, logits: Any) -> int:
+    def _draw_freely(self, context: Any, row: int, logits: Any, likeliest: Any) -> int:
         if self._grammar is not None and self._grammar.is_active:
             return self._draw_constrained(logits)
         if self._chain is None:
             # A tenth of the time that the library takes, since it copies the candidates first.
             return int(logits.argmax())
+        if likeliest is not None:
+            ids = with_others(likeliest, self._reordered())
+            return self._choose_and_accept(candidates(ids, logits[ids]))
         if self._keeps_candidates:
-            token = self._choose(candidates(self._vocabulary.ids, logits))
-            self._accept(token)
-            return token
+            return self._choose_and_accept(candidates(self._vocabulary.ids, logits))
         token = int(L.llama_sampler_sample(self._chain, context, row))
         self._recent.append(token)
+        return token
+
+    def _choose_and_accept(self, some: Any) -> int:
+        token = self._choose(some)
+        self._accept(token)
         return token
 
     def _say(self, token: int) -> int:
@@ -111,6 +136,7 @@ class Sampler:
         if self._forbidden:
             L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
             self._forbidden = []
+            self._moved = np.unique(np.array(self._biased, np.int64))
 
     def close(self) -> None:
         if self._chain is not None:
@@ -178,8 +204,9 @@ class Sampler:
 
     def _reordered(self) -> Any:
         """The tokens that a bias or a penalty may move up or down before any are cut."""
-        biased = (id for id, _ in self._sampling.logit_bias)
-        return np.unique(np.fromiter((*self._forbidden, *biased, *self._recent), np.int64))
+        if self._recent:
+            return np.unique(np.fromiter((*self._forbidden, *self._biased, *self._recent), np.int64))
+        return self._moved
 
     def _build_chain(self, prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())

@@ -1,0 +1,67 @@
+"""The tokens that a sampler chooses from, as the library wants them, and the likeliest of many found quickly."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from .library import L
+
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+# To find the largest of many numbers in a fifth of the time: so many are looked at as one first.
+_COLUMN = 64
+
+
+def is_quick(n_logits: int, n: int) -> bool:
+    """Whether the `n` largest are found without a look at the order of the others."""
+    return n_logits // _COLUMN > 4 * n
+
+
+def largest(logits: Any, n: int) -> Any:
+    """Where the `n` largest are, and perhaps some of the next ones."""
+    found = largest_of_rows(logits[None], n)[0] if is_quick(len(logits), n) else None
+    return np.argpartition(logits, -n)[-n:] if found is None else found
+
+
+def largest_of_rows(logits: Any, n: int) -> list[Any]:
+    """The same of each row [rows, tokens], which must be quick to find; None where too many are as large."""
+    n_rows, n_logits = logits.shape
+    n_columns = n_logits // _COLUMN
+    row_step, step = logits.strides
+    columns = as_strided(logits, (n_rows, _COLUMN, n_columns), (row_step, n_columns * step, step), writeable=False)
+    # The largest of each column: of these n are as large as the last of them, so of all there are n at least, and
+    # they stand in these columns or behind the last one.
+    highest = columns.max(axis=1)
+    least = np.partition(highest, -n, axis=1)[:, -n, None]
+    rows, among = np.nonzero(highest >= least)
+    found, places = np.nonzero(columns[rows, :, among] >= least[rows])
+    rows, ids = rows[found], places * n_columns + among[found]
+    n_in_columns = n_columns * _COLUMN
+    if n_in_columns < n_logits:
+        rest_rows, rest = np.nonzero(logits[:, n_in_columns:] >= least)
+        rows, ids = np.concatenate((rows, rest_rows)), np.concatenate((ids, rest + n_in_columns))
+        order = np.argsort(rows, kind="stable")
+        rows, ids = rows[order], ids[order]
+    parts = np.split(ids, np.searchsorted(rows, np.arange(1, n_rows)))
+    return [part if len(part) <= 4 * n else None for part in parts]
+
+
+def with_others(ids: Any, others: Any) -> Any:
+    return np.union1d(ids, others) if len(others) else ids
+
+
+def candidates(ids: Any, logits: Any) -> Any:
+    """An array as the library wants it."""
+    made = np.empty(len(ids), CANDIDATE)
+    made["id"], made["logit"], made["p"] = ids, logits, 0
+    return made
+
+
+def token_array(some: Any) -> Any:
+    """The library's view of candidates; they must outlive it."""
+    data = ctypes.cast(some.ctypes.data, ctypes.POINTER(L.llama_token_data))
+    return L.llama_token_data_array(data=data, size=len(some), selected=-1, sorted=False)

@@ -1,0 +1,136 @@
+"""Draws from a large vocabulary look at its likeliest tokens alone, and come to what draws from all come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
+pytest.importorskip("gguf", reason="part of the extra `bench`")
+
+from bench.model import main
+from localchat.engine import Delta, GenerationRequest, LoadOptions, Sampling, load
+from localchat.engine.llama import load_backend
+from localchat.engine.llama.backend import LlamaBackend
+from localchat.engine.llama.candidates import largest_of_rows
+from localchat.engine.llama.sampler import Sampler
+from localchat.engine.scheduler import Batch, Part, Sequence
+
+N_VOCAB = 40_000
+SAMPLING = Sampling(temperature=1.0, top_k=40, seed=5)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("likeliest") / "random.gguf"
+    main([str(path), "--params", "3M", "--vocab", str(N_VOCAB), "--ctx", "512"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def backend(path: Path) -> Iterator[LlamaBackend]:
+    """With the logits of three rows."""
+    backend = load_backend(str(path), LoadOptions(n_slots=3, n_ctx=512))
+    parts = [Part(Sequence(i, [7 + i, 8, 9], 20), i, 3 * i, 3, wants_output=True) for i in range(3)]
+    backend.decode(Batch(parts=tuple(parts)))
+    yield backend
+    backend.close()
+
+
+ROWS = (2, 5, 8)
+
+
+def request(sampling: Sampling, **options: Any) -> GenerationRequest:
+    return GenerationRequest((7, 8, 9), sampling=sampling, **options)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "options"),
+    [
+        (SAMPLING, {}),
+        (SAMPLING, {"ignore_end": True}),
+        (SAMPLING, {"min_tokens": 6}),
+        (SAMPLING, {"after_sampling": True, "top_logprobs": 3}),
+        (replace(SAMPLING, top_k=1), {}),
+        (replace(SAMPLING, top_p=0.9, min_p=0.01), {}),
+        (replace(SAMPLING, repeat_penalty=1.5, frequency_penalty=1.0), {}),
+        (replace(SAMPLING, logit_bias=((7, 30.0), (8, -100.0))), {}),
+        (replace(SAMPLING, temperature=0.0, presence_penalty=2.0), {}),
+    ],
+)
+def test_draws_are_those_from_all_tokens(backend: LlamaBackend, sampling: Sampling, options: dict[str, Any]):
+    def samplers() -> list[Sampler]:
+        return [backend.new_sampler(request(replace(sampling, seed=row), **options)) for row in ROWS]
+
+    quick, slow = samplers(), samplers()
+    for n_drawn in range(50):
+        assert backend.look(list(zip(quick, ROWS)))
+        tokens = [backend.sample(sampler, row) for sampler, row in zip(quick, ROWS)]
+        backend._likeliest.clear()
+        assert [backend.sample(sampler, row) for sampler, row in zip(slow, ROWS)] == tokens
+        drawn_from = [[backend.drawn_from(*pair, 3) for pair in zip(half, tokens)] for half in (quick, slow)]
+        assert drawn_from[0] == drawn_from[1]
+        if options.get("min_tokens") == n_drawn + 1:
+            for sampler in (*quick, *slow):
+                backend.allow_ends(sampler)
+    for sampler in (*quick, *slow):
+        backend.free_sampler(sampler)
+
+
+def test_draft_is_looked_at_once_for_all_its_tokens(backend: LlamaBackend):
+    """What is drawn on the way counts as said for the rows behind it."""
+    sampling = replace(SAMPLING, top_k=2, repeat_penalty=1.9, presence_penalty=3.0)
+    quick, slow = (backend.new_sampler(request(sampling)) for _ in range(2))
+    for _ in range(20):
+        assert backend.look([(quick, row) for row in ROWS])
+        tokens = [backend.sample(quick, row) for row in ROWS]
+        backend._likeliest.clear()
+        assert [backend.sample(slow, row) for row in ROWS] == tokens
+    backend.free_sampler(quick)
+    backend.free_sampler(slow)
+
+
+def test_who_needs_all_tokens_is_drawn_for_beside_who_does_not(backend: LlamaBackend):
+    kinds = (SAMPLING, replace(SAMPLING, top_k=0), replace(SAMPLING, top_k=20))
+    samplers = [backend.new_sampler(request(sampling)) for sampling in kinds]
+    assert not backend.look(list(zip(samplers, ROWS)))
+    assert set(backend._likeliest) == {2, 8}
+    assert all(set(np.argsort(-backend._row(row))[:20]) <= set(found) for row, found in backend._likeliest.items())
+    for sampler in samplers:
+        backend.free_sampler(sampler)
+
+
+def test_many_streams_of_all_kinds_are_answered(path: Path):
+    kinds = (SAMPLING, replace(SAMPLING, top_k=0), Sampling(temperature=0), replace(SAMPLING, repeat_penalty=1.3))
+    with load(str(path), LoadOptions(n_slots=8, n_ctx=512)) as engine:
+        for n_streams, kind in product((1, 3, 8), ("same", "mixed")):
+            generations = [
+                engine.submit(request(kinds[i % 4] if kind == "mixed" else SAMPLING, max_tokens=20, ignore_end=True))
+                for i in range(n_streams)
+            ]
+            for generation in generations:
+                assert sum(len(item.tokens) for item in generation if isinstance(item, Delta)) == 20
+
+
+@pytest.mark.parametrize("n", [1, 40, 100])
+@pytest.mark.parametrize("n_tokens", [32_000, 40_001, 65_599])
+def test_largest_of_each_row_are_found(n: int, n_tokens: int):
+    chance = np.random.default_rng(n)
+    logits = chance.standard_normal((5, n_tokens)).astype(np.float32)
+    # The largest stand at the very end, where no column is; or side by side; or are all alike.
+    logits[1] = np.arange(n_tokens)
+    logits[2] = -np.arange(n_tokens)
+    logits[3] = 0
+    for i, (row, found) in enumerate(zip(logits, largest_of_rows(logits, n))):
+        if found is None:
+            assert i in (1, 3)
+            continue
+        assert n <= len(found) <= 4 * n
+        assert len(set(found)) == len(found)
+        assert sorted(row[found])[-n:] == sorted(row)[-n:]
