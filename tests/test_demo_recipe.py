@@ -9,10 +9,12 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 jinja2 = pytest.importorskip("jinja2")
 
+from tools.train_demo import drills  # noqa: E402
 from tools.train_demo import tokenizer as tokenizer_module  # noqa: E402
 from tools.train_demo.data import localchat_facts, tool_schemas, values  # noqa: E402
 from tools.train_demo.data.mixture import dialogues  # noqa: E402
@@ -254,6 +256,46 @@ def test_repeated_tokens_repeat():
         assert any(row[period:] == row[:-period] for period in range(4, 41))
 
 
+def test_drills_follow_from_what_stands_before():
+    """Each token that is to be learned stands earlier in its row; and the same seed gives the same rows."""
+    rows, follows = drills.drill_rows(np.random.default_rng(3), 1536, 60)
+    assert rows.shape == follows.shape == (60, drills.LENGTH + 1)
+    for tokens, learned in zip(rows.tolist(), follows.tolist()):
+        assert 0.2 < sum(learned) / len(learned) < 0.99
+        assert all(tokens[i] in tokens[:i] for i, is_learned in enumerate(learned) if is_learned)
+    again, _ = drills.drill_rows(np.random.default_rng(3), 1536, 60)
+    assert (rows == again).all()
+
+
+def test_forms_are_filled_in_as_they_were_asked_for():
+    """Read back, each answer of the drill is its record with the values that the question gave it."""
+    writer = drills._Writer(np.random.default_rng(5), 1536)
+    drills.form(writer)
+    field, record_end, ask, value, answer, end = writer.marks[:6]
+
+    def split(tokens: list[int], mark: int) -> list[list[int]]:
+        parts: list[list[int]] = [[]]
+        for token in tokens:
+            parts.append([]) if token == mark else parts[-1].append(token)
+        return parts
+
+    *written, rest = split(writer.tokens, record_end)
+    records = [(name, fields) for name, *fields in (split(record, field) for record in written)]
+    asked = split(rest, ask)[1:]
+    assert len(asked) > 1
+    for one in asked:
+        question, filled = split(one[: one.index(end)], answer)
+        name, *given = split(question, field)
+        told = dict(tuple(map(tuple, split(pair, value))) for pair in given)
+        assert filled[: len(name)] == name
+        matching = [fields for other, fields in records if other == name]
+        expected = [
+            [token for key in fields if tuple(key) in told for token in (field, *key, value, *told[tuple(key)])]
+            for fields in matching
+        ]
+        assert filled[len(name) :] in expected
+
+
 def test_first_layer_starts_by_looking_back():
     """The heads set by hand attend to the token one before, whatever the tokens are."""
     torch = pytest.importorskip("torch")
@@ -293,6 +335,31 @@ def test_workers_share_their_gradients(tmp_path):
         "0": "(0.5, 6.0, 0)",
         "1": "(0.5, 6.0, 0)",
     }
+
+
+def _update(folder: Path) -> None:
+    import torch
+
+    from tools.train_demo import muon, workers
+
+    torch.manual_seed(1)
+    weights = torch.nn.Parameter(torch.randn(3, 8, 16))
+    weights.grad = torch.randn(3, 8, 16)
+    muon.Muon([(weights, (2, 6))], lr=0.1).step()
+    torch.save(weights.detach(), folder / str(workers.rank()))
+
+
+def test_workers_share_the_updates_of_matrices(tmp_path):
+    """Two of them, each with some of the layers, come to what one alone comes to."""
+    torch = pytest.importorskip("torch")
+    from tools.train_demo import workers
+
+    updated = []
+    for n in (1, 2):
+        workers.run(n, _update, tmp_path)
+        updated += [torch.load(tmp_path / str(rank)) for rank in range(n)]
+    assert torch.equal(updated[1], updated[2])
+    assert torch.allclose(updated[0], updated[1], atol=1e-6)
 
 
 def test_training_goes_on_from_an_exported_file(tmp_path):

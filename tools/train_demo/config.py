@@ -31,7 +31,7 @@ class TrainConfig:
     """Everything that decides the result of a run besides the data."""
 
     tokens: int = 48_000_000
-    batch_tokens: int = 4096
+    batch_tokens: int = 6144
     seed: int = 2026
     warmup_steps: int = 30
     muon_lr: float = 0.01

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 import torch
 
+from . import workers
+
 # Quintic whose repeated use pulls singular values from (0, 1] towards one, steep near zero.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 
@@ -58,7 +60,11 @@ class Muon(torch.optim.Optimizer):
             velocity = self.state[param].setdefault("velocity", torch.zeros_like(param))
             velocity.lerp_(param.grad, 1 - group["momentum"])
             update = param.grad.lerp(velocity, group["momentum"])
-            parts = zip(param.split(group["rows"], 1), update.split(group["rows"], 1))
-            for weights, change in parts:
-                scale = max(1.0, weights.shape[-2] / weights.shape[-1]) ** 0.5
-                weights.add_(orthogonalise(change, dtype=self._dtype), alpha=-group["lr"] * scale)
+            # Every worker has the same gradients: each makes the updates of some layers, and gets the others'.
+            mine = slice(workers.rank(), None, workers.count())
+            changes = torch.zeros_like(param)
+            for part, change in zip(update.split(group["rows"], 1), changes.split(group["rows"], 1)):
+                scale = max(1.0, part.shape[-2] / part.shape[-1]) ** 0.5
+                change[mine] = scale * orthogonalise(part[mine], dtype=self._dtype)
+            workers.add_up(changes)
+            param.add_(changes, alpha=-group["lr"])

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -20,6 +21,7 @@ from .batches import Batch, BatchStream
 from .config import ModelConfig, TrainConfig
 from .data.mixture import dialogues
 from .dialogue import render
+from .drills import drill_rows
 from .model import DemoModel
 from .muon import Muon
 from .tokenizer import Tokenizer
@@ -31,8 +33,9 @@ TOKENIZER_DIALOGUES = 12_000
 # The warm start ends when random repetitions are copied this well (nats per token), or after a limit.
 COPYING_LOSS = 0.35
 MAX_WARM_START_STEPS = 600
-# Now and then the practice is repeated, so that copying stays good for every token there is.
-PRACTISE_EVERY_STEPS = 40
+# Every so many steps have a drill beside the dialogues, of so many rows for each worker.
+DRILL_EVERY_STEPS = 2
+DRILL_ROWS = 8
 LOG_EVERY_STEPS = 50
 
 
@@ -124,7 +127,7 @@ class Trainer:
         mean = 10.0
         for step in range(MAX_WARM_START_STEPS):
             self._set_rates(min(1.0, (step + 1) / self.config.warmup_steps))
-            mean += 0.1 * (self._practise(step) - mean)
+            mean += 0.1 * (self._repeat(step) - mean)
             if step % 20 == 0:
                 log(f"warm start: step {step}, loss {mean:.3f}")
             if mean < COPYING_LOSS:
@@ -133,7 +136,7 @@ class Trainer:
         self._make_optimisers()
         self.warm = True
 
-    def _practise(self, step: int) -> float:
+    def _repeat(self, step: int) -> float:
         """One update on random tokens that repeat; the loss in nats per token."""
         generator = torch.Generator().manual_seed(self.config.seed + step)
         tokens = repeated_tokens(generator, self.model_config.vocab_size, 64, 64)
@@ -148,15 +151,24 @@ class Trainer:
         losses = F.cross_entropy(self.model.logits(hidden).float(), targets, reduction="none")
         return (losses * weights).sum() / weights.sum()
 
+    def _drill_loss(self) -> torch.Tensor:
+        rng = np.random.default_rng((self.config.seed, self.batches_done, workers.rank()))
+        tokens, follows = drill_rows(rng, self.model_config.vocab_size, DRILL_ROWS)
+        positions = np.flatnonzero(follows[:, 1:])
+        targets = tokens[:, 1:].reshape(-1)[positions]
+        arrays = (tokens[:, :-1], positions, targets, np.ones(len(positions), np.float32))
+        return self._loss(*(torch.from_numpy(array).to(self.device) for array in arrays))
+
     def step(self, batch: Batch) -> torch.Tensor:
         """Learn from one batch; the weighted loss in nats per token."""
         ramp = min(1.0, (self.batches_done + 1) / self.config.warmup_steps)
         self._set_rates(ramp * max(0.0, 1 - self.tokens_done / self.config.tokens))
         arrays = (batch.inputs, batch.positions, batch.targets, batch.weights)
         loss = self._loss(*(torch.from_numpy(array).to(self.device) for array in arrays))
+        if self.batches_done % DRILL_EVERY_STEPS == 0:
+            # Apart, since dialogues and drills are of different lengths; the gradients add up.
+            self._drill_loss().backward()
         self._update(loss)
-        if self.batches_done % PRACTISE_EVERY_STEPS == 0:
-            self._practise(MAX_WARM_START_STEPS + self.batches_done)
         self.tokens_done += int(workers.total(batch.n_tokens))
         self.batches_done += 1
         return loss.detach()

@@ -58,6 +58,12 @@ def average(gradients: Iterable[torch.Tensor]) -> None:
             gradient /= count()
 
 
+def add_up(values: torch.Tensor) -> None:
+    """Replace values by their sum over all workers."""
+    if count() > 1:
+        dist.all_reduce(values)
+
+
 def total(value: float) -> float:
     """The sum of a number over all workers."""
     if count() == 1:

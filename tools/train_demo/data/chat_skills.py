@@ -260,8 +260,20 @@ _UP_TO_NINETEEN = (
 ).split()
 
 
+_IN_DIGITS = phrases(
+    """{Write|Say|Give me|Show me|Please write|Can you write|Spell} {the number |}$word {in digits|in figures|as a number|with digits}{|.|, please.|?}
+    {What is|What's|How do you write|Which number is|Which digits are} {the number |}$word{| in digits| in figures| as a number}{?|}
+    {$word as digits|$word in digits|the number $word}{|.|, please.|?}""",
+    """{Turn|Convert} $word {into a number|into digits}{.|}""",
+)
+
+
 def count(source: Source) -> Exchange:
-    """Counting up to 30, from another start, or down."""
+    """Counting up to 30, from another start, or down; sometimes a number's word in digits."""
+    if source.chance(0.08):
+        number = source.rng.randrange(31)
+        asked = source.phrase(_IN_DIGITS, word=_number_word(number))
+        return Exchange(asked, str(number), "I write the number in digits.")
     kind = source.rng.random()
     if kind < 0.65:
         start, end, pattern = 1, source.rng.randrange(2, 31), _COUNT_TO
@@ -272,7 +284,7 @@ def count(source: Source) -> Exchange:
         start, end, pattern = source.rng.randrange(2, 21), 1, _COUNT_DOWN
     step = 1 if end > start else -1
     numbers = ", ".join(str(number) for number in range(start, end + step, step))
-    spoken = _number_word if source.chance(0.3) else str
+    spoken = _number_word if source.chance(0.5) else str
     asked = source.phrase(pattern, **{"from": spoken(start), "to": spoken(end)})
     return Exchange(asked, numbers, f"I count from {start} to {end}.")
 

@@ -48,22 +48,22 @@ THINK_ORDERS = phrases(
 THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before you answer. ", "Think before answering: ")
 
 _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
-    (0.36, localchat_facts.question),
-    (0.15, chat_skills.small_talk),
-    (0.15, chat_skills.repeat),
-    (0.07, chat_skills.count),
-    (0.08, chat_skills.make_list),
-    (0.06, chat_skills.small_sum),
-    (0.10, chat_skills.limits),
-    (0.05, chat_skills.nonsense),
+    (0.38, localchat_facts.question),
+    (0.14, chat_skills.small_talk),
+    (0.14, chat_skills.repeat),
+    (0.08, chat_skills.count),
+    (0.09, chat_skills.make_list),
+    (0.05, chat_skills.small_sum),
+    (0.09, chat_skills.limits),
+    (0.03, chat_skills.nonsense),
 )
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.50, tool_calls.one_call),
+    (0.54, tool_calls.one_call),
     (0.06, lambda source: tool_calls.one_call(source, sample=True)),
-    (0.12, tool_calls.two_calls),
-    (0.13, tool_calls.no_tool_fits),
-    (0.12, tool_calls.with_result),
-    (0.05, lambda source: tool_calls.with_result(source, failed=True)),
+    (0.16, tool_calls.two_calls),
+    (0.11, tool_calls.no_tool_fits),
+    (0.08, tool_calls.with_result),
+    (0.03, lambda source: tool_calls.with_result(source, failed=True)),
     (0.02, tool_calls.two_results),
 )
 

@@ -24,7 +24,12 @@ REQUESTS = phrases(
     {Help me|Help me to|Go and|Use a tool to} $verb {the|a|my} $noun$cues{.||, please.|, thank you.| as soon as possible.|, ok?}
     {It is time to|Do not forget to|You should} $verb {the|a|my} $noun$cues{.||, please.|, thank you.| as soon as possible.|, ok?}
     {Hi|Hello|Good morning|Hey there}{,|!} {please |can you |}$verb {the|a|my} $noun$cues{.|?|}
-    {I'd like you to|You can now|Next,} $verb {the|a|this|our} $noun$cues{.||, please.|, thank you.| as soon as possible.|, ok?}""",
+    {I'd like you to|You can now|Next,} $verb {the|a|this|our} $noun$cues{.||, please.|, thank you.| as soon as possible.|, ok?}
+    {My|Our|The} {sister|chef|neighbour|team|manager|friend|$word} {asks you to|told me to|needs you to|would like you to|says we must|tries to|begs you to} $verb {the|a|my|our|one} $noun$cues{.||, please.|!}
+    {Somebody|Everybody|Nobody else|One of us|Who else} {must|should|needs to|could|can|would} $verb {the|a|my|our} $noun$cues{.|?||, please.}
+    {Is it possible|Are you able|Are you ready|Be kind enough|Feel free|Try|Take a moment|You are welcome|Be a dear} to $verb {the|a|my|our} $noun$cues{.|?|}
+    {First|Now|Then|Finally|Slowly|Again|Just|Simply|Carefully|At once|$word,} $verb {the|a|my|this} $noun$cues{.|!||, please.|, if you like.}
+    {Do|Start to|Move on and|Continue and|Hurry up and|Come on and|Sit down and} $verb {the|a|my} $noun$cues{.|!|}""",
     """{Would it be possible to|Be so kind to|Kindly} $verb {the|a|my} $noun$cues{.|?|}
     {My boss wants you to|Someone has to} $verb {the|our} $noun$cues{.|}
     {Go ahead and|Quickly} $verb {the|a} $noun$cues, {please|thanks}{.|}""",
@@ -33,7 +38,8 @@ QUESTION_VERBS = ("get", "find", "check", "show", "fetch", "lookup", "read", "li
 QUESTIONS = phrases(
     """{What is|What's|Tell me|Show me|Give me|Where is|I need|How is} {the|my} $noun$cues{?|.|}
     {Do you know|Can you tell me|I want to know} {the|my} $noun$cues{?|.|}
-    {Let me see|I am looking for|Look for|Look up} {the|a|my} $noun$cues{.|}""",
+    {Let me see|I am looking for|Look for|Look up} {the|a|my} $noun$cues{.|}
+    {How about|Anything new about|Is there something on|I wonder about|Who knows|Remind me of|I wait for|Say something about} {the|my|our} $noun$cues{?|.|}""",
     """{What about|Any news of|I am curious about} the $noun$cues{?|.|}""",
 )
 REFUSALS = (
@@ -109,7 +115,7 @@ def request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
     mentioned.sort(key=lambda param: param.kind in ("text", "query"))
     cues = "".join(_cue(source, param, arguments[param.name], used, last=param is mentioned[-1]) for param in mentioned)
     patterns = QUESTIONS if tool.verb in QUESTION_VERBS and source.chance(0.4) else REQUESTS
-    text = source.phrase(patterns, verb=tool.verb, noun=tool.noun)
+    text = source.phrase(patterns, verb=tool.verb, noun=tool.noun, word=values.common_word(source))
     text = text.replace("$cues", cues)
     if source.chance(0.6):
         text = text[0].upper() + text[1:]
@@ -190,8 +196,9 @@ def one_call(source: Source, n_tools: int = 0, sample: bool = False) -> Dialogue
         first = source.choice(tools)
     messages = _request_and_call(source, [first])
     # Reading the tools costs most of a dialogue's tokens; more requests about them cost little.
-    for _ in range(source.choice((0, 0, 1, 2, 3))):
-        messages += results_and_answer(source, messages[-1])
+    for _ in range(source.choice((0, 1, 2, 3, 4))):
+        if source.chance(0.7):
+            messages += results_and_answer(source, messages[-1])
         messages += further_request(source, tools)
     if source.chance(0.4):
         messages += results_and_answer(source, messages[-1])
@@ -218,7 +225,7 @@ def further_request(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
     kind = source.rng.random()
     if kind < 0.15:
         return _request_and_refusal(source, tools)
-    if kind < 0.3 and len(tools) > 1:
+    if kind < 0.35 and len(tools) > 1:
         return _request_and_call(source, source.rng.sample(tools, 2))
     return _request_and_call(source, [source.choice(tools)])
 

@@ -37,6 +37,10 @@ NOUNS = pool(
     "channel,podcast,radio,ringtone,window,curtain,fan,oven,fridge,battery,signal,antenna,satellite"
 )
 
+_HELD_OUT = {*VERBS.held_out, *NOUNS.held_out}
+# Words that name tools and parameters, and tell nothing about them.
+_FREE_WORDS = tuple(word for word in WORDS if not _HELD_OUT & set(word.split("_")))
+
 # Param names by kind of value, and prepositions that announce such a value ("in Paris").
 _KINDS: dict[str, tuple[Any, tuple[str, ...], Callable[[Source], Value]]] = {
     "city": (pool("city,location,place,town,destination,origin,region,area,venue"), ("in", "for", "near"), values.city),
@@ -187,7 +191,7 @@ def _styled(source: Source, *words: str) -> str:
 
 def _param(source: Source, kind: str) -> Param:
     if kind == "enum":
-        name = source.word(_KINDS["enum"][0])
+        name = _any_word(source) if source.chance(0.4) else source.word(_KINDS["enum"][0])
         known = _ENUMS.get(name)
         n = source.rng.randrange(2, 5)
         if known and source.chance(0.7):
@@ -196,7 +200,7 @@ def _param(source: Source, kind: str) -> Param:
             options = tuple(values.word(source) for _ in range(n))
         return Param(name, kind, options)
     name = source.word(_KINDS[kind][0])
-    telling = not source.chance(0.5)
+    telling = not source.chance(0.6)
     if not telling:
         name = _any_word(source)
     elif source.chance(0.1):
@@ -206,14 +210,14 @@ def _param(source: Source, kind: str) -> Param:
 
 def _any_word(source: Source) -> str:
     """A word that tells nothing about the tool; those that are tested are made up."""
-    return values.word(source) if source.held_out or source.chance(0.5) else source.choice(WORDS)
+    return values.word(source) if source.held_out or source.chance(0.5) else source.choice(_FREE_WORDS)
 
 
 def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
     """A made-up tool; a given verb or noun makes it resemble another."""
     # Words that mean nothing here force the model to read the tools instead of remembering words.
-    verb = verb or (_any_word(source) if source.chance(0.45) else source.word(VERBS))
-    noun = noun or (_any_word(source) if source.chance(0.55) else source.word(NOUNS))
+    verb = verb or (_any_word(source) if source.chance(0.55) else source.word(VERBS))
+    noun = noun or (_any_word(source) if source.chance(0.6) else source.word(NOUNS))
     while noun == verb:
         noun = source.word(NOUNS)
     name = _styled(source, verb, noun)
