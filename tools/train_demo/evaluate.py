@@ -1,4 +1,4 @@
-"""`python -m tools.train_demo.evaluate FILE.gguf`: figures per skill, measured through llama.cpp."""
+"""`python -m tools.train_demo.evaluate FILE.gguf`: figures per skill, through llama.cpp or our server around it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Optional
-
-import numpy as np
+from typing import Any, Optional, Protocol
 
 from .cases import Case, held_out_cases, without_thought
+from .dialogue import Message
 from .llama_runner import Completion, LlamaRunner
 from .probes import is_sane, known_words, probes
+from .served_runner import ServedRunner
 
 DEFAULT_CASES = 60
 MAX_ANSWER_TOKENS = 220
@@ -38,20 +38,46 @@ class Table:
         return ["| skill | passed | cases |", "|---|---|---|", *rows]
 
 
+class Runner(Protocol):
+    """What runs the model: llama.cpp itself, or the server around it."""
+
+    def answer(
+        self,
+        messages: list[Message],
+        tools: Optional[list[dict[str, Any]]],
+        thinking: Optional[bool],
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> tuple[str, Completion]:
+        """What the model was given, and what it wrote."""
+
+
 class Evaluation:
     """Runs cases and probes on one file."""
 
-    def __init__(self, path: Path, temperature: float = 0.0, failures: Optional[Path] = None) -> None:
-        self._runner = LlamaRunner(path)
+    def __init__(self, runner: Runner, temperature: float = 0.0, failures: Optional[Path] = None) -> None:
+        self._runner = runner
         self._temperature = temperature
-        self._rng = np.random.default_rng(0)
+        self._n_answers = 0
         self._failures = failures.open("w", encoding="utf-8") if failures else None
         self.table = Table()
 
-    def _complete(self, prompt: str) -> Completion:
-        completion = self._runner.complete(prompt, MAX_ANSWER_TOKENS, self._temperature, self._rng)
+    def _answer(
+        self, messages: list[Message], tools: Optional[list[dict[str, Any]]], thinking: Optional[bool]
+    ) -> tuple[str, Completion]:
+        self._n_answers += 1
+        prompt, completion = self._runner.answer(
+            messages,
+            tools,
+            thinking,
+            max_tokens=MAX_ANSWER_TOKENS,
+            temperature=self._temperature,
+            seed=self._n_answers,
+        )
         self.table.add("stops by itself", completion.stopped)
-        return completion
+        return prompt, completion
 
     def _note_failure(self, columns: list[str], prompt: str, answer: str) -> None:
         if self._failures and columns:
@@ -61,8 +87,8 @@ class Evaluation:
 
     def run_case(self, case: Case) -> None:
         """Complete one case and count its columns."""
-        prompt = self._runner.render(case.messages, case.tools, case.thinking)
-        answer = self._complete(prompt).text
+        prompt, completion = self._answer(case.messages, case.tools, case.thinking)
+        answer = completion.text
         verdict = case.judge(answer.strip())
         # A thought before the answer is no mistake, except where the form itself is judged.
         if not any(column.startswith("thinking") for column in verdict):
@@ -75,8 +101,7 @@ class Evaluation:
         """Complete all probes and count those that stay sane."""
         known = known_words()
         for column, messages, tools in probes():
-            prompt = self._runner.render(messages, tools, None)
-            completion = self._complete(prompt)
+            prompt, completion = self._answer(messages, tools, None)
             sane = completion.stopped and is_sane(completion.text, prompt, known)
             self.table.add(f"sane: {column}", sane)
             self._note_failure([] if sane else [f"sane: {column}"], prompt, completion.text)
@@ -88,13 +113,17 @@ def evaluate_file(
     temperature: float = 0.0,
     held_out: bool = True,
     failures: Optional[Path] = None,
+    served: bool = False,
 ) -> Table:
-    """Measure a file and print the table."""
-    evaluation = Evaluation(path, temperature, failures)
-    for case in held_out_cases(n_cases, held_out=held_out):
-        evaluation.run_case(case)
-    evaluation.run_probes()
-    print(f"{path.name}, temperature {temperature:g}, {'held-out' if held_out else 'trained'} words and phrasings")
+    """Measure a file and print the table; `served` asks our server in place of bare llama.cpp."""
+    with ServedRunner(path) if served else LlamaRunner(path) as runner:
+        evaluation = Evaluation(runner, temperature, failures)
+        for case in held_out_cases(n_cases, held_out=held_out):
+            evaluation.run_case(case)
+        evaluation.run_probes()
+    how = "localchat's server" if served else "llama.cpp"
+    words = "held-out" if held_out else "trained"
+    print(f"{path.name} through {how}, temperature {temperature:g}, {words} words and phrasings")
     print("\n".join(evaluation.table.lines()), flush=True)
     return evaluation.table
 
@@ -106,11 +135,19 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=DEFAULT_CASES, help="per skill")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--trained", action="store_true", help="use the trained half of the split instead")
+    parser.add_argument("--served", action="store_true", help="ask localchat's server in place of llama.cpp itself")
     parser.add_argument("--failures", type=Path, help="write failed cases here, one JSON object per line")
     arguments = parser.parse_args()
     if not arguments.file.exists():
         raise SystemExit(f"{arguments.file} does not exist: train it with python -m tools.train_demo")
-    evaluate_file(arguments.file, arguments.cases, arguments.temperature, not arguments.trained, arguments.failures)
+    evaluate_file(
+        arguments.file,
+        arguments.cases,
+        arguments.temperature,
+        not arguments.trained,
+        arguments.failures,
+        arguments.served,
+    )
 
 
 if __name__ == "__main__":

@@ -56,6 +56,27 @@ class LlamaRunner:
         self.n_ctx = L.llama_n_ctx(self._context)
         self.template = compile_template(L.llama_model_chat_template(self._model, None).decode())
 
+    def __enter__(self) -> LlamaRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        L.llama_free(self._context)
+        L.llama_model_free(self._model)
+
+    def answer(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Optional[list[dict[str, Any]]],
+        thinking: Optional[bool],
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> tuple[str, Completion]:
+        """The prompt, and how the model goes on."""
+        prompt = self.render(messages, tools, thinking)
+        return prompt, self.complete(prompt, max_tokens, temperature, np.random.default_rng(seed))
+
     def render(
         self, messages: list[dict[str, Any]], tools: Optional[list[dict[str, Any]]], thinking: Optional[bool]
     ) -> str:

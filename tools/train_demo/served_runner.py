@@ -1,0 +1,91 @@
+"""Runs a GGUF file behind localchat's own server, as users meet it: calls are bound to the tools that are offered."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+from localchat import Client, LocalChatError
+
+from .llama_runner import Completion
+
+_START_S = 60.0
+
+
+class ServedRunner:
+    """One server, asked for one answer at a time; a context manager, which ends it."""
+
+    def __init__(self, path: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "localchat.server", str(path), "--port", str(port)]
+        self._server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self._client = Client(f"http://127.0.0.1:{port}/v1")
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and self._server.poll() is None:
+            with contextlib.suppress(LocalChatError):
+                self._client.models()
+                return
+            time.sleep(0.1)
+        self._server.kill()
+        raise SystemExit(f"the server did not start within {_START_S:g} s; to see why: {' '.join(command)}")
+
+    def __enter__(self) -> ServedRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        self._server.terminate()
+        self._server.wait(30)
+
+    def answer(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Optional[list[dict[str, Any]]],
+        thinking: Optional[bool],
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> tuple[str, Completion]:
+        """The request, for people to read, and the answer in the form that the model writes."""
+        request: dict[str, Any] = {"messages": [_as_sent(message) for message in messages]}
+        if tools:
+            request["tools"] = [{"type": "function", "function": tool.get("function", tool)} for tool in tools]
+        if thinking is not None:
+            request["chat_template_kwargs"] = {"enable_thinking": thinking}
+        options = {name: value for name, value in request.items() if name != "messages"}
+        reply = self._client.chat(
+            request["messages"], max_tokens=max_tokens, temperature=temperature, seed=seed, **options
+        )
+        text = reply.text
+        for call in reply.tool_calls:
+            body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+            text += f"\n<tool_call>\n{body}\n</tool_call>"
+        if reply.reasoning:
+            text = f"{'' if thinking else '<think>'}{reply.reasoning}</think>\n\n{text}"
+        return json.dumps(request, ensure_ascii=False), Completion(text, reply.finish_reason in ("stop", "tool_calls"))
+
+
+def _as_sent(message: dict[str, Any]) -> dict[str, Any]:
+    """As clients send it: arguments as text, and calls and their results with ids."""
+    sent = dict(message)
+    if "tool_calls" in sent:
+        sent["tool_calls"] = [
+            {
+                "id": f"call_{i}",
+                "type": "function",
+                "function": {"name": call["function"]["name"], "arguments": json.dumps(call["function"]["arguments"])},
+            }
+            for i, call in enumerate(sent["tool_calls"])
+        ]
+    if sent["role"] == "tool":
+        sent.setdefault("tool_call_id", "call_0")
+    return sent
