@@ -14,10 +14,11 @@ import pytest
 
 jinja2 = pytest.importorskip("jinja2")
 
-from tools.train_demo import drills  # noqa: E402
+from tools.train_demo import drills, everyday  # noqa: E402
 from tools.train_demo import tokenizer as tokenizer_module  # noqa: E402
 from tools.train_demo.data import localchat_facts, tool_schemas, values  # noqa: E402
 from tools.train_demo.data.mixture import dialogues  # noqa: E402
+from tools.train_demo.data.sample_tools import SAMPLE_TOOLS  # noqa: E402
 from tools.train_demo.data.source import Source, is_held_out, phrases, pool  # noqa: E402
 from tools.train_demo.dialogue import Dialogue, assistant, calling, render, tool_result, user  # noqa: E402
 from tools.train_demo.template import compile_template, template_source  # noqa: E402
@@ -390,6 +391,19 @@ def test_answers_about_localchat_are_true():
     assert "127.0.0.1" in code
     assert "8080" in code
     assert set(re.findall(r"`make (\w+)`", answers)) <= set(re.findall(r"^(\w+):", code, re.MULTILINE))
+
+
+def test_everyday_requests_hold_what_they_ask_for():
+    """Every value stands in the request, every parameter is there, and no request was ever trained."""
+    trained_names = {tool.name for tool in SAMPLE_TOOLS}
+    for n_tools in (1, 2, 3):
+        for asked in everyday.everyday_requests(n_tools):
+            name, arguments = asked.call
+            offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in asked.tools}
+            assert len(offered) == n_tools
+            assert not set(offered) & trained_names
+            assert list(arguments) == offered[name]["required"]
+            assert all(str(value) in asked.text for value in arguments.values())
 
 
 WEATHER = {

@@ -17,6 +17,7 @@ from typing import Any, Optional
 from .data import chat_skills, localchat_facts, memory, mixture, tool_calls, values
 from .data.source import Source
 from .dialogue import Dialogue, Message, user
+from .everyday import everyday_requests
 
 Judge = Callable[[str], dict[str, bool]]
 
@@ -50,10 +51,7 @@ def without_thought(text: str) -> str:
     return text.split("</think>")[-1].strip()
 
 
-def _call_judge(column: str, dialogue: Dialogue) -> tuple[int, Judge]:
-    at = next(i for i, message in enumerate(dialogue.messages) if message.get("tool_calls"))
-    wanted = [(c["function"]["name"], c["function"]["arguments"]) for c in dialogue.messages[at]["tool_calls"]]
-
+def _call_judge(column: str, wanted: list[tuple[str, Any]]) -> Judge:
     def judge(text: str) -> dict[str, bool]:
         calls = parse_calls(text)
         names = [name for name, _ in calls] == [name for name, _ in wanted]
@@ -61,12 +59,13 @@ def _call_judge(column: str, dialogue: Dialogue) -> tuple[int, Judge]:
             return {f"{column}: name": names, f"{column}: arguments": calls == wanted}
         return {column: calls == wanted}
 
-    return at, judge
+    return judge
 
 
 def _call_case(column: str, dialogue: Dialogue, thinking: Optional[bool] = None) -> Case:
-    at, judge = _call_judge(column, dialogue)
-    return Case(dialogue.messages[:at], dialogue.tools, thinking, judge)
+    at = next(i for i, message in enumerate(dialogue.messages) if message.get("tool_calls"))
+    wanted = [(c["function"]["name"], c["function"]["arguments"]) for c in dialogue.messages[at]["tool_calls"]]
+    return Case(dialogue.messages[:at], dialogue.tools, thinking, _call_judge(column, wanted))
 
 
 def _last_case(dialogue: Dialogue, judge: Judge, thinking: Optional[bool] = None) -> Case:
@@ -200,6 +199,14 @@ _MAKERS: tuple[Callable[[Source], Case], ...] = (
     lambda source: _thought_case("asked", source),
     lambda source: _thought_case("off", source),
 )
+
+
+def everyday_cases() -> Iterator[Case]:
+    """Requests written by hand, the same every time."""
+    for n_tools in (1, 2, 3):
+        column = f"everyday requests, {n_tools} {'tool' if n_tools == 1 else 'tools'}"
+        for asked in everyday_requests(n_tools):
+            yield Case([user(asked.text)], asked.tools, None, _call_judge(column, [asked.call]))
 
 
 def held_out_cases(n: int, seed: int = 1, held_out: bool = True) -> Iterator[Case]:

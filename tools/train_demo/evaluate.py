@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Optional, Protocol
 
-from .cases import Case, held_out_cases, without_thought
+from .cases import Case, everyday_cases, held_out_cases, without_thought
 from .dialogue import Message
 from .llama_runner import Completion, LlamaRunner
 from .probes import is_sane, known_words, probes
@@ -118,7 +118,7 @@ def evaluate_file(
     """Measure a file and print the table; `served` asks our server in place of bare llama.cpp."""
     with ServedRunner(path) if served else LlamaRunner(path) as runner:
         evaluation = Evaluation(runner, temperature, failures)
-        for case in held_out_cases(n_cases, held_out=held_out):
+        for case in (*held_out_cases(n_cases, held_out=held_out), *everyday_cases()):
             evaluation.run_case(case)
         evaluation.run_probes()
     how = "localchat's server" if served else "llama.cpp"
