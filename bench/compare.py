@@ -147,6 +147,7 @@ def start(server: Server, model: str, options: argparse.Namespace) -> float:
 
 def idle_cpu(server: Server, model: str, options: argparse.Namespace) -> float:
     """Milliseconds of processor time in a second in which nothing is asked; never quite nothing, for the ratio."""
+    time.sleep(1)  # what the load before has left to do is done by then
     before = server.cpu_s
     time.sleep(1)
     return max((server.cpu_s - before) * 1e3, 1.0)

@@ -270,7 +270,7 @@ _IN_DIGITS = phrases(
 
 def count(source: Source) -> Exchange:
     """Counting up to 30, from another start, or down; sometimes a number's word in digits."""
-    if source.chance(0.08):
+    if source.chance(0.25):
         number = source.rng.randrange(31)
         asked = source.phrase(_IN_DIGITS, word=_number_word(number))
         return Exchange(asked, str(number), "I write the number in digits.")
@@ -284,7 +284,7 @@ def count(source: Source) -> Exchange:
         start, end, pattern = source.rng.randrange(2, 21), 1, _COUNT_DOWN
     step = 1 if end > start else -1
     numbers = ", ".join(str(number) for number in range(start, end + step, step))
-    spoken = _number_word if source.chance(0.5) else str
+    spoken = _number_word if source.chance(0.6) else str
     asked = source.phrase(pattern, **{"from": spoken(start), "to": spoken(end)})
     return Exchange(asked, numbers, f"I count from {start} to {end}.")
 

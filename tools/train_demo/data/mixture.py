@@ -48,10 +48,10 @@ THINK_ORDERS = phrases(
 THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before you answer. ", "Think before answering: ")
 
 _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
-    (0.38, localchat_facts.question),
-    (0.14, chat_skills.small_talk),
-    (0.14, chat_skills.repeat),
-    (0.08, chat_skills.count),
+    (0.35, localchat_facts.question),
+    (0.13, chat_skills.small_talk),
+    (0.12, chat_skills.repeat),
+    (0.14, chat_skills.count),
     (0.09, chat_skills.make_list),
     (0.05, chat_skills.small_sum),
     (0.09, chat_skills.limits),

@@ -80,9 +80,11 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], last: bool)
         word = source.choice(free)
         used.add(word.split()[0])
         return f" {word} {text}"
-    if param.kind == "code" and not used and source.chance(0.4):
+    if param.kind in ("code", "file") and not used and source.chance(0.4):
         used.add("number")
         return f" {text}"
+    if param.is_counted and source.chance(0.6):
+        return f"{source.choice((' for', ' of', ',', ':', ''))} {text} {param.words}"
     name = param.words
     forms = (
         f" with {name} {text}",

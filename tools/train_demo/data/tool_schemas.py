@@ -86,6 +86,17 @@ _KINDS: dict[str, tuple[Any, tuple[str, ...], Callable[[Source], Value]]] = {
         lambda source: source.chance(0.5),
     ),
 }
+# Names that say more about the preposition than their kind does, and those of what is counted.
+_PREPOSITIONS = {
+    "origin": ("from",),
+    "destination": ("to",),
+    "author": ("by",),
+    "owner": ("by", "of"),
+    "title": ("called", "named", "with the title"),
+    "subject": ("about", "called"),
+    "text": ("with the text", "saying"),
+}
+_COUNTED = ("minutes", "pages", "people", "days", "guests", "nights", "seconds")
 _KIND_NAMES = tuple(_KINDS)
 _WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
 
@@ -153,7 +164,12 @@ class Param:
     @property
     def prepositions(self) -> tuple[str, ...]:
         """Words that can announce the value instead of the name."""
-        return _KINDS[self.kind][1] if self.telling else ()
+        return _PREPOSITIONS.get(self.name, _KINDS[self.kind][1]) if self.telling else ()
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the name follows its number: four people, ten minutes."""
+        return self.telling and self.name in _COUNTED
 
     @property
     def json_type(self) -> str:
