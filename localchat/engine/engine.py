@@ -376,10 +376,8 @@ class Engine:
     def _wait(self) -> None:
         """Runs the next command; while none comes, something may be saved, or parked after that."""
         keeper = self._keeper if self._keeper is not None and self._keeper.has_news else None
-        if keeper is not None:
-            patience_s = keeper.patience_s
-        else:
-            patience_s = 0.0 if self._parking.has_work else None
+        parking_s = 0.0 if self._parking.has_work else None
+        patience_s = parking_s if keeper is None else keeper.patience_s
         try:
             command = self._inbox.get(timeout=patience_s)
         except Empty:
