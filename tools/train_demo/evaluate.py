@@ -6,11 +6,10 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Optional, Protocol
+from typing import Optional, Protocol
 
 from .cases import Case, everyday_cases, held_out_cases, without_thought
-from .dialogue import Message
-from .llama_runner import Completion, LlamaRunner
+from .llama_runner import Completion, LlamaRunner, Question
 from .probes import is_sane, known_words, probes
 from .served_runner import ServedRunner
 
@@ -41,16 +40,7 @@ class Table:
 class Runner(Protocol):
     """What runs the model: llama.cpp itself, or the server around it."""
 
-    def answer(
-        self,
-        messages: list[Message],
-        tools: Optional[list[dict[str, Any]]],
-        thinking: Optional[bool],
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-    ) -> tuple[str, Completion]:
+    def answer(self, question: Question, max_tokens: int, temperature: float, seed: int) -> tuple[str, Completion]:
         """What the model was given, and what it wrote."""
 
 
@@ -64,20 +54,11 @@ class Evaluation:
         self._failures = failures.open("w", encoding="utf-8") if failures else None
         self.table = Table()
 
-    def _answer(
-        self, messages: list[Message], tools: Optional[list[dict[str, Any]]], thinking: Optional[bool]
-    ) -> tuple[str, Completion]:
+    def _answer(self, question: Question) -> tuple[str, Completion]:
         self._n_answers += 1
-        prompt, completion = self._runner.answer(
-            messages,
-            tools,
-            thinking,
-            max_tokens=MAX_ANSWER_TOKENS,
-            temperature=self._temperature,
-            seed=self._n_answers,
-        )
-        self.table.add("stops by itself", completion.stopped)
-        return prompt, completion
+        answered = self._runner.answer(question, MAX_ANSWER_TOKENS, self._temperature, seed=self._n_answers)
+        self.table.add("stops by itself", answered[1].stopped)
+        return answered
 
     def _note_failure(self, columns: list[str], prompt: str, answer: str) -> None:
         if self._failures and columns:
@@ -87,7 +68,7 @@ class Evaluation:
 
     def run_case(self, case: Case) -> None:
         """Complete one case and count its columns."""
-        prompt, completion = self._answer(case.messages, case.tools, case.thinking)
+        prompt, completion = self._answer(Question(case.messages, case.tools, case.thinking))
         answer = completion.text
         verdict = case.judge(answer.strip())
         # A thought before the answer is no mistake, except where the form itself is judged.
@@ -101,7 +82,7 @@ class Evaluation:
         """Complete all probes and count those that stay sane."""
         known = known_words()
         for column, messages, tools in probes():
-            prompt, completion = self._answer(messages, tools, None)
+            prompt, completion = self._answer(Question(messages, tools, None))
             sane = completion.stopped and is_sane(completion.text, prompt, known)
             self.table.add(f"sane: {column}", sane)
             self._note_failure([] if sane else [f"sane: {column}"], prompt, completion.text)

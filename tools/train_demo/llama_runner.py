@@ -6,7 +6,7 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -20,6 +20,14 @@ import llama_cpp.llama_cpp as L  # after the settings above
 
 _BATCH = 512
 _TOP_K = 40
+
+
+class Question(NamedTuple):
+    """A conversation that the model goes on with; `thinking` None leaves that to the template."""
+
+    messages: list[dict[str, Any]]
+    tools: Optional[list[dict[str, Any]]]
+    thinking: Optional[bool]
 
 
 @dataclass(frozen=True)
@@ -63,18 +71,9 @@ class LlamaRunner:
         L.llama_free(self._context)
         L.llama_model_free(self._model)
 
-    def answer(
-        self,
-        messages: list[dict[str, Any]],
-        tools: Optional[list[dict[str, Any]]],
-        thinking: Optional[bool],
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-    ) -> tuple[str, Completion]:
+    def answer(self, question: Question, max_tokens: int, temperature: float, seed: int) -> tuple[str, Completion]:
         """The prompt, and how the model goes on."""
-        prompt = self.render(messages, tools, thinking)
+        prompt = self.render(question.messages, question.tools, question.thinking)
         return prompt, self.complete(prompt, max_tokens, temperature, np.random.default_rng(seed))
 
     def render(

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from localchat import Client, LocalChatError
 
-from .llama_runner import Completion
+from .llama_runner import Completion, Question
 
 _START_S = 60.0
 
@@ -45,22 +45,14 @@ class ServedRunner:
         self._server.terminate()
         self._server.wait(30)
 
-    def answer(
-        self,
-        messages: list[dict[str, Any]],
-        tools: Optional[list[dict[str, Any]]],
-        thinking: Optional[bool],
-        *,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-    ) -> tuple[str, Completion]:
+    def answer(self, question: Question, max_tokens: int, temperature: float, seed: int) -> tuple[str, Completion]:
         """The request, for people to read, and the answer in the form that the model writes."""
-        request: dict[str, Any] = {"messages": [_as_sent(message) for message in messages]}
-        if tools:
-            request["tools"] = [{"type": "function", "function": tool.get("function", tool)} for tool in tools]
-        if thinking is not None:
-            request["chat_template_kwargs"] = {"enable_thinking": thinking}
+        request: dict[str, Any] = {"messages": [_as_sent(message) for message in question.messages]}
+        if question.tools:
+            functions = [tool.get("function", tool) for tool in question.tools]
+            request["tools"] = [{"type": "function", "function": function} for function in functions]
+        if question.thinking is not None:
+            request["chat_template_kwargs"] = {"enable_thinking": question.thinking}
         options = {name: value for name, value in request.items() if name != "messages"}
         reply = self._client.chat(
             request["messages"], max_tokens=max_tokens, temperature=temperature, seed=seed, **options
@@ -70,7 +62,7 @@ class ServedRunner:
             body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
             text += f"\n<tool_call>\n{body}\n</tool_call>"
         if reply.reasoning:
-            text = f"{'' if thinking else '<think>'}{reply.reasoning}</think>\n\n{text}"
+            text = f"{'' if question.thinking else '<think>'}{reply.reasoning}</think>\n\n{text}"
         return json.dumps(request, ensure_ascii=False), Completion(text, reply.finish_reason in ("stop", "tool_calls"))
 
 
