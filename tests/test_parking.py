@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from localchat import Client
 from localchat.engine import Engine, Finish, GenerationRequest, LoadOptions, load
+from localchat.engine.llama import load as llama_load
 from localchat.engine.state_files import StateFiles
 
 from .fakes import FakeBackend
+from .live import running_server
+from .test_keeping import wait_for
 from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, conversation, read
 
 DEADLINE_S = 20
@@ -41,13 +48,6 @@ def crowded_engine(**options: Any) -> Engine:
     for text in TEXTS:
         assert ask(engine, text) == (text, 0)
     return engine
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.002)
 
 
 def test_crowded_memory_is_emptied_and_all_of_it_is_known_again():
@@ -141,3 +141,35 @@ def test_parked_conversations_go_on_as_if_they_had_rested():
             assert finish.cached_tokens == 0
             assert again[2].cached_tokens == len(request.prompt) - 1
             assert_same_or_near_tie(tokens, again[1])
+
+
+@pytest.mark.parametrize(("megabytes", "is_known"), [("100", True), ("0", False)])
+def test_server_keeps_as_many_copies_as_it_may(megabytes: str, is_known: bool):
+    long = " ".join(f"word{i}" for i in range(150))
+    with running_server("--cache-ram", megabytes) as url, Client(url) as client:
+
+        def n_cached(i: int) -> int:
+            usage = client.chat(f"{i}: {long}", max_tokens=1).usage
+            assert usage is not None
+            return usage.cached_tokens or 0
+
+        def n_resting() -> int:
+            with urllib.request.urlopen(url.replace("/v1", "/metrics"), timeout=DEADLINE_S) as answer:
+                found = re.search(r"^localchat_cells_resting (\d+)", answer.read().decode(), re.MULTILINE)
+            assert found is not None
+            return int(found[1])
+
+        for i in range(4):
+            n_cached(i)
+        wait_for(lambda: n_resting() == 0)
+        assert (n_cached(0) > 150) == is_known
+
+
+def test_gpu_is_not_bothered_with_copies(monkeypatch: pytest.MonkeyPatch):
+    with load(DEMO, LoadOptions()) as engine:
+        assert engine.backend.room.n_idle_cells is not None
+    monkeypatch.setattr(llama_load, "supports_gpu", lambda: True)
+    with load(DEMO, LoadOptions()) as engine:
+        assert engine.backend.room.n_idle_cells is None
+    with load(DEMO, LoadOptions(n_gpu_layers=0)) as engine:
+        assert engine.backend.room.n_idle_cells is not None
