@@ -60,6 +60,8 @@ def test_beginning_of_a_copy_is_of_use_where_a_memory_can_be_cut():
     assert copies.find([1, 2]) == ([1, 2, 9], b"short")  # as good as the other one, and less to copy
     assert copies.find([7]) is None
     assert copies.n_known([1, 2, 3, 5]) == 3
+    assert copies.find([1, 2, 3, 5], 3) == ([1, 2, 3, 4], b"long")
+    assert copies.find([1, 2, 3, 5], 4) is None
     assert copies.n_known([7]) == 0
 
 

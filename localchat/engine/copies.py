@@ -46,10 +46,10 @@ class Copies:
         """How many of the tokens, from the first one on, the best copy can give."""
         return self._best(tuple(tokens))[1]
 
-    def find(self, tokens: Sequence[int]) -> Optional[tuple[list[int], Data]]:
-        """The copy that gives most of the tokens, with its own."""
+    def find(self, tokens: Sequence[int], n_least: int = 1) -> Optional[tuple[list[int], Data]]:
+        """The copy that gives most of the tokens, with its own; None if that are fewer than `n_least`."""
         best, n_known = self._best(tuple(tokens))
-        if not n_known:
+        if n_known < n_least:
             return None
         self._copies.move_to_end(best)
         return list(best), self._copies[best]

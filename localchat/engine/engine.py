@@ -460,9 +460,8 @@ class Engine:
         if sequence.is_to_score or (can_cut and job.has_asked):
             return
         job.has_asked = True
-        tokens = sequence.tokens[:-1]
-        n_gained = self._copies.n_known(tokens) - self._scheduler.n_known(sequence)
-        found = self._copies.find(tokens) if n_gained >= (_MIN_BROUGHT if can_cut else 1) else None
+        n_gained = _MIN_BROUGHT if can_cut else 1
+        found = self._copies.find(sequence.tokens[:-1], self._scheduler.n_known(sequence) + n_gained)
         if found is not None:
             self._bring(*found)
 
