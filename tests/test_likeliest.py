@@ -84,16 +84,17 @@ def test_draws_are_those_from_all_tokens(backend: LlamaBackend, sampling: Sampli
 
 
 def test_draft_is_looked_at_once_for_all_its_tokens(backend: LlamaBackend):
-    """What is drawn on the way counts as said for the rows behind it."""
-    sampling = replace(SAMPLING, top_k=2, repeat_penalty=1.9, presence_penalty=3.0)
-    quick, slow = (backend.new_sampler(request(sampling)) for _ in range(2))
-    for _ in range(20):
-        assert backend.look([(quick, row) for row in ROWS])
-        tokens = [backend.sample(quick, row) for row in ROWS]
+    """What is drawn on the way counts as said for the rows behind it, and takes a place among their likeliest."""
+    sampling = replace(SAMPLING, top_k=2, presence_penalty=50.0, penalty_last_n=8)
+    for row in ROWS:
+        quick, slow = (backend.new_sampler(request(replace(sampling, seed=row))) for _ in range(2))
+        draft = (row,) * 6  # the same logits again and again, so that the likeliest are soon all said
+        assert backend.look([(quick, row) for row in draft])
+        tokens = [backend.sample(quick, row) for row in draft]
         backend._likeliest.clear()
-        assert [backend.sample(slow, row) for row in ROWS] == tokens
-    backend.free_sampler(quick)
-    backend.free_sampler(slow)
+        assert [backend.sample(slow, row) for row in draft] == tokens
+        backend.free_sampler(quick)
+        backend.free_sampler(slow)
 
 
 def test_who_needs_all_tokens_is_drawn_for_beside_who_does_not(backend: LlamaBackend):
