@@ -14,6 +14,7 @@ from localchat import Client
 from localchat.engine import Engine, Finish, GenerationRequest, LoadOptions, load
 from localchat.engine.llama import load as llama_load
 from localchat.engine.state_files import StateFiles
+from localchat.events import Usage
 
 from .fakes import FakeBackend
 from .live import running_server
@@ -120,8 +121,9 @@ def test_prefixes_are_saved_before_they_are_parked(tmp_path: Path):
         for text in TEXTS:
             with engine.submit(GenerationRequest(tuple(text.encode()))) as generation:
                 list(generation)
-        wait_for(lambda: not engine.stats().n_cells_resting)
-        assert len(list(tmp_path.rglob("*.*"))) >= len(TEXTS)
+        # A request that comes between may end the emptying early: what is left then need not go.
+        wait_for(lambda: engine.stats().n_cells_resting <= 3 * len(TEXTS[0]) + len(TEXTS[-1]))
+        wait_for(lambda: len(list(tmp_path.rglob("*.*"))) >= len(TEXTS))
         with engine.submit(GenerationRequest(tuple(TEXTS[0].encode()))) as generation:
             *_, finish = generation
         assert finish.cached_tokens == len(TEXTS[0]) - 1
@@ -135,7 +137,9 @@ def test_parked_conversations_go_on_as_if_they_had_rested():
         ]
         before = [read(engine, request) for request in requests]
         assert sum(len(request.prompt) for request in requests) > 1000
-        wait_for(lambda: engine.backend.n_cells_used() == 0)
+        n_idle_cells = engine.backend.room.n_idle_cells
+        assert n_idle_cells is not None
+        wait_for(lambda: engine.backend.n_cells_used() <= n_idle_cells + len(requests[-1].prompt))
         for request, (_, tokens, finish) in zip(requests, before):
             again = read(engine, request)
             assert finish.cached_tokens == 0
@@ -148,10 +152,10 @@ def test_server_keeps_as_many_copies_as_it_may(megabytes: str, is_known: bool):
     long = " ".join(f"word{i}" for i in range(150))
     with running_server("--cache-ram", megabytes) as url, Client(url) as client:
 
-        def n_cached(i: int) -> int:
+        def usage_of(i: int) -> Usage:
             usage = client.chat(f"{i}: {long}", max_tokens=1).usage
             assert usage is not None
-            return usage.cached_tokens or 0
+            return usage
 
         def n_resting() -> int:
             with urllib.request.urlopen(url.replace("/v1", "/metrics"), timeout=DEADLINE_S) as answer:
@@ -160,9 +164,10 @@ def test_server_keeps_as_many_copies_as_it_may(megabytes: str, is_known: bool):
             return int(found[1])
 
         for i in range(4):
-            n_cached(i)
-        wait_for(lambda: n_resting() == 0)
-        assert (n_cached(0) > 150) == is_known
+            n_prompt = usage_of(i).input_tokens
+        # So many may rest beside the last one, and the first is not among them: the least recently used goes first.
+        wait_for(lambda: n_resting() <= 512 + n_prompt)
+        assert ((usage_of(0).cached_tokens or 0) > 150) == is_known
 
 
 def test_gpu_is_not_bothered_with_copies(monkeypatch: pytest.MonkeyPatch):
