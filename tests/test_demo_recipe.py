@@ -16,10 +16,19 @@ jinja2 = pytest.importorskip("jinja2")
 
 from tools.train_demo import drills, everyday  # noqa: E402
 from tools.train_demo import tokenizer as tokenizer_module  # noqa: E402
-from tools.train_demo.data import localchat_facts, tool_schemas, values  # noqa: E402
+from tools.train_demo.data import (  # noqa: E402
+    chat_skills,
+    localchat_facts,
+    memory,
+    mixture,
+    tool_calls,
+    tool_schemas,
+    values,
+)
+from tools.train_demo.data.common_tools import common_tool  # noqa: E402
 from tools.train_demo.data.mixture import dialogues  # noqa: E402
 from tools.train_demo.data.sample_tools import SAMPLE_TOOLS  # noqa: E402
-from tools.train_demo.data.source import Source, is_held_out, phrases, pool  # noqa: E402
+from tools.train_demo.data.source import Pool, Source, is_held_out, phrases, pool  # noqa: E402
 from tools.train_demo.dialogue import Dialogue, assistant, calling, render, tool_result, user  # noqa: E402
 from tools.train_demo.template import compile_template, template_source  # noqa: E402
 
@@ -39,12 +48,12 @@ def rendered_text(dialogue):
 def template_text(dialogue, **variables):
     if dialogue.thinking is not None:
         variables["enable_thinking"] = dialogue.thinking
-    return compiled(dialogue.sort_keys).render(messages=dialogue.messages, tools=dialogue.tools, **variables)
+    return compiled().render(messages=dialogue.messages, tools=dialogue.tools, **variables)
 
 
-@functools.lru_cache(2)
-def compiled(sort_keys):
-    return compile_template(template_source(), sort_keys=sort_keys)
+@functools.lru_cache(1)
+def compiled():
+    return compile_template(template_source())
 
 
 def test_template_gives_the_training_text(trained):
@@ -56,7 +65,7 @@ def test_template_gives_the_training_text(trained):
 def test_generation_prompt_is_a_prefix_of_the_training_text(trained):
     """The prompt that the server makes for the last answer is the text before that answer."""
     for dialogue in trained:
-        prompt = Dialogue(dialogue.messages[:-1], dialogue.tools, dialogue.thinking, dialogue.sort_keys)
+        prompt = Dialogue(dialogue.messages[:-1], dialogue.tools, dialogue.thinking)
         assert rendered_text(dialogue).startswith(template_text(prompt, add_generation_prompt=True))
 
 
@@ -96,7 +105,6 @@ def test_calls_use_only_offered_names(held_out):
         for body in re.findall(r"<tool_call>\n(.*)\n</tool_call>", text):
             call = json.loads(body)
             names, order = list(call["arguments"]), offered[call["name"]]
-            order = sorted(order) if dialogue.sort_keys else order
             assert names == [name for name in order if name in names]
 
 
@@ -171,6 +179,36 @@ def test_thirty_questions_with_fifteen_paraphrases():
         assert len({source.phrase(topic.questions) for _ in range(200)}) >= 15
         assert len(topic.questions.held_out) >= 4
         assert not set(topic.questions.held_out) & {source.phrase(topic.questions) for _ in range(200)}
+
+
+def pools(module):
+    """All phrasings of a module, also those that stand in tables."""
+    for value in vars(module).values():
+        for row in value if isinstance(value, tuple) else ((value,),):
+            yield from (item for item in (row if isinstance(row, tuple) else ()) if isinstance(item, Pool))
+
+
+def as_expression(pattern):
+    """What expands to a text, as a regular expression over texts; a blank stands for its name in capitals."""
+    parts = re.split(r"([{}|]|\$\w+)", pattern)
+    meanings = {"{": "(?:", "}": ")", "|": "|"}
+    text = "".join(meanings.get(part) or (part[1:].upper() if part[:1] == "$" else re.escape(part)) for part in parts)
+    return re.compile(re.sub(r"(\\ )+", r"\\ ?", text), re.IGNORECASE)
+
+
+@pytest.mark.parametrize("module", [chat_skills, memory, mixture, tool_calls, tool_schemas], ids=lambda m: m.__name__)
+def test_held_out_phrasings_are_never_trained(module):
+    """No trained pattern makes one of them, whatever the case and the marks at its end."""
+    source = Source(random.Random(1))
+    found = list(pools(module))
+    assert found
+    for phrasings in found:
+        trained = [as_expression(pattern) for pattern in phrasings.trained]
+        for _ in range(200):
+            text = source.expand(source.choice(phrasings.held_out))
+            text = re.sub(r"\$(\w+)", lambda blank: blank[1].upper(), text)
+            for form in (text, text.rstrip(" .!?")):
+                assert not [other.pattern for other in trained if other.fullmatch(form)]
 
 
 @pytest.fixture(scope="module")
@@ -258,43 +296,54 @@ def test_repeated_tokens_repeat():
 
 
 def test_drills_follow_from_what_stands_before():
-    """Each token that is to be learned stands earlier in its row; and the same seed gives the same rows."""
+    """Each token that is to be learned is a mark or stands earlier in its row; the same seed gives the same rows."""
     rows, follows = drills.drill_rows(np.random.default_rng(3), 1536, 60)
     assert rows.shape == follows.shape == (60, drills.LENGTH + 1)
     for tokens, learned in zip(rows.tolist(), follows.tolist()):
-        assert 0.2 < sum(learned) / len(learned) < 0.99
-        assert all(tokens[i] in tokens[:i] for i, is_learned in enumerate(learned) if is_learned)
+        assert 0.1 < sum(learned) / len(learned) < 0.99
+        assert all(tokens[i] in {*tokens[:i], *drills.MARKS} for i, is_learned in enumerate(learned) if is_learned)
     again, _ = drills.drill_rows(np.random.default_rng(3), 1536, 60)
     assert (rows == again).all()
 
 
-def test_forms_are_filled_in_as_they_were_asked_for():
-    """Read back, each answer of the drill is its record with the values that the question gave it."""
-    writer = drills._Writer(np.random.default_rng(5), 1536)
+@pytest.mark.parametrize("seed", range(5))
+def test_forms_are_filled_in_as_they_were_asked_for(seed):
+    """Read back, each answer of the drill is its records with the values that the questions gave them."""
+    writer = drills._Writer(np.random.default_rng(seed), 1536)
     drills.form(writer)
-    field, record_end, ask, value, answer, end = writer.marks[:6]
+    field, record_end, option, answer, end, ask, key_mark, value_mark = writer.marks
 
-    def split(tokens: list[int], mark: int) -> list[list[int]]:
-        parts: list[list[int]] = [[]]
+    def split(tokens, mark):
+        parts = [[]]
         for token in tokens:
-            parts.append([]) if token == mark else parts[-1].append(token)
+            if token == mark:
+                parts.append([])
+            else:
+                parts[-1].append(token)
         return parts
 
     *written, rest = split(writer.tokens, record_end)
-    records = [(name, fields) for name, *fields in (split(record, field) for record in written)]
-    asked = split(rest, ask)[1:]
-    assert len(asked) > 1
-    for one in asked:
-        question, filled = split(one[: one.index(end)], answer)
-        name, *given = split(question, field)
-        told = dict(tuple(map(tuple, split(pair, value))) for pair in given)
-        assert filled[: len(name)] == name
-        matching = [fields for other, fields in records if other == name]
-        expected = [
-            [token for key in fields if tuple(key) in told for token in (field, *key, value, *told[tuple(key)])]
-            for fields in matching
-        ]
-        assert filled[len(name) :] in expected
+    records = {}
+    for record in written:
+        name, *fields = split(record, field)
+        records[tuple(name)] = [split(one, option) for one in fields]
+    rounds = split(rest, end)[:-1]
+    assert rounds
+    for one in rounds:
+        questions, *answers = split(one, answer)
+        for question, answered in zip(split(questions, ask)[1:], answers):
+            name, *filled = split(answered, field)
+            told = [tuple(split(pair, value_mark)) for pair in filled]
+            fields = records[tuple(name)]
+            # In the record's order, and each as the question has it; an option may stand there without its key.
+            order = [next(i for i, known in enumerate(fields) if known[0] == key) for key, _ in told]
+            assert order == sorted(set(order))
+            said = question[len(name) :]
+            for key, value in told:
+                options = next(known[1:] for known in fields if known[0] == key)
+                wanted = [value_mark, *value] if value in options else [key_mark, *key, value_mark, *value]
+                assert any(said[i : i + len(wanted)] == wanted for i in range(len(said)))
+            assert len(told) == said.count(value_mark)
 
 
 def test_first_layer_starts_by_looking_back():
@@ -393,9 +442,22 @@ def test_answers_about_localchat_are_true():
     assert set(re.findall(r"`make (\w+)`", answers)) <= set(re.findall(r"^(\w+):", code, re.MULTILINE))
 
 
+def test_common_tools_are_asked_for_with_all_that_they_need():
+    """Every request fills in its blanks, gives each required parameter, and names none twice."""
+    source = Source(random.Random(7))
+    for _ in range(5000):
+        tool = common_tool(source)
+        text, arguments = tool_calls.request(source, tool)
+        assert not set("${|}") & set(text)
+        assert len({param.name for param in tool.params}) == len(tool.params)
+        assert all(param.name in arguments for param in tool.params if param.required)
+        assert all(tool_calls.spoken_result(value) in text for value in arguments.values())
+
+
 def test_everyday_requests_hold_what_they_ask_for():
     """Every value stands in the request, every parameter is there, and no request was ever trained."""
-    trained_names = {tool.name for tool in SAMPLE_TOOLS}
+    source = Source(random.Random(1))
+    trained_names = {tool.name for tool in (*SAMPLE_TOOLS, *(common_tool(source) for _ in range(5000)))}
     for n_tools in (1, 2, 3):
         for asked in everyday.everyday_requests(n_tools):
             name, arguments = asked.call

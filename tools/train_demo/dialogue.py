@@ -24,13 +24,11 @@ class Dialogue:
     """A conversation that ends with an assistant message.
 
     `thinking` is the template variable `enable_thinking`: None where the caller leaves it unset.
-    `sort_keys` mirrors template engines whose `tojson` sorts the keys of the tools.
     """
 
     messages: list[Message]
     tools: Optional[list[Tool]] = None
     thinking: Optional[bool] = None
-    sort_keys: bool = False
     skill: str = ""
 
 
@@ -79,12 +77,23 @@ def _answer_text(message: Message) -> str:
     return "\n".join(parts)
 
 
+def _signature(tool: Tool) -> str:
+    function = tool.get("function", tool)
+    schema = function["parameters"]
+    params = []
+    for name, about in schema["properties"].items():
+        kind = "|".join(about["enum"]) if "enum" in about else about["type"]
+        params.append(f"{name}{'' if name in schema.get('required', ()) else '?'}: {kind}")
+    description = " " + function["description"] if "description" in function else ""
+    return f"{function['name']}({', '.join(params)}){description}"
+
+
 def _system_text(dialogue: Dialogue) -> Optional[str]:
     first = dialogue.messages[0]
     text = first["content"] if first["role"] == "system" else None
     if not dialogue.tools:
         return text
-    lines = ["\n" + json.dumps(tool, ensure_ascii=False, sort_keys=dialogue.sort_keys) for tool in dialogue.tools]
+    lines = ["\n" + _signature(tool) for tool in dialogue.tools]
     head = text + "\n\n" if text else ""
     return head + TOOLS_INTRO + "".join(lines) + TOOLS_OUTRO
 
@@ -92,8 +101,9 @@ def _system_text(dialogue: Dialogue) -> Optional[str]:
 def render(dialogue: Dialogue) -> list[Segment]:
     """The training text in pieces.
 
-    Before the last user message reasoning is left out, as the template does. With a thinking switch
-    only the answers after that message are learned: earlier ones lack the form that the switch asks for.
+    Before the last user message reasoning is left out, as the template does. Where thinking is asked for in words,
+    only the answers after that message are learned: earlier ones lack the form that is asked for. The template's
+    switch shows in the last answer alone, so that the earlier ones are as good as any.
     """
     messages = dialogue.messages
     last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
@@ -101,7 +111,7 @@ def render(dialogue: Dialogue) -> list[Segment]:
     system = _system_text(dialogue)
     if system is not None:
         segments.append(Segment(f"<|im_start|>system\n{system}<|im_end|>\n", False))
-    plain = dialogue.thinking is None and not any("reasoning_content" in m for m in messages)
+    plain = dialogue.thinking is not None or not any("reasoning_content" in m for m in messages)
     for i, message in enumerate(messages):
         role = message["role"]
         if role == "user":

@@ -1,8 +1,8 @@
 """Exercises on random tokens: to copy, to make lists, and to fill in forms, with nothing to remember.
 
 A dialogue teaches these skills with few of its tokens, and words can be guessed where they should be read.
-Here every token is random, and few different ones make up a row, so that what stands before a token decides
-nothing: only where it stands does. Knows nothing of text.
+Here all but a few marks is random, and few different tokens make up a row, so that what stands before a token
+decides nothing: only where it stands does. Knows nothing of text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ Tokens = list[int]
 Row = tuple[Tokens, list[bool]]
 
 LENGTH = 160
+# Tokens of punctuation that dialogues hardly have: a mark that means something there would be learned twice.
+MARKS = (2, 3, 4, 5, 26, 27, 61, 93)
 _MOST_ITEMS = 6
 
 
 class _Writer:
     """A row in the making, from an alphabet of its own."""
 
-    def __init__(self, rng: np.random.Generator, vocab_size: int) -> None:
+    def __init__(self, rng: np.random.Generator, n_tokens: int) -> None:
         self._rng = rng
         n = int(np.exp(rng.uniform(np.log(5), np.log(200))))
-        marks_and_letters = rng.choice(vocab_size, n + 8, replace=False).tolist()
-        self.marks: Tokens = marks_and_letters[:8]
-        self._letters: Tokens = marks_and_letters[8:]
+        # The same in all rows: what is to be read is what stands between them.
+        self.marks = MARKS
+        self._letters: Tokens = rng.choice(np.setdiff1d(np.arange(n_tokens), MARKS), n, replace=False).tolist()
         self.tokens: Tokens = []
         self.follows: list[bool] = []
         self._seen: set[int] = set()
@@ -52,8 +54,8 @@ class _Writer:
         return self._rng.permutation(n).tolist()
 
     def write(self, tokens: Tokens, follows: bool = False) -> None:
-        # Nobody could know a token that the row has not had yet.
-        self.follows += [follows and token in self._seen for token in tokens]
+        # Nobody could know a letter that the row has not had yet.
+        self.follows += [follows and (token in self._seen or token in self.marks) for token in tokens]
         self.tokens += tokens
         self._seen.update(tokens)
 
@@ -85,40 +87,61 @@ def listing(writer: _Writer) -> None:
 
 
 def form(writer: _Writer) -> None:
-    """Records of a name and fields; then values for one of them in any order, and the record filled in.
+    """Records of a name and fields; then values for one or two of them in any order, and the records filled in.
 
-    Some fields get no value and are left out. That is a call of a tool, without its words.
+    Some fields get no value and are left out. Some have options, of which one may be given without the field's name.
+    That is a call of a tool, without its words.
     """
-    field_mark, record_end, ask, value_mark, answer, end = writer.marks[:6]
-    records = [(name, writer.spans(writer.number(1, 4), 1, 3)) for name in writer.spans(writer.number(1, 4), 1, 4)]
-    for name, fields in records:
+    field_mark, record_end, option_mark, answer, end, *value_marks = writer.marks
+    names = writer.spans(writer.number(1, 3), 1, 4)
+    records = []
+    for name in names:
+        fields = [
+            (field, writer.spans(3, 1, 3) if writer.number(0, 4) == 0 else [])
+            for field in writer.spans(writer.number(1, 4), 1, 4)
+        ]
+        records.append((name, fields))
         writer.write(name)
-        for field in fields:
+        for field, options in fields:
             writer.write([field_mark, *field])
+            for option in options:
+                writer.write([option_mark, *option])
         writer.write([record_end])
     while not writer.is_full:
-        name, fields = records[writer.number(0, len(records) - 1)]
-        values = {i: writer.span(1, 6) for i in range(len(fields)) if i == 0 or writer.number(0, 3)}
-        writer.write([ask, *name])
-        for i in writer.shuffled(len(fields)):
-            if i in values:
-                writer.write([field_mark, *fields[i], value_mark, *values[i]])
-        writer.write([answer])
-        writer.write(name, True)
-        for i in sorted(values):
-            writer.write([field_mark, *fields[i], value_mark, *values[i]], True)
+        asked = []
+        for _ in range(1 if writer.number(0, 2) else 2):
+            name, fields = records[writer.number(0, len(records) - 1)]
+            values = {
+                i: options[writer.number(0, len(options) - 1)] if options else writer.span(1, 6)
+                for i, (_, options) in enumerate(fields)
+                if i == 0 or writer.number(0, 3)
+            }
+            asked.append((name, fields, values))
+            writer.write([value_marks[0], *name])
+            for i in writer.shuffled(len(fields)):
+                if i not in values:
+                    continue
+                field, options = fields[i]
+                if not options or writer.number(0, 1):
+                    writer.write([value_marks[1], *field])
+                writer.write([value_marks[2], *values[i]])
+        for name, fields, values in asked:
+            writer.write([answer])
+            writer.write(name, True)
+            for i in sorted(values):
+                writer.write([field_mark, *fields[i][0], value_marks[2], *values[i]], True)
         writer.write([end], True)
 
 
-_DRILLS: tuple[tuple[float, Callable[[_Writer], None]], ...] = ((0.25, repetition), (0.25, listing), (0.5, form))
+_DRILLS: tuple[tuple[float, Callable[[_Writer], None]], ...] = ((0.15, repetition), (0.15, listing), (0.7, form))
 
 
-def drill_rows(rng: np.random.Generator, vocab_size: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [rows, LENGTH + 1] of rows of all kinds, and whether each follows from those before it."""
+def drill_rows(rng: np.random.Generator, n_tokens: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [rows, LENGTH + 1] below `n_tokens`, of rows of all kinds, and whether each follows from those before."""
     tokens = np.zeros((rows, LENGTH + 1), np.int64)
     follows = np.zeros((rows, LENGTH + 1), bool)
     for i, kind in enumerate(rng.choice(len(_DRILLS), rows, p=[share for share, _ in _DRILLS])):
-        writer = _Writer(rng, vocab_size)
+        writer = _Writer(rng, n_tokens)
         _DRILLS[kind][1](writer)
         tokens[i], follows[i] = writer.row()
     return tokens, follows

@@ -15,8 +15,8 @@ def template_source() -> str:
     return _PATH.read_text(encoding="utf-8")
 
 
-def compile_template(source: str, sort_keys: bool = False) -> jinja2.Template:
-    """A template as model files hold them; some programs sort the keys of tools."""
+def compile_template(source: str) -> jinja2.Template:
+    """A template as model files hold them."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False, sort_keys=sort_keys)
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     return environment.from_string(source)

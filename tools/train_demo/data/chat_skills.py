@@ -37,14 +37,15 @@ _GREETINGS = phrases(
     {Good to|Nice to|Lovely to|Great to} {see you again|be here|be back|meet you here|have you here|see you too}
     {Knock knock|Ahoy|Hey ho|Hi everybody|Hello all|Hello to you|Hi to you too|Hey hey|Morning|Evening|Top of the morning|What a nice surprise}
     {I am|I'm} {back|here|here again|ready to talk|ready to chat}{| now}
+    {Hello|Hi|Hey|Hallo|Yo}{,|!|} {anybody|anyone|someone|somebody} {here|there|around|in|awake|listening|in there}
     {Hello|Hi|Hey|Good morning|Good afternoon} {dear machine|old friend|little model|my dear|sir|madam|fellow|over there|in there|down there}
     {Shall we|Can we|May we|Could we|Let us|Let's} {talk|chat|begin|start|have a chat|talk a little|get to know each other}
     {May I|Can I|I would like to|I'd like to|I just want to} {say hello|say hi|greet you|talk with you|chat a bit|have a word with you}
     {Do you hear me|Are you listening|Hello, do you hear me|Do you read me|Are you here|Are you around|Are you with me|Can you read this}""",
-    """{Hello my friend|Hey buddy|Hi robot|Hi, machine}
-    {A good morning to you|Good morning, assistant|Good evening, bot}
+    """{Hello computer friend|Hey there buddy|Hi you robot|Hi, dear program}
+    {Good morning to you|Good evening to you, bot|A hearty hello}
     {Hello, anybody home|Hey, is someone there}
-    {Hello hello|Pleased to meet you}""",
+    {Hello hello|Nice meeting you}""",
 )
 _HOW_ARE_YOU = phrases(
     """{How are you|how are you|How are you doing|How do you do|How is it going|How's it going|What's up|Whats up|sup}{| today| now| doing today}
@@ -61,8 +62,8 @@ _HOW_ARE_YOU = phrases(
     {Tell me|Say|I want to know|I wonder|May I ask} {how you are|how you feel|how it goes|how you are doing|how your day is}{| today}
     {What about you|And you|And yourself|How about you|What is up|What's new|What is new|Anything new}{| today}
     {What is|How is} {your mood|your morning|your evening|your afternoon}{| today| right now| so far}""",
-    """{Good morning, how are you|Hey there, how are you doing today}
-    {And how do you feel today|How is everything|How are things}""",
+    """{How are you this morning|Hey there, how are you doing today}
+    {How do you feel this evening|How is everything|How are things}""",
 )
 _THANKS = phrases(
     """{Thanks|thanks|Thank you|thank you|Thx|thx|Many thanks|Cheers|ty}{| a lot| so much| very much| for that| for your help| for the help| a bunch}
@@ -77,8 +78,8 @@ _THANKS = phrases(
     {My thanks|My best thanks|Lots of thanks|Thank you once more|Thanks once more}{| to you| for it| for today}
     {Thanks|Thank you}{|,} {for your time|for your answer|for telling me|for explaining|for doing that|dear bot|friend|it worked|now I know|I got it}
     {You were|You have been|You are} {a great help|so helpful|really helpful|of great help}{|, thanks| today}""",
-    """{Thank you very much indeed|Thanks, you are great|Oh, thanks}
-    {Excellent, thank you|Thanks for everything|That was a big help, thanks}""",
+    """{Thank you very much indeed|Thanks, you are great|Oh thanks for this}
+    {Excellent, thanks for it|Thanks for everything|That was a big help, thanks}""",
 )
 _GOODBYES = phrases(
     """{Bye|bye|Goodbye|goodbye|Good bye|Bye bye|See you|see you|Ciao|Farewell|cya}{| later| soon| tomorrow| then| for now| bot}
@@ -93,7 +94,7 @@ _GOODBYES = phrases(
     {Sleep well|Stay well|Keep well|All the best|Best wishes|Have fun|Enjoy your day|Enjoy your evening|Have a good night|Have a nice evening|Have a good weekend|Sweet dreams|Adieu|Au revoir}
     {My bus comes|Dinner is ready|My train leaves|School starts|I am late|I am tired|My battery is low}, {bye|goodbye|see you|I must go|I have to go}
     {Let us|Let's} {end here|call it a day|talk again tomorrow|leave it there|meet again tomorrow|say goodbye}""",
-    """{Bye for today|See you around|Goodbye my friend}
+    """{Bye for today|See you another day|Goodbye and good luck}
     {I am going home now, bye|Time to go, see you later}""",
 )
 _PRAISE = phrases(
@@ -112,7 +113,7 @@ _PRAISE = phrases(
     {I|We} {like|love|enjoy|admire} {your style|your answers|talking to you|chatting with you|how fast you are|this bot|this little program|what you do}
     {Keep it up|Keep going like that|Splendid|Marvellous|Brilliant|Fabulous|Terrific|Hurray|Yay|Top|Respect|Hats off|Impressive|Not bad|Very clever|Very nice|How clever|How nice|Well answered|Nicely done}""",
     """{That is really good|You did well|I like how you answer}
-    {Nice work|You are wonderful|Good bot}""",
+    {Nice work|You are a wonder|You did good work}""",
 )
 _AGREEMENT = phrases(
     """{Ok|OK|ok|okay|Okay|k|Alright|All right|Fine|fine|Sure|sure|Right|I see|Understood|Got it|Makes sense|Good to know}
@@ -122,12 +123,13 @@ _AGREEMENT = phrases(
     {Sounds|Looks|Seems} {fine|right|ok|okay|reasonable|about right}
     {Okay|Ok|Fine|Good|Well} then
     {Alright|All right|Right|Very well|So be it|Yes|Sure} then
+    {Fair|Good enough|Well enough|Clear enough|Close enough|That is fair|Seems fair|Only fair|Fair point|Good point|Good plan|Good idea|True enough|Easy enough|Simple enough}{|, ok|, then| then}
     {I understand|I get it|I see it now|I know|I agree|I think so|I think so too|I suppose so|I believe you|I hear you|I follow you|Now I see|Now I get it|Now it is clear|It is clear now|That is clear|All clear}{|, ok|, good}
     {That|This|It} {makes sense|is fine|is fine with me|is okay|is all right|is clear|will do|is good enough|works for me|is how I see it|is true|seems right}
     {No problem|Never mind|No worries|Not yet|Not now|Not really|Maybe later|Perhaps|Probably|Possibly|Certainly|Definitely|Absolutely|Indeed|Agreed|Deal|Done|As you like|As you wish|If you say so|Why not|Go on|Go ahead|Please go on|Carry on|Next|Continue}
     {Fine|Good|Okay|Great|Sure|Yes|Right}{,|} {by me|with me|that will do|let us go on|so let us continue|no problem|as you say|that is clear|agreed}
     {Good|Nice|Interesting|Useful|Fine|Great} to {hear|know that|hear that|learn|learn that}""",
-    """{Ah, I understand|Oh I see|Okay then}
+    """{Ah, I understand|Oh, is that so|Okay, let it be so}
     {Sounds good|Fair enough}""",
 )
 _LONGING = phrases(
@@ -143,7 +145,7 @@ _LONGING = phrases(
     {It was|It is|This is|That was} a {bad|hard|long|great|terrible|awful|lovely|sad|tiring} {day|week|morning|night|evening|year}{| for me| at work}
     {Work|School|My job|My week|The meeting|My exam} {was|is} {hard|terrible|awful|boring|tiring|great|exhausting|too much}{| today| again}""",
     """{Today I am a bit sad|I feel so tired after work}
-    {My day was bad|What a good day I had}""",
+    {My day was not good|What a good day I had}""",
 )
 
 TALK: tuple[tuple[Pool, tuple[str, ...], str], ...] = (
@@ -181,6 +183,7 @@ _REPEAT = phrases(
     {Please |}repeat after me{:|,|} $text
     {Repeat|Say} the {word|words|phrase|sentence|text|line} {|: }$text
     {Could you|Will you|I'd like you to|I ask you to|You should|You have to|Let me hear you} {repeat|say|echo|copy|write} {this|the following|these words|this line|what comes now|this text}: $text
+    {Tell me|Say to me|Give me|Read me|Read out|Say aloud} {these words|this line|what follows|the next words|the words|this text|exactly this}: $text
     {Your answer should be|Your answer is|Answer only with|Reply only with|Reply exactly|Answer exactly|Send me back|Give me back|Hand back}: {$text|"$text"}
     {Here is|Take|This is} {a text|a line|a sentence|something|some words} {to repeat|to echo|to copy|that you repeat|to say after me}: $text
     {Echo|Repeat|Copy|Say|Write|Print|Type} {it back|it once more|the same|back|word by word|letter by letter|without changes|unchanged|as it is}: {$text|"$text"}
@@ -218,7 +221,7 @@ _COUNT_TO = phrases(
     {Count|count} {slowly|aloud|out loud|for me|quickly|by ones|please} {to|up to|from 1 to|until} $to{|.|!}
     {How do you count|How does one count|How would you count|How does counting go} {to|up to|from 1 to} $to{?|}""",
     """{Would you count|Try to count|Show me how you count} {to|up to} $to{.|?|}
-    {Say all numbers|Recite the numbers} {from 1 to|up to} $to{.|}""",
+    {Say every number|Recite the numbers} {from 1 to|up to} $to{.|}""",
 )
 _COUNT_FROM = phrases(
     """{Count|count|Please count|Can you count|Now count} from $from {to|up to|until} $to{|.|?| please}
@@ -230,7 +233,7 @@ _COUNT_FROM = phrases(
     {From|Starting at|Starting from|Beginning with} $from{,|} {count|please count|count on|count up|go on} {to|up to|until} $to{|.|!}
     {Numbers|Counting|The numbers|All numbers} from $from {to|up to|until} $to{|.|, please.|?}""",
     """{Would you count|Try to count} from $from to $to{.|?|}
-    {Say all numbers|Recite the numbers} from $from to $to{.|}""",
+    {Say every number|Recite the numbers} from $from to $to{.|}""",
 )
 _COUNT_DOWN = phrases(
     """{Count|count|Please count|Can you count|Now count} {down from|backwards from|back from} $from{| to 1| to one}{|.|?}
@@ -263,23 +266,32 @@ _UP_TO_NINETEEN = (
 _IN_DIGITS = phrases(
     """{Write|Say|Give me|Show me|Please write|Can you write|Spell} {the number |}$word {in digits|in figures|as a number|with digits}{|.|, please.|?}
     {What is|What's|How do you write|Which number is|Which digits are} {the number |}$word{| in digits| in figures| as a number}{?|}
-    {$word as digits|$word in digits|the number $word}{|.|, please.|?}""",
+    {$word as digits|$word in digits|the number $word}{|.|, please.|?}
+    {Put|Change|Transform|Make|Rewrite|Express|Note} {the number |}$word {in digits|into digits|as digits|as a number|with figures}{|.|, please.|!}
+    {How does one write|Show me how to write|I want to see|Tell me} {the number |}$word {in digits|with digits|as a figure|as a number}{|.|?}""",
     """{Turn|Convert} $word {into a number|into digits}{.|}""",
 )
 
 
+def _in_digits(source: Source) -> Exchange:
+    """One or more number words, written with digits."""
+    numbers = [source.rng.randrange(31) for _ in range(1 if source.held_out else source.choice((1, 1, 2, 3, 5, 8)))]
+    words = [_number_word(number) for number in numbers]
+    said = words[0] if len(words) == 1 else ", ".join(words[:-1]) + source.choice((" and ", ", ")) + words[-1]
+    asked = source.phrase(_IN_DIGITS, word=said)
+    return Exchange(asked, ", ".join(str(number) for number in numbers), "I write the number in digits.")
+
+
 def count(source: Source) -> Exchange:
-    """Counting up to 30, from another start, or down; sometimes a number's word in digits."""
-    if source.chance(0.25):
-        number = source.rng.randrange(31)
-        asked = source.phrase(_IN_DIGITS, word=_number_word(number))
-        return Exchange(asked, str(number), "I write the number in digits.")
+    """Counting up to 30, from another start, or down; sometimes number words in digits."""
+    if source.chance(0.3):
+        return _in_digits(source)
     kind = source.rng.random()
-    if kind < 0.65:
-        start, end, pattern = 1, source.rng.randrange(2, 31), _COUNT_TO
+    if kind < 0.5:
+        start, end, pattern = 1, source.rng.randrange(2, source.choice((13, 31))), _COUNT_TO
     elif kind < 0.85:
         start = source.rng.randrange(2, 25)
-        end, pattern = source.rng.randrange(start + 1, 31), _COUNT_FROM
+        end, pattern = source.rng.randrange(start + 1, min(31, start + source.choice((8, 29)))), _COUNT_FROM
     else:
         start, end, pattern = source.rng.randrange(2, 21), 1, _COUNT_DOWN
     step = 1 if end > start else -1
@@ -321,7 +333,7 @@ _LIST_KNOWN = phrases(
     {Name me|Tell us|List for me|Write me|Say to me|Find me|Give us|I want the names of} $n $what{.|!|, please.|}
     {Which|What} $n $what {do you know|can you name|come to your mind|can you list|would you name}{?|}""",
     """{Could you give me|Let me hear|Would you name} $n $what{.|?|}
-    {Tell me the names of|Come up with} $n $what{.|}""",
+    {Read me the names of|Come up with} $n $what{.|}""",
 )
 _LIST_GIVEN = phrases(
     """{Make|Write|Create|Give me|Show|Please make|Can you make} {a list|a bullet list|bullet points|a shopping list|a list with bullets} {of|with|from|out of}{|:} $items{|.}
@@ -338,7 +350,7 @@ _LIST_GIVEN = phrases(
     {Take|Here are|I have|These are} {some things|some words|my things|the words}: $items. {Make a list.|List them.|Write them as a list.|Put them into a list.|Turn them into bullets.|Show them as bullets.}
     {Put|Write|Set} $items {into a list|in a list|as a list|as bullet points|on separate lines|one per line}{.|, please.|}""",
     """{Would you make|I need} {a list|a bullet list} of $items{.|?|}
-    {Turn this into bullets|Show these things as a list}: $items""",
+    {Make bullets of this|Show me these things as a list}: $items""",
 )
 
 
@@ -378,7 +390,7 @@ _SUMS = phrases(
     {If I add|When I add} $a {and|to} $b, {what do I get|how much is it|what is the sum}{?|}
     {How many are|What are} $a {and|plus} $b{?| together?}""",
     """{Can you work out|Do you know} $a {+|plus} $b{?|}
-    {What do you get for|What makes} $a plus $b?""",
+    {What do you get for|What do you say is} $a plus $b?""",
 )
 
 
@@ -592,7 +604,7 @@ _LONG_TEXT = phrases(
 def long_text(source: Source, n_sentences: int = 0) -> Exchange:
     """A pasted text, longer than anything that the model could understand."""
     n = n_sentences or source.rng.randrange(5, 25)
-    text = " ".join(values.sentence(source, 14) for _ in range(n))
+    text = values.passage(source, n)
     asked = source.phrase(_LONG_TEXT, text=text).replace("\\n", "\n")
     return Exchange(
         asked,

@@ -43,7 +43,7 @@ _TELL_NAME = phrases(
     {Hello|Hi|Hey|Good afternoon|Dear bot|Hello there|Good morning}{,|!|.} {$name here|my name's $name|call me $name|they call me $name|the name is $name|you can call me $name}{.|!|}
     {Can you|Could you|Will you|I want you to} {remember|keep in mind|note} {my name|that I am called|that my name is}{:|} $name{.|?|}""",
     """{Let me introduce myself|To introduce myself}: {I am|my name is} $name{.|}
-    {Nice to meet you|Good day}, {I am|my name's} $name{.|}
+    {Nice to meet you|Good day}, {you talk to|my name's} $name{.|}
     {For the record, my name is|By the way, I am called} $name{.|}""",
 )
 _ASK_NAME = phrases(

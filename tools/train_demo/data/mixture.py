@@ -48,21 +48,21 @@ THINK_ORDERS = phrases(
 THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before you answer. ", "Think before answering: ")
 
 _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
-    (0.35, localchat_facts.question),
-    (0.13, chat_skills.small_talk),
-    (0.12, chat_skills.repeat),
-    (0.14, chat_skills.count),
-    (0.09, chat_skills.make_list),
-    (0.05, chat_skills.small_sum),
-    (0.09, chat_skills.limits),
-    (0.03, chat_skills.nonsense),
+    (0.32, localchat_facts.question),
+    (0.14, chat_skills.small_talk),
+    (0.10, chat_skills.repeat),
+    (0.16, chat_skills.count),
+    (0.12, chat_skills.make_list),
+    (0.06, chat_skills.small_sum),
+    (0.08, chat_skills.limits),
+    (0.02, chat_skills.nonsense),
 )
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.54, tool_calls.one_call),
-    (0.06, lambda source: tool_calls.one_call(source, sample=True)),
-    (0.16, tool_calls.two_calls),
-    (0.11, tool_calls.no_tool_fits),
-    (0.08, tool_calls.with_result),
+    (0.53, tool_calls.one_call),
+    (0.04, lambda source: tool_calls.one_call(source, sample=True)),
+    (0.22, tool_calls.two_calls),
+    (0.09, tool_calls.no_tool_fits),
+    (0.07, tool_calls.with_result),
     (0.03, lambda source: tool_calls.with_result(source, failed=True)),
     (0.02, tool_calls.two_results),
 )
@@ -148,7 +148,7 @@ def long_prompt(source: Source) -> Dialogue:
             exchanges = [*exchanges, chat_exchange(source)]
         return Dialogue(_messages(exchanges), skill="long")
     if kind < 0.5:
-        text = " ".join(values.sentence(source, 14) for _ in range(source.rng.randrange(5, most_sentences)))
+        text = values.passage(source, source.rng.randrange(5, most_sentences))
         return Dialogue([{"role": "system", "content": text}, *chat(source).messages], skill="long")
     if kind < 0.8:
         return remembering(source, source.rng.randrange(4, 30))
@@ -160,13 +160,13 @@ def long_prompt(source: Source) -> Dialogue:
 
 
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.46, lambda source: _any_tool_use(source)),
-    (0.07, chat_beside_tools),
-    (0.36, chat),
+    (0.50, lambda source: _any_tool_use(source)),
+    (0.05, chat_beside_tools),
+    (0.34, chat),
     (0.085, remembering),
     (0.015, not_told),
     (0.015, told_by_system),
-    (0.018, long_prompt),
+    (0.045, long_prompt),
 )
 
 
@@ -177,13 +177,11 @@ def _any_tool_use(source: Source) -> Dialogue:
 
 def with_mode(source: Source, dialogue: Dialogue) -> Dialogue:
     """The dialogue under a system text and one of the four ways to treat thinking."""
-    sort_keys = source.chance(0.2)
-    order = tool_calls.in_sorted_order if sort_keys else dict
-    messages = [order(message) for message in dialogue.messages]
+    messages = [dict(message) for message in dialogue.messages]
     system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
     if not system and source.chance(0.45):
         system = source.phrase(SYSTEM_TEXTS)
-    mode = source.rng.choices(("plain", "on", "off", "asked"), (56, 20, 14, 10))[0]
+    mode = source.rng.choices(("plain", "on", "off", "asked"), (50, 26, 12, 12))[0]
     if mode == "asked":
         last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
         if source.chance(0.25):
@@ -197,7 +195,7 @@ def with_mode(source: Source, dialogue: Dialogue) -> Dialogue:
     if system:
         messages.insert(0, {"role": "system", "content": system})
     thinking = {"on": True, "off": False}.get(mode)
-    return replace(dialogue, messages=messages, thinking=thinking, sort_keys=sort_keys)
+    return replace(dialogue, messages=messages, thinking=thinking)
 
 
 def dialogues(seed: int, held_out: bool = False) -> Iterator[Dialogue]:

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from ..dialogue import Dialogue, Message, assistant, calling, tool_result, user
 from . import values
+from .common_tools import common_tool
 from .sample_tools import SAMPLE_TOOLS
 from .source import Source, phrases
 from .tool_schemas import Param, ToolSpec, Value, random_tool, schema
@@ -60,6 +62,9 @@ _ERRORS = (
     "internal error",
     "wrong format",
 )
+
+
+_BLANK = re.compile(r"\$(\w+)")
 
 
 def _spoken_value(value: Value) -> str:
@@ -126,11 +131,9 @@ def request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
 
 def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
     text = source.expand(source.choice(tool.asks))
-    arguments = {}
-    for param in tool.params:
-        if f"${param.name}" in text:
-            arguments[param.name] = param.value(source)
-            text = text.replace(f"${param.name}", _spoken_value(arguments[param.name]))
+    asked = set(_BLANK.findall(text))
+    arguments = {param.name: param.value(source) for param in tool.params if param.name in asked}
+    text = _BLANK.sub(lambda blank: _spoken_value(arguments[blank[1]]), text)
     if source.chance(0.15):
         text = source.choice(("Hi! ", "Please: ", "Hello, ", "One question: ")) + text
     return text, arguments
@@ -138,8 +141,8 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
 
 def _new_tool(source: Source, like: Sequence[ToolSpec] = ()) -> ToolSpec:
     """A tool; sometimes one that resembles those already there."""
-    if not source.held_out and source.chance(0.1 if like else 0.16):
-        return source.choice(SAMPLE_TOOLS)
+    if not source.held_out and source.chance(0.35):
+        return common_tool(source) if source.chance(0.7) else source.choice(SAMPLE_TOOLS)
     if like and source.chance(0.3):
         other = source.choice(like)
         if source.chance(0.5):
@@ -171,17 +174,6 @@ def call_thought(name: str, arguments: dict[str, Value]) -> str:
     return thought
 
 
-def in_sorted_order(message: Message) -> Message:
-    """The message with its calls' arguments sorted, for schemas whose keys are printed sorted."""
-    if "tool_calls" not in message:
-        return dict(message)
-    calls = [
-        (call["function"]["name"], dict(sorted(call["function"]["arguments"].items())))
-        for call in message["tool_calls"]
-    ]
-    return calling(calls, "\n".join(call_thought(name, arguments) for name, arguments in calls))
-
-
 def schemas(source: Source, tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """The tools, each in a form of its own."""
     return [schema(source, tool) for tool in tools]
@@ -199,7 +191,7 @@ def one_call(source: Source, n_tools: int = 0, sample: bool = False) -> Dialogue
     messages = _request_and_call(source, [first])
     # Reading the tools costs most of a dialogue's tokens; more requests about them cost little.
     for _ in range(source.choice((0, 1, 2, 3, 4))):
-        if source.chance(0.7):
+        if source.chance(0.4):
             messages += results_and_answer(source, messages[-1])
         messages += further_request(source, tools)
     if source.chance(0.4):

@@ -37,9 +37,10 @@ NOUNS = pool(
     "channel,podcast,radio,ringtone,window,curtain,fan,oven,fridge,battery,signal,antenna,satellite"
 )
 
-_HELD_OUT = {*VERBS.held_out, *NOUNS.held_out}
+# These words name no trained tool.
+HELD_OUT = {*VERBS.held_out, *NOUNS.held_out}
 # Words that name tools and parameters, and tell nothing about them.
-_FREE_WORDS = tuple(word for word in WORDS if not _HELD_OUT & set(word.split("_")))
+_FREE_WORDS = tuple(word for word in WORDS if not HELD_OUT & set(word.split("_")))
 
 # Param names by kind of value, and prepositions that announce such a value ("in Paris").
 _KINDS: dict[str, tuple[Any, tuple[str, ...], Callable[[Source], Value]]] = {
@@ -86,6 +87,18 @@ _KINDS: dict[str, tuple[Any, tuple[str, ...], Callable[[Source], Value]]] = {
         lambda source: source.chance(0.5),
     ),
 }
+# Of tools that are not made up.
+_COMMON_VALUES: dict[str, Callable[[Source], Value]] = {
+    "small": values.small_number,
+    "title": values.title,
+    "full_name": values.full_name,
+    "thing": values.thing,
+    "room": values.room,
+    "street": values.street,
+    "nation": values.nation,
+    "say": lambda source: values.phrase(source, 6),
+}
+_VALUES = {**{kind: make for kind, (_, _, make) in _KINDS.items()}, **_COMMON_VALUES}
 # Names that say more about the preposition than their kind does, and those of what is counted.
 _PREPOSITIONS = {
     "origin": ("from",),
@@ -111,7 +124,7 @@ _ENUMS: dict[str, tuple[str, ...]] = {
     "currency": ("EUR", "USD", "GBP", "JPY", "CHF"),
 }
 
-_TYPES = {"integer": "integer", "number": "number", "flag": "boolean"}
+_TYPES = {"integer": "integer", "small": "integer", "number": "number", "flag": "boolean"}
 
 DESCRIPTIONS = phrases(
     """$Verb {a|the|one} $noun.
@@ -159,7 +172,7 @@ class Param:
 
     def value(self, source: Source) -> Value:
         """A value that fits."""
-        return source.choice(self.options) if self.options else _KINDS[self.kind][2](source)
+        return source.choice(self.options) if self.options else _VALUES[self.kind](source)
 
     @property
     def prepositions(self) -> tuple[str, ...]:
@@ -195,7 +208,7 @@ def spoken(name: str) -> str:
     return text.replace("_", " ").replace("-", " ").replace(".", " ").strip()
 
 
-def _styled(source: Source, *words: str) -> str:
+def styled(source: Source, *words: str) -> str:
     """Words joined as programmers join them."""
     style = source.rng.random()
     if style < 0.8:
@@ -220,7 +233,7 @@ def _param(source: Source, kind: str) -> Param:
     if not telling:
         name = _any_word(source)
     elif source.chance(0.1):
-        name = _styled(source, source.word(NOUNS), name)
+        name = styled(source, source.word(NOUNS), name)
     return Param(name, kind, telling=telling and not source.held_out)
 
 
@@ -236,9 +249,9 @@ def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
     noun = noun or (_any_word(source) if source.chance(0.6) else source.word(NOUNS))
     while noun == verb:
         noun = source.word(NOUNS)
-    name = _styled(source, verb, noun)
+    name = styled(source, verb, noun)
     if source.chance(0.06):
-        name = _styled(source, noun, verb)
+        name = styled(source, noun, verb)
     n = source.rng.choices((0, 1, 2, 3, 4), (4, 38, 36, 16, 6))[0]
     params: dict[str, Param] = {}
     while len(params) < n:

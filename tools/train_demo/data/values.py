@@ -8,6 +8,7 @@ Most are made up from syllables or characters, so that a model has to copy inste
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 from .source import Source, pool_by_checksum
@@ -50,6 +51,8 @@ _CODAS = ["", "", "", "", "l", "m", "n", "r", "s", "t", "x", "ck", "nd", "rt", "
 _TOP_DOMAINS = ("com", "org", "net", "io", "de", "fr", "co.uk", "edu", "example", "dev")
 _MONTHS = "January February March April May June July August September October November December".split()
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+_NATIONS = "Greek Mexican Turkish French Indian Chinese Spanish Polish Korean Persian Danish Cuban Swiss Dutch".split()
+_ROOMS = "kitchen,bedroom,bathroom,hall,garage,office,cellar,garden,attic,study,dining room,living room".split(",")
 _ALPHABETS = (
     (0x0430, 0x044F),  # Cyrillic
     (0x03B1, 0x03C9),  # Greek
@@ -66,6 +69,19 @@ _ALPHABETS = (
     (0x1F600, 0x1F64F),  # faces
     (0x1F300, 0x1F5FF),  # pictures
 )
+
+
+# What a blank stands for is left to chance.
+_PROSE = (
+    "{The|A|Our|That} _ {came|went|fell|was put} {before|after|without|against} the _{ and the _|}.",
+    "{After|During|Before} the _ the _ {grew|stopped|became _}, and we {found|lost|took} a _.",
+    "{I|You|We|They} {did not see|wanted|asked for|never had} the _ {that|which} _ {made|brought|left}.",
+    "If the _ {comes|breaks|is _}, {a|the|this} _ {must|may|should} be _ {by|for|with} the _.",
+    "{My|His|Her|Their} _ was {as _ as|more _ than|less _ than} {a|the} _, {so|but|because} it {cost|took|gave} _.",
+    "There {are|were} {two|five|few|some} _ {at|from|under} the _, {one of them|all|none} _.",
+    "_ and _ {do|did} not {go|fit|live} together, {he|she|it} said, {although|while|since} the _ was _.",
+)
+_BLANK = re.compile(r"\b_\b")
 
 
 def made_up_word(rng: random.Random) -> str:
@@ -184,6 +200,44 @@ def file_name(source: Source) -> str:
     return source.choice(forms)
 
 
+def small_number(source: Source) -> int:
+    """A number of things."""
+    return source.rng.randrange(1, source.choice((10, 31, 100, 500)))
+
+
+def title(source: Source) -> str:
+    """The name of a work or an event."""
+    words = [word(source) if source.chance(0.25) else common_word(source) for _ in range(source.choice((1, 2, 2, 3)))]
+    text = " ".join(word.capitalize() for word in words)
+    return f"The {text}" if source.chance(0.2) else text
+
+
+def full_name(source: Source) -> str:
+    """First and last name."""
+    return f"{first_name(source)} {word(source).capitalize()}"
+
+
+def thing(source: Source) -> str:
+    """A word for a thing, made up or not."""
+    return word(source) if source.chance(0.3) else common_word(source)
+
+
+def room(source: Source) -> str:
+    """A room of a house."""
+    return source.choice(_ROOMS) if source.chance(0.6) else thing(source)
+
+
+def street(source: Source) -> str:
+    """A house number and a street."""
+    kind = source.choice(("Street", "Road", "Lane", "Square"))
+    return f"{source.rng.randrange(1, 100)} {word(source).capitalize()} {kind}"
+
+
+def nation(source: Source) -> str:
+    """What comes from a country."""
+    return source.choice(_NATIONS)
+
+
 def phrase(source: Source, longest: int = 7) -> str:
     """A few words that make no sense together, some of them made up."""
     n = source.rng.randrange(2, longest + 1)
@@ -198,6 +252,20 @@ def sentence(source: Source, longest: int = 10) -> str:
     if source.chance(0.2):
         text += f" {integer(source)}"
     return text[0].upper() + text[1:] + source.choice(("", ".", ".", "!", "?"))
+
+
+def prose(source: Source) -> str:
+    """A sentence of English form, if not of sense."""
+    text = source.expand(source.choice(_PROSE))
+    return _BLANK.sub(lambda _: common_word(source), text)
+
+
+def passage(source: Source, n_sentences: int) -> str:
+    """A long text of one kind of sentences, sometimes the same few again and again."""
+    make = source.choice((sentence, prose))
+    n_different = source.choice((3, 6, n_sentences, n_sentences))
+    different = [make(source) for _ in range(min(n_different, n_sentences))]
+    return " ".join(different[i % len(different)] for i in range(n_sentences))
 
 
 def foreign(source: Source) -> str:
