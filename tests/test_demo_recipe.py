@@ -81,6 +81,29 @@ def test_template_takes_arguments_as_text():
     assert texts[0] == texts[1]
 
 
+def test_template_writes_any_tool_as_one_line():
+    """Schemas as clients send them, also those that no training dialogue has."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "Where."},
+            "unit": {"type": "string", "enum": ["c", "f"]},
+            "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "tags": {"type": ["array", "null"]},
+            "free": {},
+        },
+        "required": ["city", "free"],
+    }
+    tools = [
+        {"type": "function", "function": {"name": "weather", "description": "Tells.", "parameters": schema}},
+        {"type": "function", "function": {"name": "ping"}},
+        {"name": "bare", "parameters": {"type": "object", "properties": {}}},
+    ]
+    text = template_text(Dialogue([user("Hi"), assistant("Hello!")], tools))
+    line = "weather(city: string, unit?: c|f, days?: integer, tags?: any, free: any) Tells."
+    assert f"<tools>\n{line}\nping()\nbare()\n</tools>" in text
+
+
 def test_template_leaves_old_thoughts_out():
     """Reasoning before the last user message is not sent again."""
     history = [user("Hi"), assistant("Hello!", "A greeting."), user("Bye"), assistant("Goodbye!", "The end.")]

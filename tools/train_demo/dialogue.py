@@ -111,7 +111,7 @@ def render(dialogue: Dialogue) -> list[Segment]:
     system = _system_text(dialogue)
     if system is not None:
         segments.append(Segment(f"<|im_start|>system\n{system}<|im_end|>\n", False))
-    plain = dialogue.thinking is not None or not any("reasoning_content" in m for m in messages)
+    learn_earlier = dialogue.thinking is not None or not any("reasoning_content" in m for m in messages)
     for i, message in enumerate(messages):
         role = message["role"]
         if role == "user":
@@ -123,11 +123,11 @@ def render(dialogue: Dialogue) -> list[Segment]:
             text = f"\n<tool_response>\n{message['content']}\n</tool_response>"
             segments.append(Segment(opening + text + closing, False))
         elif role == "assistant":
-            segments += _render_answer(message, dialogue.thinking, i > last_user, plain)
+            segments += _render_answer(message, dialogue.thinking, i > last_user, learn_earlier)
     return segments
 
 
-def _render_answer(message: Message, thinking: Optional[bool], current: bool, plain: bool) -> list[Segment]:
+def _render_answer(message: Message, thinking: Optional[bool], current: bool, learn_earlier: bool) -> list[Segment]:
     opening, thought = "<|im_start|>assistant\n", ""
     if current and thinking is False:
         opening += "<think>\n\n</think>\n\n"
@@ -137,7 +137,7 @@ def _render_answer(message: Message, thinking: Optional[bool], current: bool, pl
             opening += "<think>\n"
         else:
             thought = "<think>\n" + thought
-    learned = current or plain
+    learned = current or learn_earlier
     return [
         Segment(opening, False),
         Segment(thought + _answer_text(message) + "<|im_end|>", learned),

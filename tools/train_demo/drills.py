@@ -1,7 +1,7 @@
 """Exercises on random tokens: to copy, to make lists, and to fill in forms, with nothing to remember.
 
 A dialogue teaches these skills with few of its tokens, and words can be guessed where they should be read.
-Here all but a few marks is random, and few different tokens make up a row, so that what stands before a token
+Here all but a few marks are random, and few different tokens make up a row, so that what stands before a token
 decides nothing: only where it stands does. Knows nothing of text.
 """
 
@@ -92,7 +92,7 @@ def form(writer: _Writer) -> None:
     Some fields get no value and are left out. Some have options, of which one may be given without the field's name.
     That is a call of a tool, without its words.
     """
-    field_mark, record_end, option_mark, answer, end, *value_marks = writer.marks
+    field_mark, record_end, option_mark, answer, end, ask, key_mark, value_mark = writer.marks
     names = writer.spans(writer.number(1, 3), 1, 4)
     records = []
     for name in names:
@@ -117,19 +117,19 @@ def form(writer: _Writer) -> None:
                 if i == 0 or writer.number(0, 3)
             }
             asked.append((name, fields, values))
-            writer.write([value_marks[0], *name])
+            writer.write([ask, *name])
             for i in writer.shuffled(len(fields)):
                 if i not in values:
                     continue
                 field, options = fields[i]
                 if not options or writer.number(0, 1):
-                    writer.write([value_marks[1], *field])
-                writer.write([value_marks[2], *values[i]])
+                    writer.write([key_mark, *field])
+                writer.write([value_mark, *values[i]])
         for name, fields, values in asked:
             writer.write([answer])
             writer.write(name, True)
             for i in sorted(values):
-                writer.write([field_mark, *fields[i][0], value_marks[2], *values[i]], True)
+                writer.write([field_mark, *fields[i][0], value_mark, *values[i]], True)
         writer.write([end], True)
 
 
