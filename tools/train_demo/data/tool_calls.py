@@ -67,15 +67,9 @@ _ERRORS = (
 _BLANK = re.compile(r"\$(\w+)")
 
 
-def _spoken_value(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
 def _cue(source: Source, param: Param, value: Value, used: set[str], last: bool) -> str:
     """The words that mention one value; each preposition serves only once per request."""
-    text = _spoken_value(value)
+    text = spoken_result(value)
     free = [word for word in param.prepositions if word.split()[0] not in used]
     # Text without quotes has to come last and open-ended, or nobody could tell where it ends.
     if param.kind in ("text", "query") and (not last or text[-1] in ".!?" or source.chance(0.6)):
@@ -133,7 +127,7 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
     text = source.expand(source.choice(tool.asks))
     asked = set(_BLANK.findall(text))
     arguments = {param.name: param.value(source) for param in tool.params if param.name in asked}
-    text = _BLANK.sub(lambda blank: _spoken_value(arguments[blank[1]]), text)
+    text = _BLANK.sub(lambda blank: spoken_result(arguments[blank[1]]), text)
     if source.chance(0.15):
         text = source.choice(("Hi! ", "Please: ", "Hello, ", "One question: ")) + text
     return text, arguments
