@@ -286,15 +286,21 @@ def test_batches_learn_answers_fully(tokenizer):
     assert set(batch.weights.round(3)) <= {numpy.float32(1), numpy.float32(0.3)}
 
 
-def test_attention_in_blocks_is_attention():
-    """The faster form gives what PyTorch's own function gives."""
+@pytest.mark.parametrize("time", [1, 32, 128, 129, 300])
+def test_attention_in_blocks_is_attention(time):
+    """The faster form gives what PyTorch's own function gives, and its gradients."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.model import causal_attention
 
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, 200, 8) for _ in range(3))
-    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert torch.allclose(causal_attention(q, k, v), expected, atol=1e-5)
+    q, weights = (torch.randn(3, 4, time, 8) for _ in range(2))
+    k, v = (torch.randn(3, 2, time, 8) for _ in range(2))
+    inputs = [tensor.requires_grad_() for tensor in (q, k, v)]
+    found = causal_attention(q * 8**-0.5, k, v)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert torch.allclose(found, expected, atol=1e-5)
+    pairs = zip(torch.autograd.grad(found, inputs, weights), torch.autograd.grad(expected, inputs, weights))
+    assert all(torch.allclose(ours, theirs, atol=1e-4) for ours, theirs in pairs)
 
 
 def test_orthogonalise_evens_out_singular_values():

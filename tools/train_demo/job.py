@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import os
+import shutil
 import sys
 
 from . import training
@@ -32,6 +34,8 @@ def train(arguments: argparse.Namespace) -> None:
         else:
             tokenizer = training.make_tokenizer(model_config, config.seed)
             trainer = training.Trainer(model_config, config, tokenizer)
+    if trainer.device.type == "cpu" and shutil.which(os.environ.get("CXX", "g++")):
+        trainer.model.fuse()
     trainer.run(arguments.checkpoint, _log)
 
 

@@ -148,7 +148,7 @@ class Trainer:
         self, inputs: torch.Tensor, positions: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         hidden = self.model(inputs, self.dtype).flatten(0, 1).index_select(0, positions)
-        losses = F.cross_entropy(self.model.logits(hidden).float(), targets, reduction="none")
+        losses = self.model.losses(hidden, targets)
         return (losses * weights).sum() / weights.sum()
 
     def _drill_loss(self) -> torch.Tensor:
