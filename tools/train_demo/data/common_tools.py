@@ -305,6 +305,44 @@ $2 {stars|points} for {the book |}$1{.|!|}
 {Book|Reserve|Get me|I want|I need} $2 {seats|tickets|places} for $1 at $3{.|, please.|}
 {Book|Reserve|I'd like} {seats|tickets|places} for {"$1"|$1} at $3 for $2 people{.|, please.|}
 {At $3|For $3} {we need|book|get us} $2 {seats|tickets} for $1{.|}
+
+{find|search|suggest|recommend|get}_{cafe|bar|diner|bakery|hotel|gym|barber}({kind|style|type|kitchen|food|category}: origin, {city|town|place|where|near}: city)
+{Suggest a place to eat in a town.|Find a place of a kind.}
+{Find|Show me|Suggest|Recommend|Get me|Search|Look for|I want} {a|an|some|one good} $1 {cafe|bar|diner|bakery|place} {in|near|around} $2{.|, please.|?|}
+{Is there|Do you know|Can you find|Could you recommend me} {a|an|any} $1 {cafe|bar|diner|place} {in|near} $2?
+{Where can I {eat|get} $1 {food|dishes} in $2|Where in $2 can I {eat|get} $1 {food|dishes}}?
+{Find|Suggest|Show} {a cafe|a place|a bar} in $2 {with $1 food|that is $1|with the kind $1|of the kind $1}{.|, please.|}
+
+{reserve|book|hold}_{court|desk|spot|lane|booth|studio}({venue|club|place|where|at}: title, {people|persons|guests|players|party_size}: small, {time|when|start|hour}: time)
+{Reserve a court.|Book a spot for some people.}
+{Reserve|Book|Hold|Get me|I need|We want} {a court|a desk|a spot|a lane|a booth} {at|in} {the |}$1 for $2 {people|persons|players} at $3{.|, please.|}
+{Reserve|Book|Please book} a {court|desk|spot|booth}: {at |}$1, $2 {people|persons|guests}, {at |}$3{.|}
+{At|In} $1, {book|reserve|hold} a {spot|booth|lane} for $2 at $3{.|, please.|}
+{We are $2|There are $2 of us} and want {a booth|a court|a spot} at $1 at $3{.|}
+
+{remove|erase|drop|discard|wipe}_{path|document|entry|backup|image}({path|name|file|what|target}: file)
+{Remove something for good.|Erase a document.}
+{Remove|Erase|Throw away|Get rid of|Wipe|Discard|Drop} {the |}{file |document |}$1{.|, please.|!|}
+{I want to|I'd like to|Please|Can you} {remove|erase|get rid of} {the |}{file |document |}$1{.|?|}
+{I do not need|Nobody needs} {the file |}$1 {any more|now}, {remove it|erase it|away with it}{.|}
+
+{open|create|file|submit|raise}_{case|request|complaint|defect}({title|subject|summary|topic}: say, {priority|urgency|level}: low/normal/high)
+{Open a case for the support.|File a complaint.}
+{Open|File|Create|Make|Start|Raise} a {case|request|complaint|defect} {with the title|titled|with title|called|about} "$1"{,| and|, and|, with} {priority|urgency|level} $2{.|, please.|}
+{Please |Can you |}{open|file|raise|create} a {case|request|complaint}, title "$1", {priority|urgency} $2{.|?|}
+{Open|File|Create} a $2 {priority|urgency} {case|request|complaint}: "$1"
+
+{watch|follow|locate|trace}_{parcel|letter|cargo|delivery}({number|parcel_number|code|id}: code)
+{Tell where a parcel is.|Locate a delivery by its number.}
+{Where is|What about|What happened to|How far is} {my|the} {parcel|letter|delivery} {with number |number |with the number |}$1?
+{Locate|Trace|Follow|Find|Watch} {my |the |}{parcel|letter|delivery} $1{.|, please.|}
+{I wait for|I am waiting for} {parcel |letter |number |}$1{, where is it?|.}
+
+{store|save|write_down|keep}_{person|address|friend|member}({name|person|full_name|who}: full_name, {email|mail|e_mail|address}: email)
+{Keep a person's address.|Write down who somebody is.}
+{Store|Save|Keep|Write down|Put} $1 {in|into|under} {my |the |}{contacts|addresses|friends}, {her|his|their|the} {email|mail|address} is $2{.|}
+{Store|Save|Keep} {a person|a friend|somebody} {with name|called|named} $1 {and|with|, } {email|mail|address} $2{.|, please.|}
+$1 {has|uses|got} the {mail|email|address} $2{, keep it|, write that down|, please save it}{.|}
 """
 
 

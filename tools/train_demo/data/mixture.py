@@ -58,9 +58,9 @@ _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
     (0.02, chat_skills.nonsense),
 )
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.53, tool_calls.one_call),
+    (0.48, tool_calls.one_call),
     (0.04, lambda source: tool_calls.one_call(source, sample=True)),
-    (0.22, tool_calls.two_calls),
+    (0.27, tool_calls.two_calls),
     (0.09, tool_calls.no_tool_fits),
     (0.07, tool_calls.with_result),
     (0.03, lambda source: tool_calls.with_result(source, failed=True)),

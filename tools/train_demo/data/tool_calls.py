@@ -13,8 +13,8 @@ from ..dialogue import Dialogue, Message, assistant, calling, tool_result, user
 from . import values
 from .common_tools import common_tool
 from .sample_tools import SAMPLE_TOOLS
-from .source import Source, phrases
-from .tool_schemas import Param, ToolSpec, Value, random_tool, schema
+from .source import Pool, Source, phrases
+from .tool_schemas import Param, ToolSpec, Value, random_tool, schema, spoken
 
 Call = tuple[str, dict[str, Any]]
 
@@ -72,7 +72,7 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], last: bool)
     text = spoken_result(value)
     free = [word for word in param.prepositions if word.split()[0] not in used]
     # Text without quotes has to come last and open-ended, or nobody could tell where it ends.
-    if param.kind in ("text", "query") and (not last or text[-1] in ".!?" or source.chance(0.6)):
+    if param.kind in ("text", "query", "say") and (not last or text[-1] in ".!?" or source.chance(0.6)):
         quote = source.choice(('"', '"', "'"))
         text = f"{quote}{text}{quote}"
     if free and source.chance(0.6):
@@ -109,21 +109,34 @@ def request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
     if tool.asks:
         return _sample_request(source, tool)
     arguments = _values(source, tool)
-    used: set[str] = set()
-    mentioned = [param for param in tool.params if param.name in arguments]
-    if source.chance(0.3):
-        source.rng.shuffle(mentioned)
-    mentioned.sort(key=lambda param: param.kind in ("text", "query"))
-    cues = "".join(_cue(source, param, arguments[param.name], used, last=param is mentioned[-1]) for param in mentioned)
-    patterns = QUESTIONS if tool.verb in QUESTION_VERBS and source.chance(0.4) else REQUESTS
-    text = source.phrase(patterns, verb=tool.verb, noun=tool.noun, word=values.common_word(source))
-    text = text.replace("$cues", cues)
+    text = source.phrase(_patterns(source, tool), verb=tool.verb, noun=tool.noun, word=values.common_word(source))
+    text = text.replace("$cues", _cues(source, tool, arguments))
     if source.chance(0.6):
         text = text[0].upper() + text[1:]
     return text, arguments
 
 
+def _patterns(source: Source, tool: ToolSpec) -> Pool:
+    return QUESTIONS if tool.verb in QUESTION_VERBS and source.chance(0.4) else REQUESTS
+
+
+def _cues(source: Source, tool: ToolSpec, arguments: dict[str, Value]) -> str:
+    """The words that mention all values."""
+    used: set[str] = set()
+    mentioned = [param for param in tool.params if param.name in arguments]
+    if source.chance(0.3):
+        source.rng.shuffle(mentioned)
+    mentioned.sort(key=lambda param: param.kind in ("text", "query", "say"))
+    return "".join(_cue(source, param, arguments[param.name], used, last=param is mentioned[-1]) for param in mentioned)
+
+
 def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
+    if not source.held_out and source.chance(0.2):
+        # In the words of its name, as programmers ask.
+        arguments = _values(source, tool)
+        verb, _, noun = spoken(tool.name).partition(" ")
+        opening = verb.capitalize() + (source.choice((" a ", " the ", " my ", " ")) + noun if noun else "")
+        return opening + _cues(source, tool, arguments) + source.choice((".", ", please.", "?", "")), arguments
     text = source.expand(source.choice(tool.asks))
     asked = set(_BLANK.findall(text))
     arguments = {param.name: param.value(source) for param in tool.params if param.name in asked}

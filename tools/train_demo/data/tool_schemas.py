@@ -96,6 +96,7 @@ _COMMON_VALUES: dict[str, Callable[[Source], Value]] = {
     "room": values.room,
     "street": values.street,
     "nation": values.nation,
+    "origin": values.origin,
     "say": lambda source: values.phrase(source, 6),
 }
 _VALUES = {**{kind: make for kind, (_, _, make) in _KINDS.items()}, **_COMMON_VALUES}
@@ -177,7 +178,8 @@ class Param:
     @property
     def prepositions(self) -> tuple[str, ...]:
         """Words that can announce the value instead of the name."""
-        return _PREPOSITIONS.get(self.name, _KINDS[self.kind][1]) if self.telling else ()
+        usual = _KINDS[self.kind][1] if self.kind in _KINDS else ()
+        return _PREPOSITIONS.get(self.name, usual) if self.telling else ()
 
     @property
     def is_counted(self) -> bool:

@@ -179,8 +179,10 @@ def code(source: Source) -> str:
     rng = source.rng
     number = str(rng.randrange(10, 10 ** source.choice((3, 4, 5, 6, 8))))
     letters = "".join(rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ") for _ in range(rng.choice((1, 2, 3))))
+    mixed = "".join(rng.choice("0123456789ABCDEFGHJKLMNPQRSTUVWXYZ") for _ in range(rng.choice((5, 7, 9))))
     hexadecimal = "".join(rng.choice("0123456789abcdef") for _ in range(rng.choice((6, 8))))
-    forms = (number, number, f"{letters}-{number}", f"{letters}{number}", f"{letters.lower()}_{number}", hexadecimal)
+    joined = letters + source.choice(("-", "")) + number
+    forms = (number, number, joined, joined, f"{letters.lower()}_{number}", hexadecimal, mixed)
     return source.choice(forms)
 
 
@@ -236,6 +238,14 @@ def street(source: Source) -> str:
 def nation(source: Source) -> str:
     """What comes from a country."""
     return source.choice(_NATIONS)
+
+
+def origin(source: Source) -> str:
+    """A word for where a dish or a style comes from, known or made up."""
+    if source.chance(0.4):
+        return nation(source)
+    name = word(source) + source.choice(("", "an", "ish", "ese", "ian", "i"))
+    return name.capitalize() if source.chance(0.8) else name
 
 
 def phrase(source: Source, longest: int = 7) -> str:
