@@ -87,7 +87,7 @@ def listing(writer: _Writer) -> None:
 
 
 def form(writer: _Writer) -> None:
-    """Records of a name and fields; then values for one or two of them in any order, and the records filled in.
+    """Records of a name and fields; then values for one or two of them in any order, and the fields so filled in.
 
     Some fields get no value and are left out. Some have options, of which one may be given without the field's name.
     That is a call of a tool, without its words.
@@ -111,25 +111,21 @@ def form(writer: _Writer) -> None:
         asked = []
         for _ in range(1 if writer.number(0, 2) else 2):
             name, fields = records[writer.number(0, len(records) - 1)]
-            values = {
-                i: options[writer.number(0, len(options) - 1)] if options else writer.span(1, 6)
-                for i, (_, options) in enumerate(fields)
-                if i == 0 or writer.number(0, 3)
-            }
-            asked.append((name, fields, values))
+            given = [i for i in writer.shuffled(len(fields)) if i == 0 or writer.number(0, 3)]
+            values = {}
             writer.write([ask, *name])
-            for i in writer.shuffled(len(fields)):
-                if i not in values:
-                    continue
+            for i in given:
                 field, options = fields[i]
+                values[i] = options[writer.number(0, len(options) - 1)] if options else writer.span(1, 6)
                 if not options or writer.number(0, 1):
                     writer.write([key_mark, *field])
                 writer.write([value_mark, *values[i]])
+            asked.append((name, fields, values))
         for name, fields, values in asked:
             writer.write([answer])
             writer.write(name, True)
-            for i in sorted(values):
-                writer.write([field_mark, *fields[i][0], value_mark, *values[i]], True)
+            for i, value in values.items():
+                writer.write([field_mark, *fields[i][0], value_mark, *value], True)
         writer.write([end], True)
 
 

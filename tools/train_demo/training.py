@@ -34,7 +34,7 @@ TOKENIZER_DIALOGUES = 12_000
 COPYING_LOSS = 0.35
 MAX_WARM_START_STEPS = 600
 # Every so many steps have a drill beside the dialogues, of so many rows for each worker.
-DRILL_EVERY_STEPS = 2
+DRILL_EVERY_STEPS = 3
 DRILL_ROWS = 8
 LOG_EVERY_STEPS = 50
 

@@ -49,10 +49,10 @@ THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before yo
 
 _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
     (0.32, localchat_facts.question),
-    (0.14, chat_skills.small_talk),
+    (0.19, chat_skills.small_talk),
     (0.10, chat_skills.repeat),
-    (0.16, chat_skills.count),
-    (0.12, chat_skills.make_list),
+    (0.12, chat_skills.count),
+    (0.11, chat_skills.make_list),
     (0.06, chat_skills.small_sum),
     (0.08, chat_skills.limits),
     (0.02, chat_skills.nonsense),
@@ -60,9 +60,9 @@ _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
     (0.48, tool_calls.one_call),
     (0.04, lambda source: tool_calls.one_call(source, sample=True)),
-    (0.27, tool_calls.two_calls),
-    (0.09, tool_calls.no_tool_fits),
-    (0.07, tool_calls.with_result),
+    (0.29, tool_calls.two_calls),
+    (0.08, tool_calls.no_tool_fits),
+    (0.06, tool_calls.with_result),
     (0.03, lambda source: tool_calls.with_result(source, failed=True)),
     (0.02, tool_calls.two_results),
 )
@@ -160,9 +160,9 @@ def long_prompt(source: Source) -> Dialogue:
 
 
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.50, lambda source: _any_tool_use(source)),
+    (0.53, lambda source: _any_tool_use(source)),
     (0.05, chat_beside_tools),
-    (0.34, chat),
+    (0.31, chat),
     (0.085, remembering),
     (0.015, not_told),
     (0.015, told_by_system),

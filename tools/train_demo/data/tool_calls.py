@@ -67,7 +67,7 @@ _ERRORS = (
 _BLANK = re.compile(r"\$(\w+)")
 
 
-def _cue(source: Source, param: Param, value: Value, used: set[str], last: bool) -> str:
+def _cue(source: Source, param: Param, value: Value, used: set[str], first: bool, last: bool) -> str:
     """The words that mention one value; each preposition serves only once per request."""
     text = spoken_result(value)
     free = [word for word in param.prepositions if word.split()[0] not in used]
@@ -79,7 +79,8 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], last: bool)
         word = source.choice(free)
         used.add(word.split()[0])
         return f" {word} {text}"
-    if param.kind in ("code", "file") and not used and source.chance(0.4):
+    # Without any words only beside the noun; later it would belong to the value before.
+    if param.kind in ("code", "file") and first and source.chance(0.4):
         used.add("number")
         return f" {text}"
     if param.is_counted and source.chance(0.6):
@@ -100,8 +101,15 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], last: bool)
 
 
 def _values(source: Source, tool: ToolSpec) -> dict[str, Value]:
-    """Arguments in the order of the schema; optional ones are sometimes left out."""
-    return {param.name: param.value(source) for param in tool.params if param.required or source.chance(0.55)}
+    """Arguments in the order in which they will be mentioned; optional ones are sometimes left out.
+
+    A call that follows the request has to be read once. Text comes last, where it may stand without quotes.
+    """
+    given = [param for param in tool.params if param.required or source.chance(0.55)]
+    if source.chance(0.3):
+        source.rng.shuffle(given)
+    given.sort(key=lambda param: param.kind in ("text", "query", "say"))
+    return {param.name: param.value(source) for param in given}
 
 
 def request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
@@ -121,13 +129,13 @@ def _patterns(source: Source, tool: ToolSpec) -> Pool:
 
 
 def _cues(source: Source, tool: ToolSpec, arguments: dict[str, Value]) -> str:
-    """The words that mention all values."""
+    """The words that mention all values, one after the other."""
+    params = {param.name: param for param in tool.params}
     used: set[str] = set()
-    mentioned = [param for param in tool.params if param.name in arguments]
-    if source.chance(0.3):
-        source.rng.shuffle(mentioned)
-    mentioned.sort(key=lambda param: param.kind in ("text", "query", "say"))
-    return "".join(_cue(source, param, arguments[param.name], used, last=param is mentioned[-1]) for param in mentioned)
+    last = len(arguments) - 1
+    return "".join(
+        _cue(source, params[name], value, used, i == 0, i == last) for i, (name, value) in enumerate(arguments.items())
+    )
 
 
 def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
@@ -138,8 +146,8 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
         opening = verb.capitalize() + (source.choice((" a ", " the ", " my ", " ")) + noun if noun else "")
         return opening + _cues(source, tool, arguments) + source.choice((".", ", please.", "?", "")), arguments
     text = source.expand(source.choice(tool.asks))
-    asked = set(_BLANK.findall(text))
-    arguments = {param.name: param.value(source) for param in tool.params if param.name in asked}
+    params = {param.name: param for param in tool.params}
+    arguments = {name: params[name].value(source) for name in dict.fromkeys(_BLANK.findall(text))}
     text = _BLANK.sub(lambda blank: spoken_result(arguments[blank[1]]), text)
     if source.chance(0.15):
         text = source.choice(("Hi! ", "Please: ", "Hello, ", "One question: ")) + text
