@@ -41,6 +41,9 @@ _GREETINGS = phrases(
     {Hello|Hi|Hey|Good morning|Good afternoon} {dear machine|old friend|little model|my dear|sir|madam|fellow|over there|in there|down there}
     {Shall we|Can we|May we|Could we|Let us|Let's} {talk|chat|begin|start|have a chat|talk a little|get to know each other}
     {May I|Can I|I would like to|I'd like to|I just want to} {say hello|say hi|greet you|talk with you|chat a bit|have a word with you}
+    {Lovely|Good|Great|Fine|A joy|A pleasure|How nice} {meeting|seeing|talking to|knowing|to be meeting} you{| here| too| today}
+    {Meeting you|Seeing you here|Talking to you} is {nice|lovely|a pleasure|great}
+    {Hello|Hi|Hey|Hallo|Good morning}{,|!} {is anybody in|anybody in|somebody home|who is home|who is at home|are you home|is there anybody|any life in there}
     {Do you hear me|Are you listening|Hello, do you hear me|Do you read me|Are you here|Are you around|Are you with me|Can you read this}""",
     """{Hello computer friend|Hey there buddy|Hi you robot|Hi, dear program}
     {Good morning to you|Good evening to you, bot|A hearty hello}
@@ -128,7 +131,11 @@ _AGREEMENT = phrases(
     {That|This|It} {makes sense|is fine|is fine with me|is okay|is all right|is clear|will do|is good enough|works for me|is how I see it|is true|seems right}
     {No problem|Never mind|No worries|Not yet|Not now|Not really|Maybe later|Perhaps|Probably|Possibly|Certainly|Definitely|Absolutely|Indeed|Agreed|Deal|Done|As you like|As you wish|If you say so|Why not|Go on|Go ahead|Please go on|Carry on|Next|Continue}
     {Fine|Good|Okay|Great|Sure|Yes|Right}{,|} {by me|with me|that will do|let us go on|so let us continue|no problem|as you say|that is clear|agreed}
-    {Good|Nice|Interesting|Useful|Fine|Great} to {hear|know that|hear that|learn|learn that}""",
+    {Good|Nice|Interesting|Useful|Fine|Great} to {hear|know that|hear that|learn|learn that}
+    {That is|That's|It is|Seems|Sounds|Well, that is|Yes,|Ok,|Okay,} fair{| to me| I think| then| indeed| in a way}
+    {Fair point|Fair answer|Fair, fair|Very fair|Quite fair|A fair answer|Fair deal|All fair|Fair}{|, yes| then|, I agree|, let us go on}
+    {Good|Clear|True|Right|Near|Nice|Safe} enough{| for me| I think| indeed| for today}
+    {Sounds|Looks|Seems} {great|nice|sensible|like a plan|good to me|clear|easy}{|, go on|, yes| then}""",
     """{Ah, I understand|Oh, is that so|Okay, let it be so}
     {Sounds good|Fair enough}""",
 )
@@ -449,7 +456,8 @@ _LIMITS: tuple[tuple[Pool, str], ...] = (
     (
         phrases(
             """{Write|write|Compose|Make|Make up|Please write|Can you write|Create|Give me} {me |}{a|an|a short|a long|a funny|a nice} {poem|story|song|essay|letter|article|joke|haiku|tale|speech|novel|email|limerick|blog post|rap}{| about $thing| for my $word| about the $word}{.|?|}
-            {Tell me|Sing me|Sing|Invent|tell me} {a|another|a good|a funny|a short} {joke|story|poem|song|riddle|tale}{| about $thing}{.|?|}
+            {Think of|Make up|Dream up|Come up with|Invent|Imagine|Think out} {a|another|some|a little|a new} {story|tale|joke|poem|riddle|fairy tale|song}{| for me| about $thing| please}{.|?|}
+    {Tell me|Sing me|Sing|Invent|tell me} {a|another|a good|a funny|a short} {joke|story|poem|song|riddle|tale}{| about $thing}{.|?|}
             {Write|Make|Create|Program|Code} {me |}{a|some} {program|code|function|script|website|app|Python code|Python function|class|game}{| that $thing| for $thing| to $thing| in Python| in C}{.|?|}
             {Summarise|Summarize|Shorten|Rewrite|Improve|Correct|Paraphrase|Review} {this|the text|this text|the following|my text}: $thing
             {Could you write|Would you write|Will you write|Can you make up|Can you invent|Could you tell|I need|I would like|Please compose|Let me hear|Come up with|Do you know} {a|a nice|a short|a little|another|a new} {poem|story|tale|joke|song|riddle|letter|speech|novel|rhyme}{| about $thing| for my $word| for children}{.|?|}
@@ -491,7 +499,9 @@ _LIMITS: tuple[tuple[Pool, str], ...] = (
             {Open|Visit|Read|Download|Load|Look at|Fetch} {the website|the page|the file|the image|the link|https://$word.com|www.$word.org|$word.pdf}{.|}
             {Will it rain|Is it cold|Is it raining|Is it warm}{| today| tomorrow| in $city}{?|}
             {Send|Book|Order|Buy|Call|Email|Play|Set|Turn on} {an email to|a flight to|a table in|a pizza for|the light in|an alarm for|some music for|a taxi to} {$city|my $word|$word}{.|}
-            {Can you tell me|Could you check|I want to know|I need to know|Please look up|Would you check|Give me} {the weather|the temperature|the forecast|the rain forecast}{| for $city| in $city| for tomorrow| today}{.|?|}
+            {Any idea|Have you an idea|Do you have an idea|Have you any idea} {how the weather is|what the temperature is|whether it will rain|how warm it is|how cold it gets|if the sun shines|what is in the news}{| in $city| today| tomorrow}{?|}
+    {Which|What|Are there|Tell me the|Is there} {latest |new |}{news|headlines}{| today| from $city| are there| this morning}{?|}
+    {Can you tell me|Could you check|I want to know|I need to know|Please look up|Would you check|Give me} {the weather|the temperature|the forecast|the rain forecast}{| for $city| in $city| for tomorrow| today}{.|?|}
             {Is the sun shining|Does it rain|Will it snow|How warm is it|How cold is it|Is it sunny|Do I need an umbrella|Will the sun shine}{| in $city| today| tomorrow| outside}{?|}
             {Tell me|Can you tell me|I need to know|Please say|Do you know} {what time it is|the date|what day it is|the current time|today's date|the hour|which month it is}{| now| in $city|, please}{?|.|}
             {Read me|Show me|I want|Look up|Do you have|Can you find} {the news|today's headlines|the latest news|the football results|the stock prices|news about $thing}{.|?| today?|}

@@ -91,6 +91,13 @@ $1 seconds{ for the $2|}{, please.|.|}
 {Play|Put on} "$2" {by|from} $1{.|, please.|!}
 {I want to hear|Let me hear|I'd like to listen to} {$1|"$2" by $1}{.|}
 
+{play|queue|hear|sing}_{track|tune|hymn|piece}({title|name|track|what}: title, {artist|by|singer|band|composer}: title)
+{Play a track.|Play a piece of music.}
+{Play|Put on|Queue|Start|I want to hear|Could you play|Let me hear|Can you play} {the track |the tune |the piece |}$1 by $2{.|, please.|?|}
+{Play|Put on|Queue|Could you play|Can you put on} "$1" {by|from|of} $2{.|, please.|?|}
+{Something by $2|From $2}{, play|: play|, namely} {"$1"|$1}{.|, please.|}
+$2 {made|sings|wrote} "$1"{, play it|, I want to hear that|, put it on}{.|}
+
 {play|watch|start|show}_{movie|film|video|series}({title|name|movie|what}: title)
 {Play a film.|Show a movie.}
 {Play|Watch|Show|Start|Put on} {the film|the movie|the video} $1{.|, please.|}

@@ -41,7 +41,8 @@ _TELL_NAME = phrases(
     {I present myself|May I present myself|Allow me}: {$name|I am $name|my name is $name}{.|}
     {It's|It is|This is} $name {here|speaking|writing|again|from work}{.|!|}
     {Hello|Hi|Hey|Good afternoon|Dear bot|Hello there|Good morning}{,|!|.} {$name here|my name's $name|call me $name|they call me $name|the name is $name|you can call me $name}{.|!|}
-    {Can you|Could you|Will you|I want you to} {remember|keep in mind|note} {my name|that I am called|that my name is}{:|} $name{.|?|}""",
+    {Can you|Could you|Will you|I want you to} {remember|keep in mind|note} {my name|that I am called|that my name is}{:|} $name{.|?|}
+    {May I introduce myself?|I want to introduce myself.|A short introduction:|I have not introduced myself yet.|I introduce myself:} {My name is|I am|I'm|It is} $name{.|!|}""",
     """{Let me introduce myself|To introduce myself}: {I am|my name is} $name{.|}
     {Nice to meet you|Good day}, {you talk to|my name's} $name{.|}
     {For the record, my name is|By the way, I am called} $name{.|}""",
@@ -63,7 +64,10 @@ _ASK_NAME = phrases(
     {I|Earlier I|Before, I|At the start I} {told you my name|said who I am|gave you my name|said how I am called}{, what is it|, what was it|. What is it|. Which one|, do you know it}{?|}
     {What|Which} {name|name of mine|first name} {do you have for me|did I mention|did I use|do you remember|is mine|belongs to me|did you hear from me|goes with me}{?|}
     {What is the name of the|Who is the} {user|person|human} {you talk to|here|who writes to you|in this chat}{?|}
-    {Which|What} name {should you|would you|do you} {call me by|use for me|greet me with}{?|}""",
+    {Which|What} name {should you|would you|do you} {call me by|use for me|greet me with}{?|}
+    {As whom|As what|By which name|With what name|Under which name} did I introduce myself{?| to you?| here?|}
+    {Do you remember|Do you know|Can you tell me|Tell me|I forgot} {how I introduced myself|my introduction|as whom I introduced myself|which name I introduced myself with}{?|.|}
+    {I introduced myself|When I came I introduced myself|Before, I introduced myself}{, as whom?|, with which name?|. What is my name?|, do you remember?}""",
     """{Have you forgotten my name|Could you say my name|Is my name still known to you}?
     {Do you recall|Can you recall} {my name|who I am|what I am called}?
     {How did I introduce myself|Under what name do you know me|What should you call me}?""",

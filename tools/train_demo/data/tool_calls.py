@@ -44,6 +44,19 @@ QUESTIONS = phrases(
     {How about|Anything new about|Is there something on|I wonder about|Who knows|Remind me of|I wait for|Say something about} {the|my|our} $noun$cues{?|.|}""",
     """{What about|Any news of|I am curious about} the $noun$cues{?|.|}""",
 )
+# Verbs that say the same of most things.
+_ALIKE = [
+    line.split()
+    for line in """create open make file start add new register record
+    find search lookup get show list fetch check read display
+    delete remove erase drop discard
+    send post share submit forward
+    book reserve order rent
+    update change set edit
+    stop end pause close halt
+    cancel revoke undo
+    track trace follow watch""".split("\n")
+]
 REFUSALS = (
     "None of my tools can do that.",
     "Sorry, I have no tool for that.",
@@ -117,7 +130,11 @@ def request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
     if tool.asks:
         return _sample_request(source, tool)
     arguments = _values(source, tool)
-    text = source.phrase(_patterns(source, tool), verb=tool.verb, noun=tool.noun, word=values.common_word(source))
+    verb = tool.verb
+    if not source.held_out and source.chance(0.3):
+        # People say what means the same; the call has the tool's own name all the same.
+        verb = source.choice(next((group for group in _ALIKE if verb in group), [verb]))
+    text = source.phrase(_patterns(source, tool), verb=verb, noun=tool.noun, word=values.common_word(source))
     text = text.replace("$cues", _cues(source, tool, arguments))
     if source.chance(0.6):
         text = text[0].upper() + text[1:]
@@ -148,6 +165,11 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
     text = source.expand(source.choice(tool.asks))
     params = {param.name: param for param in tool.params}
     arguments = {name: params[name].value(source) for name in dict.fromkeys(_BLANK.findall(text))}
+    person = next((name for name in arguments if params[name].kind == "full_name"), None)
+    address = next((name for name in arguments if params[name].kind == "email"), None)
+    if person and address and source.chance(0.6):
+        # As addresses are, which are not to be taken for the name.
+        arguments[address] = values.email_of(source, str(arguments[person]))
     text = _BLANK.sub(lambda blank: spoken_result(arguments[blank[1]]), text)
     if source.chance(0.15):
         text = source.choice(("Hi! ", "Please: ", "Hello, ", "One question: ")) + text

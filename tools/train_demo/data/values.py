@@ -133,6 +133,13 @@ def email(source: Source) -> str:
     return f"{name}@{host}.{source.choice(_TOP_DOMAINS)}"
 
 
+def email_of(source: Source, name: str) -> str:
+    """The e-mail address of a person."""
+    parts = name.lower().split()
+    forms = (".".join(parts), "_".join(parts), "".join(parts), parts[0], parts[-1], parts[0][0] + parts[-1])
+    return f"{source.choice(forms)}@{email(source).split('@')[1]}"
+
+
 def date(source: Source) -> str:
     """A date in one of the usual forms, or a day."""
     rng = source.rng
@@ -188,14 +195,16 @@ def code(source: Source) -> str:
 
 def file_name(source: Source) -> str:
     """A file name, a path or a web address."""
-    name = word(source)
+    folder = word(source) if source.chance(0.5) else common_word(source)
+    name = word(source) if source.chance(0.5) else common_word(source)
     ending = source.choice(("txt", "pdf", "py", "csv", "png", "json", "md"))
     number = source.rng.randrange(20)
     forms = (
         f"{name}.{ending}",
         f"{name}_{number}.{ending}",
-        f"{word(source)}/{name}.{ending}",
-        f"/home/{word(source)}/{name}.{ending}",
+        f"{folder}/{name}.{ending}",
+        f"/{source.choice(('home', 'tmp', 'data', 'var/log'))}/{folder}/{name}.{ending}",
+        f"/{folder}/{name}.{ending}",
         f"https://{name}.{source.choice(_TOP_DOMAINS)}/{word(source)}",
         f"www.{name}.{source.choice(_TOP_DOMAINS)}",
     )
