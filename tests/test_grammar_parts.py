@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -23,6 +24,7 @@ from localchat.engine.grammar import (
     schema_to_grammar,
     seq,
 )
+from localchat.engine.grammar.convert import MAX_ANY_ORDER
 from localchat.engine.grammar.rules import Impossible
 from localchat.layouts import CallLayout
 
@@ -183,6 +185,36 @@ def test_generated_calls_validate():
     calls = [load(text) for _ in range(30) if (text := generate(grammar, random_, 200))]
     assert {call["name"] for call in calls} == set(schemas)
     assert all(is_valid(json.dumps(call["arguments"], default=float), schemas[call["name"]]) for call in calls)
+
+
+@pytest.mark.parametrize("required", [(), ("a",), ("a", "c")], ids=len)
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
+def test_arguments_come_in_any_order(required: tuple[str, ...], is_open: bool):
+    """Each name at most once, all that are required, and none that is unknown before the last known one."""
+    parameters = {"properties": {name: {"type": "integer"} for name in "abc"}, "required": list(required)}
+    grammar = calls_to_grammar([ToolSchema("t", {**parameters, "additionalProperties": is_open})])
+    for names in (names for n in range(5) for names in itertools.product("abcx", repeat=n)):
+        known = "".join(names).rstrip("x")
+        fits = len(set(known)) == len(known) and "x" not in known and set(required) <= set(known)
+        fits = fits and (is_open or "x" not in names)
+        text = ", ".join(f'"{name}": 1' for name in names)
+        assert matches(grammar, f'{{"name": "t", "arguments": {{{text}}}}}') == fits, names
+
+
+@pytest.mark.parametrize("n_names", [MAX_ANY_ORDER, MAX_ANY_ORDER + 1])
+def test_only_few_arguments_come_in_any_order(n_names: int):
+    """A grammar of every order doubles with every name."""
+    names = [f"n{i}" for i in range(n_names)]
+    grammar = calls_to_grammar([ToolSchema("t", {"properties": {name: {"type": "integer"} for name in names}})])
+    for order, fits in ((names, True), (names[::-1], n_names <= MAX_ANY_ORDER)):
+        text = ", ".join(f'"{name}": 1' for name in order)
+        assert matches(grammar, f'{{"name": "t", "arguments": {{{text}}}}}') == fits
+
+
+def test_answers_keep_the_order_of_their_schema():
+    grammar = schema_to_grammar({"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}})
+    assert matches(grammar, '{"a": 1, "b": 1}')
+    assert not matches(grammar, '{"b": 1, "a": 1}')
 
 
 def test_bad_tool_schema_is_named():

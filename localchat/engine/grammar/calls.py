@@ -56,7 +56,8 @@ def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
 
 
 def arguments_rule(rules: Rules, tool: ToolSchema, *, indent: Optional[int] = None, notation: str = "json") -> Expr:
-    """The arguments of one tool as an object. Raises SchemaError."""
+    """The arguments of one tool as an object, in the order in which the model thinks of them. Raises SchemaError."""
     if tool.rule is not None and indent is None and notation == "json":
         return tool.rule
-    return schema_rule(rules, tool.schema, path=f"{tool.name}#", indent=indent, notation=notation)
+    path = f"{tool.name}#"
+    return schema_rule(rules, tool.schema, path=path, indent=indent, notation=notation, any_order=True)

@@ -1,8 +1,9 @@
 """From shapes to rules: what a value, an object or an array is allowed to look like as JSON text.
 
 Every tuple of places becomes one expression, made once; a tuple that contains itself becomes a named
-rule. Properties come in the order of the schema, then names that are not declared. What no text can
-fit becomes an expression that matches nothing, and `Rules` takes away the ways that lead there.
+rule. Properties come in the order of the schema, or in any if the caller wants that, then names that are
+not declared. What no text can fit becomes an expression that matches nothing, and `Rules` takes away the
+ways that lead there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from .shapes import ArrayShape, Branch, ObjectShape, Places, Shapes, array_shape
 
 # Unique items take a rule for every set of items that were used: 2 to the power of this.
 MAX_UNIQUE = 8
+# So do names in any order; more of them come in the order of the schema.
+MAX_ANY_ORDER = 5
 # Every combination of patterns that a name can match is a case of its own: 2 to the power of this.
 MAX_PATTERNS = 4
 
@@ -31,10 +34,11 @@ WRITTEN = ("object", "array", "string", "number", "integer", "boolean", "null")
 class Converter:
     """Turns the schemas of one document into expressions. Raises SchemaError."""
 
-    def __init__(self, shapes: Shapes, text: JsonRules):
+    def __init__(self, shapes: Shapes, text: JsonRules, *, any_order: bool = False):
         self._shapes = shapes
         self._text = text
         self._rules = text.rules
+        self._any_order = any_order
         self._done: dict[Places, Expr] = {}
         # Tuples that are being converted, with their name once something inside refers to it.
         self._open: dict[Places, Optional[Ref]] = {}
@@ -93,7 +97,7 @@ class Converter:
         shape = self._shapes.object_shape(branch.places)
         if not shape.members and not branch.not_names:
             return self._text.object()
-        return _Object(self, self._shapes, self._text, shape, branch.not_names).expr()
+        return _Object(self, self._shapes, self._text, shape, branch.not_names).expr(self._any_order)
 
     def exactly(self, value: Any) -> Expr:
         """One value."""
@@ -125,12 +129,16 @@ class _Object:
         self._not_names = not_names
         self._names = shapes.names(shape.names)
 
-    def expr(self) -> Expr:
+    def expr(self, any_order: bool) -> Expr:
         shape = self._shape
         slots = [(self._declared(name), name in shape.required) for name in self._text.order(shape.declared)]
         free = alt(*self._free_pairs())
         self._check_countable(len(slots), free)
-        body = self._pairs(slots, free) if shape.low <= len(slots) + 1 else NEVER
+        is_counted = shape.high is not None or shape.low > len(shape.required)
+        if any_order and not is_counted and 1 < len(slots) <= MAX_ANY_ORDER:
+            body = self._pairs_in_any_order(slots, free)
+        else:
+            body = self._pairs(slots, free) if shape.low <= len(slots) + 1 else NEVER
         empty = Literal("{}") if not shape.required and shape.low == 0 else NEVER
         return alt(empty, self._text.wrap("{", body, "}"))
 
@@ -193,6 +201,23 @@ class _Object:
                 alt(seq(self._text.comma, one[n]), EMPTY if may_end and n >= low else NEVER) for n in range(most + 1)
             ]
         return one[0]
+
+    def _pairs_in_any_order(self, slots: list[tuple[Expr, bool]], free: Expr) -> Expr:
+        """All pairs, by which are not written yet: `rest` is what may follow then."""
+        pairs = [NEVER if pair == NEVER else self._rules.add("pair", pair) for pair, _ in slots]
+        required = {index for index, (_, is_required) in enumerate(slots) if is_required}
+        more = seq(free, self._rules.repeat(seq(self._text.comma, free), 0, None))
+        rest: dict[frozenset[int], Expr] = {}
+        for n_left in range(len(slots) + 1):
+            for left in map(frozenset, combinations(range(len(slots)), n_left)):
+                may_end = not left & required
+                one = alt(
+                    *(seq(pairs[index], rest[left - {index}]) for index in sorted(left)), more if may_end else NEVER
+                )
+                rest[left] = alt(seq(self._text.comma, one), EMPTY if may_end else NEVER)
+                if rest[left] not in (EMPTY, NEVER):
+                    rest[left] = self._rules.add("pairs", rest[left])
+        return one
 
     def _next(self, rest: list[Expr], n: int) -> Expr:
         """What follows one more pair than n."""

@@ -1,8 +1,9 @@
 """The front door: JSON Schemas, regular expressions and choices to grammars for llama.cpp's engine.
 
 What cannot be honoured exactly raises, with its place: never does a grammar allow more than it should.
-It may allow less where JSON leaves a choice: names come in the order of the schema, numbers and spaces
-are bounded, and names that the schema does not mention are only generated if it says they may be.
+It may allow less where JSON leaves a choice: names come in the order of the schema (but up to five
+arguments of a call come in any), numbers and spaces are bounded, and names that the schema does not
+mention are only generated if it says they may be.
 """
 
 from __future__ import annotations
@@ -40,14 +41,17 @@ def schema_rule(
     path: str = "#",
     indent: Optional[int] = None,
     notation: str = "json",
+    any_order: bool = False,
 ) -> Expr:
     """The documents that fit a schema, or the schema at a JSON pointer in it, as part of a larger grammar.
 
-    `path` is how the schema itself is called in errors, `notation` one of notations.py. Raises SchemaError.
+    `path` is how the schema itself is called in errors, `notation` one of notations.py. With `any_order` the names
+    of an object may come in any order, as far as there are not too many. Raises SchemaError.
     """
     try:
         document = Document(_checked(schema, path), path)
-        expr = Converter(Shapes(document), NOTATIONS[notation](rules, Spacing(indent))).value((document.at(at),))
+        text = NOTATIONS[notation](rules, Spacing(indent))
+        expr = Converter(Shapes(document), text, any_order=any_order).value((document.at(at),))
         possible = rules.is_possible(expr)
     except RecursionError:
         raise SchemaError(path, "is nested too deeply") from None
