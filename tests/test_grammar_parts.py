@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,9 +25,9 @@ from localchat.engine.grammar import (
     schema_to_grammar,
     seq,
 )
-from localchat.engine.grammar.convert import MAX_ANY_ORDER
+from localchat.engine.grammar.any_order import MAX_ANY_ORDER
 from localchat.engine.grammar.rules import Impossible
-from localchat.layouts import CallLayout
+from localchat.layouts import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
 
 from .gbnf import InvalidGrammar, Matcher, generate, matches
 from .grammar_cases import CASES
@@ -199,6 +200,18 @@ def test_arguments_come_in_any_order(required: tuple[str, ...], is_open: bool):
         fits = fits and (is_open or "x" not in names)
         text = ", ".join(f'"{name}": 1' for name in names)
         assert matches(grammar, f'{{"name": "t", "arguments": {{{text}}}}}') == fits, names
+
+
+@pytest.mark.parametrize("required", [(), ("a",), ("a", "c")], ids=len)
+def test_arguments_in_tags_come_in_any_order(required: tuple[str, ...]):
+    """The same where each argument has tags of its own."""
+    layout = replace(FUNCTION, arguments=ArgumentsLayout("<", ">", (ValueLayout(ALL_TYPES, "", ";"),)))
+    parameters = {"properties": {name: {"type": "integer"} for name in "abc"}, "required": list(required)}
+    grammar = calls_to_grammar([ToolSchema("t", {**parameters, "additionalProperties": False})], layout)
+    for names in (names for n in range(5) for names in itertools.product("abcx", repeat=n)):
+        fits = len(set(names)) == len(names) and set(required) <= set(names) <= set("abc")
+        text = "".join(f"<{name}>1;" for name in names)
+        assert matches(grammar, f"<function=t>{text}</function>") == fits, names
 
 
 @pytest.mark.parametrize("n_names", [MAX_ANY_ORDER, MAX_ANY_ORDER + 1])

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from ...layouts import ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
+from .any_order import MAX_ANY_ORDER, in_any_order
 from .convert import Converter
 from .document import Document, Place
 from .errors import TooLarge
@@ -83,8 +84,13 @@ class _Arguments:
         return shape
 
     def _listed(self, pairs: list[tuple[Expr, bool]]) -> Expr:
-        """The pairs in their order. `first` is what may come before any pair, `more` what may come after one."""
+        """The pairs in any order, or if they are many in theirs: `first` is what may come before any pair then,
+        `more` what may come after one.
+        """
         separator = written(self._rules, self._layout.separator)
+        if 1 < len(pairs) <= MAX_ANY_ORDER:
+            none = NEVER if any(is_required for _, is_required in pairs) else EMPTY
+            return alt(none, in_any_order(self._rules, pairs, separator))
         first, more = EMPTY, EMPTY
         for pair, is_required in reversed(pairs):
             more = self._rules.add("arguments", more) if more != EMPTY else more

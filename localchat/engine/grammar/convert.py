@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any, NoReturn, Optional
 
+from .any_order import MAX_ANY_ORDER, in_any_order
 from .document import key_of
 from .errors import SchemaError, TooLarge
 from .json_text import JsonRules
@@ -22,8 +23,6 @@ from .shapes import ArrayShape, Branch, ObjectShape, Places, Shapes, array_shape
 
 # Unique items take a rule for every set of items that were used: 2 to the power of this.
 MAX_UNIQUE = 8
-# So do names in any order; more of them come in the order of the schema.
-MAX_ANY_ORDER = 5
 # Every combination of patterns that a name can match is a case of its own: 2 to the power of this.
 MAX_PATTERNS = 4
 
@@ -136,7 +135,8 @@ class _Object:
         self._check_countable(len(slots), free)
         is_counted = shape.high is not None or shape.low > len(shape.required)
         if any_order and not is_counted and 1 < len(slots) <= MAX_ANY_ORDER:
-            body = self._pairs_in_any_order(slots, free)
+            more = seq(free, self._rules.repeat(seq(self._text.comma, free), 0, None))
+            body = in_any_order(self._rules, slots, self._text.comma, more)
         else:
             body = self._pairs(slots, free) if shape.low <= len(slots) + 1 else NEVER
         empty = Literal("{}") if not shape.required and shape.low == 0 else NEVER
@@ -201,23 +201,6 @@ class _Object:
                 alt(seq(self._text.comma, one[n]), EMPTY if may_end and n >= low else NEVER) for n in range(most + 1)
             ]
         return one[0]
-
-    def _pairs_in_any_order(self, slots: list[tuple[Expr, bool]], free: Expr) -> Expr:
-        """All pairs, by which are not written yet: `rest` is what may follow then."""
-        pairs = [NEVER if pair == NEVER else self._rules.add("pair", pair) for pair, _ in slots]
-        required = {index for index, (_, is_required) in enumerate(slots) if is_required}
-        more = seq(free, self._rules.repeat(seq(self._text.comma, free), 0, None))
-        rest: dict[frozenset[int], Expr] = {}
-        for n_left in range(len(slots) + 1):
-            for left in map(frozenset, combinations(range(len(slots)), n_left)):
-                may_end = not left & required
-                one = alt(
-                    *(seq(pairs[index], rest[left - {index}]) for index in sorted(left)), more if may_end else NEVER
-                )
-                rest[left] = alt(seq(self._text.comma, one), EMPTY if may_end else NEVER)
-                if rest[left] not in (EMPTY, NEVER):
-                    rest[left] = self._rules.add("pairs", rest[left])
-        return one
 
     def _next(self, rest: list[Expr], n: int) -> Expr:
         """What follows one more pair than n."""
