@@ -14,7 +14,7 @@ from . import values
 from .common_tools import common_tool
 from .sample_tools import SAMPLE_TOOLS
 from .source import Pool, Source, phrases
-from .tool_schemas import Param, ToolSpec, Value, random_tool, schema, spoken
+from .tool_schemas import HELD_OUT, Param, ToolSpec, Value, random_tool, schema, spoken
 
 Call = tuple[str, dict[str, Any]]
 
@@ -44,9 +44,9 @@ QUESTIONS = phrases(
     {How about|Anything new about|Is there something on|I wonder about|Who knows|Remind me of|I wait for|Say something about} {the|my|our} $noun$cues{?|.|}""",
     """{What about|Any news of|I am curious about} the $noun$cues{?|.|}""",
 )
-# Verbs that say the same of most things.
+# Verbs that say the same of most things; those that are held out name no tool, and stay unsaid.
 _ALIKE = [
-    line.split()
+    [verb for verb in line.split() if verb not in HELD_OUT]
     for line in """create open make file start add new register record
     find search lookup get show list fetch check read display
     delete remove erase drop discard
