@@ -282,11 +282,14 @@ def tokens(port: int, text: str, **members: Any) -> list[int]:
     return found
 
 
-def test_plain_completion_is_bound_too(port: int):
+@pytest.mark.parametrize("wanted", ["old", "new"])
+def test_plain_completion_is_bound_too(port: int, wanted: str):
+    """It is one of the choices, whatever is drawn, and any of them can be."""
     members = {"prompt": "Rome is", "choice": ["old", "new"], "n": N_CHOICES, **WILD}
-    status, raw = post(port, "/v1/completions", **members)
-    assert status == 200, raw
-    assert {choice["text"] for choice in json.loads(raw)["choices"]} == {"old", "new"}
+    for bias, expected in (({}, {"old", "new"}), ({tokens(port, wanted)[0]: 60}, {wanted})):
+        status, raw = post(port, "/v1/completions", logit_bias=bias, **members)
+        assert status == 200, raw
+        assert {choice["text"] for choice in json.loads(raw)["choices"]} <= expected
 
 
 @pytest.mark.parametrize("stream", [False, True])
