@@ -115,7 +115,7 @@ class DemoModel(nn.Module):
         return nn.Parameter(torch.randn(self.config.layers, rows, columns) * std)
 
     def fuse(self) -> None:
-        """Compile what lies around attention: a third faster on a CPU, after a minute; needs a C++ compiler."""
+        """Compile what lies around attention: a quarter faster on a CPU, after a minute; needs a C++ compiler."""
         self._before_attention = torch.compile(self._before_attention, dynamic=True)
         self._after_attention = torch.compile(self._after_attention, dynamic=True)
         self.losses = torch.compile(self.losses, dynamic=True)
