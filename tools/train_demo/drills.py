@@ -89,7 +89,8 @@ def listing(writer: _Writer) -> None:
 def form(writer: _Writer) -> None:
     """Records of a name and fields; then values for one or two of them in any order, and the fields so filled in.
 
-    Some fields get no value and are left out. Some have options, of which one may be given without the field's name.
+    Some fields get no value and are left out. Some have options, of which one may be given without the field's name,
+    as may the value of a record's only field.
     That is a call of a tool, without its words.
     """
     field_mark, record_end, option_mark, answer, end, ask, key_mark, value_mark = writer.marks
@@ -97,7 +98,7 @@ def form(writer: _Writer) -> None:
     records = []
     for name in names:
         fields = [
-            (field, writer.spans(3, 1, 3) if writer.number(0, 4) == 0 else [])
+            (field, writer.spans(writer.number(2, 4), 1, 3) if writer.number(0, 4) < 2 else [])
             for field in writer.spans(writer.number(1, 4), 1, 4)
         ]
         records.append((name, fields))
@@ -117,7 +118,7 @@ def form(writer: _Writer) -> None:
             for i in given:
                 field, options = fields[i]
                 values[i] = options[writer.number(0, len(options) - 1)] if options else writer.span(1, 6)
-                if not options or writer.number(0, 1):
+                if writer.number(0, 1) or not (options or len(fields) == 1):
                     writer.write([key_mark, *field])
                 writer.write([value_mark, *values[i]])
             asked.append((name, fields, values))
