@@ -42,6 +42,7 @@ _GREETINGS = phrases(
     {Shall we|Can we|May we|Could we|Let us|Let's} {talk|chat|begin|start|have a chat|talk a little|get to know each other}
     {May I|Can I|I would like to|I'd like to|I just want to} {say hello|say hi|greet you|talk with you|chat a bit|have a word with you}
     {Lovely|Good|Great|Fine|A joy|A pleasure|How nice} {meeting|seeing|talking to|knowing|to be meeting} you{| here| too| today}
+    {So good|So nice|Good|Great|Lovely|Fine|How lovely} {to be meeting you|to have met you|having you here|to make your acquaintance|talking with you|to be talking to you}{|!| now}
     {Meeting you|Seeing you here|Talking to you} is {nice|lovely|a pleasure|great}
     {Hello|Hi|Hey|Hallo|Good morning}{,|!} {is anybody in|anybody in|somebody home|who is home|who is at home|are you home|is there anybody|any life in there}
     {Do you hear me|Are you listening|Hello, do you hear me|Do you read me|Are you here|Are you around|Are you with me|Can you read this}""",
@@ -197,6 +198,8 @@ _REPEAT = phrases(
     {Say after me|Speak after me|Follow me|Do as I do|Parrot this|Be my echo|Play echo|Mirror this|Quote this|Quote me|Read this out|Read out loud|Read aloud}: {$text|"$text"}
     "$text" {is what you should say|is your answer|is the text to repeat|should come back|is what I want to hear}.
     {Please |Now |}{say|repeat|echo|write|copy|type} {after me|exactly|once|again|only|just}: {$text|"$text"}
+    {Note|Put down|Write out|Note down|Spell out|Set down|Put in writing|Write|Write for me} {this|the words|what I say|these words|this line|what follows|this sentence}: {$text|"$text"}
+    {Give me back|Tell me again|Tell me once more|Tell us|Let me read|Let me hear|Show me} {this|the words|the next line|what I say|these words|this sentence}: {$text|"$text"}
     $text\\n{Echo that.|Copy that.|Now you say it.|Write the line above again.|Send that back.|The same again, please.}""",
     """{I want you to repeat|Would you repeat|Now repeat} this: $text
     {Please|Kindly} echo {the following|this text}: "$text"
@@ -338,6 +341,7 @@ _LIST_KNOWN = phrases(
     {What are|What would be|Which are} $n {examples of|good|well known} $what{?|}
     {Make|Create|Prepare|Build|Would you write|Could you make|Can you make|Show me|Let me have|I would like} {a list of|a short list of|a list with|a bullet list of|a list that has} $n {|different |common }$what{.|?|, please.|}
     {Name me|Tell us|List for me|Write me|Say to me|Find me|Give us|I want the names of} $n $what{.|!|, please.|}
+    {Find|Collect|Look for|Come and name|Bring me|Pick me|Tell us|Call out|Bring up|Put together|Write up} $n {|different |other |nice }$what{.|!|, please.|}
     {Which|What} $n $what {do you know|can you name|come to your mind|can you list|would you name}{?|}""",
     """{Could you give me|Let me hear|Would you name} $n $what{.|?|}
     {Read me the names of|Come up with} $n $what{.|}""",

@@ -29,6 +29,7 @@ _WISH_FRAMES = (
     "{{Which command|What command|Which step|What|Which thing} {lets me|helps me to|allows me to|makes it possible to}|What {is|would be} the {best|right|simplest|usual|shortest} {way|method|step} to} {$wish}{?|}",
     "{{Show me|Explain|Tell me|Describe|Teach me|Please explain|Could you show me|Can you tell me|Would you explain|Please tell me} {how to|how I can|how one can|the way to}|{In what way|In which way|By what means|How exactly} {can I|could I|do I|should I|would one}} {$wish}{?|.|, please.|}",
     "{{I do not know how to|I have no idea how to|I cannot find out how to|I forgot how to|It is not clear to me how to} {$wish}{.|, can you help me?|}|{If I want to|When I want to|In order to|Say I want to|To} {$wish}, {what do I type|what must I do|what do I do|where do I begin|how do I do it}{?|}}",
+    "{By|With|Through|Using} {which|what} {flag|option|setting|switch|command|step} {can I|could I|do I|may I|would I} {$wish}{?|}",
 )
 _THING_FRAMES = (
     "{Could you name|Can you name|Would you tell me|Please name|Do you happen to know|Let me know|Let me see|Please write|I need to know|I would like to hear|I'd like to see|Could I have|May I see|Can I get} {$thing}{?|.|, please.|}",
@@ -106,6 +107,8 @@ TOPICS: tuple[Topic, ...] = (
         Did {somebody|a person|a company|a team|a student} {make|train|build|write|program} you{?|}
         {Whose work are you|Whose product are you|Who is the person that made you|Who is the team behind you|Who stands behind you|To whom do you owe your life}{?|}
         {How|In what way} {was your training done|did they train you|did someone make you|did you get trained|were you taught}{?|}
+        {Which|What} {people|persons|humans|programmers|engineers|developers} {made|built|wrote|trained|created|programmed|stand behind|thought of} you{?|}
+        {Were|Was it} {people|programmers|engineers|a team|a person} {who built you|that made you|who trained you|who wrote you}{?|}
         {your maker|your author|your creator|your training|your origin|training data}""",
         """Which people developed you?
         What data was used to train you?
@@ -175,6 +178,8 @@ TOPICS: tuple[Topic, ...] = (
         {Do you|Can you} {ever make errors|ever fail|know all things|answer everything|know all answers|solve every task|do all that I ask}{?|}
         {What is out of reach|What is not possible|What is too hard|What remains difficult} for {you|a model like you|such a small model|a demo model}{?|}
         {Do you have|Have you got|Are there} {limits|weaknesses|things that you cannot do|any weak points|limitations}{?|}
+        {What|Is anything|Is something|Which things are} {out of reach|too hard|not possible|beyond your power|more than you can do} for you{?|}
+        {What|Which things} {would you never manage|do you never manage|can you never do|will never work with you|do not work with you}{?|}
         {limits|limitations|your limits}""",
         """Which things are too hard for you?
         Where are your limits?
@@ -219,6 +224,8 @@ TOPICS: tuple[Topic, ...] = (
         {What|Which command} {do I type|must I type|do I enter|do I run} {to build localchat|to set everything up|to install localchat|for the installation|for the build|to build and start all}{?|}
         {Is there|Do you have} {a quick way to install it|an installer|a single command for everything|an install script|a simple start for beginners|a command that builds everything}{?|}
         {localchat|The project|It} {is not built yet|is not installed yet|must be built first|has to be compiled}{, how do I do that|, what do I type|, what now|. What do I do}{?|}
+        {I|We} {just|only just|have now|finally} {cloned|got|fetched|pulled|opened} {the repository|the source|the sources|this project|the files|the git repository}{, what now|, what next|, and then|, what do I do|. And now|, what comes first}{?|}
+        {After|Now after} {git clone|the clone|cloning it|getting the source}{, what now|, what comes next|, what do I type|, how do I go on}{?|}
         {installation|install|quickstart|build|make run|setup|getting started}""",
         """I have just cloned localchat, what now?
         Which command builds localchat and starts it?
@@ -306,6 +313,8 @@ TOPICS: tuple[Topic, ...] = (
         {Can|Could} the {port|host|address of the server|port number} be {changed|set|chosen|another one|different|configured}{?|}
         {Is the port fixed|Must it be 8080|Does it have to be port 8080|Am I stuck with port 8080|Can I avoid port 8080}{?|}
         {My phone|My laptop|My other computer|A second computer} {should|has to|wants to} reach {the server|my server|localchat}{, how|. How|, what do I set|}{?|}
+        {What|Which thing|Which flag|What flag} {changes|chooses|decides|determines|selects|fixes} {the port|the port number|the host|the address|on which port the server listens}{?| of the server?}
+        {With what|With which option|By which option|Through which flag} {do I set the port|is the port chosen|do I choose the address|do I change the port}{?|}
         {change port|set port|another port|other port|different host|change host}{?|}""",
         """8080 is not free, how do I take a different port?
         Is it possible to use another port number?
@@ -348,6 +357,8 @@ TOPICS: tuple[Topic, ...] = (
         {I want|I need|We need|The model needs} {more context|a longer context|a bigger context window|room for longer prompts|4096 tokens of context|more tokens}{, how|, what do I set|. How do I get it|, which option is that}{?|}
         {Can|Could} {the context|the context window|the prompt|my prompt} be {longer|larger|bigger|made longer|extended|made larger}{?|}
         {What happens when|What do I do when|What if} {the prompt is too long|the context is full|my text is too long|the conversation gets too long|I run out of context}{?|}
+        {What|Which setting|Which option|Which number} {bounds|restricts|decides|determines|fixes} {how long a prompt can be|the prompt's length|how many tokens fit|the longest prompt|the length of the text|the length of a conversation}{?|}
+        {Is there|What is} {a limit|the limit|a maximum|the maximum} {of|for|to} {the length of my text|the prompt's length|the number of tokens|how long a text may be|the size of a prompt}{?|}
         {context|context size|context length|ctx|context window|--ctx}{?|}""",
         """I need a larger context, which flag is it?
         By which option is the context length set?
@@ -368,6 +379,7 @@ TOPICS: tuple[Topic, ...] = (
         {What happens if two people ask at once|What happens when many requests come together|How does the server treat many requests at once|How is it with several users|What if a second client connects}{?|}
         {Which|What} {option|flag|setting} {sets the number of users|is for parallel requests|sets how many requests run at once|is for more clients|limits the parallel requests}{?|}
         {I have|We have|There are} {several users|ten people here|many clients|more than one program|a whole team|two clients|many requests}{, is that possible|, does that work|, can the server do that|. Does the server handle them all}{?|}
+        {Is it okay|Is it all right|Is it a problem|Does it work|Is it allowed} {that|if|when} {two people|a few people|many people|some colleagues|several programs} {share the server|ask at the same time|use it at once|work with the server|send requests together}{?|}
         {parallel|parallel requests|concurrent requests|batching|many users|--parallel|concurrency}{?|}""",
         """Is it possible that several people use the server together?
         Does it work with more than one client at a time?
@@ -430,6 +442,8 @@ TOPICS: tuple[Topic, ...] = (
         {The CPU|My computer|My processor|The machine} is {too busy|at 100 percent|overloaded|completely busy|very hot}{, what can I do|, how do I limit that|. How do I use fewer threads|, can I lower that}{?|}
         {Can|Could} {the server|it|localchat|the model} use {more cores|fewer threads|all my cores|only one core|less CPU|more threads|several cores}{?|}
         {How|Where} {is the number of threads|are the threads|are the CPU cores|is the thread number} {set|chosen|limited|changed}{?|}
+        {By|With|Through} {which|what} {flag|option|setting} {is the thread number changed|is the number of threads given|do I lower the threads|do I give the number of threads|do I choose how many cores work}{?|}
+        {What|Which thing} {sets|decides|limits|determines} {how many threads run|how many cores work|the number of CPU threads|how busy the CPU is}{?|}
         {threads|CPU threads|number of threads|cpu cores|--threads|cpu}{?|}""",
         """The server should use only two cores, how?
         By which flag do I set the thread count?
@@ -450,6 +464,8 @@ TOPICS: tuple[Topic, ...] = (
         {I need|I want|I would like} {an alias|another name for the model|a different model name|a new model name}{, how|, which option is it|. How do I set it|, what do I type}{?|}
         {The model name|The name of the model} {is ugly|is too long|is wrong|does not fit|should be different}{, can I change it|, how do I change it|. What now|}{?|}
         {What is|What's} {an alias|--alias|the alias flag|the model alias} {for|used for|needed for}{?|}
+        {By|With|Through} {which|what} {option|flag|setting} {do I rename the model|is the model given another name|does the model get a new name|do I choose the model's name|can the model have an alias}{?|}
+        {What|Which flag|Which option} {renames|gives another name to|gives an alias to} {the model|a model|the served model}{?|}
         {alias|model name|model alias|--alias|rename model}{?|}""",
         """I want clients to see another model name, how?
         By which flag is the model renamed?
@@ -673,6 +689,8 @@ TOPICS: tuple[Topic, ...] = (
         {Does it|Does the project|Does localchat} {come with dependencies|depend on other software|use other packages|rely on numpy|run without other packages|run on plain Python}{?|}
         {Can I run it|Will it run|Does the client work|Does the server work} without {extra packages|installing packages|dependencies|numpy|llama-cpp-python|other libraries}{?|}
         {I want|I need|I would like} to know {what it depends on|which packages are needed|what I have to install first|what the server requires|which dependencies there are}{.|}
+        {Does|Do|Will} {the server|the client|the program|localchat} {rely on|build on|ask for|make use of} {some library|other libraries|any package|another package|more software|anything else}{?|}
+        {Are|Is} there {any dependencies|a dependency|anything to install|something that it depends on|some package that it needs}{?|}
         {dependencies|requirements|packages|llama-cpp-python|prerequisites|deps}{?|}""",
         """Is there something that I have to install before?
         On which packages does localchat depend?
@@ -693,6 +711,7 @@ TOPICS: tuple[Topic, ...] = (
         {With|On|For} which {Python|Python version|version of Python} {does it run|does localchat work|is localchat made|can I use it|will it work}{?|}
         {From|Since|Starting with|Up from} which {version of Python|Python version|Python} {does it work|does localchat run|can I use it|is it supported}{?|}
         {Must I|Should I|Do I have to|Do I need to} {update|upgrade|renew} {my Python|Python|the Python version}{| first| for localchat| for it}{?|}
+        {My Python is|I have an|Mine is an|This is an} {old|older|ancient|outdated} {one|version|Python}{, is that too old|, does it still work|, must I update|, how new has it to be|. Is it new enough|, which one do I need}{?|}
         {python version|Python version|minimum Python|supported Python|version}{?|}""",
         """My Python is old, how new must it be?
         From which Python release on does it run?
@@ -714,6 +733,8 @@ TOPICS: tuple[Topic, ...] = (
         Is {an internet connection|the internet|a network|a download|a cloud account|a connection} {needed|required|necessary}{?| for it?| to chat?}
         {Do I have to|Must I|Should I|Do I need to} {download a model|download anything|be online|be connected|have a network|go online|fetch a model first}{?|}
         {Does|Can|Will} {the model|everything|the whole thing|the AI} {run|work|stay} {on this machine|on my laptop|here on my computer|at home|on my own hardware|locally}{?|}
+        {Does|Will} {some|any|anything|a bit|a word} of {what I write|my data|my questions|this chat|my words} {go out|get out|leave this machine|go to a server|go anywhere}{?|}
+        {Must|Should|Has} {something|anything|the model|a file} {be downloaded|be fetched|to be downloaded|come from the internet}{?| before?| at first?}
         {offline|privacy|internet|private|local|cloud|download}{?|}""",
         """I have no internet here, is that a problem?
         Will it run on a machine without network?
@@ -779,6 +800,8 @@ TOPICS: tuple[Topic, ...] = (
         {Under|With|On} {which|what} {licence|license|conditions|legal terms} {is the code|is localchat|is it|is the project|is the model} {published|released|given away|available|distributed}{?|}
         Is {commercial use|business use|selling it|use at work|changing the code|a fork} {allowed|permitted|okay|free|possible}{?|}
         {Is it|Is localchat|Is the software} {paid software|free for companies|without cost|for free|a commercial product|gratis|proprietary}{?|}
+        {Am I|Are we|Is one|Is everybody} allowed to {use|run|install|have|take} {it|localchat|this} {at work|in our firm|in the office|at my workplace|in a company|for my business}{?|}
+        {Is it|Would it be} {okay|legal|fine|allowed} to {use|run|sell|change} {it|localchat|this} {in a company|in our business|at the office|for customers|commercially}{?|}
         {licence|license|MIT|open source|free|copyright|price}{?|}""",
         """Under what terms is localchat published?
         Am I allowed to use it in my company?
