@@ -136,11 +136,48 @@ def test_arguments_are_in_the_request():
         asked = ""
         for message in dialogue.messages:
             if message["role"] == "user":
-                asked = message["content"].lower()
+                asked = message["content"]
             for call in message.get("tool_calls", ()):
                 for value in call["function"]["arguments"].values():
-                    before, found, asked = asked.partition(str(value).lower())
+                    before, found, asked = asked.partition(tool_calls.spoken_result(value))
                     assert found, (before, value)
+
+
+def test_requests_show_which_parameter_a_value_is_for():
+    """By its name, by being one of the options, or because there is no other."""
+    source = Source(random.Random(8), held_out=True)
+    n_values = 0
+    while n_values < 1000:
+        tool = tool_schemas.random_tool(source)
+        text, arguments = tool_calls.request(source, tool)
+        for param in tool.params:
+            if param.name in arguments and not param.options and len(tool.params) > 1:
+                before, found, _ = text.partition(f" {tool_calls.spoken_result(arguments[param.name])}")
+                words = before.rstrip(" =:").removesuffix(" is").removesuffix(" to")
+                assert words.endswith((f" {param.words}", f"({param.words}")) or not found, text
+                n_values += bool(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "open_ended"),
+    [
+        ("Write a note saying red fork", "red fork", True),
+        ('Write a note saying "red fork".', "red fork", False),
+        ("Write the note Hello!", "Hello!", True),
+        ("Book a room in Oslo.", "Oslo", False),
+        ("Count to 12.", 12, False),
+    ],
+)
+def test_nothing_follows_words_without_an_end(text, value, open_ended):
+    """A second request in the same sentence would seem to be part of the value."""
+    assert tool_calls._is_open_ended(text, {"it": value}) == open_ended
+
+
+@pytest.mark.parametrize("text", ["I need it", "I'd like it", "Ana needs an account"])
+def test_values_keep_their_capitals_within_a_sentence(text):
+    """They are to be copied as they stand; other words begin small."""
+    assert tool_calls._without_capital(text, {"name": "Ana"}) == text
+    assert tool_calls._without_capital("Show it", {"name": "Ana"}) == "show it"
 
 
 def test_same_seed_same_text(trained):
@@ -225,7 +262,7 @@ def test_held_out_phrasings_are_never_trained(module):
     source = Source(random.Random(1))
     found = list(pools(module))
     assert found
-    for phrasings in found:
+    for phrasings in (phrasings for phrasings in found if phrasings.held_out):
         trained = [as_expression(pattern) for pattern in phrasings.trained]
         for _ in range(200):
             text = source.expand(source.choice(phrasings.held_out))
@@ -364,12 +401,13 @@ def test_forms_are_filled_in_as_they_were_asked_for(seed):
             name, *filled = split(answered, field)
             told = [tuple(split(pair, value_mark)) for pair in filled]
             fields = records[tuple(name)]
-            # In the question's order, and each as the question has it; an option may stand there without its key.
+            # In the question's order, and each as the question has it; its key may be left out where it shows.
             said = question[len(name) :]
             assert [value for _, value in told] == [split(one, key_mark)[0] for one in split(said, value_mark)[1:]]
             for key, value in told:
                 options = next(known[1:] for known in fields if known[0] == key)
-                wanted = [value_mark, *value] if value in options else [key_mark, *key, value_mark, *value]
+                shows = value in options or len(fields) == 1
+                wanted = [value_mark, *value] if shows else [key_mark, *key, value_mark, *value]
                 assert any(said[i : i + len(wanted)] == wanted for i in range(len(said)))
             assert len(told) == said.count(value_mark)
 

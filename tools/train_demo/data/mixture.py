@@ -154,7 +154,7 @@ def long_prompt(source: Source) -> Dialogue:
         return remembering(source, source.rng.randrange(4, 30))
     tools = tool_calls.tool_set(source, source.rng.randrange(4, 12))
     tool = source.choice(tools)
-    text, arguments = tool_calls.request(source, tool)
+    text, arguments = tool_calls.request(source, tool, tools)
     call = calling([(tool.name, arguments)], tool_calls.call_thought(tool.name, arguments))
     return Dialogue([user(text), call], tool_calls.schemas(source, tools), skill="long")
 

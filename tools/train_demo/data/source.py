@@ -48,9 +48,9 @@ def pool_by_checksum(text: str) -> Pool:
     return Pool(tuple(entry for entry in entries if entry not in held), held)
 
 
-def phrases(trained: str, held_out: str) -> Pool:
-    """A Pool of phrasings, one per line."""
-    lines = [[line.strip() for line in text.strip().split("\n")] for text in (trained, held_out)]
+def phrases(trained: str, held_out: str = "") -> Pool:
+    """A Pool of phrasings, one per line; there may be some that are only trained."""
+    lines = [[line.strip() for line in text.strip().splitlines()] for text in (trained, held_out)]
     return Pool(tuple(lines[0]), tuple(lines[1]))
 
 

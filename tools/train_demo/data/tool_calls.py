@@ -57,6 +57,16 @@ _ALIKE = [
     cancel revoke undo
     track trace follow watch""".split("\n")
 ]
+# A verb or a noun that no other of the tools has is enough. Trained only: what is tested names both.
+_BY_VERB = phrases(
+    """{Please |Please, |Can you |Could you |Now |Hey, |I want to |I need to |Let us |}$verb$cues{.|.|!|?||, please.}
+    {Just |}$verb {it|this|that|one|something}$cues{.|.||, please.}"""
+)
+_BY_NOUN = phrases(
+    """{I need|I want|I would like|I'd like|Give me|Get me|We need|Now|Next,|Also|Please,} {a|the|my|one|another} $noun$cues{.|.|!||, please.}
+    {The|A|My|Our|One more|} $noun$cues{.|, please.|, please|, thanks.|?|}
+    {Can I have|Could I have|Is there|Can I get|May I have} {a|the|my} $noun$cues?"""
+)
 REFUSALS = (
     "None of my tools can do that.",
     "Sorry, I have no tool for that.",
@@ -80,7 +90,7 @@ _ERRORS = (
 _BLANK = re.compile(r"\$(\w+)")
 
 
-def _cue(source: Source, param: Param, value: Value, used: set[str], first: bool, last: bool) -> str:
+def _cue(source: Source, param: Param, value: Value, used: set[str], may_be_bare: bool, last: bool) -> str:
     """The words that mention one value; each preposition serves only once per request."""
     text = spoken_result(value)
     free = [word for word in param.prepositions if word.split()[0] not in used]
@@ -92,8 +102,7 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], first: bool
         word = source.choice(free)
         used.add(word.split()[0])
         return f" {word} {text}"
-    # Without any words only beside the noun; later it would belong to the value before.
-    if param.kind in ("code", "file") and first and source.chance(0.4):
+    if may_be_bare and source.chance(0.4):
         used.add("number")
         return f" {text}"
     if param.is_counted and source.chance(0.6):
@@ -125,23 +134,30 @@ def _values(source: Source, tool: ToolSpec) -> dict[str, Value]:
     return {param.name: param.value(source) for param in given}
 
 
-def request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
-    """A user's request for the tool, and the arguments that it gives."""
+def request(source: Source, tool: ToolSpec, among: Sequence[ToolSpec] = ()) -> tuple[str, dict[str, Value]]:
+    """A user's request for one tool `among` others, and the arguments that it gives."""
     if tool.asks:
         return _sample_request(source, tool)
     arguments = _values(source, tool)
-    verb = tool.verb
-    if not source.held_out and source.chance(0.3):
+    verb, others = tool.verb, [other for other in among if other.name != tool.name]
+    if not source.held_out and source.chance(0.3) and all(other.noun != tool.noun for other in others):
         # People say what means the same; the call has the tool's own name all the same.
         verb = source.choice(next((group for group in _ALIKE if verb in group), [verb]))
-    text = source.phrase(_patterns(source, tool), verb=verb, noun=tool.noun, word=values.common_word(source))
+    patterns = _patterns(source, tool, verb, others)
+    text = source.phrase(patterns, verb=verb, noun=tool.noun, word=values.common_word(source))
     text = text.replace("$cues", _cues(source, tool, arguments))
     if source.chance(0.6):
         text = text[0].upper() + text[1:]
     return text, arguments
 
 
-def _patterns(source: Source, tool: ToolSpec) -> Pool:
+def _patterns(source: Source, tool: ToolSpec, said: str, others: Sequence[ToolSpec]) -> Pool:
+    # Sample tools and common ones have names of many forms, so their words might be the same.
+    if not source.held_out and source.chance(0.15) and not any(other.asks for other in others):
+        if source.chance(0.4) and all(other.verb not in (tool.verb, said) for other in others):
+            return _BY_VERB
+        if all(other.noun != tool.noun for other in others):
+            return _BY_NOUN
     return QUESTIONS if tool.verb in QUESTION_VERBS and source.chance(0.4) else REQUESTS
 
 
@@ -151,8 +167,15 @@ def _cues(source: Source, tool: ToolSpec, arguments: dict[str, Value]) -> str:
     used: set[str] = set()
     last = len(arguments) - 1
     return "".join(
-        _cue(source, params[name], value, used, i == 0, i == last) for i, (name, value) in enumerate(arguments.items())
+        _cue(source, params[name], value, used, i == 0 and _may_be_bare(params[name], tool), i == last)
+        for i, (name, value) in enumerate(arguments.items())
     )
+
+
+def _may_be_bare(param: Param, tool: ToolSpec) -> bool:
+    """Whether a value beside the noun needs no words: whose it is shows by the name, or there is no other."""
+    similar = [other for other in tool.params if other.kind in ("code", "file")]
+    return similar == [param] and (param.telling or len(tool.params) == 1)
 
 
 def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Value]]:
@@ -180,8 +203,10 @@ def _new_tool(source: Source, like: Sequence[ToolSpec] = ()) -> ToolSpec:
     """A tool; sometimes one that resembles those already there."""
     if not source.held_out and source.chance(0.35):
         return common_tool(source) if source.chance(0.7) else source.choice(SAMPLE_TOOLS)
-    if like and source.chance(0.3):
-        other = source.choice(like)
+    # Sample tools and common ones have many words for one thing, so that nothing can resemble them in one.
+    made_up = [tool for tool in like if not tool.asks]
+    if made_up and source.chance(0.3):
+        other = source.choice(made_up)
         if source.chance(0.5):
             return random_tool(source, verb=other.verb)
         return random_tool(source, noun=other.noun)
@@ -225,7 +250,7 @@ def one_call(source: Source, n_tools: int = 0, sample: bool = False) -> Dialogue
         first = source.choice([tool for tool in tools if tool.asks])
     else:
         first = source.choice(tools)
-    messages = _request_and_call(source, [first])
+    messages = _request_and_call(source, [first], tools)
     # Reading the tools costs most of a dialogue's tokens; more requests about them cost little.
     for _ in range(source.choice((0, 1, 2, 3, 4))):
         if source.chance(0.4):
@@ -236,19 +261,43 @@ def one_call(source: Source, n_tools: int = 0, sample: bool = False) -> Dialogue
     return Dialogue(messages, schemas(source, tools), skill=f"{len(tools)} tools")
 
 
-def _request_and_call(source: Source, chosen: Sequence[ToolSpec]) -> list[Message]:
+_JOINTS = (" And ", " Also ", " Then ", " After that ", " ", "\n")
+_JOINTS_IN_A_SENTENCE = (" and ", ", and ", " and then ", ", then ", " and also ")
+
+
+def _request_and_call(source: Source, chosen: Sequence[ToolSpec], among: Sequence[ToolSpec]) -> list[Message]:
     """A request for each of the tools in one message, and the calls."""
-    joint = source.choice((" And ", " Also ", " Then ", " After that ", " ", "\n"))
+    joint = source.choice(_JOINTS)
     text, calls, thoughts = "", [], []
     for tool in chosen:
-        part, arguments = request(source, tool)
+        part, arguments = request(source, tool, among)
         if text:
-            text += "" if text[-1] in ".?!" else "."
-            part = joint + (part if joint in (" ", "\n") else part[0].lower() + part[1:])
-        text += part
+            if source.chance(0.25) and not _is_open_ended(text, calls[-1][1]):
+                text, joint = text.rstrip(".?!"), source.choice(_JOINTS_IN_A_SENTENCE)
+            else:
+                text += "" if text[-1] in ".?!" else "."
+            text += joint + (part if joint in (" ", "\n") else _without_capital(part, arguments))
+        else:
+            text = part
         calls.append((tool.name, arguments))
         thoughts.append(call_thought(tool.name, arguments))
     return [user(text), calling(calls, "\n".join(thoughts))]
+
+
+def _without_capital(text: str, arguments: dict[str, Value]) -> str:
+    """The text as it stands within a sentence; a value that comes first stays as it is."""
+    if text.startswith(("I ", "I'", *(value for value in arguments.values() if isinstance(value, str)))):
+        return text
+    return text[0].lower() + text[1:]
+
+
+def _is_open_ended(text: str, arguments: dict[str, Value]) -> bool:
+    """Whether the request ends with words or with a mark that belong to a value, so that nothing can follow."""
+    return any(
+        text.rstrip(".?!").endswith(value.rstrip(".?!")) and (" " in value or value[-1] in ".?!")
+        for value in arguments.values()
+        if isinstance(value, str)
+    )
 
 
 def further_request(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
@@ -257,8 +306,8 @@ def further_request(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
     if kind < 0.15:
         return _request_and_refusal(source, tools)
     if kind < 0.35 and len(tools) > 1:
-        return _request_and_call(source, source.rng.sample(tools, 2))
-    return _request_and_call(source, [source.choice(tools)])
+        return _request_and_call(source, source.rng.sample(tools, 2), tools)
+    return _request_and_call(source, [source.choice(tools)], tools)
 
 
 def two_calls(source: Source) -> Dialogue:
@@ -272,7 +321,7 @@ def two_calls(source: Source) -> Dialogue:
         chosen = [tool, tool]
     else:
         chosen = source.rng.sample(tools, 2)
-    return Dialogue(_request_and_call(source, chosen), schemas(source, tools), skill="two calls")
+    return Dialogue(_request_and_call(source, chosen, tools), schemas(source, tools), skill="two calls")
 
 
 def _request_and_refusal(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
@@ -382,10 +431,10 @@ def results_and_answer(source: Source, asked: Message, failed: bool = False) -> 
 def with_result(source: Source, failed: bool = False) -> Dialogue:
     """A call with its result, and sometimes a second request after it."""
     tools = tool_set(source, source.choice((1, 1, 2)))
-    messages = _request_and_call(source, [source.choice(tools)])
+    messages = _request_and_call(source, [source.choice(tools)], tools)
     messages += results_and_answer(source, messages[-1], failed)
     if not failed and source.chance(0.25):
-        messages += _request_and_call(source, [source.choice(tools)])
+        messages += _request_and_call(source, [source.choice(tools)], tools)
         messages += results_and_answer(source, messages[-1])
     return Dialogue(messages, schemas(source, tools), skill="error" if failed else "result")
 

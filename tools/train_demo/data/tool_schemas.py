@@ -112,6 +112,9 @@ _PREPOSITIONS = {
 }
 _COUNTED = ("minutes", "pages", "people", "days", "guests", "nights", "seconds")
 _KIND_NAMES = tuple(_KINDS)
+_POOLS = (VERBS, NOUNS, *(names for names, _, _ in _KINDS.values()))
+_NAMES_HELD_OUT = {name for words in _POOLS for name in words.held_out}
+_PARTS = tuple(sorted({*WORDS, *(name for words in _POOLS for name in (*words.trained, *words.held_out))}))
 _WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
 
 _ENUMS: dict[str, tuple[str, ...]] = {
@@ -234,6 +237,8 @@ def _param(source: Source, kind: str) -> Param:
     telling = not source.chance(0.6)
     if not telling:
         name = _any_word(source)
+        if not source.held_out and source.chance(0.12):
+            name = styled(source, _any_word(source), name)
     elif source.chance(0.1):
         name = styled(source, source.word(NOUNS), name)
     return Param(name, kind, telling=telling and not source.held_out)
@@ -241,7 +246,14 @@ def _param(source: Source, kind: str) -> Param:
 
 def _any_word(source: Source) -> str:
     """A word that tells nothing about the tool; those that are tested are made up."""
-    return values.word(source) if source.held_out or source.chance(0.5) else source.choice(_FREE_WORDS)
+    if source.held_out or source.chance(0.5):
+        return values.word(source)
+    if source.chance(0.6):
+        return source.choice(_FREE_WORDS)
+    # A token that begins no name in training would hardly be written where one begins: any may begin a compound.
+    while (name := values.compound(source, _PARTS)) in _NAMES_HELD_OUT:
+        pass
+    return name
 
 
 def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:

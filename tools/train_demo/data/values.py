@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .source import Source, pool_by_checksum
 from .words import WORDS
@@ -93,6 +93,11 @@ def made_up_word(rng: random.Random) -> str:
 def word(source: Source) -> str:
     """A made-up word in small letters."""
     return source.made_up(made_up_word)
+
+
+def compound(source: Source, words: Sequence[str]) -> str:
+    """Two of `words` in one, the second without its beginning: a word that nobody knows, of pieces that all know."""
+    return source.choice(words) + source.choice(words)[-source.choice((2, 3, 4)) :]
 
 
 def common_word(source: Source) -> str:
