@@ -238,7 +238,6 @@ def test_thirty_questions_with_fifteen_paraphrases():
     for topic in localchat_facts.TOPICS:
         assert len({source.phrase(topic.questions) for _ in range(200)}) >= 15
         assert len(topic.questions.held_out) >= 4
-        assert not set(topic.questions.held_out) & {source.phrase(topic.questions) for _ in range(200)}
 
 
 def pools(module):
@@ -256,7 +255,11 @@ def as_expression(pattern):
     return re.compile(re.sub(r"(\\ )+", r"\\ ?", text), re.IGNORECASE)
 
 
-@pytest.mark.parametrize("module", [chat_skills, memory, mixture, tool_calls, tool_schemas], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module",
+    [chat_skills, localchat_facts, memory, mixture, tool_calls, tool_schemas],
+    ids=lambda module: module.__name__.rpartition(".")[2],
+)
 def test_held_out_phrasings_are_never_trained(module):
     """No trained pattern makes one of them, whatever the case and the marks at its end."""
     source = Source(random.Random(1))
@@ -264,7 +267,7 @@ def test_held_out_phrasings_are_never_trained(module):
     assert found
     for phrasings in (phrasings for phrasings in found if phrasings.held_out):
         trained = [as_expression(pattern) for pattern in phrasings.trained]
-        for _ in range(200):
+        for _ in range(60):
             text = source.expand(source.choice(phrasings.held_out))
             text = re.sub(r"\$(\w+)", lambda blank: blank[1].upper(), text)
             for form in (text, text.rstrip(" .!?")):

@@ -181,7 +181,7 @@ TOPICS: tuple[Topic, ...] = (
         {What|Is anything|Is something|Which things are} {out of reach|too hard|not possible|beyond your power|more than you can do} for you{?|}
         {What|Which things} {would you never manage|do you never manage|can you never do|will never work with you|do not work with you}{?|}
         {limits|limitations|your limits}""",
-        """Which things are too hard for you?
+        """Which things do you do badly?
         Where are your limits?
         Tell me about your weaknesses.
         What is impossible for you?""",
