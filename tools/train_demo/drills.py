@@ -90,8 +90,7 @@ def form(writer: _Writer) -> None:
     """Records of a name and fields; then values for one or two of them in any order, and the fields so filled in.
 
     Some fields get no value and are left out. Some have options, of which one may be given without the field's name,
-    as may the value of a record's only field.
-    That is a call of a tool, without its words.
+    as may the value of a record's only field. That is a call of a tool, without its words.
     """
     field_mark, record_end, option_mark, answer, end, ask, key_mark, value_mark = writer.marks
     names = writer.spans(writer.number(1, 3), 1, 4)
