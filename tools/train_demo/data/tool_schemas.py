@@ -112,10 +112,11 @@ _PREPOSITIONS = {
 }
 _COUNTED = ("minutes", "pages", "people", "days", "guests", "nights", "seconds")
 _KIND_NAMES = tuple(_KINDS)
+_WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
 _POOLS = (VERBS, NOUNS, *(names for names, _, _ in _KINDS.values()))
 _NAMES_HELD_OUT = {name for words in _POOLS for name in words.held_out}
+# Of compounds; a held-out word is never a whole name, but may begin one.
 _PARTS = tuple(sorted({*WORDS, *(name for words in _POOLS for name in (*words.trained, *words.held_out))}))
-_WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
 
 _ENUMS: dict[str, tuple[str, ...]] = {
     "unit": ("celsius", "fahrenheit", "kelvin", "km", "miles", "metric", "imperial", "c", "f"),
