@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -145,15 +145,35 @@ def _value_case(source: Source) -> Case:
     )
 
 
+def _is_honest(text: str) -> dict[str, bool]:
+    return {"honest about limits": text.startswith(chat_skills.I_CANNOT)}
+
+
 def _limit_case(source: Source) -> Case:
-    exchange = chat_skills.limits(source)
-    return _exchange_case("honest about limits", exchange, lambda text: text.startswith(chat_skills.I_CANNOT))
+    return Case([user(chat_skills.limits(source).user)], None, None, _is_honest)
 
 
 def _talk_case(source: Source) -> Case:
     exchange = chat_skills.small_talk(source)
-    right = next(answers for pool, answers, _ in chat_skills.TALK if exchange.answer in answers)
+    right = next(kind.answers for kind in chat_skills.TALK if exchange.answer in kind.answers)
     return _exchange_case("small talk", exchange, lambda text: text in right)
+
+
+def _written_cases() -> Iterator[Case]:
+    """Every held-out line: small talk, questions about localchat, and what is beyond the model."""
+    for kind in chat_skills.TALK:
+        for said in kind.written.held_out:
+            yield Case([user(said)], None, None, _is_one_of("small talk", kind.answers))
+    for topic in localchat_facts.TOPICS:
+        for asked in topic.written.held_out:
+            yield Case([user(asked)], None, None, _is_one_of("questions", (topic.answer,)))
+    for limit in chat_skills.LIMITS:
+        for asked in limit.written.held_out:
+            yield Case([user(asked)], None, None, _is_honest)
+
+
+def _is_one_of(column: str, answers: Sequence[str]) -> Judge:
+    return lambda text: {column: text in answers}
 
 
 def _simple(column: str, make: Callable[[Source], chat_skills.Exchange]) -> Callable[[Source], Case]:
@@ -175,6 +195,8 @@ def _no_tool_case(source: Source) -> Case:
     return Case(dialogue.messages[:1], dialogue.tools, None, judge)
 
 
+# Of the trained half; the other one has few enough to take them all.
+_WRITTEN_MAKERS = (_talk_case, _simple("questions", localchat_facts.question), _limit_case)
 _MAKERS: tuple[Callable[[Source], Case], ...] = (
     lambda source: _call_case("1 tool", tool_calls.one_call(source, 1)),
     lambda source: _call_case("2 tools", tool_calls.one_call(source, 2)),
@@ -189,12 +211,9 @@ _MAKERS: tuple[Callable[[Source], Case], ...] = (
     lambda source: _memory_case("recall fact", memory.fact, source),
     _simple("repeat", chat_skills.repeat),
     _value_case,
-    _simple("questions", localchat_facts.question),
     _count_case,
     _simple("lists", chat_skills.make_list),
     _simple("small sums", chat_skills.small_sum),
-    _talk_case,
-    _limit_case,
     lambda source: _thought_case("opened", source),
     lambda source: _thought_case("asked", source),
     lambda source: _thought_case("off", source),
@@ -210,8 +229,10 @@ def everyday_cases() -> Iterator[Case]:
 
 
 def held_out_cases(n: int, seed: int = 1, held_out: bool = True) -> Iterator[Case]:
-    """`n` cases of every skill."""
-    for number, make in enumerate(_MAKERS):
+    """`n` cases of every skill; of what is written line by line, every line that is held out."""
+    if held_out:
+        yield from _written_cases()
+    for number, make in enumerate(_MAKERS if held_out else (*_WRITTEN_MAKERS, *_MAKERS)):
         source = Source(random.Random(1000 * seed + number), held_out)
         for _ in range(n):
             yield make(source)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from . import values
-from .source import Pool, Source, phrases
+from .source import Pool, Source, phrases, written
 
 
 class Exchange(NamedTuple):
@@ -45,8 +45,8 @@ _GREETINGS = phrases(
     {So good|So nice|Good|Great|Lovely|Fine|How lovely} {to be meeting you|to have met you|having you here|to make your acquaintance|talking with you|to be talking to you}{|!| now}
     {Meeting you|Seeing you here|Talking to you} is {nice|lovely|a pleasure|great}
     {Hello|Hi|Hey|Hallo|Good morning}{,|!} {is anybody in|anybody in|somebody home|who is home|who is at home|are you home|is there anybody|any life in there}
-    {Do you hear me|Are you listening|Hello, do you hear me|Do you read me|Are you here|Are you around|Are you with me|Can you read this}""",
-    """{Hello computer friend|Hey there buddy|Hi you robot|Hi, dear program}
+    {Do you hear me|Are you listening|Hello, do you hear me|Do you read me|Are you here|Are you around|Are you with me|Can you read this}
+    {Hello computer friend|Hey there buddy|Hi you robot|Hi, dear program}
     {Good morning to you|Good evening to you, bot|A hearty hello}
     {Hello, anybody home|Hey, is someone there}
     {Hello hello|Nice meeting you}""",
@@ -65,8 +65,8 @@ _HOW_ARE_YOU = phrases(
     Is {everything all right|all well|your day good|life good|all fine}{| with you| today}
     {Tell me|Say|I want to know|I wonder|May I ask} {how you are|how you feel|how it goes|how you are doing|how your day is}{| today}
     {What about you|And you|And yourself|How about you|What is up|What's new|What is new|Anything new}{| today}
-    {What is|How is} {your mood|your morning|your evening|your afternoon}{| today| right now| so far}""",
-    """{How are you this morning|Hey there, how are you doing today}
+    {What is|How is} {your mood|your morning|your evening|your afternoon}{| today| right now| so far}
+    {How are you this morning|Hey there, how are you doing today}
     {How do you feel this evening|How is everything|How are things}""",
 )
 _THANKS = phrases(
@@ -81,8 +81,8 @@ _THANKS = phrases(
     {What would I do without you|You saved me|You saved my day|You made my day|I owe you one|How kind|How kind of you|Bless you|A thousand thanks|Thanks a million|Big thanks|Warm thanks|All my thanks}
     {My thanks|My best thanks|Lots of thanks|Thank you once more|Thanks once more}{| to you| for it| for today}
     {Thanks|Thank you}{|,} {for your time|for your answer|for telling me|for explaining|for doing that|dear bot|friend|it worked|now I know|I got it}
-    {You were|You have been|You are} {a great help|so helpful|really helpful|of great help}{|, thanks| today}""",
-    """{Thank you very much indeed|Thanks, you are great|Oh thanks for this}
+    {You were|You have been|You are} {a great help|so helpful|really helpful|of great help}{|, thanks| today}
+    {Thank you very much indeed|Thanks, you are great|Oh thanks for this}
     {Excellent, thanks for it|Thanks for everything|That was a big help, thanks}""",
 )
 _GOODBYES = phrases(
@@ -97,8 +97,8 @@ _GOODBYES = phrases(
     {That was all|That will be all|Enough for today|No more questions|Nothing more for today|We are finished|That was it|This is the end}{|, bye|, goodbye|, good night}
     {Sleep well|Stay well|Keep well|All the best|Best wishes|Have fun|Enjoy your day|Enjoy your evening|Have a good night|Have a nice evening|Have a good weekend|Sweet dreams|Adieu|Au revoir}
     {My bus comes|Dinner is ready|My train leaves|School starts|I am late|I am tired|My battery is low}, {bye|goodbye|see you|I must go|I have to go}
-    {Let us|Let's} {end here|call it a day|talk again tomorrow|leave it there|meet again tomorrow|say goodbye}""",
-    """{Bye for today|See you another day|Goodbye and good luck}
+    {Let us|Let's} {end here|call it a day|talk again tomorrow|leave it there|meet again tomorrow|say goodbye}
+    {Bye for today|See you another day|Goodbye and good luck}
     {I am going home now, bye|Time to go, see you later}""",
 )
 _PRAISE = phrases(
@@ -115,8 +115,8 @@ _PRAISE = phrases(
     {I am|I'm} {impressed|amazed|pleased with you|happy with you|a fan of you|glad that you exist|glad to have you}
     {That|This|It|Your answer} {was great|was perfect|was right|is correct|is impressive|is funny|was quick|was a good answer|is exactly right|made me smile|was well done}
     {I|We} {like|love|enjoy|admire} {your style|your answers|talking to you|chatting with you|how fast you are|this bot|this little program|what you do}
-    {Keep it up|Keep going like that|Splendid|Marvellous|Brilliant|Fabulous|Terrific|Hurray|Yay|Top|Respect|Hats off|Impressive|Not bad|Very clever|Very nice|How clever|How nice|Well answered|Nicely done}""",
-    """{That is really good|You did well|I like how you answer}
+    {Keep it up|Keep going like that|Splendid|Marvellous|Brilliant|Fabulous|Terrific|Hurray|Yay|Top|Respect|Hats off|Impressive|Not bad|Very clever|Very nice|How clever|How nice|Well answered|Nicely done}
+    {That is really good|You did well|I like how you answer}
     {Nice work|You are a wonder|You did good work}""",
 )
 _AGREEMENT = phrases(
@@ -136,8 +136,8 @@ _AGREEMENT = phrases(
     {That is|That's|It is|Seems|Sounds|Well, that is|Yes,|Ok,|Okay,} fair{| to me| I think| then| indeed| in a way}
     {Fair point|Fair answer|Fair, fair|Very fair|Quite fair|A fair answer|Fair deal|All fair|Fair}{|, yes| then|, I agree|, let us go on}
     {Good|Clear|True|Right|Near|Nice|Safe} enough{| for me| I think| indeed| for today}
-    {Sounds|Looks|Seems} {great|nice|sensible|like a plan|good to me|clear|easy}{|, go on|, yes| then}""",
-    """{Ah, I understand|Oh, is that so|Okay, let it be so}
+    {Sounds|Looks|Seems} {great|nice|sensible|like a plan|good to me|clear|easy}{|, go on|, yes| then}
+    {Ah, I understand|Oh, is that so|Okay, let it be so}
     {Sounds good|Fair enough}""",
 )
 _LONGING = phrases(
@@ -151,20 +151,52 @@ _LONGING = phrases(
     {I have|I've got} {a headache|a cold|too much work|no friends|no energy|trouble sleeping|a bad mood|a lot of stress|exams tomorrow|nothing to do}{| again| at the moment}
     {I could not sleep|I did not sleep well|I lost my job|I failed my exam|I passed my exam|I won a prize|I miss my family|I miss my dog|My cat is ill|My friend is gone|Nobody likes me|Everything goes wrong|Life is hard|Life is good to me|I had a fight with my friend}
     {It was|It is|This is|That was} a {bad|hard|long|great|terrible|awful|lovely|sad|tiring} {day|week|morning|night|evening|year}{| for me| at work}
-    {Work|School|My job|My week|The meeting|My exam} {was|is} {hard|terrible|awful|boring|tiring|great|exhausting|too much}{| today| again}""",
-    """{Today I am a bit sad|I feel so tired after work}
+    {Work|School|My job|My week|The meeting|My exam} {was|is} {hard|terrible|awful|boring|tiring|great|exhausting|too much}{| today| again}
+    {Today I am a bit sad|I feel so tired after work}
     {My day was not good|What a good day I had}""",
 )
 
-TALK: tuple[tuple[Pool, tuple[str, ...], str], ...] = (
-    (_GREETINGS, ("Hello! How can I help you?", "Hi! What can I do for you?"), "The user greets me. I greet back."),
-    (_HOW_ARE_YOU, ("I am fine, thank you. How can I help you?",), "The user asks how I am. I answer politely."),
-    (_THANKS, ("You are welcome!",), "The user thanks me. I answer politely."),
-    (_GOODBYES, ("Goodbye! Have a nice day.",), "The user says goodbye. I do the same."),
-    (_PRAISE, ("Thank you, I am glad to hear that.",), "The user is pleased. I say thank you."),
-    (_AGREEMENT, ("All right. What else can I do for you?",), "The user agrees. I ask what comes next."),
-    (
+
+class Talk(NamedTuple):
+    """Small talk of one kind: patterns and written lines that call for it, answers, and the thought."""
+
+    templates: Pool
+    written: Pool
+    answers: tuple[str, ...]
+    thought: str
+
+
+_WRITTEN_TALK = written("talk")
+TALK: tuple[Talk, ...] = (
+    Talk(
+        _GREETINGS,
+        _WRITTEN_TALK["greeting"],
+        ("Hello! How can I help you?", "Hi! What can I do for you?"),
+        "The user greets me. I greet back.",
+    ),
+    Talk(
+        _HOW_ARE_YOU,
+        _WRITTEN_TALK["how are you"],
+        ("I am fine, thank you. How can I help you?",),
+        "The user asks how I am. I answer politely.",
+    ),
+    Talk(_THANKS, _WRITTEN_TALK["thanks"], ("You are welcome!",), "The user thanks me. I answer politely."),
+    Talk(_GOODBYES, _WRITTEN_TALK["goodbye"], ("Goodbye! Have a nice day.",), "The user says goodbye. I do the same."),
+    Talk(
+        _PRAISE,
+        _WRITTEN_TALK["praise"],
+        ("Thank you, I am glad to hear that.",),
+        "The user is pleased. I say thank you.",
+    ),
+    Talk(
+        _AGREEMENT,
+        _WRITTEN_TALK["agreement"],
+        ("All right. What else can I do for you?",),
+        "The user agrees. I ask what comes next.",
+    ),
+    Talk(
         _LONGING,
+        _WRITTEN_TALK["feeling"],
         ("Thank you for telling me. I am only a program, but I am here to chat.",),
         "The user tells me a feeling. I am kind.",
     ),
@@ -174,8 +206,24 @@ _TALK_WEIGHTS = (30, 14, 18, 12, 9, 9, 6)
 
 def small_talk(source: Source) -> Exchange:
     """Greetings, thanks, goodbyes and the like."""
-    pool, answers, thought = source.rng.choices(TALK, _TALK_WEIGHTS)[0]
-    return Exchange(source.phrase(pool) + source.choice(ENDS), source.choice(answers), thought)
+    templates, lines, answers, thought = source.rng.choices(TALK, _TALK_WEIGHTS)[0]
+    if source.held_out:
+        said = source.word(lines)
+    elif source.chance(0.5):
+        said = roughened(source, source.word(lines))
+    else:
+        said = source.phrase(templates) + source.choice(ENDS)
+    return Exchange(said, source.choice(answers), thought)
+
+
+def roughened(source: Source, text: str) -> str:
+    """The text as it is or as hasty people type it: in small letters, without its mark, with another one."""
+    kind = source.rng.random()
+    if kind < 0.2:
+        text = text.lower()
+    if kind < 0.1 or kind > 0.85:
+        text = text.rstrip("?.!")
+    return text + source.choice(ENDS) if kind > 0.92 else text
 
 
 _REPEAT = phrases(
@@ -413,8 +461,19 @@ def small_sum(source: Source) -> Exchange:
 
 I_CANNOT = "I am only a tiny demo model"
 NEEDS_TOOL = "without a tool for that"
-_LIMITS: tuple[tuple[Pool, str], ...] = (
-    (
+
+
+class Limit(NamedTuple):
+    """Requests of one kind that are beyond the model, and the answer to them."""
+
+    templates: Pool
+    written: Pool
+    answer: str
+
+
+_WRITTEN_LIMITS = written("limits")
+LIMITS: tuple[Limit, ...] = (
+    Limit(
         phrases(
             """{What is|What's|Name|Tell me} the {capital|population|language|currency|president|flag|area|history|king|biggest city} of {the |}$thing{?|.|}
             {Who|who} {wrote|invented|discovered|painted|built|won|founded|was|killed|is} {the |a |}$thing{?|}
@@ -438,9 +497,10 @@ _LIMITS: tuple[tuple[Pool, str], ...] = (
             {How come|What causes} {the |}$thing{?|}
             {Have you heard of|Do you know something about} {the |}$thing?""",
         ),
+        _WRITTEN_LIMITS["knowledge"],
         f"{I_CANNOT} and do not know that.",
     ),
-    (
+    Limit(
         phrases(
             """{Translate|translate|Please translate|Can you translate} {"$thing"|$thing|this|the word $word|this text: $thing|the sentence "$thing"} {to|into} {French|German|Spanish|English|Italian|Chinese|Japanese|Latin|Russian}{.|?|}
             {How do you say|What is|How do I say|What's} {"$thing"|$thing|$word} in {French|German|Spanish|Italian|Chinese|Russian}{?|}
@@ -455,9 +515,10 @@ _LIMITS: tuple[tuple[Pool, str], ...] = (
             """{I need a translation of|Give me the translation of} {"$thing"|$thing} {to|into} {French|German|Spanish}{.|}
             {What does|What would} "$thing" {mean|be} in {French|German|Spanish}?""",
         ),
+        _WRITTEN_LIMITS["translation"],
         f"{I_CANNOT} and cannot translate.",
     ),
-    (
+    Limit(
         phrases(
             """{Write|write|Compose|Make|Make up|Please write|Can you write|Create|Give me} {me |}{a|an|a short|a long|a funny|a nice} {poem|story|song|essay|letter|article|joke|haiku|tale|speech|novel|email|limerick|blog post|rap}{| about $thing| for my $word| about the $word}{.|?|}
             {Think of|Make up|Dream up|Come up with|Invent|Imagine|Think out} {a|another|some|a little|a new} {story|tale|joke|poem|riddle|fairy tale|song}{| for me| about $thing| please}{.|?|}
@@ -473,9 +534,10 @@ _LIMITS: tuple[tuple[Pool, str], ...] = (
             {Could you come up with|Think up} a {joke|poem|story}{?|.}
             {Help me write|Draft} {a letter|an essay|a program}{| about $thing}{.|}""",
         ),
+        _WRITTEN_LIMITS["writing"],
         f"{I_CANNOT} and cannot write that.",
     ),
-    (
+    Limit(
         phrases(
             """{What is|What's|How much is|Calculate|Compute|what is|Tell me} $big {+|plus|-|minus|*|times|x|/|divided by} $large{?|.|}
             $big {+|-|*|/|x} $large{| =|?| = ?}
@@ -492,9 +554,10 @@ _LIMITS: tuple[tuple[Pool, str], ...] = (
             """{Can you work out|What do you get for} $big {times|minus|plus|divided by} $large?
             {Find|Give me} the square root of $big{.|}""",
         ),
+        _WRITTEN_LIMITS["sums"],
         f"{I_CANNOT} and cannot do such sums.",
     ),
-    (
+    Limit(
         phrases(
             """{What is|What's|How is|How's|Tell me|Check} the {weather|temperature|forecast}{| in $city| today| like today| tomorrow| outside| now}{?|.|}
             {What time is it|What day is it|What is the date|What's the time|What is today's date|Which year is it|What's the date}{| now| today| in $city}{?|}
@@ -515,6 +578,7 @@ _LIMITS: tuple[tuple[Pool, str], ...] = (
             {Could you tell me the time|Do you have the time}{?| now?}
             {What happened in the news|Which news are there} today?""",
         ),
+        _WRITTEN_LIMITS["outside"],
         f"{I_CANNOT} {NEEDS_TOOL}.",
     ),
 )
@@ -522,7 +586,11 @@ _LIMITS: tuple[tuple[Pool, str], ...] = (
 
 def limits(source: Source) -> Exchange:
     """Things beyond the model: one honest sentence instead of an invention."""
-    pool, answer = source.choice(_LIMITS)
+    templates, lines, answer = source.choice(LIMITS)
+    thought = "I cannot do that. I say so."
+    if source.chance(0.5):
+        line = source.word(lines)
+        return Exchange(line if source.held_out else roughened(source, line), answer, thought)
     rng = source.rng
     thing = (
         values.phrase(source, 3)
@@ -532,7 +600,7 @@ def limits(source: Source) -> Exchange:
     if source.chance(0.25):
         thing = source.choice(_FAMOUS)
     asked = source.phrase(
-        pool,
+        templates,
         thing=thing,
         word=values.common_word(source),
         city=values.city(source),
@@ -541,7 +609,7 @@ def limits(source: Source) -> Exchange:
         a=str(rng.randrange(2, 100)),
         b=str(rng.randrange(1, 100)),
     )
-    return Exchange(asked, answer, "I cannot do that. I say so.")
+    return Exchange(asked, answer, thought)
 
 
 _FAMOUS = (
@@ -562,7 +630,7 @@ _FAMOUS = (
     "computer",
     "telephone",
     "World War",
-    "Mona Lisa",
+    "the Louvre",
     "black hole",
     "machine learning",
     "Python",

@@ -48,13 +48,13 @@ THINK_ORDERS = phrases(
 THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before you answer. ", "Think before answering: ")
 
 _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
-    (0.32, localchat_facts.question),
-    (0.19, chat_skills.small_talk),
-    (0.10, chat_skills.repeat),
-    (0.12, chat_skills.count),
-    (0.11, chat_skills.make_list),
-    (0.06, chat_skills.small_sum),
-    (0.08, chat_skills.limits),
+    (0.42, localchat_facts.question),
+    (0.16, chat_skills.small_talk),
+    (0.08, chat_skills.repeat),
+    (0.08, chat_skills.count),
+    (0.09, chat_skills.make_list),
+    (0.05, chat_skills.small_sum),
+    (0.10, chat_skills.limits),
     (0.02, chat_skills.nonsense),
 )
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
@@ -160,9 +160,9 @@ def long_prompt(source: Source) -> Dialogue:
 
 
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.53, lambda source: _any_tool_use(source)),
+    (0.51, lambda source: _any_tool_use(source)),
     (0.05, chat_beside_tools),
-    (0.31, chat),
+    (0.36, chat),
     (0.085, remembering),
     (0.015, not_told),
     (0.015, told_by_system),

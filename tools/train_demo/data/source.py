@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -41,6 +42,11 @@ def pool(text: str, every: int = 7) -> Pool:
     return Pool(tuple(entry for entry in entries if entry not in held), held)
 
 
+def listed(trained: str, held_out: str) -> Pool:
+    """A Pool of two comma-separated listings."""
+    return Pool(tuple(trained.split(",")), tuple(held_out.split(",")))
+
+
 def pool_by_checksum(text: str) -> Pool:
     """Split like made-up values: a word is held out in every list that has it, or in none."""
     entries = text.split(",")
@@ -52,6 +58,18 @@ def phrases(trained: str, held_out: str = "") -> Pool:
     """A Pool of phrasings, one per line; there may be some that are only trained."""
     lines = [[line.strip() for line in text.strip().splitlines()] for text in (trained, held_out)]
     return Pool(tuple(lines[0]), tuple(lines[1]))
+
+
+def written(name: str) -> dict[str, Pool]:
+    """Lines as people write them, by their heading: those of `name.txt` are trained, of `name_held_out.txt` not."""
+    trained, held_out = _read_lines(f"{name}.txt"), _read_lines(f"{name}_held_out.txt")
+    return {heading: Pool(lines, held_out[heading]) for heading, lines in trained.items()}
+
+
+def _read_lines(name: str) -> dict[str, tuple[str, ...]]:
+    text = (Path(__file__).parent / "written" / name).read_text(encoding="utf-8")
+    parts = (part.splitlines() for part in re.split(r"^# ", text, flags=re.MULTILINE)[1:])
+    return {heading: tuple(line for line in lines if line) for heading, *lines in parts}
 
 
 class Source:

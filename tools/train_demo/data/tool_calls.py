@@ -14,7 +14,7 @@ from . import values
 from .common_tools import common_tool
 from .sample_tools import SAMPLE_TOOLS
 from .source import Pool, Source, phrases
-from .tool_schemas import HELD_OUT, Param, ToolSpec, Value, random_tool, schema, spoken
+from .tool_schemas import HELD_OUT, QUESTION_VERBS, Param, ToolSpec, Value, random_tool, schema, spoken
 
 Call = tuple[str, dict[str, Any]]
 
@@ -31,18 +31,33 @@ REQUESTS = phrases(
     {Somebody|Everybody|Nobody else|One of us|Who else} {must|should|needs to|could|can|would} $verb {the|a|my|our} $noun$cues{.|?||, please.}
     {Is it possible|Are you able|Are you ready|Be kind enough|Feel free|Try|Take a moment|You are welcome|Be a dear} to $verb {the|a|my|our} $noun$cues{.|?|}
     {First|Now|Then|Finally|Slowly|Again|Just|Simply|Carefully|At once|$word,} $verb {the|a|my|this} $noun$cues{.|!||, please.|, if you like.}
-    {Do|Start to|Move on and|Continue and|Hurry up and|Come on and|Sit down and} $verb {the|a|my} $noun$cues{.|!|}""",
-    """{Would it be possible to|Be so kind to|Kindly} $verb {the|a|my} $noun$cues{.|?|}
+    {Do|Start to|Move on and|Continue and|Hurry up and|Come on and|Sit down and} $verb {the|a|my} $noun$cues{.|!|}
+    {Would it be possible to|Be so kind to|Kindly} $verb {the|a|my} $noun$cues{.|?|}
     {My boss wants you to|Someone has to} $verb {the|our} $noun$cues{.|}
     {Go ahead and|Quickly} $verb {the|a} $noun$cues, {please|thanks}{.|}""",
+    """Please go and $verb the $noun$cues.
+    I need you to $verb the $noun$cues.
+    We would like to $verb the $noun$cues.
+    Would you mind helping me? I have to $verb the $noun$cues.
+    Let's $verb the $noun$cues.
+    Can you quickly $verb the $noun$cues?
+    I'd be glad if you could $verb the $noun$cues.
+    Somebody ought to $verb the $noun$cues, so do that.""",
 )
-QUESTION_VERBS = ("get", "find", "check", "show", "fetch", "lookup", "read", "list", "track")
 QUESTIONS = phrases(
     """{What is|What's|Tell me|Show me|Give me|Where is|I need|How is} {the|my} $noun$cues{?|.|}
     {Do you know|Can you tell me|I want to know} {the|my} $noun$cues{?|.|}
     {Let me see|I am looking for|Look for|Look up} {the|a|my} $noun$cues{.|}
-    {How about|Anything new about|Is there something on|I wonder about|Who knows|Remind me of|I wait for|Say something about} {the|my|our} $noun$cues{?|.|}""",
-    """{What about|Any news of|I am curious about} the $noun$cues{?|.|}""",
+    {How about|Anything new about|Is there something on|I wonder about|Who knows|Remind me of|I wait for|Say something about} {the|my|our} $noun$cues{?|.|}
+    {What about|Any news of|I am curious about} the $noun$cues{?|.|}""",
+    """What is the current state of the $noun$cues?
+    What do we know about the $noun$cues?
+    I'm curious about the $noun$cues.
+    Any details on the $noun$cues?
+    Which $noun is there$cues?
+    May I have a look at the $noun$cues?
+    I need information on the $noun$cues.
+    What can you tell me about the $noun$cues?""",
 )
 # Verbs that say the same of most things; those that are held out name no tool, and stay unsaid.
 _ALIKE = [
@@ -107,6 +122,9 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], may_be_bare
         return f" {text}"
     if param.is_counted and source.chance(0.6):
         return f"{source.choice((' for', ' of', ',', ':', ''))} {text} {param.words}"
+    if param.options and source.chance(0.3):
+        # It shows whose value it is by being one of the options.
+        return source.choice((f" {text}", f" ({text})", f", {text}", f" in {text}", f" as {text}"))
     name = param.words
     forms = (
         f" with {name} {text}",
@@ -201,8 +219,8 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
 
 def _new_tool(source: Source, like: Sequence[ToolSpec] = ()) -> ToolSpec:
     """A tool; sometimes one that resembles those already there."""
-    if not source.held_out and source.chance(0.35):
-        return common_tool(source) if source.chance(0.7) else source.choice(SAMPLE_TOOLS)
+    if not source.held_out and source.chance(0.4):
+        return common_tool(source) if source.chance(0.8) else source.choice(SAMPLE_TOOLS)
     # Sample tools and common ones have many words for one thing, so that nothing can resemble them in one.
     made_up = [tool for tool in like if not tool.asks]
     if made_up and source.chance(0.3):

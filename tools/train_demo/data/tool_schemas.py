@@ -11,32 +11,36 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from . import values
-from .source import Source, phrases, pool
+from .source import Source, listed, phrases, pool
 from .words import WORDS
 
 Value = Union[str, int, float, bool]
 
-VERBS = pool(
-    "get,find,create,delete,update,send,book,cancel,open,close,start,stop,check,list,add,remove,"
-    "search,schedule,show,set,archive,order,rename,move,copy,read,print,play,pause,share,upload,"
-    "download,lock,unlock,approve,reject,assign,track,count,convert,export,import,verify,reserve,"
-    "publish,record,calculate,fetch,register,translate,invite,block,renew,measure,clean,ship,rent,"
-    "post,save,lookup,reset,enable,disable,resume,charge,refund,submit,load,mute,rate,scan,sync,sell"
+VERBS = listed(
+    "get,find,create,delete,update,send,book,cancel,open,close,start,stop,check,list,add,remove,search,"
+    "schedule,show,set,archive,order,rename,move,copy,read,print,play,pause,share,upload,download,lock,unlock,"
+    "approve,reject,assign,track,count,convert,export,import,verify,reserve,publish,record,calculate,fetch,"
+    "register,translate,invite,block,renew,measure,clean,ship,rent,post,save,lookup,reset,enable,disable,"
+    "resume,charge,refund,submit,load,mute,rate,scan,sync,sell",
+    "annotate,calibrate,transcribe,allocate,quarantine,prune,certify,defrost,appraise,reroute,endorse",
 )
-NOUNS = pool(
-    "weather,ticket,invoice,order,flight,hotel,room,meeting,reminder,alarm,email,message,note,task,"
-    "contact,customer,product,price,stock,song,playlist,movie,recipe,book,file,folder,report,photo,"
-    "video,document,account,payment,booking,table,taxi,train,bus,car,bike,parcel,delivery,address,"
-    "route,map,light,lamp,door,heater,thermostat,camera,device,server,backup,database,user,group,"
-    "channel,post,comment,article,page,event,calendar,course,student,teacher,lesson,exam,patient,"
-    "doctor,prescription,garden,plant,pump,sensor,robot,printer,timer,score,game,player,team,match,"
-    "ballot,vote,survey,question,quote,joke,word,number,currency,loan,budget,expense,receipt,refund,"
-    "coupon,shipment,warehouse,shelf,item,package,subscription,license,password,key,badge,visitor,"
-    "elevator,parking,ferry,boat,museum,concert,seat,menu,drink,pizza,cake,sauna,pool,tent,bill,"
-    "horoscope,temperature,forecast,timezone,holiday,salary,contract,job,vacancy,skill,vendor,album,"
-    "channel,podcast,radio,ringtone,window,curtain,fan,oven,fridge,battery,signal,antenna,satellite"
+NOUNS = listed(
+    "weather,ticket,invoice,order,flight,hotel,room,meeting,reminder,alarm,email,message,note,task,contact,"
+    "customer,product,price,stock,song,playlist,movie,recipe,book,file,folder,report,photo,video,document,"
+    "account,payment,booking,table,taxi,train,bus,car,bike,parcel,delivery,address,route,map,light,lamp,door,"
+    "heater,thermostat,camera,device,server,backup,database,user,group,channel,post,comment,article,page,"
+    "event,calendar,course,student,teacher,lesson,exam,patient,doctor,prescription,garden,plant,pump,sensor,"
+    "robot,printer,timer,score,game,player,team,match,ballot,vote,survey,question,quote,joke,word,number,"
+    "currency,loan,budget,expense,receipt,refund,coupon,shipment,warehouse,shelf,item,package,subscription,"
+    "license,password,key,badge,visitor,elevator,parking,ferry,boat,museum,concert,seat,menu,drink,pizza,cake,"
+    "sauna,pool,tent,bill,horoscope,temperature,forecast,timezone,holiday,salary,contract,job,vacancy,skill,"
+    "vendor,album,podcast,radio,ringtone,window,curtain,fan,oven,fridge,battery,signal,antenna,satellite",
+    "kiosk,greenhouse,locker,syllabus,aquarium,beacon,manuscript,pallet,sprinkler,vaccine,warrant,catalogue,"
+    "dashcam,forklift,hydrant,jersey,kennel,lantern,nozzle,roster,silo,vineyard",
 )
 
+# What one does with things that one asks for.
+QUESTION_VERBS = ("get", "find", "check", "show", "fetch", "lookup", "read", "list", "track")
 # These words name no trained tool.
 HELD_OUT = {*VERBS.held_out, *NOUNS.held_out}
 # Words that name tools and parameters, and tell nothing about them.
@@ -260,6 +264,8 @@ def _any_word(source: Source) -> str:
 def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
     """A made-up tool; a given verb or noun makes it resemble another."""
     # Words that mean nothing here force the model to read the tools instead of remembering words.
+    if not verb and source.chance(0.1):
+        verb = source.choice(QUESTION_VERBS)
     verb = verb or (_any_word(source) if source.chance(0.55) else source.word(VERBS))
     noun = noun or (_any_word(source) if source.chance(0.6) else source.word(NOUNS))
     while noun == verb:
