@@ -29,6 +29,7 @@ from tools.train_demo.data.common_tools import common_tool  # noqa: E402
 from tools.train_demo.data.mixture import dialogues  # noqa: E402
 from tools.train_demo.data.sample_tools import SAMPLE_TOOLS  # noqa: E402
 from tools.train_demo.data.source import Pool, Source, is_held_out, phrases, pool  # noqa: E402
+from tools.train_demo.data.words import WORDS  # noqa: E402
 from tools.train_demo.dialogue import Dialogue, assistant, calling, render, tool_result, user  # noqa: E402
 from tools.train_demo.template import compile_template, template_source  # noqa: E402
 
@@ -202,13 +203,17 @@ def test_held_out_names_are_never_trained(trained):
 
 
 def test_held_out_tools_are_never_trained(trained):
-    """No trained tool's name has a held-out verb or noun."""
-    held = {*tool_schemas.VERBS.held_out, *tool_schemas.NOUNS.held_out}
-    held -= {*tool_schemas.VERBS.trained, *tool_schemas.NOUNS.trained}
+    """No tool or parameter that is trained has a held-out name, and the lists that names come from have none."""
+    held = tool_schemas.NAMES_HELD_OUT
+    tools = [*SAMPLE_TOOLS, *(common_tool(Source(random.Random(seed))) for seed in range(3000))]
+    names = {name for tool in tools for name in (tool.name, *(param.name for param in tool.params))}
     for dialogue in trained:
         for tool in dialogue.tools or []:
-            name = tool.get("function", tool)["name"]
-            assert not held & set(tool_schemas.spoken(name).split())
+            function = tool.get("function", tool)
+            names |= {function["name"], *function["parameters"]["properties"]}
+    assert not held & {part for name in names for part in (name, *tool_schemas.spoken(name).split())}
+    listed = {name for words in tool_schemas.POOLS for name in words.trained}
+    assert not held & {part for name in (*WORDS, *listed) for part in (name, *name.split("_"))}
 
 
 def test_made_up_values_keep_to_their_half():

@@ -10,19 +10,16 @@ import re
 from pathlib import Path
 
 from .source import Source
-from .tool_schemas import HELD_OUT, Param, ToolSpec, styled
+from .tool_schemas import Param, ToolSpec, styled
 
 _SIGNATURE = re.compile(r"(\w+)\((.*)\)")
 
 
 def common_tool(source: Source) -> ToolSpec:
     """One of the tools, under one of its names."""
-    while True:
-        signature, description, *asks = source.choice(_ENTRIES)
-        match = _SIGNATURE.fullmatch(source.expand(signature))
-        assert match, signature
-        if not HELD_OUT & set(match[1].split("_")):
-            break
+    signature, description, *asks = source.choice(_ENTRIES)
+    match = _SIGNATURE.fullmatch(source.expand(signature))
+    assert match, signature
     params = [_param(part) for part in match[2].split(", ")]
     for number, param in enumerate(params, 1):
         asks = [ask.replace(f"${number}", f"${param.name}") for ask in asks]

@@ -14,7 +14,7 @@ from . import values
 from .common_tools import common_tool
 from .sample_tools import SAMPLE_TOOLS
 from .source import Pool, Source, phrases
-from .tool_schemas import HELD_OUT, QUESTION_VERBS, Param, ToolSpec, Value, random_tool, schema, spoken
+from .tool_schemas import QUESTION_VERBS, Param, ToolSpec, Value, random_tool, schema, spoken
 
 Call = tuple[str, dict[str, Any]]
 
@@ -59,9 +59,9 @@ QUESTIONS = phrases(
     I need information on the $noun$cues.
     What can you tell me about the $noun$cues?""",
 )
-# Verbs that say the same of most things; those that are held out name no tool, and stay unsaid.
+# Verbs that say the same of most things.
 _ALIKE = [
-    [verb for verb in line.split() if verb not in HELD_OUT]
+    line.split()
     for line in """create open make file start add new register record
     find search lookup get show list fetch check read display
     delete remove erase drop discard

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from . import values
-from .source import Source, listed, phrases, pool
+from .source import Source, listed, phrases
 from .words import WORDS
 
 Value = Union[str, int, float, bool]
@@ -41,52 +41,87 @@ NOUNS = listed(
 
 # What one does with things that one asks for.
 QUESTION_VERBS = ("get", "find", "check", "show", "fetch", "lookup", "read", "list", "track")
-# These words name no trained tool.
-HELD_OUT = {*VERBS.held_out, *NOUNS.held_out}
-# Words that name tools and parameters, and tell nothing about them.
-_FREE_WORDS = tuple(word for word in WORDS if not HELD_OUT & set(word.split("_")))
 
 # Param names by kind of value, and prepositions that announce such a value ("in Paris").
 _KINDS: dict[str, tuple[Any, tuple[str, ...], Callable[[Source], Value]]] = {
-    "city": (pool("city,location,place,town,destination,origin,region,area,venue"), ("in", "for", "near"), values.city),
-    "date": (pool("date,day,due_date,start_date,when,deadline,check_in,end_date"), ("on", "for"), values.date),
-    "time": (pool("time,start_time,at,hour,end_time,slot,departure"), ("at",), values.clock_time),
+    "city": (
+        listed("city,location,place,town,destination,origin,region,area,venue", "municipality,hometown,borough"),
+        ("in", "for", "near"),
+        values.city,
+    ),
+    "date": (
+        listed(
+            "date,day,due_date,start_date,when,deadline,check_in,end_date", "anniversary,graduation_day,holiday_start"
+        ),
+        ("on", "for"),
+        values.date,
+    ),
+    "time": (
+        listed("time,start_time,at,hour,end_time,slot,departure", "curfew,kickoff,showtime"),
+        ("at",),
+        values.clock_time,
+    ),
     "person": (
-        pool("name,person,customer,owner,user_name,guest,contact,assignee,author"),
+        listed("name,person,customer,owner,user_name,guest,contact,assignee,author", "sponsor,grantee,chairman"),
         ("for", "by", "from"),
         values.person,
     ),
-    "email": (pool("email,to,recipient,address,user_email,cc,email_address"), ("to", "for"), values.email),
+    "email": (
+        listed("email,to,recipient,address,user_email,cc,email_address", "bcc,mail_target,inbox_address"),
+        ("to", "for"),
+        values.email,
+    ),
     "integer": (
-        pool("count,amount,quantity,limit,minutes,size,pages,people,level,days,guests,nights,year,volume,seconds"),
+        listed(
+            "count,amount,quantity,limit,minutes,size,pages,people,level,days,guests,nights,year,volume,seconds",
+            "headcount,dozens,mileage",
+        ),
         (),
         values.integer,
     ),
-    "number": (pool("price,weight,amount,temperature,distance,rate,latitude,height,budget,factor"), (), values.decimal),
+    "number": (
+        listed("price,weight,amount,temperature,distance,rate,latitude,height,budget,factor", "dosage,tariff,wattage"),
+        (),
+        values.decimal,
+    ),
     "code": (
-        pool("id,code,order_id,number,ticket_id,reference,key,sku,serial,tracking_number"),
+        listed(
+            "id,code,order_id,number,ticket_id,reference,key,sku,serial,tracking_number",
+            "folio,voucher_no,barcode_text",
+        ),
         ("number", "with id"),
         values.code,
     ),
     "text": (
-        pool("message,text,note,body,title,subject,content,comment,description,reason,label,summary"),
+        listed(
+            "message,text,note,body,title,subject,content,comment,description,reason,label,summary",
+            "caveat,blurb",
+        ),
         ("saying", "that says", "with the text"),
         lambda source: values.sentence(source, 8) if source.chance(0.4) else values.phrase(source, 6),
     ),
     "query": (
-        pool("query,search,term,keyword,topic,q,question"),
+        listed("query,search,term,keyword,topic,q,question", "lookup_phrase,sought_text"),
         ("for", "about"),
         lambda source: values.phrase(source, 4),
     ),
-    "file": (pool("file,path,filename,url,source,link,file_path"), ("from", "at"), values.file_name),
-    "foreign": (pool("word,text,phrase,nickname,caption,name,title"), (), values.foreign),
+    "file": (
+        listed("file,path,filename,url,source,link,file_path", "attachment_path,csv_location,spool_file"),
+        ("from", "at"),
+        values.file_name,
+    ),
+    "foreign": (
+        listed("word,text,phrase,nickname,caption,name,title", "inscription,motto,monogram"),
+        (),
+        values.foreign,
+    ),
     "enum": (
-        pool("unit,priority,status,color,mode,format,language,category,type,style,currency"),
+        listed("unit,priority,status,color,mode,format,language,category,type,style,currency", "tier,palette,variant"),
         ("in", "as"),
         values.word,
     ),
     "flag": (
-        pool("urgent,public,dry_run,recursive,notify,silent,private,force,verbose"),
+        listed("urgent,public,dry_run,recursive,notify,silent,private,force,verbose", "anonymous,draft_only,eager"),
         (),
         lambda source: source.chance(0.5),
     ),
@@ -117,10 +152,10 @@ _PREPOSITIONS = {
 _COUNTED = ("minutes", "pages", "people", "days", "guests", "nights", "seconds")
 _KIND_NAMES = tuple(_KINDS)
 _WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
-_POOLS = (VERBS, NOUNS, *(names for names, _, _ in _KINDS.values()))
-_NAMES_HELD_OUT = {name for words in _POOLS for name in words.held_out}
+POOLS = (VERBS, NOUNS, *(names for names, _, _ in _KINDS.values()))
+NAMES_HELD_OUT = {name for words in POOLS for name in words.held_out}
 # Of compounds; a held-out word is never a whole name, but may begin one.
-_PARTS = tuple(sorted({*WORDS, *(name for words in _POOLS for name in (*words.trained, *words.held_out))}))
+_PARTS = tuple(sorted({*WORDS, *(name for words in POOLS for name in (*words.trained, *words.held_out))}))
 
 _ENUMS: dict[str, tuple[str, ...]] = {
     "unit": ("celsius", "fahrenheit", "kelvin", "km", "miles", "metric", "imperial", "c", "f"),
@@ -254,9 +289,9 @@ def _any_word(source: Source) -> str:
     if source.held_out or source.chance(0.5):
         return values.word(source)
     if source.chance(0.6):
-        return source.choice(_FREE_WORDS)
+        return source.choice(WORDS)
     # A token that begins no name in training would hardly be written where one begins: any may begin a compound.
-    while (name := values.compound(source, _PARTS)) in _NAMES_HELD_OUT:
+    while (name := values.compound(source, _PARTS)) in NAMES_HELD_OUT:
         pass
     return name
 
