@@ -23,8 +23,9 @@ from localchat.serving.routes import Settings
 from localchat.serving.service import Model, Service
 
 DEADLINE_S = 60
-# The same text alone and beside others.
-SAME = 1e-4
+# The same text alone and beside others: what else is in a batch changes how sums are rounded. One token less changes
+# a vector four times as much.
+SAME = 5e-4
 
 
 @pytest.fixture(scope="module")
