@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .chat_skills import ENDS, Exchange
+from . import chat_skills
+from .chat_skills import Exchange
 from .source import Pool, Source, phrases, written
 
 
@@ -860,6 +861,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
 )
 
+_OPENINGS = ("Hi! ", "Hello, ", "Please: ", "One question: ", "Sorry, ", "Tell me, ", "Okay. ", "I wonder: ", "And ")
 # Small words that carry no meaning here: losing one of them is one more paraphrase.
 _DROPPABLE = {"the", "a", "an", "do", "does", "is", "i", "to", "me", "can", "it", "of", "please", "you"}
 
@@ -912,12 +914,5 @@ def _roughened(source: Source, text: str) -> str:
             del words[source.choice(small)]
         return " ".join(words)
     if kind < 0.25:
-        return text.lower()
-    if kind < 0.35:
-        opening = source.choice(
-            ("Hi! ", "Hello, ", "Please: ", "One question: ", "Sorry, ", "Tell me, ", "Okay. ", "I wonder: ", "And ")
-        )
-        return opening + text
-    if kind < 0.42:
-        return text.rstrip("?.") + source.choice(ENDS)
-    return text
+        return source.choice(_OPENINGS) + text
+    return chat_skills.roughened(source, text)
