@@ -23,9 +23,10 @@ from localchat.serving.routes import Settings
 from localchat.serving.service import Model, Service
 
 DEADLINE_S = 60
-# The same text alone and beside others: what else is in a batch changes how sums are rounded. One token less changes
-# a vector four times as much.
-SAME = 5e-4
+# The same text alone and beside others.
+SAME = 1e-4
+# Of vectors: what else is in a batch changes how sums are rounded. One token less changes them four times as much.
+SAME_IN_A_BATCH = 5e-4
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +237,7 @@ def test_text_alone_and_beside_others_has_one_vector(connection: http.client.HTT
     for text, vector in zip(TEXTS, together):
         assert math.isclose(sum(value * value for value in vector), 1, abs_tol=1e-5)
         alone = embed(connection, text)[0]
-        assert max(abs(one - other) for one, other in zip(alone, vector)) < SAME, text
+        assert max(abs(one - other) for one, other in zip(alone, vector)) < SAME_IN_A_BATCH, text
     assert together[0] != together[1]
 
 

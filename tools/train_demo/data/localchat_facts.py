@@ -885,9 +885,9 @@ _AFTER = phrases(
 )
 
 
-def question(source: Source, topic: int = -1) -> Exchange:
+def question(source: Source) -> Exchange:
     """A question about localchat or the model; in training also roughened and reduced to key words."""
-    subject, templates, lines, answer = TOPICS[topic] if topic >= 0 else source.choice(TOPICS)
+    subject, templates, lines, answer = source.choice(TOPICS)
     asked = source.word(lines) if source.held_out else _trained_question(source, templates, lines)
     return Exchange(asked, answer, f"The user asks about {subject}.")
 
