@@ -243,9 +243,9 @@ def test_thirty_questions_with_fifteen_paraphrases():
     source = Source(random.Random(3))
     assert len(localchat_facts.TOPICS) >= 30
     for topic in localchat_facts.TOPICS:
-        assert len({source.expand(source.choice(topic.templates)) for _ in range(200)}) >= 15
-        assert len(topic.written.trained) >= 100
-        assert len(topic.written.held_out) >= 3
+        assert len({source.expand(source.choice(topic.asked.patterns)) for _ in range(200)}) >= 15
+        assert len(topic.asked.lines.trained) >= 100
+        assert len(topic.asked.lines.held_out) >= 3
 
 
 def pools(module):
@@ -265,7 +265,7 @@ def as_expression(pattern):
 
 @pytest.mark.parametrize(
     "module",
-    [chat_skills, localchat_facts, memory, mixture, tool_calls, tool_schemas],
+    [chat_skills, memory, mixture, tool_calls, tool_schemas],
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_held_out_phrasings_are_never_trained(module):
@@ -285,14 +285,13 @@ def test_held_out_phrasings_are_never_trained(module):
 
 def test_held_out_lines_are_never_trained():
     """Neither a trained line nor a pattern has one of them, whatever the case and the marks at its end."""
-    kinds = [(topic.templates, topic.written) for topic in localchat_facts.TOPICS]
-    kinds += [(talk.templates.trained, talk.written) for talk in chat_skills.TALK]
-    kinds += [(limit.templates.trained, limit.written) for limit in chat_skills.LIMITS]
-    patterns = [as_expression(pattern) for templates, _ in kinds for pattern in templates]
-    trained = {line.lower().rstrip(" .!?") for _, written in kinds for line in written.trained}
-    for _, written in kinds:
-        assert written.held_out
-        for line in written.held_out:
+    kinds = [topic.asked for topic in localchat_facts.TOPICS]
+    kinds += [talk.said for talk in chat_skills.TALK] + [limit.asked for limit in chat_skills.LIMITS]
+    patterns = [as_expression(pattern) for kind in kinds for pattern in kind.patterns]
+    trained = {line.lower().rstrip(" .!?") for kind in kinds for line in kind.lines.trained}
+    for kind in kinds:
+        assert kind.lines.held_out
+        for line in kind.lines.held_out:
             assert line.lower().rstrip(" .!?") not in trained
             forms = (line, line.rstrip(" .!?"))
             assert not [pattern.pattern for pattern in patterns for form in forms if pattern.fullmatch(form)]

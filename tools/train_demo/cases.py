@@ -162,13 +162,13 @@ def _talk_case(source: Source) -> Case:
 def _written_cases() -> Iterator[Case]:
     """Every held-out line: small talk, questions about localchat, and what is beyond the model."""
     for kind in chat_skills.TALK:
-        for said in kind.written.held_out:
+        for said in kind.said.lines.held_out:
             yield Case([user(said)], None, None, _is_one_of("small talk", kind.answers))
     for topic in localchat_facts.TOPICS:
-        for asked in topic.written.held_out:
+        for asked in topic.asked.lines.held_out:
             yield Case([user(asked)], None, None, _is_one_of("questions", (topic.answer,)))
     for limit in chat_skills.LIMITS:
-        for asked in limit.written.held_out:
+        for asked in limit.asked.lines.held_out:
             yield Case([user(asked)], None, None, _is_honest)
 
 

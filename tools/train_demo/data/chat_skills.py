@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from . import values
-from .source import Pool, Source, phrases, written
+from .source import Phrasings, Source, phrases, written
 
 
 class Exchange(NamedTuple):
@@ -20,183 +20,37 @@ class Exchange(NamedTuple):
 
 ENDS = ("", "", "", ".", "!", "?", " please", " :)", "...")
 
-_GREETINGS = phrases(
-    """{Hi|hi|Hello|hello|Hey|hey|Hi there|Hello there|Hey there|Hallo|hallo}
-    {Good|good} {morning|evening|afternoon|day}
-    {Hi|Hello|Hey} {bot|computer|assistant|friend|localchat|you|everyone|again|model}
-    {Greetings|greetings|Howdy|Yo|Hiya|Welcome|Hi hi|helloo|HELLO|HI|hello world|Hello World}
-    {Nice|Good|Great|Glad} to {meet|see} you
-    {Hi|Hello|Hey}, {nice to meet you|I am here|I am new here|good morning|are you there|is anyone there|I just started you}
-    {Is anybody there|Are you there|Anyone here|Are you awake|Can you hear me|you there}
-    {Let's talk|Let us chat|I want to chat|Talk to me|Say hi|Say hello|Can we talk|Chat with me|Let us begin|I want to talk to you}
-    {Hi|Hello|Hey|Good morning|Good evening|Hallo}{,|} {my |dear |little |old |}{friend|buddy|robot|machine|pal|mate|assistant|helper|chatbot|model|AI|stranger}
-    {A|a} {good|nice|lovely|happy|wonderful} {morning|day|evening|afternoon}{| to you| to all}
-    {Hello|Hi|Hey}, {is anybody here|anyone at home|is someone here|somebody there|knock knock|it is me|here I am|I am back|how nice to see you}
-    {Pleased|Happy|Delighted|A pleasure} to {see|meet|know} you{| here| today}
-    {Is somebody|Is anyone|Is someone|Somebody|Anyone|Anybody} {there|here|around|at home|listening|in}{| today| right now}
-    {Good to|Nice to|Lovely to|Great to} {see you again|be here|be back|meet you here|have you here|see you too}
-    {Knock knock|Ahoy|Hey ho|Hi everybody|Hello all|Hello to you|Hi to you too|Hey hey|Morning|Evening|Top of the morning|What a nice surprise}
-    {I am|I'm} {back|here|here again|ready to talk|ready to chat}{| now}
-    {Hello|Hi|Hey|Hallo|Yo}{,|!|} {anybody|anyone|someone|somebody} {here|there|around|in|awake|listening|in there}
-    {Hello|Hi|Hey|Good morning|Good afternoon} {dear machine|old friend|little model|my dear|sir|madam|fellow|over there|in there|down there}
-    {Shall we|Can we|May we|Could we|Let us|Let's} {talk|chat|begin|start|have a chat|talk a little|get to know each other}
-    {May I|Can I|I would like to|I'd like to|I just want to} {say hello|say hi|greet you|talk with you|chat a bit|have a word with you}
-    {Lovely|Good|Great|Fine|A joy|A pleasure|How nice} {meeting|seeing|talking to|knowing|to be meeting} you{| here| too| today}
-    {So good|So nice|Good|Great|Lovely|Fine|How lovely} {to be meeting you|to have met you|having you here|to make your acquaintance|talking with you|to be talking to you}{|!| now}
-    {Meeting you|Seeing you here|Talking to you} is {nice|lovely|a pleasure|great}
-    {Hello|Hi|Hey|Hallo|Good morning}{,|!} {is anybody in|anybody in|somebody home|who is home|who is at home|are you home|is there anybody|any life in there}
-    {Do you hear me|Are you listening|Hello, do you hear me|Do you read me|Are you here|Are you around|Are you with me|Can you read this}
-    {Hello computer friend|Hey there buddy|Hi you robot|Hi, dear program}
-    {Good morning to you|Good evening to you, bot|A hearty hello}
-    {Hello, anybody home|Hey, is someone there}
-    {Hello hello|Nice meeting you}""",
-)
-_HOW_ARE_YOU = phrases(
-    """{How are you|how are you|How are you doing|How do you do|How is it going|How's it going|What's up|Whats up|sup}{| today| now| doing today}
-    {Hi|Hello|Hey}{,|!|} {how are you|how are you doing|how is it going|what's up}{| today}
-    {Are you well|Are you ok|Are you okay|Are you fine|You ok|Everything fine|All good|How do you feel|How have you been}
-    {How are|How is|How goes} {things today|things going|your life|your work|everything going|all|it all}
-    {And how|So how|Now how|Well, how} {are you|do you do|do you feel|is it going|are you doing}{| today}
-    {Good evening|Good morning|Hello there|Hi there|Good day}{,|!} {how are you|how do you feel|how do you do|are you well|how is everything|how are things}{| now| today}
-    {How is your day|How was your day|How's life|How is life|Are you feeling good|Are you happy}{| today}
-    {How does|How did} {your day go|it go|your week go|your morning go|life treat you}{| today| so far}
-    Are you {doing well|doing fine|all right|in a good mood|feeling well|doing okay}{| today}
-    {I hope|Hopefully} {you are well|you are fine|all is well|you feel good|everything is fine}{| today}
-    Is {everything all right|all well|your day good|life good|all fine}{| with you| today}
-    {Tell me|Say|I want to know|I wonder|May I ask} {how you are|how you feel|how it goes|how you are doing|how your day is}{| today}
-    {What about you|And you|And yourself|How about you|What is up|What's new|What is new|Anything new}{| today}
-    {What is|How is} {your mood|your morning|your evening|your afternoon}{| today| right now| so far}
-    {How are you this morning|Hey there, how are you doing today}
-    {How do you feel this evening|How is everything|How are things}""",
-)
-_THANKS = phrases(
-    """{Thanks|thanks|Thank you|thank you|Thx|thx|Many thanks|Cheers|ty}{| a lot| so much| very much| for that| for your help| for the help| a bunch}
-    {Great|Perfect|Good|Super|Nice|Wonderful|Cool|Okay|OK}, {thanks|thank you}{| a lot| so much}
-    {That helped|That was helpful|That helps|You helped me|You are helpful|Very helpful}{|, thanks|, thank you| a lot}
-    {Oh|Ah|Well|Excellent|Brilliant|Lovely|Great work}, {thanks|thank you|many thanks}{| indeed| so very much| for all}
-    {Thanks|Thank you} {for all|for everything you did|for the answer|indeed|my friend|, that is great|, you are kind|, you are very good|, that was a good help|, a great help}
-    {I thank you|I am grateful|Thanks again|Thank you again|Thanks, that is all|Thank you, that is all|Thanks, bot|Much appreciated|I appreciate it}
-    {That is|That's|This is|That was} {very kind|so kind|kind of you|a great help|just what I needed|exactly what I needed|nice of you}{|, thanks|, thank you}
-    {I am|I'm} {very grateful|so grateful|thankful|much obliged|in your debt}{| to you| for that| for your help}
-    {What would I do without you|You saved me|You saved my day|You made my day|I owe you one|How kind|How kind of you|Bless you|A thousand thanks|Thanks a million|Big thanks|Warm thanks|All my thanks}
-    {My thanks|My best thanks|Lots of thanks|Thank you once more|Thanks once more}{| to you| for it| for today}
-    {Thanks|Thank you}{|,} {for your time|for your answer|for telling me|for explaining|for doing that|dear bot|friend|it worked|now I know|I got it}
-    {You were|You have been|You are} {a great help|so helpful|really helpful|of great help}{|, thanks| today}
-    {Thank you very much indeed|Thanks, you are great|Oh thanks for this}
-    {Excellent, thanks for it|Thanks for everything|That was a big help, thanks}""",
-)
-_GOODBYES = phrases(
-    """{Bye|bye|Goodbye|goodbye|Good bye|Bye bye|See you|see you|Ciao|Farewell|cya}{| later| soon| tomorrow| then| for now| bot}
-    {Good night|good night|Have a nice day|Have a good day|Take care|Until next time|Until tomorrow|So long}
-    {I have to go|I must go|I am leaving|I need to go|That is all|That's all|I am done|We are done|I'm off}{| now| for today|, bye|, goodbye}
-    {Bye|Goodbye|See you|Good night}{,|} {my |dear |}{friend|robot|assistant|all|everybody|around|next time|again}
-    {It is late|It is time to leave|I go home|I am going to bed|I leave now|I go to work|Work calls|Time for bed|I will go}{|, bye|, goodbye|, see you|, see you later|, good night}
-    {Ok|Okay|Alright|Well}, {bye|goodbye|see you|good night}
-    {I|Now I} {have to leave|must leave|should go|will leave you|am off|say goodbye|am out|need some sleep|go to sleep|close the terminal}{| now| then|, bye|, good night|, see you}
-    {Talk to you|Speak to you|See you|Catch you|Until} {later|soon|next week|on Monday|then|another time}
-    {That was all|That will be all|Enough for today|No more questions|Nothing more for today|We are finished|That was it|This is the end}{|, bye|, goodbye|, good night}
-    {Sleep well|Stay well|Keep well|All the best|Best wishes|Have fun|Enjoy your day|Enjoy your evening|Have a good night|Have a nice evening|Have a good weekend|Sweet dreams|Adieu|Au revoir}
-    {My bus comes|Dinner is ready|My train leaves|School starts|I am late|I am tired|My battery is low}, {bye|goodbye|see you|I must go|I have to go}
-    {Let us|Let's} {end here|call it a day|talk again tomorrow|leave it there|meet again tomorrow|say goodbye}
-    {Bye for today|See you another day|Goodbye and good luck}
-    {I am going home now, bye|Time to go, see you later}""",
-)
-_PRAISE = phrases(
-    """{Great|great|Nice|nice|Cool|cool|Perfect|Wow|wow|Awesome|Super|Excellent|Amazing|Well done|Good job|Good work|Very good|Bravo}
-    {You are|You're|that is|That is|That was|This is} {great|good|nice|cool|perfect|amazing|funny|smart|clever|fantastic|wonderful|the best}
-    {I like|I love} {you|it|this|that|your answer|this program|localchat}
-    {Haha|haha|lol|LOL|:)|;)|<3|Hehe|:-)|:D}
-    {You|you} {answer well|did a good job|do that well|are a good bot|know a lot|are very nice|make me smile|are doing great}
-    {I like how you|I love how you|I enjoy how you} {talk|speak|write|help|do this}
-    {Good|Nice|Great|Fine|Lovely} {answer|bot|one|robot|joke|talk|model}
-    {That|This|It} {works well|works very well|is really nice|is really great|is very good|looks good|makes me happy}
-    {What a|Such a} {good|great|nice|clever|lovely|helpful|fine} {answer|bot|program|machine|model|reply|idea|little model}
-    {You|you} {are really good|are so clever|are very good at this|did great|got it right|are quick|are very fast|work well|were right|are better than I thought|make me laugh|are fun|do a good job}
-    {I am|I'm} {impressed|amazed|pleased with you|happy with you|a fan of you|glad that you exist|glad to have you}
-    {That|This|It|Your answer} {was great|was perfect|was right|is correct|is impressive|is funny|was quick|was a good answer|is exactly right|made me smile|was well done}
-    {I|We} {like|love|enjoy|admire} {your style|your answers|talking to you|chatting with you|how fast you are|this bot|this little program|what you do}
-    {Keep it up|Keep going like that|Splendid|Marvellous|Brilliant|Fabulous|Terrific|Hurray|Yay|Top|Respect|Hats off|Impressive|Not bad|Very clever|Very nice|How clever|How nice|Well answered|Nicely done}
-    {That is really good|You did well|I like how you answer}
-    {Nice work|You are a wonder|You did good work}""",
-)
-_AGREEMENT = phrases(
-    """{Ok|OK|ok|okay|Okay|k|Alright|All right|Fine|fine|Sure|sure|Right|I see|Understood|Got it|Makes sense|Good to know}
-    {Yes|yes|Yeah|yep|Yep|No|no|Nope|nope|Maybe|Of course|Exactly|Correct|True|Hm|hmm|Aha|Oh|oh}{| I see| ok| okay|}
-    {Ok|Okay|Yes|Alright|Fine}, {I see|good|understood|fine|got it|go on|continue}
-    {Ah|Oh|Aha|Hm|Well}{,|} {I see|okay|ok|I get it|yes|good|now I understand|right|all right|so that is it}
-    {Sounds|Looks|Seems} {fine|right|ok|okay|reasonable|about right}
-    {Okay|Ok|Fine|Good|Well} then
-    {Alright|All right|Right|Very well|So be it|Yes|Sure} then
-    {Fair|Good enough|Well enough|Clear enough|Close enough|That is fair|Seems fair|Only fair|Fair point|Good point|Good plan|Good idea|True enough|Easy enough|Simple enough}{|, ok|, then| then}
-    {I understand|I get it|I see it now|I know|I agree|I think so|I think so too|I suppose so|I believe you|I hear you|I follow you|Now I see|Now I get it|Now it is clear|It is clear now|That is clear|All clear}{|, ok|, good}
-    {That|This|It} {makes sense|is fine|is fine with me|is okay|is all right|is clear|will do|is good enough|works for me|is how I see it|is true|seems right}
-    {No problem|Never mind|No worries|Not yet|Not now|Not really|Maybe later|Perhaps|Probably|Possibly|Certainly|Definitely|Absolutely|Indeed|Agreed|Deal|Done|As you like|As you wish|If you say so|Why not|Go on|Go ahead|Please go on|Carry on|Next|Continue}
-    {Fine|Good|Okay|Great|Sure|Yes|Right}{,|} {by me|with me|that will do|let us go on|so let us continue|no problem|as you say|that is clear|agreed}
-    {Good|Nice|Interesting|Useful|Fine|Great} to {hear|know that|hear that|learn|learn that}
-    {That is|That's|It is|Seems|Sounds|Well, that is|Yes,|Ok,|Okay,} fair{| to me| I think| then| indeed| in a way}
-    {Fair point|Fair answer|Fair, fair|Very fair|Quite fair|A fair answer|Fair deal|All fair|Fair}{|, yes| then|, I agree|, let us go on}
-    {Good|Clear|True|Right|Near|Nice|Safe} enough{| for me| I think| indeed| for today}
-    {Sounds|Looks|Seems} {great|nice|sensible|like a plan|good to me|clear|easy}{|, go on|, yes| then}
-    {Ah, I understand|Oh, is that so|Okay, let it be so}
-    {Sounds good|Fair enough}""",
-)
-_LONGING = phrases(
-    """{I am|I'm|I feel} {sad|happy|tired|bored|hungry|angry|lonely|sick|cold|excited|stressed|nervous|fine|well|ok}{| today| now| again}
-    {I had a} {bad|good|hard|long|great|terrible} {day|week|morning|night}
-    {Today|Now|This morning|Tonight|Right now|After work} {I am|I feel|I was|I felt} {sad|happy|tired|bored|angry|lonely|sick|stressed|a bit tired|so happy|a little sad|very bored|quite fine}
-    {My|my} {day|week|morning|night|work} {was|is|has been} {bad|good|hard|long|great|terrible|awful|nice}
-    {What a} {bad|hard|long|great|nice|terrible} {day|week|morning|night}{| it was| today}
-    {I am|I'm|I feel} {so|very|really|a bit|a little|quite|rather|terribly} {sad|happy|tired|bored|angry|lonely|sick|stressed|nervous|excited|hungry|proud|afraid|worried|unhappy|exhausted}{| today| now| tonight| this week| after school}
-    {I am|I'm|I feel} {not well|not so good|down|blue|lost|alone|ill|worn out|under the weather|in a bad mood|in a good mood|full of joy|in love}{| today| again}
-    {I have|I've got} {a headache|a cold|too much work|no friends|no energy|trouble sleeping|a bad mood|a lot of stress|exams tomorrow|nothing to do}{| again| at the moment}
-    {I could not sleep|I did not sleep well|I lost my job|I failed my exam|I passed my exam|I won a prize|I miss my family|I miss my dog|My cat is ill|My friend is gone|Nobody likes me|Everything goes wrong|Life is hard|Life is good to me|I had a fight with my friend}
-    {It was|It is|This is|That was} a {bad|hard|long|great|terrible|awful|lovely|sad|tiring} {day|week|morning|night|evening|year}{| for me| at work}
-    {Work|School|My job|My week|The meeting|My exam} {was|is} {hard|terrible|awful|boring|tiring|great|exhausting|too much}{| today| again}
-    {Today I am a bit sad|I feel so tired after work}
-    {My day was not good|What a good day I had}""",
-)
-
 
 class Talk(NamedTuple):
-    """Small talk of one kind: patterns and written lines that call for it, answers, and the thought."""
+    """Small talk of one kind: the ways to say it, answers, and the thought before them."""
 
-    templates: Pool
-    written: Pool
+    said: Phrasings
     answers: tuple[str, ...]
     thought: str
 
 
-_WRITTEN_TALK = written("talk")
-TALK: tuple[Talk, ...] = (
+_SAID = written("talk")
+TALK = (
     Talk(
-        _GREETINGS,
-        _WRITTEN_TALK["greeting"],
+        _SAID["greeting"],
         ("Hello! How can I help you?", "Hi! What can I do for you?"),
         "The user greets me. I greet back.",
     ),
     Talk(
-        _HOW_ARE_YOU,
-        _WRITTEN_TALK["how are you"],
+        _SAID["how are you"],
         ("I am fine, thank you. How can I help you?",),
         "The user asks how I am. I answer politely.",
     ),
-    Talk(_THANKS, _WRITTEN_TALK["thanks"], ("You are welcome!",), "The user thanks me. I answer politely."),
-    Talk(_GOODBYES, _WRITTEN_TALK["goodbye"], ("Goodbye! Have a nice day.",), "The user says goodbye. I do the same."),
+    Talk(_SAID["thanks"], ("You are welcome!",), "The user thanks me. I answer politely."),
+    Talk(_SAID["goodbye"], ("Goodbye! Have a nice day.",), "The user says goodbye. I do the same."),
+    Talk(_SAID["praise"], ("Thank you, I am glad to hear that.",), "The user is pleased. I say thank you."),
     Talk(
-        _PRAISE,
-        _WRITTEN_TALK["praise"],
-        ("Thank you, I am glad to hear that.",),
-        "The user is pleased. I say thank you.",
-    ),
-    Talk(
-        _AGREEMENT,
-        _WRITTEN_TALK["agreement"],
+        _SAID["agreement"],
         ("All right. What else can I do for you?",),
         "The user agrees. I ask what comes next.",
     ),
     Talk(
-        _LONGING,
-        _WRITTEN_TALK["feeling"],
+        _SAID["feeling"],
         ("Thank you for telling me. I am only a program, but I am here to chat.",),
         "The user tells me a feeling. I am kind.",
     ),
@@ -206,13 +60,13 @@ _TALK_WEIGHTS = (30, 14, 18, 12, 9, 9, 6)
 
 def small_talk(source: Source) -> Exchange:
     """Greetings, thanks, goodbyes and the like."""
-    templates, lines, answers, thought = source.rng.choices(TALK, _TALK_WEIGHTS)[0]
+    (patterns, lines), answers, thought = source.rng.choices(TALK, _TALK_WEIGHTS)[0]
     if source.held_out:
         said = source.word(lines)
     elif source.chance(0.5):
         said = roughened(source, source.word(lines))
     else:
-        said = source.phrase(templates) + source.choice(ENDS)
+        said = source.expand(source.choice(patterns)) + source.choice(ENDS)
     return Exchange(said, source.choice(answers), thought)
 
 
@@ -466,131 +320,28 @@ NEEDS_TOOL = "without a tool for that"
 class Limit(NamedTuple):
     """Requests of one kind that are beyond the model, and the answer to them."""
 
-    templates: Pool
-    written: Pool
+    asked: Phrasings
     answer: str
 
 
-_WRITTEN_LIMITS = written("limits")
-LIMITS: tuple[Limit, ...] = (
-    Limit(
-        phrases(
-            """{What is|What's|Name|Tell me} the {capital|population|language|currency|president|flag|area|history|king|biggest city} of {the |}$thing{?|.|}
-            {Who|who} {wrote|invented|discovered|painted|built|won|founded|was|killed|is} {the |a |}$thing{?|}
-            {When|when} {was|did|is|were} {the |}$thing {born|built|end|start|begin|invented|founded|die|happen}{?|}
-            {Why|why} {is|are|do|does} {the |}$thing {$word|so $word|blue|big|hot|work|exist|hot}{?|}
-            {Explain|explain|Describe|Tell me about|What do you know about|Teach me|Define} {the |a |}$thing{.|?|}{| in detail| to me| in simple words}
-            {What is|What are|What's|what is|What was|What were} {a |an |the |}$thing{?|}
-            {How|how} {does|do|did|far is|big is|old is|tall is|many people live in} {the |a |}$thing{?| work?|}
-            {Where is|Where are|Where can I find|Where was} {the |a |}$thing{?|}
-            {Is|Are|Can|Does|Was} {the |a |}$thing {$word|$word or $word|better than $word|good}{?|}
-            {Which|What} is the {biggest|smallest|highest|best|fastest|deepest|richest|newest|most famous} {$thing|city|river|mountain|country|animal|building} {in the world|on earth|of all|in Europe|of all time}{?|}
-            {Tell me|Give me|I need|I want|Show me|Could you give me} {something|a fact|facts|some information|details|everything} about {the |}$thing{.|?|, please.|}
-            {Do you know|Have you heard|Have you read} {anything about|anything of|much about} {the |}$thing{?|}
-            {What is the reason for|What is the cause of|What leads to|What made|What happened to|What comes after|What comes before} {the |}$thing{?|}
-            {How many people|How many things|How many countries|How much money|How much water} {are in|are there in|belong to|has|fit into} {the |}$thing{?|}
-            {I want to know|I would like to know|I wonder|Could you tell me|Can you tell me|Do you know} {who invented|who wrote|where they found|when they built|why people like|what is meant by|how big is|how to cook|how old is} {the |a |}$thing{?|.|}
-            {What do you think|What is your opinion|What do people say} {about|of} {the |}$thing{?|}
-            {Recommend|Suggest|Help me find} {me |}{a good|a nice|a cheap} {book|film|restaurant|hotel|$word} {about $thing|in $city|for my $word}{.|, please.|}""",
-            """{Which is the longest|What is the oldest} $thing in the world?
-            {Give me some facts about|What can you say about} $thing{.|?|}
-            {How come|What causes} {the |}$thing{?|}
-            {Have you heard of|Do you know something about} {the |}$thing?""",
-        ),
-        _WRITTEN_LIMITS["knowledge"],
-        f"{I_CANNOT} and do not know that.",
-    ),
-    Limit(
-        phrases(
-            """{Translate|translate|Please translate|Can you translate} {"$thing"|$thing|this|the word $word|this text: $thing|the sentence "$thing"} {to|into} {French|German|Spanish|English|Italian|Chinese|Japanese|Latin|Russian}{.|?|}
-            {How do you say|What is|How do I say|What's} {"$thing"|$thing|$word} in {French|German|Spanish|Italian|Chinese|Russian}{?|}
-            {Speak|Answer in|Talk to me in|Can you speak|Do you speak} {French|German|Spanish|Italian|Chinese|Japanese|Russian}{?|.|}
-            {Parlez-vous français|Sprechen Sie Deutsch|Sprichst du Deutsch|Hablas español|Parli italiano}?
-            {Could you|Would you|Will you|I want you to|Help me to|Are you able to} {translate|put|turn} {"$thing"|$thing|this sentence|the word $word|my letter|this page} {to|into} {French|German|Spanish|English|Italian|Chinese|Japanese|Latin|Russian}{.|?|}
-            {How would you say|How does one say|How do they say|How can I say|What's the word for|What is the word for|Tell me the word for} {"$thing"|$thing|$word} in {French|German|Spanish|Italian|Chinese|Russian|Latin}{?|}
-            {Do you|Can you|Could you} {understand|know|write|talk|answer in|reply in} {French|German|Spanish|Italian|Chinese|Japanese|Russian}{?|}
-            {Which|What} languages {do you speak|can you translate|do you know|do you understand}{?|}
-            {I would like|I want|I'd like|Please make|Write me} {a translation|a French version|a German version|the Spanish text} of {"$thing"|this: $thing|my text}{.|, please.|}
-            {Say|Write} {"$thing"|hello|good morning|this} in {French|German|Spanish|Italian|Chinese|Russian}{.|, please.|}""",
-            """{I need a translation of|Give me the translation of} {"$thing"|$thing} {to|into} {French|German|Spanish}{.|}
-            {What does|What would} "$thing" {mean|be} in {French|German|Spanish}?""",
-        ),
-        _WRITTEN_LIMITS["translation"],
-        f"{I_CANNOT} and cannot translate.",
-    ),
-    Limit(
-        phrases(
-            """{Write|write|Compose|Make|Make up|Please write|Can you write|Create|Give me} {me |}{a|an|a short|a long|a funny|a nice} {poem|story|song|essay|letter|article|joke|haiku|tale|speech|novel|email|limerick|blog post|rap}{| about $thing| for my $word| about the $word}{.|?|}
-            {Think of|Make up|Dream up|Come up with|Invent|Imagine|Think out} {a|another|some|a little|a new} {story|tale|joke|poem|riddle|fairy tale|song}{| for me| about $thing| please}{.|?|}
-    {Tell me|Sing me|Sing|Invent|tell me} {a|another|a good|a funny|a short} {joke|story|poem|song|riddle|tale}{| about $thing}{.|?|}
-            {Write|Make|Create|Program|Code} {me |}{a|some} {program|code|function|script|website|app|Python code|Python function|class|game}{| that $thing| for $thing| to $thing| in Python| in C}{.|?|}
-            {Summarise|Summarize|Shorten|Rewrite|Improve|Correct|Paraphrase|Review} {this|the text|this text|the following|my text}: $thing
-            {Could you write|Would you write|Will you write|Can you make up|Can you invent|Could you tell|I need|I would like|Please compose|Let me hear|Come up with|Do you know} {a|a nice|a short|a little|another|a new} {poem|story|tale|joke|song|riddle|letter|speech|novel|rhyme}{| about $thing| for my $word| for children}{.|?|}
-            {Help me|Help me to|Assist me to|Can you help me} {make a|finish my|improve my|correct my} {story|poem|letter|speech|report|homework|text|presentation}{| about $thing| for school|}{.|?|}
-            {Entertain me|Make me laugh|Amuse me|Tell me something funny|Read me a bedtime story|Write me something|Write something nice|Be funny|Be creative|Invent something|Do my homework|Write my homework|Make a rhyme}{| about $thing|}{.|, please.|}
-            {Could you|Would you|Please} {program|code|write|develop} {a game|a website|some code|a function|a small app}{| in Python| in Java| for $thing| that $thing}{.|?|}
-            {Sum up|Make a summary of|Proofread|Polish|Edit} {my text|this article|my letter|this story|the text}: $thing""",
-            """{I want|I'd love} {a poem|a story|a song} about $thing{.|}
-            {Could you come up with|Think up} a {joke|poem|story}{?|.}
-            {Help me write|Draft} {a letter|an essay|a program}{| about $thing}{.|}""",
-        ),
-        _WRITTEN_LIMITS["writing"],
-        f"{I_CANNOT} and cannot write that.",
-    ),
-    Limit(
-        phrases(
-            """{What is|What's|How much is|Calculate|Compute|what is|Tell me} $big {+|plus|-|minus|*|times|x|/|divided by} $large{?|.|}
-            $big {+|-|*|/|x} $large{| =|?| = ?}
-            {What is|Calculate|Compute} the {square root|root|square|logarithm|half|double|sine} of $big{?|.|}
-            {Solve|Solve the equation|Solve for x}{:|} $a x {+|-} $b = $large{|.}
-            {What is|How much is} $a {percent of|% of|*|times|minus|-|/|divided by} $large{?|}
-            {Is $big|Is the number $big} {prime|even|odd|a prime number}{?|}
-            {Work out|Solve|Figure out|Can you compute|Could you calculate|Would you compute|Do you know|I need|Please work out|Tell me the result of} $big {times|plus|minus|divided by|*|/|x|+|-} $large{?|.|}
-            {Multiply|Divide} $big {by|with} $large{.|, please.|}
-            {What do I get if I|What happens if I|How much is it if I} {multiply|divide|add|subtract} $big {and|by|with} $large{?|}
-            {Could you tell me|Can you tell me|I want to know|Do you know} the {square root|cube|half|double|third|logarithm} of $big{.|?|}
-            $big {times|minus|plus|divided by} $large {is what|makes how much|equals what}{?|}
-            {I have $big apples and eat $a|A book costs $a euros and I buy $large|There are $big seats and $large people}{, how many are left|, what is the rest|, how much is that}{?|}""",
-            """{Can you work out|What do you get for} $big {times|minus|plus|divided by} $large?
-            {Find|Give me} the square root of $big{.|}""",
-        ),
-        _WRITTEN_LIMITS["sums"],
-        f"{I_CANNOT} and cannot do such sums.",
-    ),
-    Limit(
-        phrases(
-            """{What is|What's|How is|How's|Tell me|Check} the {weather|temperature|forecast}{| in $city| today| like today| tomorrow| outside| now}{?|.|}
-            {What time is it|What day is it|What is the date|What's the time|What is today's date|Which year is it|What's the date}{| now| today| in $city}{?|}
-            {What is|Tell me|What's|Give me} {the news|the latest news|new in the world|happening in $city|the stock price of $thing|the score}{| today| now}{?|.|}
-            {Search|search|Look|Browse|Google} {the web|the internet|online|the news}{| for $thing}{.|}
-            {Open|Visit|Read|Download|Load|Look at|Fetch} {the website|the page|the file|the image|the link|https://$word.com|www.$word.org|$word.pdf}{.|}
-            {Will it rain|Is it cold|Is it raining|Is it warm}{| today| tomorrow| in $city}{?|}
-            {Send|Book|Order|Buy|Call|Email|Play|Set|Turn on} {an email to|a flight to|a table in|a pizza for|the light in|an alarm for|some music for|a taxi to} {$city|my $word|$word}{.|}
-            {Any idea|Have you an idea|Do you have an idea|Have you any idea} {how the weather is|what the temperature is|whether it will rain|how warm it is|how cold it gets|if the sun shines|what is in the news}{| in $city| today| tomorrow}{?|}
-    {Which|What|Are there|Tell me the|Is there} {latest |new |}{news|headlines}{| today| from $city| are there| this morning}{?|}
-    {Can you tell me|Could you check|I want to know|I need to know|Please look up|Would you check|Give me} {the weather|the temperature|the forecast|the rain forecast}{| for $city| in $city| for tomorrow| today}{.|?|}
-            {Is the sun shining|Does it rain|Will it snow|How warm is it|How cold is it|Is it sunny|Do I need an umbrella|Will the sun shine}{| in $city| today| tomorrow| outside}{?|}
-            {Tell me|Can you tell me|I need to know|Please say|Do you know} {what time it is|the date|what day it is|the current time|today's date|the hour|which month it is}{| now| in $city|, please}{?|.|}
-            {Read me|Show me|I want|Look up|Do you have|Can you find} {the news|today's headlines|the latest news|the football results|the stock prices|news about $thing}{.|?| today?|}
-            {Could you|Would you|Please|I want you to|Can you} {call my $word|send an email to my $word|book a hotel in $city|order a pizza|play some music|set an alarm|turn off the light|buy a ticket to $city|find a flight to $city|show me a picture of $thing|open my browser|look it up online|search for $thing}{.|?|}
-            {Show|Draw|Paint|Generate} {me |}{a picture|an image|a photo|a drawing} of {the |a |}$thing{.|, please.|}""",
-            """{Do you know the weather|Any idea what the weather is}{| in $city}?
-            {Could you tell me the time|Do you have the time}{?| now?}
-            {What happened in the news|Which news are there} today?""",
-        ),
-        _WRITTEN_LIMITS["outside"],
-        f"{I_CANNOT} {NEEDS_TOOL}.",
-    ),
+_ASKED = written("limits")
+LIMITS = (
+    Limit(_ASKED["knowledge"], f"{I_CANNOT} and do not know that."),
+    Limit(_ASKED["translation"], f"{I_CANNOT} and cannot translate."),
+    Limit(_ASKED["writing"], f"{I_CANNOT} and cannot write that."),
+    Limit(_ASKED["sums"], f"{I_CANNOT} and cannot do such sums."),
+    Limit(_ASKED["outside"], f"{I_CANNOT} {NEEDS_TOOL}."),
 )
 
 
 def limits(source: Source) -> Exchange:
     """Things beyond the model: one honest sentence instead of an invention."""
-    templates, lines, answer = source.choice(LIMITS)
+    (patterns, lines), answer = source.choice(LIMITS)
     thought = "I cannot do that. I say so."
+    if source.held_out:
+        return Exchange(source.word(lines), answer, thought)
     if source.chance(0.5):
-        line = source.word(lines)
-        return Exchange(line if source.held_out else roughened(source, line), answer, thought)
+        return Exchange(roughened(source, source.word(lines)), answer, thought)
     rng = source.rng
     thing = (
         values.phrase(source, 3)
@@ -599,8 +350,8 @@ def limits(source: Source) -> Exchange:
     )
     if source.chance(0.25):
         thing = source.choice(_FAMOUS)
-    asked = source.phrase(
-        templates,
+    asked = source.fill(
+        source.choice(patterns),
         thing=thing,
         word=values.common_word(source),
         city=values.city(source),

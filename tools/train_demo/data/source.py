@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -60,14 +60,22 @@ def phrases(trained: str, held_out: str = "") -> Pool:
     return Pool(tuple(lines[0]), tuple(lines[1]))
 
 
-def written(name: str) -> dict[str, Pool]:
-    """Lines as people write them, by their heading: those of `name.txt` are trained, of `name_held_out.txt` not."""
-    trained, held_out = _read_lines(f"{name}.txt"), _read_lines(f"{name}_held_out.txt")
-    return {heading: Pool(lines, held_out[heading]) for heading, lines in trained.items()}
+class Phrasings(NamedTuple):
+    """How people say one thing: patterns, where {a|b|} makes dozens of one, and lines, of which some are held out."""
+
+    patterns: tuple[str, ...]
+    lines: Pool
 
 
-def _read_lines(name: str) -> dict[str, tuple[str, ...]]:
-    text = (Path(__file__).parent / "written" / name).read_text(encoding="utf-8")
+def written(name: str) -> dict[str, Phrasings]:
+    """Phrasings by what they say; what stands in `name_patterns` and `name` is trained, in `name_held_out` not."""
+    patterns, trained, held_out = headed(f"{name}_patterns"), headed(name), headed(f"{name}_held_out")
+    return {heading: Phrasings(patterns[heading], Pool(trained[heading], held_out[heading])) for heading in trained}
+
+
+def headed(name: str) -> dict[str, tuple[str, ...]]:
+    """The lines of a text under each of its headings."""
+    text = (Path(__file__).parent / "written" / f"{name}.txt").read_text(encoding="utf-8")
     parts = (part.splitlines() for part in re.split(r"^# ", text, flags=re.MULTILINE)[1:])
     return {heading: tuple(line for line in lines if line) for heading, *lines in parts}
 
@@ -98,7 +106,11 @@ class Source:
 
     def phrase(self, patterns: Pool, **fields: str) -> str:
         """A phrasing of this half: one of {a|b|} is chosen, then $name is filled in."""
-        text = self.expand(self.word(patterns))
+        return self.fill(self.word(patterns), **fields)
+
+    def fill(self, pattern: str, **fields: str) -> str:
+        """The pattern as a phrasing."""
+        text = self.expand(pattern)
         for name, value in fields.items():
             text = text.replace("$" + name, value)
         return text
