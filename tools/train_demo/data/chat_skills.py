@@ -55,7 +55,7 @@ TALK = (
         "The user tells me a feeling. I am kind.",
     ),
 )
-_TALK_WEIGHTS = (30, 14, 18, 12, 9, 9, 6)
+_TALK_WEIGHTS = (20, 15, 15, 14, 14, 12, 10)
 
 
 def small_talk(source: Source) -> Exchange:
@@ -63,7 +63,7 @@ def small_talk(source: Source) -> Exchange:
     (patterns, lines), answers, thought = source.rng.choices(TALK, _TALK_WEIGHTS)[0]
     if source.held_out:
         said = source.word(lines)
-    elif source.chance(0.5):
+    elif source.chance(0.65):
         said = roughened(source, source.word(lines))
     else:
         said = source.expand(source.choice(patterns)) + source.choice(ENDS)

@@ -40,7 +40,7 @@ _THING_FRAMES = (
 _ANSWERS = {
     "who I am": "I am localchat's built-in demo model, a tiny program that runs on your own computer.",
     "other models": "No, I am localchat's own demo model, trained from nothing for this project.",
-    "who made me": "I was made by the localchat project and trained on text that a program wrote.",
+    "who made me": "I was made by the localchat project and trained on text that was written for it.",
     "how large I am": "I have about three and a half million parameters and my file is smaller than 4 MB.",
     "what I can do": "I can chat a little, answer questions about localchat, call tools, repeat, count and make lists.",
     "what I cannot do": "I know nothing about the world, and I cannot translate, write stories or do hard sums.",
@@ -129,7 +129,7 @@ def _trained_question(source: Source, asked: Phrasings) -> str:
         # The last of a topic's patterns holds bare key words.
         text = source.phrase(_FRAMES, key=source.expand(asked.patterns[-1]).rstrip("?.!"))
     else:
-        text = source.word(asked.lines) if kind < 0.7 else source.expand(source.choice(asked.patterns))
+        text = source.word(asked.lines) if kind < 0.75 else source.expand(source.choice(asked.patterns))
     text = _roughened(source, text)
     if source.chance(0.12):
         return f"{source.phrase(_BEFORE)} {text}"

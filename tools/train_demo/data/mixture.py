@@ -48,19 +48,19 @@ THINK_ORDERS = phrases(
 THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before you answer. ", "Think before answering: ")
 
 _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
-    (0.42, localchat_facts.question),
-    (0.16, chat_skills.small_talk),
-    (0.08, chat_skills.repeat),
-    (0.08, chat_skills.count),
+    (0.41, localchat_facts.question),
+    (0.17, chat_skills.small_talk),
+    (0.10, chat_skills.repeat),
+    (0.10, chat_skills.count),
     (0.09, chat_skills.make_list),
     (0.05, chat_skills.small_sum),
-    (0.10, chat_skills.limits),
+    (0.08, chat_skills.limits),
     (0.02, chat_skills.nonsense),
 )
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.48, tool_calls.one_call),
+    (0.46, tool_calls.one_call),
     (0.04, lambda source: tool_calls.one_call(source, sample=True)),
-    (0.29, tool_calls.two_calls),
+    (0.31, tool_calls.two_calls),
     (0.08, tool_calls.no_tool_fits),
     (0.06, tool_calls.with_result),
     (0.03, lambda source: tool_calls.with_result(source, failed=True)),
@@ -162,7 +162,7 @@ def long_prompt(source: Source) -> Dialogue:
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
     (0.51, lambda source: _any_tool_use(source)),
     (0.05, chat_beside_tools),
-    (0.36, chat),
+    (0.44, chat),
     (0.085, remembering),
     (0.015, not_told),
     (0.015, told_by_system),

@@ -34,7 +34,10 @@ REQUESTS = phrases(
     {Do|Start to|Move on and|Continue and|Hurry up and|Come on and|Sit down and} $verb {the|a|my} $noun$cues{.|!|}
     {Would it be possible to|Be so kind to|Kindly} $verb {the|a|my} $noun$cues{.|?|}
     {My boss wants you to|Someone has to} $verb {the|our} $noun$cues{.|}
-    {Go ahead and|Quickly} $verb {the|a} $noun$cues, {please|thanks}{.|}""",
+    {Go ahead and|Quickly} $verb {the|a} $noun$cues, {please|thanks}{.|}
+    {Please |You may |Now |}$verb {the|a|my|our} $noun$cues{, and do it now|, so go ahead|, before I forget|, because I need it|, it is urgent|, and that is all|, then we are done|, and be quick|, so that I can go on|, as we said|, and nothing else}{.|!|}
+    {I have to|We must|I want to|Someone should|You might|They asked me to} $verb {the|a|my} $noun$cues{, so get it done|, so take care of it|, and you can do it for me|, will you help|, which is why I ask|, do it for me|, and so you should}{.|?|}
+    {I need some help.|I have a task for you.|Are you ready?|There is something to do.|May I ask you something?|Do you have a minute?|Listen.|Could you give me a hand?|Another thing.|Can I bother you?} {We have to|I must|Please|I'd like to|You can|I want to|I am supposed to} $verb {the|a|my} $noun$cues{.|?||!}""",
     """Please go and $verb the $noun$cues.
     I need you to $verb the $noun$cues.
     We would like to $verb the $noun$cues.
@@ -59,6 +62,8 @@ QUESTIONS = phrases(
     I need information on the $noun$cues.
     What can you tell me about the $noun$cues?""",
 )
+# The plainest request is the hardest to read: at its beginning, the verb has other tokens than in the tool's name.
+_PLAIN = phrases("{$verb|$verb|$verb|Please $verb} {the|the|a|my|our|this|} $noun$cues{.|.|.||, please.|!|?}")
 # Verbs that say the same of most things.
 _ALIKE = [
     line.split()
@@ -102,6 +107,24 @@ _ERRORS = (
 )
 
 
+_BEFORE_A_NAME = (
+    "on",
+    "in",
+    "to",
+    "at",
+    "of",
+    "for",
+    "from",
+    "by",
+    "under",
+    "near",
+    "on the",
+    "in the",
+    "to the",
+    "for the",
+)
+
+
 _BLANK = re.compile(r"\$(\w+)")
 
 
@@ -126,6 +149,9 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], may_be_bare
         # It shows whose value it is by being one of the options.
         return source.choice((f" {text}", f" ({text})", f", {text}", f" in {text}", f" as {text}"))
     name = param.words
+    if not source.held_out and source.chance(0.25):
+        # As people say it: on floor 3, to quality 60, under article 318.
+        return f" {source.choice(_BEFORE_A_NAME)} {name} {text}"
     forms = (
         f" with {name} {text}",
         f" with the {name} {text}",
@@ -164,7 +190,7 @@ def request(source: Source, tool: ToolSpec, among: Sequence[ToolSpec] = ()) -> t
     patterns = _patterns(source, tool, verb, others)
     text = source.phrase(patterns, verb=verb, noun=tool.noun, word=values.common_word(source))
     text = text.replace("$cues", _cues(source, tool, arguments))
-    if source.chance(0.6):
+    if source.chance(0.7):
         text = text[0].upper() + text[1:]
     return text, arguments
 
@@ -176,6 +202,8 @@ def _patterns(source: Source, tool: ToolSpec, said: str, others: Sequence[ToolSp
             return _BY_VERB
         if all(other.noun != tool.noun for other in others):
             return _BY_NOUN
+    if not source.held_out and source.chance(0.4):
+        return _PLAIN
     return QUESTIONS if tool.verb in QUESTION_VERBS and source.chance(0.4) else REQUESTS
 
 
@@ -219,7 +247,7 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
 
 def _new_tool(source: Source, like: Sequence[ToolSpec] = ()) -> ToolSpec:
     """A tool; sometimes one that resembles those already there."""
-    if not source.held_out and source.chance(0.4):
+    if not source.held_out and source.chance(0.45):
         return common_tool(source) if source.chance(0.8) else source.choice(SAMPLE_TOOLS)
     # Sample tools and common ones have many words for one thing, so that nothing can resemble them in one.
     made_up = [tool for tool in like if not tool.asks]
