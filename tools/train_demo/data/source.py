@@ -105,11 +105,11 @@ class Source:
         return self.rng.sample(options, min(n, len(options)))
 
     def phrase(self, patterns: Pool, **fields: str) -> str:
-        """A phrasing of this half: one of {a|b|} is chosen, then $name is filled in."""
+        """A phrasing of this half, as `fill` makes it."""
         return self.fill(self.word(patterns), **fields)
 
     def fill(self, pattern: str, **fields: str) -> str:
-        """The pattern as a phrasing."""
+        """One of each {a|b|} is chosen, then $name is filled in."""
         text = self.expand(pattern)
         for name, value in fields.items():
             text = text.replace("$" + name, value)

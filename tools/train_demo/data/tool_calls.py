@@ -107,22 +107,7 @@ _ERRORS = (
 )
 
 
-_BEFORE_A_NAME = (
-    "on",
-    "in",
-    "to",
-    "at",
-    "of",
-    "for",
-    "from",
-    "by",
-    "under",
-    "near",
-    "on the",
-    "in the",
-    "to the",
-    "for the",
-)
+_BEFORE_A_NAME = "on,in,to,at,of,for,from,by,under,near,on the,in the,to the,for the".split(",")
 
 
 _BLANK = re.compile(r"\$(\w+)")
