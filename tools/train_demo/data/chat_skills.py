@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from . import values
-from .source import Phrasings, Source, phrases, written
+from .source import Phrasings, Pool, Source, headed, phrases, written
 
 
 class Exchange(NamedTuple):
@@ -80,35 +80,16 @@ def roughened(source: Source, text: str) -> str:
     return text + source.choice(ENDS) if kind > 0.92 else text
 
 
-_REPEAT = phrases(
-    """{Repeat|repeat|Please repeat|Can you repeat|Repeat exactly} {after me|this|the following|these words|this text|what I say|the next words|this back to me}: $text
-    {Say|say|Please say|Just say|Now say|Can you say|Write|Please write|Output|Print|Echo|echo|Type|Answer with|Reply with|Respond with}: $text
-    {Say|say|Please say|Just say|Write|Print|Echo|echo|Repeat|repeat|Answer with|Reply with} "$text"
-    {Say|say|Repeat|repeat|Echo|echo} $text
-    {Repeat|Copy|Echo|Say|Write} {this|it|the text|the words|exactly this|the following text}{| word for word| again| exactly}: "$text"
-    {Copy|Copy this|Copy the following|Give back|Send back|Return}: $text
-    {I say|If I say} "$text"{, you repeat it|, now you|, repeat it|. Repeat that}.
-    "$text" - {repeat that|say it again|please repeat|say that}
-    $text\\n{Repeat the line above.|Say that again.|Repeat that.|Please repeat.}
-    {Please |}repeat after me{:|,|} $text
-    {Repeat|Say} the {word|words|phrase|sentence|text|line} {|: }$text
-    {Could you|Will you|I'd like you to|I ask you to|You should|You have to|Let me hear you} {repeat|say|echo|copy|write} {this|the following|these words|this line|what comes now|this text}: $text
-    {Tell me|Say to me|Give me|Read me|Read out|Say aloud} {these words|this line|what follows|the next words|the words|this text|exactly this}: $text
-    {Your answer should be|Your answer is|Answer only with|Reply only with|Reply exactly|Answer exactly|Send me back|Give me back|Hand back}: {$text|"$text"}
-    {Here is|Take|This is} {a text|a line|a sentence|something|some words} {to repeat|to echo|to copy|that you repeat|to say after me}: $text
-    {Echo|Repeat|Copy|Say|Write|Print|Type} {it back|it once more|the same|back|word by word|letter by letter|without changes|unchanged|as it is}: {$text|"$text"}
-    {Say after me|Speak after me|Follow me|Do as I do|Parrot this|Be my echo|Play echo|Mirror this|Quote this|Quote me|Read this out|Read out loud|Read aloud}: {$text|"$text"}
-    "$text" {is what you should say|is your answer|is the text to repeat|should come back|is what I want to hear}.
-    {Please |Now |}{say|repeat|echo|write|copy|type} {after me|exactly|once|again|only|just}: {$text|"$text"}
-    {Note|Put down|Write out|Note down|Spell out|Set down|Put in writing|Write|Write for me} {this|the words|what I say|these words|this line|what follows|this sentence}: {$text|"$text"}
-    {Give me back|Tell me again|Tell me once more|Tell us|Let me read|Let me hear|Show me} {this|the words|the next line|what I say|these words|this sentence}: {$text|"$text"}
-    $text\\n{Echo that.|Copy that.|Now you say it.|Write the line above again.|Send that back.|The same again, please.}""",
-    """{I want you to repeat|Would you repeat|Now repeat} this: $text
-    {Please|Kindly} echo {the following|this text}: "$text"
-    {Repeat after me word by word|Say exactly this}: $text
-    {Tell me|Write down} the following: $text
-    {Just repeat|Please say it after me}: "$text\"""",
+_REPEAT_PATTERNS = headed("repeat_patterns")
+_REPEAT_HELD_OUT = (
+    "{I want you to repeat|Would you repeat|Now repeat} this: $text",
+    '{Please|Kindly} echo {the following|this text}: "$text"',
+    "{Repeat after me word by word|Say exactly this}: $text",
+    "{Tell me|Write down} the following: $text",
+    '{Just repeat|Please say it after me}: "$text"',
 )
+# The usual ways have many forms each: they come as often as all the rarer ones.
+_REPEAT = Pool((*_REPEAT_PATTERNS["usual"] * 9, *_REPEAT_PATTERNS["rarer"]), _REPEAT_HELD_OUT)
 
 
 def repeat(source: Source) -> Exchange:

@@ -182,8 +182,8 @@ def request(source: Source, tool: ToolSpec, among: Sequence[ToolSpec] = ()) -> t
 
 def _patterns(source: Source, tool: ToolSpec, said: str, others: Sequence[ToolSpec]) -> Pool:
     # Sample tools and common ones have names of many forms, so their words might be the same.
-    if not source.held_out and source.chance(0.15) and not any(other.asks for other in others):
-        if source.chance(0.4) and all(other.verb not in (tool.verb, said) for other in others):
+    if not source.held_out and source.chance(0.2) and not any(other.asks for other in others):
+        if source.chance(0.35) and all(other.verb not in (tool.verb, said) for other in others):
             return _BY_VERB
         if all(other.noun != tool.noun for other in others):
             return _BY_NOUN
