@@ -35,6 +35,7 @@ from tools.train_demo.template import compile_template, template_source  # noqa:
 
 N_DIALOGUES = 200
 ROOT = Path(__file__).parents[1]
+DEMO = ROOT / "localchat" / "models" / "demo.gguf"
 
 
 @pytest.fixture(scope="module")
@@ -505,19 +506,74 @@ def test_workers_share_the_updates_of_matrices(tmp_path):
 
 
 def test_training_goes_on_from_an_exported_file(tmp_path):
-    """An exported file, read again, has the weights and the vocabulary that it was written from."""
-    pytest.importorskip("torch")
+    """An exported file, read again, has the vocabulary that it was written from, and its weights but for rounding."""
+    torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig
     from tools.train_demo.export import export
     from tools.train_demo.from_gguf import from_gguf
 
-    built_in = ROOT / "localchat" / "models" / "demo.gguf"
-    trainer = from_gguf(built_in, ModelConfig(), TrainConfig())
+    trainer = from_gguf(DEMO, ModelConfig(), TrainConfig())
     again = tmp_path / "again.gguf"
     export(trainer, again)
-    assert again.read_bytes() == built_in.read_bytes()
+    reread = from_gguf(again, ModelConfig(), TrainConfig())
+    assert (reread.tokenizer.tokens, reread.tokenizer.merges) == (trainer.tokenizer.tokens, trainer.tokenizer.merges)
+    for name, weights in trainer.model.named_parameters():
+        assert torch.dist(dict(reread.model.named_parameters())[name], weights) <= 0.04 * weights.norm(), name
     with pytest.raises(SystemExit, match="sizes in config"):
-        from_gguf(built_in, ModelConfig(width=128), TrainConfig())
+        from_gguf(DEMO, ModelConfig(width=128), TrainConfig())
+
+
+def test_a_deeper_model_begins_with_what_the_file_says():
+    """Layers that the file does not have change nothing before they are trained; a file never loses any."""
+    torch = pytest.importorskip("torch")
+    from tools.train_demo.config import ModelConfig, TrainConfig
+    from tools.train_demo.from_gguf import from_gguf
+
+    ids = torch.arange(300, 340)[None]
+    n_layers = ModelConfig.layers
+    with torch.no_grad():
+        said, said_deeper = (
+            from_gguf(DEMO, ModelConfig(layers=n), TrainConfig()).model(ids) for n in (n_layers, n_layers + 3)
+        )
+    assert torch.equal(said, said_deeper)
+    with pytest.raises(SystemExit, match=f"{n_layers} layers, config.py {n_layers - 1}"):
+        from_gguf(DEMO, ModelConfig(layers=n_layers - 1), TrainConfig())
+
+
+def test_a_share_of_the_former_weights_can_be_kept():
+    """The result lies between what was trained and the file that it began with."""
+    torch = pytest.importorskip("torch")
+    from tools.train_demo.config import ModelConfig, TrainConfig
+    from tools.train_demo.from_gguf import from_gguf, keep
+
+    trainer = from_gguf(DEMO, ModelConfig(), TrainConfig())
+    before = [weights.detach().clone() for weights in trainer.model.parameters()]
+    with torch.no_grad():
+        for weights in trainer.model.parameters():
+            weights += 1
+    keep(trainer, DEMO, 0.25)
+    for (name, weights), old in zip(trainer.model.named_parameters(), before):
+        between = old + 0.75
+        if name == "output_norm":
+            assert (weights > between).all()
+            between *= weights[0] / between[0]
+        assert torch.allclose(weights, between, atol=1e-5), name
+
+
+@pytest.mark.parametrize(("columns", "most_bits", "error"), [(512, 6.6, 0.02), (576, 6.0, 0.04)])
+def test_matrices_are_rounded_to_few_bits(columns, most_bits, error):
+    """What llama.cpp writes is what the reader of such files reads, off by no more than its type rounds."""
+    gguf = pytest.importorskip("gguf")
+    np = pytest.importorskip("numpy")
+    from tools.train_demo.quantize import best_type, quantize
+
+    matrix = np.random.default_rng(1).standard_normal((8, columns), np.float32)
+    kind = best_type(columns)
+    data = quantize(matrix, kind)
+    assert 8 * data.nbytes <= most_bits * matrix.size
+    assert np.linalg.norm(gguf.quants.dequantize(data, kind) - matrix) < error * np.linalg.norm(matrix)
+    with pytest.raises(ValueError, match="rows of 40 are not a multiple"):
+        quantize(matrix[:, :40], kind)
 
 
 def test_answers_about_localchat_are_true():
@@ -580,7 +636,7 @@ def test_evaluation_reads_calls_and_thoughts_as_the_model_writes_them(kind):
 
     runner_of = {"LlamaRunner": llama_runner.LlamaRunner, "ServedRunner": served_runner.ServedRunner}
     settings = {"max_tokens": 100, "temperature": 0.0, "seed": 1}
-    with runner_of[kind](ROOT / "localchat" / "models" / "demo.gguf") as runner:
+    with runner_of[kind](DEMO) as runner:
         asked = [user("What is the weather in Paris?")]
         prompt, first = runner.answer(Question(asked, [WEATHER], None), **settings)
         assert "get_weather" in prompt

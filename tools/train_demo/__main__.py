@@ -31,6 +31,12 @@ def _arguments() -> argparse.Namespace:
         "--rate", type=float, default=1.0, help="share of the learning rates to begin with, e.g. 0.5 with --start-from"
     )
     parser.add_argument(
+        "--keep",
+        type=float,
+        default=0.0,
+        help="share of the weights of --start-from in the result, e.g. 0.4",
+    )
+    parser.add_argument(
         "--workers",
         type=int,
         default=_cores(),
@@ -61,14 +67,20 @@ def main() -> None:
     arguments = _arguments()
     if (arguments.resume or arguments.export_only) and not arguments.checkpoint.exists():
         raise SystemExit(f"{arguments.checkpoint} does not exist: start without --resume, or name it with --checkpoint")
+    if arguments.keep and not arguments.start_from:
+        raise SystemExit(f"--keep {arguments.keep} keeps weights of a file: name it with --start-from")
     _prepare_cpu()
     # They load torch, after the settings above.
     from . import job, training, workers
     from .export import export
+    from .from_gguf import keep
 
     if not arguments.export_only:
         workers.run(1 if training.device().type == "cuda" else arguments.workers, job.train, arguments)
-    export(training.resume(arguments.checkpoint), arguments.out)
+    trainer = training.resume(arguments.checkpoint)
+    if arguments.keep:
+        keep(trainer, arguments.start_from, arguments.keep)
+    export(trainer, arguments.out)
     print(f"wrote {arguments.out}, {arguments.out.stat().st_size} bytes", flush=True)
     if not arguments.no_evaluation:
         from .evaluate import evaluate_file
