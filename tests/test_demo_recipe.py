@@ -506,8 +506,8 @@ def test_workers_share_the_updates_of_matrices(tmp_path):
 
 
 def test_training_goes_on_from_an_exported_file(tmp_path):
-    """An exported file, read again, has the vocabulary that it was written from, and its weights but for rounding."""
-    torch = pytest.importorskip("torch")
+    """An exported file, read again, has the weights and the vocabulary that it was written from."""
+    pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig
     from tools.train_demo.export import export
     from tools.train_demo.from_gguf import from_gguf
@@ -515,10 +515,7 @@ def test_training_goes_on_from_an_exported_file(tmp_path):
     trainer = from_gguf(DEMO, ModelConfig(), TrainConfig())
     again = tmp_path / "again.gguf"
     export(trainer, again)
-    reread = from_gguf(again, ModelConfig(), TrainConfig())
-    assert (reread.tokenizer.tokens, reread.tokenizer.merges) == (trainer.tokenizer.tokens, trainer.tokenizer.merges)
-    for name, weights in trainer.model.named_parameters():
-        assert torch.dist(dict(reread.model.named_parameters())[name], weights) <= 0.04 * weights.norm(), name
+    assert again.read_bytes() == DEMO.read_bytes()
     with pytest.raises(SystemExit, match="sizes in config"):
         from_gguf(DEMO, ModelConfig(width=128), TrainConfig())
 
@@ -558,22 +555,6 @@ def test_a_share_of_the_former_weights_can_be_kept():
             assert (weights > between).all()
             between *= weights[0] / between[0]
         assert torch.allclose(weights, between, atol=1e-5), name
-
-
-@pytest.mark.parametrize(("columns", "most_bits", "error"), [(512, 6.6, 0.02), (576, 6.0, 0.04)])
-def test_matrices_are_rounded_to_few_bits(columns, most_bits, error):
-    """What llama.cpp writes is what the reader of such files reads, off by no more than its type rounds."""
-    gguf = pytest.importorskip("gguf")
-    np = pytest.importorskip("numpy")
-    from tools.train_demo.quantize import best_type, quantize
-
-    matrix = np.random.default_rng(1).standard_normal((8, columns), np.float32)
-    kind = best_type(columns)
-    data = quantize(matrix, kind)
-    assert 8 * data.nbytes <= most_bits * matrix.size
-    assert np.linalg.norm(gguf.quants.dequantize(data, kind) - matrix) < error * np.linalg.norm(matrix)
-    with pytest.raises(ValueError, match="rows of 40 are not a multiple"):
-        quantize(matrix[:, :40], kind)
 
 
 def test_answers_about_localchat_are_true():

@@ -1,4 +1,4 @@
-"""The trained weights as a GGUF file: matrices in five and six bits, F32 norms, vocabulary, chat template."""
+"""The trained weights as a GGUF file: Q8_0 matrices, F32 norms, vocabulary, chat template."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from .config import MAX_FILE_BYTES
-from .quantize import best_type, quantize
 from .template import template_source
 from .tokenizer import CONTROL_TOKENS, SPECIAL_TOKENS, Tokenizer
 from .training import Trainer
@@ -45,7 +44,7 @@ def _add_metadata(writer: gguf.GGUFWriter, trainer: Trainer) -> None:
     writer.add_rope_freq_base(c.rope_base)
     writer.add_layer_norm_rms_eps(c.norm_eps)
     writer.add_vocab_size(c.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q6_K)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_float32("general.sampling.temp", TEMPERATURE)
 
 
@@ -68,8 +67,9 @@ def _add_weights(writer: gguf.GGUFWriter, trainer: Trainer) -> None:
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
 
     def matrix(name: str, tensor: torch.Tensor) -> None:
-        kind = best_type(tensor.shape[-1])
-        writer.add_tensor(name, quantize(tensor.detach().float().cpu().numpy(), kind), raw_dtype=kind)
+        array = np.ascontiguousarray(tensor.detach().float().cpu().numpy())
+        kind = gguf.GGMLQuantizationType.Q8_0
+        writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
 
     def vector(name: str, tensor: torch.Tensor) -> None:
         writer.add_tensor(name, np.ascontiguousarray(tensor.detach().float().cpu().numpy()))
