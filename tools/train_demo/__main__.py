@@ -69,6 +69,8 @@ def main() -> None:
         raise SystemExit(f"{arguments.checkpoint} does not exist: start without --resume, or name it with --checkpoint")
     if arguments.keep and not arguments.start_from:
         raise SystemExit(f"--keep {arguments.keep} keeps weights of a file: name it with --start-from")
+    if not 0 <= arguments.keep <= 1:
+        raise SystemExit(f"--keep {arguments.keep} is no share: give a number from 0 to 1")
     _prepare_cpu()
     # They load torch, after the settings above.
     from . import job, training, workers
