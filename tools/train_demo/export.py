@@ -1,4 +1,4 @@
-"""The trained weights as a GGUF file: Q8_0 matrices, F32 norms, vocabulary, chat template."""
+"""The trained weights as a GGUF file: rounded matrices, F32 norms, vocabulary, chat template."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ NAME = "localchat demo"
 DESCRIPTION = "A tiny chat model to test and show localchat, trained from nothing on generated text."
 # Sampling that the author recommends; readers of GGUF files use it where the user asks for none.
 TEMPERATURE = 0.0
+# Both are read the same whatever runs beside a sequence; with the finer k-quants its text would depend on that. Eight
+# bits for the embedding, which is the output table as well, and for what attention adds: these fill the file.
+_FIVE_BITS = gguf.GGMLQuantizationType.Q5_1
+_EIGHT_BITS = gguf.GGMLQuantizationType.Q8_0
 
 
 def _token_type(token: str) -> gguf.TokenType:
@@ -44,7 +48,7 @@ def _add_metadata(writer: gguf.GGUFWriter, trainer: Trainer) -> None:
     writer.add_rope_freq_base(c.rope_base)
     writer.add_layer_norm_rms_eps(c.norm_eps)
     writer.add_vocab_size(c.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q5_1)
     writer.add_float32("general.sampling.temp", TEMPERATURE)
 
 
@@ -66,24 +70,23 @@ def _add_weights(writer: gguf.GGUFWriter, trainer: Trainer) -> None:
     c, model = trainer.model_config, trainer.model
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
 
-    def matrix(name: str, tensor: torch.Tensor) -> None:
+    def matrix(name: str, tensor: torch.Tensor, kind: gguf.GGMLQuantizationType) -> None:
         array = np.ascontiguousarray(tensor.detach().float().cpu().numpy())
-        kind = gguf.GGMLQuantizationType.Q8_0
         writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
 
     def vector(name: str, tensor: torch.Tensor) -> None:
         writer.add_tensor(name, np.ascontiguousarray(tensor.detach().float().cpu().numpy()))
 
-    matrix("token_embd.weight", model.embedding)
+    matrix("token_embd.weight", model.embedding, _EIGHT_BITS)
     vector("output_norm.weight", model.output_norm)
     for i in range(c.layers):
         block = f"blk.{i}"
         for name, part in zip("qkv", model.qkv[i].split((q, kv, kv))):
-            matrix(f"{block}.attn_{name}.weight", part)
-        matrix(f"{block}.attn_output.weight", model.attention_out[i])
+            matrix(f"{block}.attn_{name}.weight", part, _FIVE_BITS)
+        matrix(f"{block}.attn_output.weight", model.attention_out[i], _EIGHT_BITS)
         for name, part in zip(("gate", "up"), model.gate_up[i].chunk(2)):
-            matrix(f"{block}.ffn_{name}.weight", part)
-        matrix(f"{block}.ffn_down.weight", model.down[i])
+            matrix(f"{block}.ffn_{name}.weight", part, _FIVE_BITS)
+        matrix(f"{block}.ffn_down.weight", model.down[i], _FIVE_BITS)
         vector(f"{block}.attn_norm.weight", model.attention_norm[i])
         vector(f"{block}.ffn_norm.weight", model.feed_forward_norm[i])
 

@@ -98,6 +98,8 @@ def repeat(source: Source) -> Exchange:
     pattern = source.word(_REPEAT)
     if source.chance(0.1):
         text = f"{text} {values.any_text(source)}"
+    if not source.held_out and source.chance(0.25):
+        text = values.number(source) if source.chance(0.4) else values.stuttered(source, text)
     asked = source.expand(pattern).replace("\\n", "\n").replace("$text", text)
     return Exchange(asked, text, "I repeat the text as it is.")
 

@@ -162,7 +162,7 @@ def long_prompt(source: Source) -> Dialogue:
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
     (0.51, lambda source: _any_tool_use(source)),
     (0.05, chat_beside_tools),
-    (0.44, chat),
+    (0.75, chat),
     (0.085, remembering),
     (0.015, not_told),
     (0.015, told_by_system),

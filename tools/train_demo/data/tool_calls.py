@@ -130,7 +130,7 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], may_be_bare
         return f" {text}"
     if param.is_counted and source.chance(0.6):
         return f"{source.choice((' for', ' of', ',', ':', ''))} {text} {param.words}"
-    if param.options and source.chance(0.3):
+    if param.options and source.chance(0.3 if source.held_out else 0.5):
         # It shows whose value it is by being one of the options.
         return source.choice((f" {text}", f" ({text})", f", {text}", f" in {text}", f" as {text}"))
     name = param.words
@@ -236,7 +236,7 @@ def _new_tool(source: Source, like: Sequence[ToolSpec] = ()) -> ToolSpec:
         return common_tool(source) if source.chance(0.8) else source.choice(SAMPLE_TOOLS)
     # Sample tools and common ones have many words for one thing, so that nothing can resemble them in one.
     made_up = [tool for tool in like if not tool.asks]
-    if made_up and source.chance(0.3):
+    if made_up and source.chance(0.3 if source.held_out else 0.45):
         other = source.choice(made_up)
         if source.chance(0.5):
             return random_tool(source, verb=other.verb)

@@ -152,6 +152,8 @@ _PREPOSITIONS = {
 _COUNTED = ("minutes", "pages", "people", "days", "guests", "nights", "seconds")
 _KIND_NAMES = tuple(_KINDS)
 _WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
+# Whose option a word is shows nowhere but in the tool's line: the hardest to read, and so practised most.
+_WEIGHTS_TRAINED = (*_WEIGHTS[:-2], 24, _WEIGHTS[-1])
 POOLS = (VERBS, NOUNS, *(names for names, _, _ in _KINDS.values()))
 NAMES_HELD_OUT = {name for words in POOLS for name in words.held_out}
 # Of compounds; a held-out word is never a whole name, but may begin one.
@@ -309,9 +311,10 @@ def random_tool(source: Source, verb: str = "", noun: str = "") -> ToolSpec:
     if source.chance(0.06):
         name = styled(source, noun, verb)
     n = source.rng.choices((0, 1, 2, 3, 4), (4, 38, 36, 16, 6))[0]
+    weights = _WEIGHTS if source.held_out else _WEIGHTS_TRAINED
     params: dict[str, Param] = {}
     while len(params) < n:
-        param = _param(source, source.rng.choices(_KIND_NAMES, _WEIGHTS)[0])
+        param = _param(source, source.rng.choices(_KIND_NAMES, weights)[0])
         params.setdefault(param.name, param)
     optional = source.chance(0.4)
     listed = tuple(

@@ -186,6 +186,18 @@ def decimal(source: Source) -> float:
     return -number if source.chance(0.2) else number
 
 
+def number(source: Source) -> str:
+    """A number as text."""
+    return str(decimal(source) if source.chance(0.6) else integer(source))
+
+
+def stuttered(source: Source, text: str) -> str:
+    """The text with a piece of it twice, where a copy easily goes on at the wrong one of the two."""
+    start = source.rng.randrange(len(text))
+    end = min(len(text), start + source.rng.randrange(1, 5))
+    return text[:end] + text[start:]
+
+
 def code(source: Source) -> str:
     """An identifier such as an order number."""
     rng = source.rng
