@@ -48,13 +48,13 @@ THINK_ORDERS = phrases(
 THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before you answer. ", "Think before answering: ")
 
 _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
-    (0.40, localchat_facts.question),
-    (0.16, chat_skills.small_talk),
-    (0.13, chat_skills.repeat),
-    (0.09, chat_skills.count),
-    (0.07, chat_skills.make_list),
-    (0.04, chat_skills.small_sum),
-    (0.10, chat_skills.limits),
+    (0.34, localchat_facts.question),
+    (0.26, chat_skills.small_talk),
+    (0.10, chat_skills.repeat),
+    (0.06, chat_skills.count),
+    (0.06, chat_skills.make_list),
+    (0.03, chat_skills.small_sum),
+    (0.14, chat_skills.limits),
     (0.01, chat_skills.nonsense),
 )
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
