@@ -506,7 +506,7 @@ def test_workers_share_the_updates_of_matrices(tmp_path):
 
 
 def test_training_goes_on_from_an_exported_file(tmp_path):
-    """An exported file, read again, has the weights and the vocabulary that it was written from."""
+    """An exported file, read again, has the vocabulary and the weights of the trainer that began with rounded ones."""
     pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig
     from tools.train_demo.export import export

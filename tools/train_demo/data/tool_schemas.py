@@ -153,7 +153,7 @@ _COUNTED = ("minutes", "pages", "people", "days", "guests", "nights", "seconds")
 _KIND_NAMES = tuple(_KINDS)
 _WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
 # Whose option a word is shows nowhere but in the tool's line: the hardest to read, and so practised most.
-_WEIGHTS_TRAINED = (*_WEIGHTS[:-2], 24, _WEIGHTS[-1])
+_WEIGHTS_TRAINED = tuple(24 if kind == "enum" else weight for kind, weight in zip(_KIND_NAMES, _WEIGHTS))
 POOLS = (VERBS, NOUNS, *(names for names, _, _ in _KINDS.values()))
 NAMES_HELD_OUT = {name for words in POOLS for name in words.held_out}
 # Of compounds; a held-out word is never a whole name, but may begin one.
