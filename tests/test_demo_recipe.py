@@ -576,6 +576,17 @@ def test_answers_about_localchat_are_true():
     assert set(re.findall(r"`make (\w+)`", answers)) <= set(re.findall(r"^(\w+):", code, re.MULTILINE))
 
 
+def test_a_stuttered_text_has_one_piece_of_it_twice():
+    """Up to four characters more, of which the first copy is followed by the second."""
+    source = Source(random.Random(5))
+    for _ in range(500):
+        text = values.any_text(source)
+        said = values.stuttered(source, text)
+        n_more = len(said) - len(text)
+        assert 1 <= n_more <= 4
+        assert any(said == text[: start + n_more] + text[start:] for start in range(len(text)))
+
+
 def test_common_tools_are_asked_for_with_all_that_they_need():
     """Every request fills in its blanks, gives each required parameter, and names none twice."""
     source = Source(random.Random(7))

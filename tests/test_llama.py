@@ -121,6 +121,14 @@ def test_greedy_text_is_an_answer_and_ends_by_itself(engine: Engine):
     assert b"".join(token.piece for token in tokens).decode() == text
 
 
+def test_what_the_model_says_of_its_size_is_true(engine: Engine):
+    prompt = chat(engine, "How many parameters do you have?")
+    text, _, _ = read(engine, GenerationRequest(prompt, sampling=GREEDY))
+    assert "about five million parameters and my file is smaller than 4 MB" in text
+    assert round(engine.facts.n_params / 1e6) == 5
+    assert Path(DEMO).stat().st_size < 4_000_000
+
+
 def test_tokens_come_back_as_the_same_text(engine: Engine):
     text = "Grüße, 你好 😀\x00\n\tend"
     tokens = engine.tokenize(text)

@@ -49,12 +49,12 @@ THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before yo
 
 _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
     (0.34, localchat_facts.question),
-    (0.26, chat_skills.small_talk),
-    (0.10, chat_skills.repeat),
-    (0.06, chat_skills.count),
-    (0.06, chat_skills.make_list),
-    (0.03, chat_skills.small_sum),
-    (0.14, chat_skills.limits),
+    (0.34, chat_skills.small_talk),
+    (0.07, chat_skills.repeat),
+    (0.04, chat_skills.count),
+    (0.05, chat_skills.make_list),
+    (0.02, chat_skills.small_sum),
+    (0.13, chat_skills.limits),
     (0.01, chat_skills.nonsense),
 )
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
@@ -83,7 +83,7 @@ def _messages(exchanges: list[Exchange]) -> list[Message]:
 
 def chat(source: Source, n: int = 0) -> Dialogue:
     """A conversation of a few unrelated exchanges."""
-    n = n or source.rng.choices((1, 2, 3, 4), (58, 22, 12, 8))[0]
+    n = n or source.rng.choices((1, 2, 3, 4, 6), (50, 22, 12, 8, 8))[0]
     return Dialogue(_messages([chat_exchange(source) for _ in range(n)]), skill="chat")
 
 
@@ -162,7 +162,7 @@ def long_prompt(source: Source) -> Dialogue:
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
     (0.51, lambda source: _any_tool_use(source)),
     (0.05, chat_beside_tools),
-    (0.75, chat),
+    (1.5, chat),
     (0.085, remembering),
     (0.015, not_told),
     (0.015, told_by_system),
@@ -181,7 +181,7 @@ def with_mode(source: Source, dialogue: Dialogue) -> Dialogue:
     system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
     if not system and source.chance(0.45):
         system = source.phrase(SYSTEM_TEXTS)
-    mode = source.rng.choices(("plain", "on", "off", "asked"), (50, 26, 12, 12))[0]
+    mode = source.rng.choices(("plain", "on", "off", "asked"), (48, 24, 12, 16))[0]
     if mode == "asked":
         last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
         if source.chance(0.25):
