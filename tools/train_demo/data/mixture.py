@@ -160,13 +160,13 @@ def long_prompt(source: Source) -> Dialogue:
 
 
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.51, lambda source: _any_tool_use(source)),
-    (0.05, chat_beside_tools),
-    (1.5, chat),
-    (0.085, remembering),
-    (0.015, not_told),
-    (0.015, told_by_system),
-    (0.045, long_prompt),
+    (0.23, lambda source: _any_tool_use(source)),
+    (0.02, chat_beside_tools),
+    (0.675, chat),
+    (0.04, remembering),
+    (0.0075, not_told),
+    (0.0075, told_by_system),
+    (0.02, long_prompt),
 )
 
 
