@@ -193,6 +193,7 @@ USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2
 DONE = b"data: [DONE]\n\n"
 ANSWER = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
 HELLO = chunked(*ANSWER)
+OPEN = chunked(piece("a"), end=False)
 MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}, {"id": "second"}]}')
 WHOLE = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
 
@@ -243,6 +244,16 @@ def waiting(*parts: bytes) -> Server:
         peer.request()
         peer.send(*parts)
         assert peer.is_gone()
+
+    return Server(handle)
+
+
+def answering_once(raw: bytes) -> Server:
+    """Sends the bytes and closes."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(raw)
 
     return Server(handle)
 

@@ -41,6 +41,7 @@ from .raw_server import (
     HELLO,
     KEY,
     MODELS,
+    OPEN,
     STOP,
     WHOLE,
     Peer,
@@ -65,8 +66,6 @@ from .raw_server import (
 )
 
 __all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
-
-OPEN = chunked(piece("a"), end=False)
 
 
 def run(server: Server, use: Callable[[AsyncClient], Awaitable[Any]], **options: Any) -> Any:

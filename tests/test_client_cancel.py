@@ -1,0 +1,277 @@
+"""Cancelling: a stream or a client is closed at any moment, and its reader ends at once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from localchat import Cancelled, Client, Timeout
+
+from .clients import hanging_resolver, make_client
+from .raw_server import (
+    DEADLINE_S,
+    HELLO,
+    OPEN,
+    Peer,
+    Server,
+    always,
+    certificate,
+    clean_environment,
+    full_listener,
+    piece,
+    silent_server,
+    until_close,
+    waiting,
+    with_length,
+    with_tls,
+)
+
+__all__ = ["certificate", "clean_environment", "hanging_resolver"]  # Fixtures: used by name.
+
+
+def cancel_while_reading(client: Client, stream: Any) -> float:
+    """Seconds from close() in this thread to the end of the reader in another."""
+    reading = threading.Event()
+    outcome: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            for event in stream:
+                if event.type == "content_delta":
+                    reading.set()
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert reading.wait(DEADLINE_S)
+    start = time.monotonic()
+    stream.close()
+    thread.join(DEADLINE_S)
+    spent = time.monotonic() - start
+    assert not thread.is_alive()
+    assert [type(error) for error in outcome] == [Cancelled]
+    assert outcome[0].partial.text == "a"
+    return spent
+
+
+def check_cancel(server: Server, client: Client) -> None:
+    """Five tries, since this machine may be busy; the best one tells what the client adds."""
+    with server, client:
+        assert min(cancel_while_reading(client, client.stream("hi")) for _ in range(5)) < 0.05
+
+
+def test_cancel_from_another_thread_http():
+    server = waiting(OPEN)
+    check_cancel(server, make_client(server))
+
+
+@pytest.mark.parametrize("raw", [until_close(piece("a"))], ids=["until-close"])
+def test_cancel_is_not_taken_for_the_end(raw):
+    server = waiting(raw)
+    check_cancel(server, make_client(server))
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no unix sockets here")
+def test_cancel_from_another_thread_unix(tmp_path):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    listener.listen()
+    check_cancel(waiting_on(listener, OPEN), Client(f"unix:{tmp_path}/s", model="m"))
+
+
+def waiting_on(listener: socket.socket, *parts: bytes) -> Server:
+    server = waiting(*parts)
+    server.listener.close()
+    server.listener = listener
+    return server
+
+
+def test_cancel_from_another_thread_https(certificate):
+    server = with_tls(waiting(OPEN), certificate)
+    check_cancel(server, make_client(server, verify=False))
+
+
+def test_cancel_while_the_server_thinks():
+    """Before any byte of an answer."""
+    arrived = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        arrived.set()
+        assert peer.is_gone()
+
+    with Server(handle) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        threading.Thread(target=lambda: (arrived.wait(DEADLINE_S), stream.close())).start()
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+def test_leaving_the_with_cancels():
+    gone = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(OPEN)
+        if peer.is_gone():
+            gone.set()
+
+    with Server(handle) as server, make_client(server) as client:
+        with client.stream("hi") as stream:
+            assert next(stream.text) == "a"
+        assert gone.wait(DEADLINE_S)
+        assert stream.reply.text == "a"
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+def test_dropping_the_stream_closes_its_connection():
+    """C17, without a with."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(OPEN)
+        assert peer.is_gone()
+
+    with Server(handle) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        next(stream)
+        del stream
+
+
+def test_close_while_another_thread_is_between_two_events():
+    """Nobody waits for the network then: the next step has to notice."""
+    with waiting(OPEN) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        next(stream)
+        thread = threading.Thread(target=stream.close)
+        thread.start()
+        thread.join(DEADLINE_S)
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+def test_close_before_the_request_is_sent():
+    with always(HELLO) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        stream.close()
+        with pytest.raises(Cancelled):
+            next(stream)
+        assert server.requests == []
+
+
+def test_close_while_waiting_to_retry():
+    waits = threading.Event()
+    with always(with_length(b"{}", "503 Loading", "Retry-After: 60\r\n")) as server:
+        client = make_client(server, max_retries=2, on_retry=lambda *_: waits.set())
+        stream = client.stream("hi")
+        thread = threading.Thread(target=lambda: (waits.wait(DEADLINE_S), stream.close()))
+        thread.start()
+        with client, pytest.raises(Cancelled):
+            next(stream)
+        thread.join(DEADLINE_S)
+
+
+def test_close_while_the_models_are_listed():
+    listing = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        listing.set()
+        assert peer.is_gone()
+
+    with Server(handle) as server, Client(server.url) as client:
+        stream = client.stream("hi")
+        threading.Thread(target=lambda: (listing.wait(DEADLINE_S), stream.close())).start()
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+@pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
+def test_close_while_it_connects(scheme, listening):
+    """The server of http does not accept, that of https does not shake hands."""
+    with listening() as port:
+        stream = Client(f"{scheme}://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=None)).stream("hi")
+        threading.Timer(0.05, stream.close).start()
+        start = time.monotonic()
+        with pytest.raises(Cancelled):
+            next(stream)
+        assert time.monotonic() - start < DEADLINE_S / 2
+
+
+def test_close_while_the_request_is_sent():
+    with silent_server() as port:
+        stream = Client(f"http://127.0.0.1:{port}/v1", model="m").stream("x" * 30_000_000)
+        threading.Timer(0.3, stream.close).start()
+        with pytest.raises(Cancelled):
+            next(stream)
+
+
+def test_close_while_the_resolver_hangs(hanging_resolver):
+    stream = Client("http://h.example/v1", model="m", timeout=Timeout(connect=None)).stream("hi")
+    threading.Thread(target=lambda: (hanging_resolver.wait(DEADLINE_S), stream.close())).start()
+    start = time.monotonic()
+    with pytest.raises(Cancelled):
+        next(stream)
+    assert time.monotonic() - start < DEADLINE_S / 2
+
+
+def test_step_while_another_thread_closes(monkeypatch):
+    closing, proceed = threading.Event(), threading.Event()
+    with waiting(OPEN) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        next(stream)
+        release = stream._call.release
+
+        def slow_release() -> None:
+            closing.set()
+            proceed.wait(DEADLINE_S)
+            release()
+
+        monkeypatch.setattr(stream._call, "release", slow_release)
+        thread = threading.Thread(target=stream.close)
+        thread.start()
+        assert closing.wait(DEADLINE_S)
+        with pytest.raises(Cancelled):
+            next(stream)
+        proceed.set()
+        thread.join(DEADLINE_S)
+
+
+def test_cancel_counts_although_more_has_come_already():
+    """Another thread's close() cannot close the generator while it runs: the next step does."""
+    with always(HELLO) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        next(stream)
+        stream._call.cancel()
+        with pytest.raises(Cancelled) as caught:
+            list(stream)
+        assert caught.value.partial == stream.reply
+        assert stream._call._connection is None
+
+
+def test_cancel_does_not_end_the_encryption(certificate):
+    """Another thread may be about to send the key."""
+    with with_tls(waiting(OPEN), certificate) as server, make_client(server, verify=False) as client:
+        stream = client.stream("hi")
+        next(stream)
+        sock: Any = stream._call._sock
+        stream._call.cancel()
+        assert sock.version() is not None
+        stream.close()
+
+
+def test_close_is_harmless_after_the_end_and_twice():
+    with always(HELLO) as server, make_client(server) as client:
+        stream = client.stream("hi")
+        events = list(stream)
+        stream.close()
+        stream.close()
+        assert events[-1].type == "message_stop"
+        assert client.chat("hi").text == "Hello"
+        assert server.connections == 1

@@ -1,0 +1,172 @@
+"""The clocks of the client: against servers that are slow, silent or never end, in every phase of a call."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import localchat.client
+from localchat import Client, ServerError, TimedOut, Timeout
+
+from .clients import failure, hanging_resolver, make_client
+from .raw_server import (
+    DEADLINE_S,
+    DONE,
+    HELLO,
+    OPEN,
+    STOP,
+    Peer,
+    Server,
+    certificate,
+    chunked,
+    clean_environment,
+    dripping,
+    dripping_letters,
+    full_listener,
+    piece,
+    pinging,
+    pinging_with_pieces,
+    silent_server,
+    waiting,
+    with_tls,
+)
+
+__all__ = ["certificate", "clean_environment", "hanging_resolver"]  # Fixtures: used by name.
+
+
+CLOCKS = {
+    "first-no-headers": (waiting, (), Timeout(first=0.05), "first"),
+    "first-headers-only": (waiting, (chunked(end=False),), Timeout(first=0.05, idle=0.001), "first"),
+    "first-only-pings": (pinging, (chunked(end=False),), Timeout(first=0.1), "first"),
+    "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
+    "idle-from-a-number": (waiting, (OPEN,), 0.05, "idle"),
+    "stall-although-pings": (pinging, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "stall-although-empty-pieces": (pinging_with_pieces, (OPEN,), Timeout(idle=5, stall=0.1), "stall"),
+    "stall-although-a-chunk-size-drips": (dripping_letters, (OPEN, b"1;"), Timeout(idle=5, stall=0.1), "stall"),
+    "first-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(first=0.1), "first"),
+    "first-although-announced": (
+        dripping,
+        (b"HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 102\r\n",),
+        Timeout(first=0.1),
+        "first",
+    ),
+    "total": (pinging, (OPEN,), Timeout(total=0.1), "total"),
+    "total-although-the-head-drips": (dripping, (b"HTTP/1.1 200 OK\r\n",), Timeout(total=0.1), "total"),
+}
+
+
+@pytest.mark.parametrize(("kind_of_server", "parts", "timeout", "kind"), CLOCKS.values(), ids=CLOCKS)
+def test_clock_runs_out(kind_of_server, parts, timeout, kind):
+    with kind_of_server(*parts) as server, make_client(server, timeout=timeout) as client:
+        with pytest.raises(TimedOut, match=f"Timeout.{kind}") as caught:
+            client.chat("hi")
+        assert caught.value.kind == kind
+        assert caught.value.partial is not None or not parts
+
+
+def test_clocks_do_not_run_while_nobody_reads():
+    """Who reads an answer aloud takes long between two events, in which the server has been writing."""
+    done = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(OPEN)
+        assert done.wait(DEADLINE_S)
+        peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
+
+    with Server(handle) as server, make_client(server, timeout=Timeout(stall=0.5)) as client:
+        texts = client.stream("hi").text
+        assert next(texts) == "a"
+        time.sleep(0.7)  # That is what is tested.
+        done.set()
+        assert list(texts) == ["b"]
+
+
+def test_clock_runs_out_on_https(certificate):
+    assert failure(with_tls(waiting(OPEN), certificate), TimedOut, timeout=0.05, verify=False).kind == "idle"
+
+
+def test_connect_clock():
+    with full_listener() as port:
+        client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0)
+        with pytest.raises(TimedOut) as caught:
+            client.chat("hi")
+    assert caught.value.kind == "connect"
+
+
+def test_connect_clock_holds_while_the_resolver_hangs(hanging_resolver):
+    client = Client("http://h.example/v1", model="m", timeout=Timeout(connect=0.05), max_retries=0)
+    with pytest.raises(TimedOut) as caught:
+        client.chat("hi")
+    assert caught.value.kind == "connect"
+
+
+@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "dripping"])
+def test_connect_clock_holds_for_the_tunnel_of_a_proxy(raw):
+    server = dripping(raw) if raw else waiting()
+    with server:
+        proxy, timeout = f"http://127.0.0.1:{server.port}", Timeout(connect=0.1)
+        client = Client("https://h.example/v1", model="m", proxy=proxy, timeout=timeout, max_retries=0)
+        with pytest.raises(TimedOut) as caught:
+            client.chat("hi")
+    assert caught.value.kind == "connect"
+
+
+def test_connect_clock_holds_for_the_handshake():
+    with silent_server() as port, pytest.raises(TimedOut) as caught:
+        Client(f"https://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0).chat("hi")
+    assert caught.value.kind == "connect"
+
+
+def test_first_clock_holds_while_the_request_is_sent():
+    """The server reads nothing, and the request is larger than any buffer."""
+    with silent_server() as port:
+        client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(first=0.1), max_retries=0)
+        with pytest.raises(TimedOut) as caught:
+            client.chat("x" * 30_000_000)
+    assert caught.value.kind == "first"
+
+
+def test_timeout_of_one_call():
+    with waiting() as server, make_client(server) as client, pytest.raises(TimedOut):
+        client.chat("hi", timeout=Timeout(first=0.05))
+
+
+def test_timeout_of_one_call_is_that_of_the_models_too():
+    """The list is asked for first, where no model is named."""
+    with waiting() as server, Client(server.url, max_retries=0) as client:
+        for ask in (client.chat, client.complete, client.embed):
+            with pytest.raises(TimedOut):
+                ask("hi", timeout=Timeout(first=0.05))
+
+
+def test_total_is_that_of_all_requests_of_a_call():
+    clocks = localchat.client.Clocks(Timeout(total=100))
+    clocks.start()
+    left = clocks.at_most(1000)
+    clocks.start()
+    assert clocks.at_most(1000) <= left <= 100
+
+
+def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
+    monkeypatch.setattr(localchat.client, "ERROR_BODY_S", 0.05)
+    raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
+    assert failure(waiting(raw), ServerError).body == '{"error": '
+    monkeypatch.setattr(localchat.client, "ERROR_BODY_S", DEADLINE_S)
+    assert failure(waiting(raw), ServerError, timeout=Timeout(total=0.1)).body == '{"error": '
+
+
+def test_clocks_hold_where_waits_are_cut_in_steps(monkeypatch):
+    """As on Windows, for Ctrl-C."""
+    monkeypatch.setattr(localchat.client, "_STEP_S", 0.005)
+    assert failure(waiting(OPEN), TimedOut, timeout=0.05).kind == "idle"
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        time.sleep(0.03)  # Several steps.
+        peer.send(HELLO)
+
+    with Server(handle) as server, make_client(server) as client:
+        assert client.chat("hi").text == "Hello"

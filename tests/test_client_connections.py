@@ -1,0 +1,323 @@
+"""The connections of the client: reuse, threads and forks, unix sockets, TLS, and proxies."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import traceback
+
+import pytest
+
+import localchat.client
+from localchat import Client, ConnectError
+
+from .clients import failure, make_client
+from .raw_server import (
+    DEADLINE_S,
+    DONE,
+    HELLO,
+    MODELS,
+    OPEN,
+    STOP,
+    Peer,
+    Server,
+    always,
+    certificate,
+    chunked,
+    clean_environment,
+    piece,
+    with_tls,
+)
+
+__all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
+
+
+# Connections
+
+
+def test_thousand_calls_on_one_connection():
+    with always(HELLO) as server, make_client(server) as client:
+        for _ in range(1000):
+            assert client.chat("hi").text == "Hello"
+        assert server.connections == 1
+
+
+def test_threads_share_a_client():
+    with always(HELLO) as server, make_client(server) as client:
+        texts: list[str] = []
+
+        def ask() -> None:
+            texts.extend(client.chat("hi").text for _ in range(100))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert texts == ["Hello"] * 800
+        assert server.connections <= 8
+
+
+def test_connection_closed_while_idle_is_noticed():
+    """The server closes after each answer without saying so."""
+    closed = threading.Semaphore(0)
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(HELLO)
+        peer.sock.shutdown(socket.SHUT_RDWR)
+        closed.release()
+
+    with Server(handle) as server, make_client(server) as client:
+        for _ in range(3):
+            assert client.chat("hi").text == "Hello"
+            assert closed.acquire(timeout=DEADLINE_S)
+        assert server.connections == 3
+
+
+def test_connection_closed_as_we_write_is_retried_once_without_counting():
+    """The second request of a connection is read, and the connection closed instead of an answer."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(HELLO)
+        peer.request()
+
+    with Server(handle) as server, make_client(server, max_retries=0) as client:
+        for _ in range(4):
+            assert client.chat("hi").text == "Hello"
+        assert server.connections == 4
+
+
+def test_client_survives_a_fork():
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    with always(HELLO) as server:
+        program = (
+            "import os, sys, localchat\n"
+            "client = localchat.Client(sys.argv[1], model='m')\n"
+            "assert client.chat('hi').text == 'Hello'\n"
+            "child = os.fork()\n"
+            "assert client.chat('hi').text == 'Hello'\n"
+            "if child: assert os.waitpid(child, 0)[1] == 0\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program, server.url], timeout=DEADLINE_S, check=False)
+        assert done.returncode == 0
+        assert server.connections == 2
+
+
+def test_stream_of_the_parent_is_not_cut_by_a_child():
+    """Which leaves the `with` that both were in."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    child_is_gone = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            if request.method == "GET":
+                child_is_gone.set()
+                peer.send(MODELS)
+                continue
+            peer.send(OPEN)
+            assert child_is_gone.wait(DEADLINE_S)
+            peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
+
+    program = (
+        "import os, sys, localchat\n"
+        "client = localchat.Client(sys.argv[1], model='m')\n"
+        "with client.stream('hi') as stream:\n"
+        "    assert next(stream.text) == 'a'\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        stream.close()\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+        "    client.models()\n"
+        "    assert ''.join(stream.text) == 'b'\n"
+    )
+    with Server(handle) as server:
+        done = subprocess.run([sys.executable, "-c", program, server.url], timeout=DEADLINE_S, check=False)
+        assert done.returncode == 0
+
+
+def test_unix_socket(tmp_path):
+    if not hasattr(socket, "AF_UNIX"):
+        pytest.skip("no unix sockets here")
+    path = tmp_path / "s"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    server = always(HELLO)
+    server.listener.close()
+    server.listener = listener
+    quoted = str(path).replace("/", "%2F")
+    with server:
+        for url in (f"unix:{path}", f"unix://{path}", f"http+unix://{quoted}/v1"):
+            with Client(url, model="m") as client:
+                assert client.chat("hi").text == "Hello"
+        assert {request.path for request in server.requests} == {"/v1/chat/completions"}
+
+
+def test_localhost_tries_ipv4_first():
+    families = [info[0] for info in localchat.client.addresses("localhost", 80)]
+    assert families[0] == socket.AF_INET
+
+
+@pytest.mark.parametrize("verify", ["path", "context", False], ids=str)
+def test_tls(certificate, verify):
+    if verify == "path":
+        verify = f"{certificate}.crt"
+    elif verify == "context":
+        verify = ssl.create_default_context(cafile=f"{certificate}.crt")
+    with with_tls(always(HELLO), certificate) as server, make_client(server, verify=verify) as client:
+        for _ in range(3):
+            assert client.chat("hi").text == "Hello"
+
+
+@pytest.mark.parametrize("content", [None, "nonsense"])
+def test_verify_that_is_no_file_of_certificates(content, tmp_path):
+    path = tmp_path / "ca.pem"
+    if content:
+        path.write_text(content)
+    with always(HELLO) as server, pytest.raises(ValueError, match=r"verify must name a file of certificates.*ca\.pem"):
+        Client(server.url.replace("http:", "https:"), model="m", verify=str(path)).chat("hi")
+
+
+def test_tls_untrusted_certificate_says_which_knob(certificate):
+    failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH")
+
+
+def test_tls_to_a_plain_server_says_so():
+    with Server(lambda peer, server: peer.send(b"HTTP/1.1 400 Bad\r\n\r\n")) as server:
+        client = Client(server.url.replace("http:", "https:"), model="m", max_retries=0)
+        with pytest.raises(ConnectError, match="does not speak TLS"):
+            client.chat("hi")
+
+
+# Proxies
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]", "a.localhost", "0.0.0.0", "[::]"])
+def test_loopback_never_uses_a_proxy(host, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert find_proxy(f"http://{host}:8080/v1") is None
+
+
+NO_PROXY = {
+    "none": ("", "http://h.example/v1", True),
+    "name": ("h.example", "http://h.example/v1", False),
+    "suffix": ("example", "http://h.example/v1", False),
+    "dotted-suffix": (".example", "http://h.example/v1", False),
+    "star-suffix": ("*.example", "http://h.example/v1", False),
+    "no-suffix": ("ample", "http://h.example/v1", True),
+    "star": ("*", "http://h.example/v1", False),
+    "second": ("a, h.example", "http://h.example/v1", False),
+    "port": ("h.example:81", "http://h.example:81/v1", False),
+    "other-port": ("h.example:81", "http://h.example:82/v1", True),
+    "cidr": ("10.0.0.0/8", "http://10.1.2.3/v1", False),
+    "other-cidr": ("10.0.0.0/8", "http://11.1.2.3/v1", True),
+    "cidr6": ("fd00::/8", "http://[fd00::1]/v1", False),
+    "cidr-and-name": ("10.0.0.0/8", "http://h.example/v1", True),
+    "nonsense": ("a/b", "http://h.example/v1", True),
+}
+
+
+@pytest.mark.parametrize(("no_proxy", "url", "proxied"), NO_PROXY.values(), ids=NO_PROXY)
+def test_no_proxy(no_proxy, url, proxied, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    assert find_proxy(url) == ("http://proxy:3128" if proxied else None)
+
+
+def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
+    return localchat.client.find_proxy(Client(url).address, proxy)
+
+
+def test_proxy_by_argument(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://env:1")
+    assert find_proxy("http://h.example/v1", "http://mine:2") == "http://mine:2"
+    assert find_proxy("http://h.example/v1", False) is None
+
+
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_http_goes_through_the_proxy_with_its_whole_address(scheme):
+    with always(HELLO) as server:
+        proxy = f"{scheme}user:pass@127.0.0.1:{server.port}"
+        with Client("http://h.example/v1", model="m", proxy=proxy, max_retries=0) as client:
+            assert client.chat("hi").text == "Hello"
+        request = server.requests[0]
+        assert request.path == "http://h.example/v1/chat/completions"
+        assert request.headers["host"] == "h.example"
+        assert request.headers["proxy-authorization"] == "Basic dXNlcjpwYXNz"
+
+
+def test_https_goes_through_a_tunnel(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    connects: list[str] = []
+
+    def handle(peer: Peer, server: Server) -> None:
+        request = peer.request()
+        assert request is not None
+        connects.append(f"{request.method} {request.path}")
+        peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        inner = Peer(context.wrap_socket(peer.sock, server_side=True))
+        request = inner.request()
+        assert request is not None
+        assert "proxy-authorization" not in request.headers
+        inner.send(HELLO)
+        inner.is_gone()
+        inner.close()
+
+    with Server(handle) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        with Client("https://h.example/v1", model="m", proxy=proxy, verify=False) as client:
+            assert client.chat("hi").text == "Hello"
+    assert connects == ["CONNECT h.example:443"]
+
+
+@pytest.mark.parametrize(
+    "raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"nonsense\r\n\r\n", b""], ids=["407", "nonsense", "closed"]
+)
+def test_proxy_that_gives_no_tunnel(raw):
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(raw)
+
+    with Server(handle) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        client = Client("https://h.example/v1", model="m", proxy=proxy, max_retries=0)
+        with pytest.raises(ConnectError, match="through the proxy"):
+            client.chat("hi")
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
+def test_host_that_does_not_exist(host):
+    with pytest.raises(ConnectError, match=r"not known|no connection"):
+        Client(f"http://{host}/v1", model="m", max_retries=0).chat("hi")
+
+
+def test_tunnel_to_an_ipv6_address():
+    address = Client("https://[2001:db8::1]/v1").address
+    request = localchat.client.tunnel_request(address, "http://proxy")
+    assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
+
+
+def test_proxy_with_a_wrong_url_is_a_connect_error():
+    for proxy in ("http://p:99999", "http://user:sec/ret@p:80"):
+        with pytest.raises(ConnectError, match="the proxy's URL cannot be read") as caught:
+            Client("http://h.example/v1", model="m", proxy=proxy, max_retries=0).chat("hi")
+        assert "sec" not in "".join(traceback.format_exception(None, caught.value, None))
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])
+def test_proxy_of_another_kind_is_an_error_only_when_used(proxy, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with always(HELLO) as server, make_client(server) as client:
+        assert client.chat("hi").text == "Hello"
+    with pytest.raises(ConnectError, match="only http:// proxies"):
+        Client("http://h.example/v1", model="m", max_retries=0).chat("hi")

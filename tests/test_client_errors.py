@@ -1,0 +1,349 @@
+"""Statuses and their errors, retries, redirects, and the key that no error may show."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import time
+import traceback
+from typing import Any
+
+import pytest
+
+import localchat.client
+from localchat import (
+    AuthenticationError,
+    BadRequestError,
+    Client,
+    ConnectError,
+    IncompleteStream,
+    NotFoundError,
+    RateLimitError,
+    ServerError,
+    StatusError,
+)
+
+from .clients import failure, make_client
+from .raw_server import (
+    HELLO,
+    KEY,
+    Peer,
+    Request,
+    Server,
+    always,
+    answering_once,
+    chunked,
+    clean_environment,
+    piece,
+    serving,
+    sse,
+    with_length,
+)
+
+__all__ = ["clean_environment"]  # Fixtures: used by name.
+
+
+# Statuses and retries
+
+
+STATUSES = {
+    "400": (400, b'{"error": {"message": "bad x", "param": "x", "code": "c"}}', BadRequestError, "bad x"),
+    "401": (401, b'{"error": "no key"}', AuthenticationError, "set OPENAI_API_KEY"),
+    "404-html": (404, b"<html>", NotFoundError, "<html>"),
+    "429": (429, b"slow down", RateLimitError, "slow down"),
+    "503": (503, b'{"message": "loading"}', ServerError, "loading"),
+    "302": (302, b"", StatusError, "redirects to http://elsewhere/v1"),
+    "empty": (500, b"", ServerError, "no reason given"),
+    "too-long-in-words": (
+        400,
+        b'{"error": {"message": "This model\'s maximum context length is 40 tokens. However, you requested 50 tokens '
+        b'(45 in the messages, 5 in the completion)."}}',
+        BadRequestError,
+        "10 more than the context of 40",
+    ),
+    "too-long": (
+        400,
+        b'{"error": {"message": "too long", "n_prompt_tokens": 50, "n_ctx": 40}}',
+        BadRequestError,
+        "10 more than the context of 40",
+    ),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "kind", "words"), STATUSES.values(), ids=STATUSES)
+def test_status_becomes_its_error(status, body, kind, words):
+    headers = "Location: http://elsewhere/v1\r\nX-Request-Id: r1\r\nRetry-After: 3\r\n"
+    raw = with_length(body, f"{status} Reason", headers)
+    with always(raw) as server, make_client(server) as client:
+        for _ in range(2):
+            with pytest.raises(kind, match=words) as caught:
+                client.chat("hi")
+        error = caught.value
+        assert (error.status, error.request_id, error.retry_after) == (status, "r1", 3.0)
+        assert error.body == body.decode()
+        assert server.connections == 1
+
+
+def test_unknown_model_names_those_on_offer():
+    raw = with_length(b'{"error": {"message": "no such model", "code": "model_not_found"}}', "404 Not Found")
+    failure(always(raw), NotFoundError, "it offers first, second")
+
+
+def test_missing_v1_is_pointed_out():
+    with always(with_length(b"", "404 Not Found")) as server:
+        client = Client(server.url[: -len("/v1")], model="m")
+        with client, pytest.raises(NotFoundError, match="is /v1 missing"):
+            client.chat("hi")
+
+
+def test_nothing_listens():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectError, match=f"nothing listens on 127.0.0.1:{port}: start a server"):
+        Client(f"http://127.0.0.1:{port}/v1", model="m", max_retries=0).chat("hi")
+
+
+def test_upload_refused_early_still_gives_the_status():
+    def handle(peer: Peer, server: Server) -> None:
+        peer.send(with_length(b'{"error": "too big"}', "413 Too Large", "Connection: close\r\n"))
+        peer.sock.shutdown(socket.SHUT_WR)
+        while peer.sock.recv(65536):
+            pass
+
+    with Server(handle) as server, make_client(server) as client, pytest.raises(StatusError, match="too big"):
+        client.chat("x" * 10_000_000)
+
+
+@pytest.fixture
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(localchat.client, "_FIRST_DELAY_S", 0.001)
+
+
+RETRIED = {
+    "408": ("408 Timeout", "", True),
+    "409": ("409 Conflict", "", True),
+    "429": ("429 Many", "", True),
+    "500": ("500 Bad", "", True),
+    "503": ("503 Loading", "Retry-After: 0.001\r\n", True),
+    "400": ("400 Bad", "", False),
+    "404": ("404 Missing", "", False),
+    "429-but-told-not-to": ("429 Many", "X-Should-Retry: false\r\n", False),
+    "400-but-told-to": ("400 Bad", "X-Should-Retry: true\r\n", True),
+    "too-long-to-wait": ("503 Loading", "Retry-After: 121\r\n", False),
+}
+
+
+@pytest.mark.parametrize(("status", "headers", "retried"), RETRIED.values(), ids=RETRIED)
+def test_retry_by_status(status, headers, retried, no_delay):
+    def answer(request: Request, number: int) -> bytes:
+        return HELLO if number == 3 else with_length(b"{}", status, headers)
+
+    reports: list[int] = []
+    with serving(answer) as server:
+        client = make_client(server, max_retries=2, on_retry=lambda number, *_: reports.append(number))
+        if retried:
+            assert client.chat("hi").text == "Hello"
+            assert reports == [1, 2]
+        else:
+            with pytest.raises(StatusError):
+                client.chat("hi")
+            assert reports == []
+        client.close()
+
+
+def test_retries_end(no_delay):
+    with always(with_length(b"{}", "500 Bad")) as server, make_client(server, max_retries=2) as client:
+        with pytest.raises(ServerError):
+            client.chat("hi")
+        assert len(server.requests) == 3
+
+
+def test_dropped_request_is_retried(no_delay):
+    server = serving(lambda request, number: None if number < 3 else HELLO)
+    with server, make_client(server, max_retries=2) as client:
+        assert client.chat("hi").text == "Hello"
+
+
+def test_answer_that_is_cut_in_its_head_is_retried(no_delay):
+    server = answering_once(b"")
+    raws = [b"HTTP/1.1 200 OK\r\nContent-Le", HELLO]
+    server.handle = lambda peer, server: (peer.request(), peer.send(raws.pop(0)))
+    with server, make_client(server, max_retries=2) as client:
+        assert client.chat("hi").text == "Hello"
+
+
+def test_nothing_is_retried_once_the_answer_has_begun(no_delay):
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + piece("a")
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(raw)
+
+    with Server(handle) as server, make_client(server, max_retries=2) as client:
+        with pytest.raises(IncompleteStream):
+            client.chat("hi")
+        assert server.connections == 1
+
+
+DELAYS = {
+    "none": ({}, None),
+    "seconds": ({"retry-after": "2.5"}, 2.5),
+    "milliseconds-first": ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+    "nonsense": ({"retry-after": "soon"}, None),
+    "nan": ({"retry-after": "nan"}, None),
+}
+
+
+@pytest.mark.parametrize(("headers", "seconds"), DELAYS.values(), ids=DELAYS)
+def test_retry_after(headers, seconds):
+    assert localchat.client._retry_after(headers) == seconds
+
+
+def test_retry_after_as_a_date():
+    import email.utils
+
+    date = email.utils.formatdate(time.time() + 60, usegmt=True)
+    seconds = localchat.client._retry_after({"retry-after": date})
+    assert seconds is not None
+    assert 55 < seconds < 65
+
+
+def test_delay_grows_to_a_limit_with_jitter():
+    client = Client(max_retries=100)
+    for tries, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)):
+        delay = client.retry_delay(ConnectError("x"), tries)
+        assert delay is not None
+        assert 0.75 * longest <= delay <= longest
+
+
+# The key
+
+
+def test_key_is_in_no_error(no_delay):
+    echo = f'{{"error": "wrong key {KEY}"}}'.encode()
+    answers = {
+        "status": with_length(echo, "401 No"),
+        "stream": chunked(b"data: " + echo + b"\n\n"),
+        "flat": chunked(sse({"object": "error", "message": KEY})),
+        "detail": with_length(f'{{"detail": "{KEY}"}}'.encode()),
+        "protocol": with_length(f"hello {KEY}".encode()),
+        "broken": f"{KEY}\r\n\r\n".encode(),
+    }
+    for raw in answers.values():
+        with always(raw + b"\r\n") as server, make_client(server, api_key=KEY) as client:
+            with pytest.raises(localchat.LocalChatError) as caught:
+                client.chat("hi")
+            error = caught.value
+            assert KEY not in f"{error!s} {error!r} {vars(error)} {client!r}"
+            assert KEY not in "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            assert KEY.encode() not in pickle.dumps(error)
+
+
+def test_key_is_not_sent_to_a_redirect_target():
+    with always(HELLO) as target:
+        raw = with_length(b"", "307 Moved", f"Location: {target.url}\r\n")
+        failure(always(raw), StatusError, "it redirects to", api_key=KEY)
+        assert target.requests == []
+
+
+def test_redirect_on_the_same_server_is_followed_if_asked():
+    """The body is kept, and so is the key: it goes to the same server."""
+
+    def answer(request: Request, number: int) -> bytes:
+        if request.path not in MOVES:
+            return HELLO
+        return with_length(b"", f"{307 + number % 2} Moved", f"Location: {MOVES[request.path]}\r\n")
+
+    with serving(answer) as server, make_client(server, api_key=KEY, follow_redirects=True) as client:
+        assert client.chat("hi").text == "Hello"
+        assert [request.path for request in server.requests] == ["/v1/chat/completions", "/v2/a", "/v2/b?c=d"]
+        assert len({request.body for request in server.requests}) == 1
+        assert server.requests[-1].headers["authorization"] == f"Bearer {KEY}"
+
+
+MOVES = {"/v1/chat/completions": "/v2/a", "/v2/a": "b?c=d"}
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "https://127.0.0.1:{port}/v1",
+        "http://localhost:{port}/v1",
+        "//127.0.0.1:1/v1",
+        "http://127.0.0.1:99999/",
+        "http://[bad",
+        "",
+    ],
+)
+def test_redirect_to_another_origin_is_never_followed(location):
+    server = always(HELLO)
+    moved = with_length(b"", "307 Moved", f"Location: {location.format(port=server.port)}\r\n")
+    server.handle = serving_raw(moved)
+    failure(server, StatusError, "it redirects to", api_key=KEY, follow_redirects=True)
+    assert len(server.requests) <= 6
+
+
+def serving_raw(raw: bytes) -> Any:
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            server.requests.append(request)
+            peer.send(raw)
+
+    return handle
+
+
+def test_redirects_in_a_circle_end():
+    raw = with_length(b"", "307 Moved", "Location: /v1/chat/completions\r\n")
+    with always(raw) as server, make_client(server, follow_redirects=True) as client:
+        with pytest.raises(StatusError, match="it redirects to"):
+            client.chat("hi")
+        assert len(server.requests) == 6
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\r\nX: y", "a\0b", "k\u00e9y"], ids=["lf", "crlf", "nul", "non-ascii"])
+def test_key_that_cannot_be_sent_is_refused_without_showing_it(key):
+    with pytest.raises(ValueError, match="is the API key right") as caught:
+        Client(api_key=key)
+    assert key not in str(caught.value)
+
+
+def test_other_header_that_cannot_be_sent_is_refused_without_showing_it():
+    with pytest.raises(ValueError, match="X-Api-Key") as caught:
+        Client(model="m", headers={"X-Api-Key": "secret\n"}).chat("hi")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["X\r\nY", "X Y", "X:", "", "\u00e9"])
+def test_header_name_that_cannot_be_sent_is_refused(name):
+    with pytest.raises(ValueError, match="no name of a header"):
+        Client(model="m", headers={name: "1"}).chat("hi")
+
+
+def test_header_that_is_no_text_is_refused():
+    with pytest.raises(ValueError, match="X-Count is no text"):
+        Client(model="m").chat("hi", extra_headers={"X-Count": 3})
+
+
+def test_header_replaces_another_in_any_case():
+    with always(HELLO) as server, make_client(server, api_key=KEY, headers={"AUTHORIZATION": "mine"}) as client:
+        client.chat("hi", extra_headers={"content-type": "text/json"})
+        client.chat("hi", extra_headers={"authorization": "theirs"})
+        assert [request.headers["authorization"] for request in server.requests] == ["mine", "theirs"]
+        assert server.requests[0].headers["content-type"] == "text/json"
+        assert max(request.n_headers - len(request.headers) for request in server.requests) == 0
+
+
+def test_client_cannot_be_pickled_with_its_key():
+    for client in (Client(api_key=KEY), localchat.AsyncClient(api_key=KEY)):
+        with pytest.raises(TypeError, match="it holds a key"):
+            pickle.dumps(client)
+
+
+def test_key_in_the_query_is_not_shown():
+    assert KEY not in repr(Client(f"http://h/v1?key={KEY}"))
+
+
+def test_key_is_stripped():
+    with always(HELLO) as server, make_client(server, api_key=f" {KEY}\n") as client:
+        client.chat("hi")
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
