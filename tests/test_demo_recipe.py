@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -365,6 +366,27 @@ def test_attention_in_blocks_is_attention(time):
     assert torch.allclose(found, expected, atol=1e-5)
     pairs = zip(torch.autograd.grad(found, inputs, weights), torch.autograd.grad(expected, inputs, weights))
     assert all(torch.allclose(ours, theirs, atol=1e-4) for ours, theirs in pairs)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling the model needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")  # PyTorch's compiler warns of what it does itself.
+def test_a_fused_model_learns_the_same():
+    """Compiling changes neither the losses nor the gradients, whatever the lengths."""
+    torch = pytest.importorskip("torch")
+    from tools.train_demo.config import ModelConfig
+    from tools.train_demo.model import DemoModel
+
+    config = ModelConfig(vocab_size=64, layers=2, width=32, heads=4, kv_heads=2, feed_forward=48)
+    torch.manual_seed(0)
+    plain, fused = DemoModel(config), DemoModel(config)
+    fused.load_state_dict(plain.state_dict())
+    fused.fuse()
+    for time in (20, 33):
+        ids, targets = torch.randint(0, 64, (2, time)), torch.randint(0, 64, (2 * time,))
+        losses = [model.losses(model(ids).flatten(0, 1), targets) for model in (plain, fused)]
+        assert torch.allclose(*losses, atol=1e-5)
+        wanted, found = (torch.autograd.grad(loss.sum(), [*m.parameters()]) for m, loss in zip((plain, fused), losses))
+        assert all(torch.allclose(ours, theirs, atol=1e-4) for ours, theirs in zip(found, wanted))
 
 
 def test_orthogonalise_evens_out_singular_values():
