@@ -265,7 +265,8 @@ def test_prompt_is_scored_as_it_would_be_said(engine: Engine):
     assert scored[0].logprob is None
     assert all(token.logprob is not None for token in scored[1:])
     for one, other in zip(said, scored[len(prompt) :]):
-        assert one.logprob == pytest.approx(other.logprob, abs=ROUNDING)
+        # What is said in place of the end may be as unlikely as 1e-10, where rounding shows more.
+        assert one.logprob == pytest.approx(other.logprob, abs=ROUNDING, rel=0.05)
         assert one.top[0].logprob == pytest.approx(other.top[0].logprob, abs=ROUNDING)
         assert other.logprob is not None
         assert other.top[0].logprob >= other.logprob

@@ -41,9 +41,26 @@ THINK_ORDERS = phrases(
     {Before|Before giving} {an answer|the answer|each answer|a reply}, {think|reason|write your thoughts} {in <think></think>|in <think> tags|in a think block|inside a think block}.
     {Thoughts|Reasoning|Thinking} {comes|goes|belongs} {first|in front|before the answer}{| and stands in <think> tags|, in a think block}.
     {Use <think> tags|Use <think></think>|Use think blocks} {for your thoughts|to think first|to reason before answering|before each answer}.
-    {Answer only after|Reply only after|Speak only after} {thinking|some thought|reasoning|a thought in <think></think>}.""",
+    {Answer only after|Reply only after|Speak only after} {thinking|some thought|reasoning|a thought in <think></think>}.
+    {Start|Set out} {by thinking|with a thought|with some reasoning|by reasoning}{ in <think></think>| inside <think> tags|}{, then answer|, and answer after that|}.
+    You {need to|ought to|shall|are to|are asked to|will|may not forget to} {think|reason|think aloud|reflect} {first|before you answer|before you say anything|before any reply|before responding}.
+    {Reflect|Consider the question|Weigh the question|Work it out|Think it over} {first|before you answer|in <think></think> first|in <think> tags, then answer}.
+    {Never answer|Do not answer|Do not reply|Give no answer} without {thinking first|a thought in front|a think block|reasoning in <think></think>}.
+    {Each|Every} {answer|reply|message|response} {starts|begins|must start|must begin|should start|has to begin} with {a think block|<think>|your thoughts|your reasoning|a thought in <think></think>}.
+    {I want to see|We want to read|The user wants to see|Let the user see} {your thoughts|your reasoning|how you think} {in <think></think>|in <think> tags|in a think block} {first|before the answer}.
+    {<think>|A think block|Your reasoning in <think></think>} {comes first|goes first|is first}, {the answer second|then the answer|and the answer after it}.
+    {Keep|Have|Place} {a thought|your thoughts|your reasoning} {in <think></think>|in <think> tags} {before|ahead of|in front of} {each|every|the} {answer|reply|response}.
+    {Think|Reason|Reflect} {carefully|a little|aloud|shortly|well}{ in <think></think>| in <think> tags|} {before|prior to} {answering|replying|responding|each response}.
+    {Would you|Can you|Will you|Could you please} {think|reason|reflect} {first|before you answer|before answering|in <think></think> first}?
+    {Think|Reason|Reflect}{ in <think></think>| in <think> tags|} and {give|say|write} {the answer|your answer|what you found} {then|after that|when you are done}.
+    {For all messages|For any question|In all cases|From now on|In this chat|Even for small talk}, {think|reason} {first|before you answer|in <think></think> first}.
+    {The user|The reader|Everybody here} {likes|wants|asks you} to {see a thought|read your reasoning|see <think></think>} {before|ahead of} {the answer|each answer|your reply}.""",
     """Start each answer with your thoughts in <think></think>.
-    You should think before you reply.""",
+    You should think before you reply.
+    A reply is complete only with <think></think> and some thoughts at its beginning.
+    Could you think a moment before you respond to anything?
+    Please reason in <think></think> and tell the answer afterwards.
+    Whatever the user says, think about it in <think> tags first.""",
 )
 THINK_WISHES = ("Think first. ", "Think step by step. ", "Please think before you answer. ", "Think before answering: ")
 
@@ -58,11 +75,11 @@ _CHATS: tuple[tuple[float, Callable[[Source], Exchange]], ...] = (
     (0.01, chat_skills.nonsense),
 )
 _TOOL_USES: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.46, tool_calls.one_call),
-    (0.04, lambda source: tool_calls.one_call(source, sample=True)),
-    (0.31, tool_calls.two_calls),
+    (0.39, tool_calls.one_call),
+    (0.03, lambda source: tool_calls.one_call(source, sample=True)),
+    (0.40, tool_calls.two_calls_and_more),
     (0.08, tool_calls.no_tool_fits),
-    (0.06, tool_calls.with_result),
+    (0.05, tool_calls.with_result),
     (0.03, lambda source: tool_calls.with_result(source, failed=True)),
     (0.02, tool_calls.two_results),
 )
@@ -160,9 +177,9 @@ def long_prompt(source: Source) -> Dialogue:
 
 
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
-    (0.23, lambda source: _any_tool_use(source)),
+    (0.25, lambda source: _any_tool_use(source)),
     (0.02, chat_beside_tools),
-    (0.675, chat),
+    (0.655, chat),
     (0.04, remembering),
     (0.0075, not_told),
     (0.0075, told_by_system),
@@ -181,7 +198,7 @@ def with_mode(source: Source, dialogue: Dialogue) -> Dialogue:
     system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
     if not system and source.chance(0.45):
         system = source.phrase(SYSTEM_TEXTS)
-    mode = source.rng.choices(("plain", "on", "off", "asked"), (48, 24, 12, 16))[0]
+    mode = source.rng.choices(("plain", "on", "off", "asked"), (44, 24, 12, 20))[0]
     if mode == "asked":
         last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
         if source.chance(0.25):

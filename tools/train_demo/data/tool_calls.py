@@ -341,8 +341,8 @@ def further_request(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
     return _request_and_call(source, [source.choice(tools)], tools)
 
 
-def two_calls(source: Source) -> Dialogue:
-    """A request that needs two calls, of one tool or of two."""
+def _for_two_calls(source: Source) -> tuple[list[ToolSpec], list[Message]]:
+    """Tools, a request that needs two calls of one or of two of them, and the calls."""
     tools = tool_set(source, source.choice((1, 2, 2, 3)))
     if len(tools) == 1 or source.chance(0.3):
         tool = source.choice(tools)
@@ -352,7 +352,26 @@ def two_calls(source: Source) -> Dialogue:
         chosen = [tool, tool]
     else:
         chosen = source.rng.sample(tools, 2)
-    return Dialogue(_request_and_call(source, chosen, tools), schemas(source, tools), skill="two calls")
+    return tools, _request_and_call(source, chosen, tools)
+
+
+def two_calls(source: Source) -> Dialogue:
+    """A request that needs two calls."""
+    tools, messages = _for_two_calls(source)
+    return Dialogue(messages, schemas(source, tools), skill="two calls")
+
+
+def two_calls_and_more(source: Source) -> Dialogue:
+    """A request that needs two calls, often followed by more, which cost few tokens beside the tools."""
+    tools, messages = _for_two_calls(source)
+    for _ in range(source.choice((0, 0, 1, 2))):
+        if source.chance(0.4):
+            messages += results_and_answer(source, messages[-1])
+        if len(tools) > 1 and source.chance(0.6):
+            messages += _request_and_call(source, source.rng.sample(tools, 2), tools)
+        else:
+            messages += further_request(source, tools)
+    return Dialogue(messages, schemas(source, tools), skill="two calls")
 
 
 def _request_and_refusal(source: Source, tools: Sequence[ToolSpec]) -> list[Message]:
