@@ -26,6 +26,7 @@ from .raw_server import (
     Peer,
     Server,
     always,
+    answering_once,
     certificate,
     chunked,
     clean_environment,
@@ -284,11 +285,7 @@ def test_https_goes_through_a_tunnel(certificate):
     "raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"nonsense\r\n\r\n", b""], ids=["407", "nonsense", "closed"]
 )
 def test_proxy_that_gives_no_tunnel(raw):
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(raw)
-
-    with Server(handle) as server:
+    with answering_once(raw) as server:
         proxy = f"http://127.0.0.1:{server.port}"
         client = Client("https://h.example/v1", model="m", proxy=proxy, max_retries=0)
         with pytest.raises(ConnectError, match="through the proxy"):
