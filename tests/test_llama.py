@@ -253,8 +253,11 @@ def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
 
 def test_prompt_is_scored_as_it_would_be_said(engine: Engine):
     """What the model says of its own words is the same when they come back as a prompt, in several turns."""
-    prompt = conversation(engine, 6)
-    said = read(engine, GenerationRequest(prompt, sampling=GREEDY, max_tokens=40, ignore_end=True, top_logprobs=3))[1]
+    # In a user's place it is less sure of its words, and says none that are all but impossible.
+    prompt = (*conversation(engine, 6), *engine.tokenize("I am a model.<|im_end|>\n<|im_start|>user\n"))
+    sampling = Sampling(temperature=1, seed=2)
+    said = read(engine, GenerationRequest(prompt, sampling=sampling, max_tokens=40, top_logprobs=3))[1]
+    assert any(token.logprob < -0.5 for token in said)
     whole = (*prompt, *(token.id for token in said))
     with engine.submit(GenerationRequest(whole, max_tokens=1, prompt_logprobs=3)) as generation:
         finish = list(generation)[-1]
@@ -265,8 +268,7 @@ def test_prompt_is_scored_as_it_would_be_said(engine: Engine):
     assert scored[0].logprob is None
     assert all(token.logprob is not None for token in scored[1:])
     for one, other in zip(said, scored[len(prompt) :]):
-        # What is said in place of the end may be as unlikely as 1e-10, where rounding shows more.
-        assert one.logprob == pytest.approx(other.logprob, abs=ROUNDING, rel=0.05)
+        assert one.logprob == pytest.approx(other.logprob, abs=ROUNDING)
         assert one.top[0].logprob == pytest.approx(other.top[0].logprob, abs=ROUNDING)
         assert other.logprob is not None
         assert other.top[0].logprob >= other.logprob
