@@ -23,6 +23,9 @@ DEADLINE_S = 8
 # The fake model then sees the text of the last message alone, and its echo says it again.
 LAST_MESSAGE = "{{ messages[-1].content }}"
 ANY_PORT = Settings(port=0)
+BIG = {"n_ctx": 2000, "n_cells": 8000}
+THOUGHT = "<think>hm</think>Let me look."
+GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
 
 
 class Serving:

@@ -40,7 +40,15 @@ def test_named_test_exists(name: str):
 
 
 # Where a test must say itself which rows it is for.
-CITING = ("test_server", "test_server_chat", "test_server_live", "test_api_chat")
+CITING = (
+    "test_server",
+    "test_server_chat",
+    "test_server_figures",
+    "test_server_leaving",
+    "test_server_wire",
+    "test_server_live",
+    "test_api_chat",
+)
 
 
 def sources(file: str) -> dict[str, str]:

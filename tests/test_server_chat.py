@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from localchat.api.sampling import parse_default
-from localchat.engine import GenerationRequest, InvalidGrammar, Sampling
+from localchat.engine import Sampling
 from localchat.engine.values import SAMPLERS
 from localchat.serving.routes import Settings
 from localchat.serving.service import Model
 
 from .fakes import END, FakeBackend, endless
 from .serving import (
-    LAST_MESSAGE,
+    BIG,
+    THOUGHT,
     TOOLS,
     bad,
     chat_request,
@@ -39,7 +40,6 @@ CHAT = (
     "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
-BIG = {"n_ctx": 2000, "n_cells": 8000}
 ASKED = {"role": "user", "content": "hi"}
 BEGUN = {"role": "assistant", "content": "Once"}
 
@@ -353,7 +353,6 @@ def test_t47_legacy_functions_are_tools():
 
 # --- order on the wire ---
 
-THOUGHT = "<think>hm</think>Let me look."
 TWO_CALLS = THOUGHT + "".join(
     f'<tool_call>\n{{"name": "look", "arguments": {{"at": {i}}}}}\n</tool_call>\n' for i in range(2)
 )
@@ -494,236 +493,6 @@ def test_choice_that_waits_for_its_slot_holds_up_no_other():
         assert running.engine.stats().n_waiting == 1
         gate.release(1000)
         read_until(sock, b"data: [DONE]\n\n")
-
-
-# --- figures ---
-
-
-def test_v18_continuous_usage_grows_over_all_choices():
-    """V18, K13, K14: on every chunk, of the whole request, zero before the first text."""
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    with serving(endless) as running:
-        _, chunks = running.chat(n=2, max_tokens=5, stream=True, stream_options=options)
-        _, without = running.chat(stream=True, max_tokens=5, stream_options={"continuous_usage_stats": True})
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts[:2] == [0, 0]
-    assert counts == sorted(counts)
-    assert counts[-1] == counts[-2] == 10
-    assert all(chunk["usage"]["prompt_tokens"] == 5 for chunk in chunks)
-    assert all("usage" not in chunk for chunk in without)
-
-
-def test_timings_are_on_the_last_chunk_or_on_each():
-    """T7, K15: llama.cpp's member beside the usage."""
-    with serving(endless) as running:
-        _, body = running.chat(max_tokens=5)
-        _, plain = running.chat(max_tokens=5, stream=True)
-        _, usage = running.chat(max_tokens=5, stream=True, stream_options={"include_usage": True})
-        _, each = running.chat(max_tokens=5, stream=True, timings_per_token=True)
-    for chunks in (plain, usage):
-        assert ["timings" in chunk for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
-    assert all("timings" in chunk for chunk in each)
-    for timings in (body["timings"], plain[-1]["timings"], usage[-1]["timings"], each[-1]["timings"]):
-        assert timings["predicted_n"] == 5
-        assert timings["prompt_n"] + timings["cache_n"] == 5
-        assert timings["prompt_ms"] >= 0
-
-
-def test_timings_tell_what_was_guessed():
-    """As llama-server does: only where anything was."""
-    text = "the same words, the same words, the same words"
-    with serving(n_drafted=16) as running:
-        _, body = running.chat(text)
-        _, chunks = running.chat(text, stream=True)
-        _, short = running.chat("ab")
-    assert body["choices"][0]["message"]["content"] == text
-    for timings in (body["timings"], chunks[-1]["timings"]):
-        assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
-    assert "draft_n" not in short["timings"]
-
-
-def test_v26_cached_tokens_are_told_in_every_mode():
-    """V26, K15: zero too."""
-    long = "x" * 100
-    with serving(n_ctx=1000, n_cells=4000) as running:
-        told = [running.chat(content=long)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(2)]
-        _, chunks = running.chat(content=long, stream=True, stream_options={"include_usage": True})
-    assert told[0] == 0
-    assert told[1] == chunks[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 99
-
-
-@pytest.mark.parametrize(
-    ("text", "n_thought"),
-    [
-        ("<think>hm</think>42", len("<think>hm</think>")),
-        ("<think>\nhm\n</think>\n\n<b>42", len("<think>\nhm\n</think>")),
-        ("<think>hm", len("<think>hm")),
-        ("<think><", len("<think><")),
-        ("<th42", 0),
-        ("42</think>", 0),
-    ],
-)
-def test_k8_reasoning_tokens_are_exact(text, n_thought):
-    """K8: however the tokens come, one by one or all at once; the fake's tokens are bytes."""
-    gate = threading.Semaphore(0)
-    with serving(says(text), gate=gate) as running:
-        gate.release(1000)
-        _, body = running.chat()
-        _, chunks = running.chat(stream=True, stream_options={"include_usage": True})
-    for usage in (body["usage"], chunks[-1]["usage"]):
-        assert usage["completion_tokens_details"]["reasoning_tokens"] == n_thought
-        assert usage["completion_tokens"] == len(text) + 1
-
-
-@pytest.mark.parametrize(
-    ("members", "param"),
-    [
-        ({"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema"),
-        ({"regex": "a"}, "regex"),
-        ({"grammar": 'root ::= "a"'}, "grammar"),
-        ({"tools": TOOLS, "tool_choice": "required"}, "tools"),
-        ({"tools": TOOLS, "json_schema": {}}, "json_schema"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_grammar_that_the_engine_refuses_is_told_by_what_it_was_made_of(members, param):
-    def refusing(request: GenerationRequest) -> Any:
-        assert request.constraint is not None
-        raise InvalidGrammar("it is too large", request.constraint.origin)
-
-    with serving(**BIG) as running:
-        running.backend.new_sampler = refusing  # type: ignore[method-assign]  # llama.cpp alone knows what it takes
-        status, body = running.chat(**members)
-    assert (status, body["error"]["param"]) == (400, param)
-    assert f"'{param}' makes a grammar" in body["error"]["message"]
-
-
-def test_t8_usage_is_exact_when_choices_differ():
-    """T8, K14: summed over choices, the prompt once (G42)."""
-    with serving(endless) as running:
-        _, body = running.chat(n=3, max_tokens=7)
-    assert body["usage"]["prompt_tokens"] == 5
-    assert body["usage"]["completion_tokens"] == 21
-
-
-def test_v48_tokens_spelled_as_ids():
-    with serving() as running:
-        _, body = running.chat(content="ab", logprobs=True, top_logprobs=1, return_tokens_as_token_ids=True)
-    entry = body["choices"][0]["logprobs"]["content"][0]
-    assert (entry["token"], entry["bytes"], entry["top_logprobs"][0]["token"]) == ("token_id:97", [97], "token_id:97")
-
-
-def test_t10_t11_every_token_has_its_entry_in_order():
-    """T4, T10, T11, V46, V47: repeated tokens too, whole and streamed, with the right choice."""
-    with serving() as running:
-        _, body = running.chat(content="aaba", logprobs=True, n=2)
-        _, chunks = running.chat(content="aaba", logprobs=True, n=2, stream=True)
-    for i in range(2):
-        choice = body["choices"][i]
-        assert choice["index"] == i
-        streamed = [
-            entry["token"]
-            for chunk in chunks
-            for c in chunk["choices"]
-            if c["index"] == i and c["logprobs"]
-            for entry in c["logprobs"]["content"]
-        ]
-        assert [entry["token"] for entry in choice["logprobs"]["content"]] == streamed == list("aaba")
-        assert all(entry["top_logprobs"] == [] for entry in choice["logprobs"]["content"])
-
-
-def test_v44_log_probabilities_of_the_prompt():
-    """V44: of the tokens that were read, whatever is known of them, and once for all choices."""
-    with serving() as running:
-        running.chat(content="xaa")
-        _, body = running.chat(content="xaa", prompt_logprobs=1, truncate_prompt_tokens=2, n=2)
-        assert [work.prompt_logprobs for work in running.work[1:]] == [1, None]
-        _, without = running.chat(content="xaa")
-    a = {"97": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
-    assert body["prompt_logprobs"] == [None, a]
-    assert [choice["logprobs"] for choice in body["choices"]] == [None, None]
-    assert "prompt_logprobs" not in without
-
-
-def test_v9_end_of_a_prompt_is_read_where_it_is_truncated():
-    with serving() as running:
-        _, body = running.chat(content="abcdef", truncate_prompt_tokens=2, return_token_ids=True)
-        _, whole = running.chat(content="ab", truncate_prompt_tokens=3, return_token_ids=True)
-    assert bytes(body["prompt_token_ids"]) == b"ef"
-    assert body["usage"]["prompt_tokens"] == 2
-    assert bytes(whole["prompt_token_ids"]) == b"ab"
-
-
-def test_token_ids_whole_and_streamed():
-    with serving() as running:
-        _, body = running.chat(content="hé", return_token_ids=True)
-        _, chunks = running.chat(content="hé", return_tokens=True, stream=True)
-        _, without = running.chat(content="hé")
-    prompt = list("hé".encode())
-    assert body["prompt_token_ids"] == chunks[0]["prompt_token_ids"] == prompt
-    streamed = [id for chunk in chunks for id in chunk["choices"][0].get("token_ids", ())]
-    assert body["choices"][0]["token_ids"] == streamed == prompt
-    assert not {"prompt_token_ids"} & set(without)
-    assert "token_ids" not in without["choices"][0]
-
-
-def test_k8_thought_is_repeated_beside_the_choices_where_the_server_says_so():
-    """K8, G25, G29, G30, G34."""
-    with serving(says(THOUGHT), settings=Settings(port=0, thought_field=True)) as running:
-        _, body = running.chat(n=2)
-        _, chunks = running.chat(n=2, stream=True)
-    assert body["thought"] == body["choices"][0]["message"]["reasoning_content"] == "hm"
-    assert "".join(chunk.get("thought", "") for chunk in chunks) == "hm"
-    with serving(says(THOUGHT)) as running:
-        assert "thought" not in running.chat()[1]
-
-
-LEGACY: dict[str, tuple[str, str, str]] = {
-    "thought and text": (THOUGHT, THOUGHT, "hm"),
-    "open thought": ("<think>hm", "<think>hm", "hm"),
-    "thought alone": ("<think>hm</think>", "<think>hm</think>", "hm"),
-    "text alone": ("hello", "hello", ""),
-}
-
-
-@pytest.mark.parametrize("name", LEGACY)
-def test_reasoning_format_of_older_deepseek_has_thinking_in_both_places(name: str):
-    text, content, thought = LEGACY[name]
-    with serving(says(text)) as running:
-        _, body = running.chat(reasoning_format="deepseek-legacy", n=2)
-        _, chunks = running.chat(reasoning_format="deepseek-legacy", n=2, stream=True)
-    for i in range(2):
-        message = body["choices"][i]["message"]
-        assert "".join(message["content"].split()) == "".join(content.split())
-        assert message.get("reasoning_content", "").strip() == thought
-        assert delta_text(chunks, i) == message["content"]
-
-
-def test_probabilities_after_sampling_have_names_of_their_own():
-    asked = {"logprobs": True, "top_logprobs": 1, "post_sampling_probs": True}
-    with serving() as running:
-        _, body = running.chat(content="ab", **asked)
-        _, chunks = running.chat(content="ab", stream=True, **asked)
-    a = {"token": "a", "prob": pytest.approx(0.75), "bytes": [97]}
-    entries = body["choices"][0]["logprobs"]["content"]
-    assert entries[0] == {**a, "top_probs": [a]}
-    streamed = [chunk["choices"][0]["logprobs"] for chunk in chunks]
-    assert [entry for logprobs in streamed if logprobs for entry in logprobs["content"]] == entries
-
-
-def test_reasoning_format_none_leaves_thinking_in_the_content():
-    with serving(says(THOUGHT)) as running:
-        _, body = running.chat(reasoning_format="none")
-    message = body["choices"][0]["message"]
-    assert message["content"] == THOUGHT
-    assert "reasoning_content" not in message
-
-
-def test_tokens_of_all_markers_are_seen():
-    """Also of those that are of several tokens, of which one may be a control token."""
-    with serving(chat_template=LAST_MESSAGE + "{{ tools }}{# <|tool_call:begin|> #}") as running:
-        running.chat()
-        assert set(b"<|begin|>assistant") <= running.work[-1].visible_tokens
 
 
 # --- long work shows itself ---

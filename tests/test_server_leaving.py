@@ -1,0 +1,117 @@
+"""Who leaves early: clients in the middle of an answer, and the server itself."""
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+
+import pytest
+
+from localchat import server as server_module
+
+from .fakes import endless
+from .serving import (
+    DEADLINE_S,
+    GOOD,
+    chat_request,
+    payloads,
+    read_answer,
+    read_until,
+    reset,
+    serving,
+    wait_for,
+)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("leave", [socket.socket.close, reset, lambda sock: sock.shutdown(socket.SHUT_WR)])
+def test_k33_client_that_leaves_frees_its_sequence(leave, stream, caplog):
+    """T18, T19, T24, V45, G41."""
+    caplog.set_level(logging.INFO)
+    with serving(endless, n_ctx=100_000, n_cells=1_000_000) as running:
+        sock = running.connect()
+        sock.sendall(chat_request(stream=stream))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        leave(sock)
+        running.wait_until_idle()
+        sock.close()
+        wait_for(lambda: " 499 POST" in caplog.text)
+    # It ended long before its context did.
+    assert "Traceback" not in caplog.text
+
+
+def test_k33_client_that_leaves_while_it_waits_for_a_slot():
+    gate = threading.Semaphore(0)
+
+    def turn_until(n_waiting):
+        wait_for(lambda: gate.release() or running.engine.stats().n_waiting == n_waiting)
+
+    with serving(endless, gate=gate, n_slots=1, n_ctx=100_000, n_cells=100_000) as running, running.connect() as first:
+        first.sendall(chat_request(stream=True))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        with running.connect() as second:
+            second.sendall(chat_request())
+            turn_until(n_waiting=1)
+        turn_until(n_waiting=0)
+        assert running.engine.stats().n_running == 1
+
+
+def test_client_that_sends_its_next_request_early_has_not_left():
+    gate = threading.Semaphore(0)
+    with serving(gate=gate) as running, running.connect() as sock:
+        sock.sendall(chat_request("one"))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        sock.sendall(chat_request("two"))
+        gate.release(1000)
+        read_until(sock, b'"one"')
+        read_until(sock, b'"two"')
+
+
+def test_client_that_does_not_read_hurts_nobody_and_is_given_up(monkeypatch):
+    monkeypatch.setattr(server_module, "IO_TIMEOUT_S", 0.3)
+    with serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running:
+        # Small buffers, which connections inherit, are soon full.
+        running.server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        stuck = socket.socket()
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect(("127.0.0.1", running.port))
+        with stuck:
+            stuck.sendall(chat_request(stream=True))
+            wait_for(lambda: running.engine.stats().n_running == 1)
+            for _ in range(3):
+                assert running.chat(max_tokens=20)[0] == 200
+            running.wait_until_idle()
+
+
+def test_running_streams_get_an_error_and_their_end_when_the_server_closes():
+    with (
+        serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running,
+        contextlib.closing(running.client()) as client,
+        running.connect() as idle,
+    ):
+        body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+        client.request("POST", "/v1/chat/completions", json.dumps(body))
+        response = client.getresponse()
+        assert response.status == 200
+        running.server.shutdown()
+        closer = threading.Thread(target=running.server.close)
+        closer.start()
+        chunks = payloads(response.read())
+        closer.join(DEADLINE_S)
+        assert not closer.is_alive()
+        assert idle.recv(1) == b""
+    assert chunks[-1]["error"]["code"] == "shutting_down"
+
+
+def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_comes_later():
+    with serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running:
+        with contextlib.closing(running.client()) as client:
+            client.request("POST", "/v1/chat/completions", GOOD)
+            wait_for(lambda: running.engine.stats().n_running == 1)
+            running.server.service.stop()
+            early = read_answer(client)
+        late = running.chat()
+        running.wait_until_idle()
+    for status, body in (early, late):
+        assert (status, body["error"]["code"]) == (503, "shutting_down")
