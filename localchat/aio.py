@@ -90,8 +90,7 @@ class _Connection:
     async def read(self, limit: float | None, kind: str) -> bytes:
         """The next bytes, nothing at the end. A limit that runs out ends the connection."""
         # A timer costs a tenth of asyncio.wait_for, which makes a task of every read.
-        expire = self._reader.set_exception
-        timer = None if limit is None else self._loop.call_later(limit, expire, timed_out(kind))
+        timer = None if limit is None else self._loop.call_later(limit, self._expire, kind)
         try:
             data: bytes = await self._reader.read(READ_BYTES)
         finally:
@@ -100,6 +99,10 @@ class _Connection:
         if self._tape is not None:
             self._tape.received(data)
         return data
+
+    def _expire(self, kind: str) -> None:
+        if self._reader._waiter is not None:  # Or bytes have come, in the same turn of a loop that was busy.
+            self._reader.set_exception(timed_out(kind))
 
     def close(self) -> None:
         """At once: the polite end of TLS would wait for the server."""
@@ -560,6 +563,7 @@ class AsyncClient(Caller):
                 await call.send("POST", path, body, question.headers)
             except (BadRequestError, UnprocessableError) as error:
                 await call.send("POST", path, self.without_stream_options(body, error), question.headers)
+                self._takes_stream_options = False
 
         return AsyncStream(_AsyncCall(self, question.timeout, send), question.accumulator)
 

@@ -82,6 +82,7 @@ _MAX_REDIRECTS = 5
 # What HTTP calls a token.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
+_JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _LENGTHS = re.compile(r"maximum context length is (\d{1,9}) tokens.*?(?:requested|resulted in)\D{0,20}(\d{1,9}) tokens")
 
 # After [DONE] the rest is read, usually five bytes, so that the connection can be used again.
@@ -129,6 +130,7 @@ class Clocks:
     def __init__(self, timeout: Timeout) -> None:
         self._timeout = timeout
         self._total_end: float | None = None
+        self._finish_end: float | None = None
         self._event_end: float | None = None
         self._event_kind = "first"
         self._rests_from = 0.0
@@ -137,9 +139,9 @@ class Clocks:
         """The call begins, unless it has: it may take several requests."""
         self._total_end = self._total_end or _after(self._timeout.total)
 
-    def finish(self) -> None:
-        """All that matters has come: what is left gets little time, whatever keeps the connection busy."""
-        self._total_end = _after(self.at_most(_AFTER_FINISH_S))
+    def finish(self, complete: bool) -> None:
+        """Once all that matters has come, what is left gets little time, whatever keeps the connection busy."""
+        self._finish_end = (self._finish_end or _after(_AFTER_FINISH_S)) if complete else None
 
     def sent(self) -> None:
         """The request is on its way."""
@@ -172,7 +174,7 @@ class Clocks:
     def _least(self, seconds: float | None, kind: str, end: float | None, end_kind: str) -> tuple[float | None, str]:
         """The shortest of a limit from now on, one that ends at a time, and the total."""
         now = time.monotonic()
-        for until, its_kind in ((end, end_kind), (self._total_end, "total")):
+        for until, its_kind in ((end, end_kind), (self._total_end, "total"), (self._finish_end, "total")):
             if until is not None and (seconds is None or until - now < seconds):
                 seconds, kind = until - now, its_kind
         if seconds is not None and seconds <= 0:
@@ -684,18 +686,11 @@ class Caller:
         prompt = _with_media(prompt, sent)
         if _wants_value(sent.get("response_format")):
             sent["response_format"] = _companion("schema").response_format(sent["response_format"])
-        timeout, n = sent.pop("timeout", None), sent.get("n")
-        accumulator = Accumulator(n if isinstance(n, int) else 1, sent.pop("think_tags", "auto"))
-        return Question(
-            prompt,
-            stream,
-            accumulator,
-            self.timeout if timeout is None else Timeout.of(timeout),
-            sent.pop("system", None),
-            sent.pop("model", None),
-            sent.pop("extra_headers", None) or {},
-            sent,
-        )
+        timeout, headers = sent.pop("timeout", None), sent.pop("extra_headers", None) or {}
+        timeout = self.timeout if timeout is None else Timeout.of(timeout)
+        accumulator = Accumulator(_n_choices(prompt, sent), sent.pop("think_tags", "auto"))
+        system, model = sent.pop("system", None), sent.pop("model", None)
+        return Question(prompt, stream, accumulator, timeout, system, model, headers, sent)
 
     def body_for(self, asked: Question, model: str | None) -> dict[str, Any]:
         """The body of a chat request."""
@@ -714,14 +709,16 @@ class Caller:
 
     def embedding_for(self, asked: Question, texts: Sequence[str], model: str | None) -> dict[str, Any]:
         """The body of a request for /embeddings."""
-        body = {**asked.options, "model": model, "input": texts}
+        given = dict(asked.options)
+        given.update(given.pop("extra_body", None) or {})
+        body = {"model": model, **given, "input": texts}
         return {name: value for name, value in body.items() if value is not None}
 
     def read_vectors(self, raw: bytes, n_texts: int) -> list[list[float]]:
         """The vectors of an answer of /embeddings."""
         try:
             return parse_embeddings(json.loads(raw), n_texts)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.not_json("embeddings are", raw) from error
 
     def with_value(self, reply: Reply, target: Any) -> Reply:
@@ -733,14 +730,13 @@ class Caller:
         return changed(reply, parsed=_companion("schema").read_reply(target, reply)) if _wants_value(target) else reply
 
     def without_stream_options(self, body: dict[str, Any], error: StatusError) -> dict[str, Any]:
-        """Some old servers refuse stream_options: then once more without, and never again with them.
+        """The body for servers of old that refuse stream_options; whoever sends it with success does so ever after.
 
         Raises:
             StatusError: This error, if it is about something else.
         """
         if "stream_options" not in body or "stream_options" not in error.body:
             raise error
-        self._takes_stream_options = False
         return {name: value for name, value in body.items() if name != "stream_options"}
 
     # Retries.
@@ -810,7 +806,7 @@ class Caller:
         """The names in an answer of /models."""
         try:
             return parse_models(json.loads(raw))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self.not_json("list of models is", raw) from error
 
     def not_json(self, what: str, raw: bytes) -> ProtocolError:
@@ -850,7 +846,9 @@ class Caller:
         """The same for a payload that reports an error; an answer is left as it is."""
         if not (payload.get("error") or "detail" in payload or payload.get("object") == "error"):
             return payload
-        return dict(json.loads(self._mask(json.dumps(payload))))
+        # Within the texts alone: a key of digits may stand in a number by chance.
+        masked = _JSON_TEXT.sub(lambda text: json.dumps(self._mask(json.loads(text[0]))), json.dumps(payload))
+        return dict(json.loads(masked))
 
     def _mask(self, text: str) -> str:
         return text.replace(self._key, "***") if len(self._key) > 3 else text
@@ -1357,8 +1355,7 @@ class Answer:
             if self.done or accumulator.error:
                 ended = True
                 break
-        if accumulator.complete:
-            clocks.finish()
+        clocks.finish(accumulator.complete)
         self.over = ended
 
 
@@ -1611,6 +1608,7 @@ class Client(Caller):
                 call.send("POST", path, body, question.headers)
             except (BadRequestError, UnprocessableError) as error:
                 call.send("POST", path, self.without_stream_options(body, error), question.headers)
+                self._takes_stream_options = False
 
         return Stream(_Call(self, question.timeout, send), question.accumulator)
 
@@ -1676,7 +1674,10 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     import email.utils  # Late: it costs some ms.
 
     date = email.utils.parsedate_tz(headers["retry-after"])
-    return None if date is None else email.utils.mktime_tz(date) - time.time()
+    try:
+        return None if date is None else email.utils.mktime_tz(date) - time.time()
+    except (ValueError, OverflowError):  # A year beyond the calendar.
+        return None
 
 
 def _too_many_tokens(body: Any, message: str) -> str:
@@ -1697,6 +1698,13 @@ def _companion(name: str) -> Any:
         return importlib.import_module(f".{name}", __package__)
     except (ImportError, TypeError) as error:  # TypeError: as a single file it has no package at all.
         raise ImportError(f"this needs localchat's {name}.py, which is not beside the client") from error
+
+
+def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:
+    """How many choices there will be: `n` of a chat, and of each text to be completed."""
+    n = {**options, **(options.get("extra_body") or {})}.get("n")
+    texts = prompt if isinstance(prompt, list) and all(isinstance(text, (str, list)) for text in prompt) else [prompt]
+    return (n if isinstance(n, int) else 1) * max(len(texts), 1)
 
 
 def _with_media(prompt: Prompt, options: dict[str, Any]) -> Prompt:

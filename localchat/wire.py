@@ -352,13 +352,9 @@ def parse_error(body: Any) -> ErrorEvent:
     inner = outer.get("error") or outer
     if not isinstance(inner, dict):
         inner = {**outer, "message": inner if isinstance(inner, str) else _dump(inner)}
-    return ErrorEvent(
-        _error_message(inner) or _error_message(outer) or cut(_dump(body)),
-        error_type=_text_or_none(inner.get("type")),
-        code=_text_or_none(inner.get("code")),
-        param=_text_or_none(inner.get("param")),
-        raw=body,
-    )
+    message = _error_message(inner) or _error_message(outer) or cut(_dump(body))
+    kind, code, param = (_text_or_none(inner.get(name)) for name in ("type", "code", "param"))
+    return ErrorEvent(message, kind, code, param, raw=body)
 
 
 def _error_message(error: Json) -> str:
@@ -375,7 +371,8 @@ def _error_message(error: Json) -> str:
 def _fault(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
-    where = ".".join(str(step) for step in item.get("loc") or ())
+    steps = item.get("loc") or ()
+    where = ".".join(map(str, steps if isinstance(steps, (list, tuple)) else [steps]))
     return f"{where}: {item.get('msg')}" if where else str(item.get("msg"))
 
 
@@ -432,16 +429,9 @@ def normal_reason(raw: str) -> str | None:
 
 
 def _usage(raw: Json) -> Usage:
-    input_tokens = _count(raw, _INPUT_NAMES) or 0
-    output_tokens = _count(raw, _OUTPUT_NAMES) or 0
-    return Usage(
-        input_tokens,
-        output_tokens,
-        _count(raw, _TOTAL_NAMES) or input_tokens + output_tokens,
-        _count(raw, _CACHED_NAMES),
-        _count(raw, _REASONING_NAMES),
-        raw,
-    )
+    read, written = _count(raw, _INPUT_NAMES) or 0, _count(raw, _OUTPUT_NAMES) or 0
+    cached, reasoning = _count(raw, _CACHED_NAMES), _count(raw, _REASONING_NAMES)
+    return Usage(read, written, _count(raw, _TOTAL_NAMES) or read + written, cached, reasoning, raw)
 
 
 def _count(raw: Json, names: Sequence[str]) -> int | None:
@@ -730,14 +720,20 @@ class ToolCalls:
             piece = _arguments_text(function.get("arguments"))
             id, index = _filled(delta.get("id")), _index(delta.get("index")) or 0
             known = self._by_id.get(id or "") or self._by_index.get(index)
+            if known is not None and None not in (id, known.id) and id != known.id:
+                known = None  # Another call of a server that numbers all calls alike.
             if known is not None and known.name == function.get("name") and known.text() == piece:
                 return None
         return self.take(delta, raw)
 
-    def finish(self) -> list[ToolCall]:
-        """The calls, complete. Only the end of the stream is the end of a call: a prefix may parse too."""
+    def finish(self, cut_off: bool = False) -> list[ToolCall]:
+        """The calls, complete. Only the end of the stream is the end of a call: a prefix may parse too.
+
+        Args:
+            cut_off: Whether the answer ended by force, so that the last call may lack its arguments.
+        """
         used: set[str] = set()
-        return [self._finished(call, used) for call in self._calls]
+        return [self._finished(call, used, cut_off and call is self._calls[-1]) for call in self._calls]
 
     def _find(self, index: int | None, id: str | None, name: str | None, piece: str) -> _OpenCall | None:
         """The call that a delta belongs to, None if it begins a new one."""
@@ -746,7 +742,11 @@ class ToolCalls:
             return known
         if index is not None and index in self._by_index:
             held = self._by_index[index]
-            return None if self._begins_anew(held, id, name, piece) else held
+            if self._begins_anew(held, id, name, piece):
+                return None
+            if name and not piece and not held.parts and None not in (id, held.id) and id != held.id:
+                self._warn(f"call {name!r} came again with another id and no arguments; taken as one call")
+            return held
         if name is not None:
             return self._repeated(index, id, name, piece)
         if id is not None:
@@ -820,7 +820,7 @@ class ToolCalls:
         call.announced = True
         return ToolCallDelta(call.position, call.id, call.name, fresh, self._choice_index, raw)
 
-    def _finished(self, call: _OpenCall, used: set[str]) -> ToolCall:
+    def _finished(self, call: _OpenCall, used: set[str], cut_off: bool) -> ToolCall:
         text = call.text()
         arguments, error = _loads(text)
         if error is not None and call.cumulative:
@@ -828,6 +828,8 @@ class ToolCalls:
             if whole_error is None:
                 text, arguments, error = call.latest, whole, None
                 self._warn("the arguments were sent anew with every piece; the last one is used")
+        if cut_off and not text.strip():
+            arguments, error = None, "the answer was cut before the arguments"
         if call.name is None:
             arguments, error = None, "the call has no name"
         id = call.id
@@ -882,6 +884,9 @@ def _refuse(constant: str) -> Any:
 # Choices
 
 
+_SPEAKING = ("content_delta", "reasoning_delta", "refusal_delta", "tool_call_delta")
+
+
 class _Choice:
     """One answer while it comes in."""
 
@@ -901,6 +906,8 @@ class _Choice:
         self.finished_calls: tuple[ToolCall, ...] | None = None
         self.reasoning_field: str | None = None
         self.reason_raw: str | None = None
+        # Whether text came after a finish reason: some servers give one with every piece, which proves no end.
+        self.went_on = False
         self.stop_reason: Any = None
 
     def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
@@ -916,8 +923,10 @@ class _Choice:
             self._take_content(choice["text"], chunk, events)
         if choice.get("logprobs"):
             self._take_logprobs(choice["logprobs"], chunk, events)
+        if self.reason_raw is not None and any(event.type in _SPEAKING for event in events):
+            self.went_on = True
         reason = choice.get("finish_reason")
-        if reason is not None and self.reason_raw is None and str(reason).strip():
+        if reason is not None and (self.reason_raw is None or self.went_on) and str(reason).strip():
             self.reason_raw = str(reason)
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
         if stop_reason is not None:
@@ -1028,7 +1037,8 @@ class _Choice:
         return self.finished_calls
 
     def _calls(self) -> list[ToolCall]:
-        return (self.calls if self.calls else self.legacy).finish()
+        cut_off = normal_reason(self.reason_raw or "") in ("length", "content_filter", "error")
+        return (self.calls if self.calls else self.legacy).finish(cut_off)
 
     def stop(self) -> MessageStop:
         """The last event. What calls there are decides, not what the server says about them (K6)."""
@@ -1040,20 +1050,11 @@ class _Choice:
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self.stop_reason, self.index)
 
     def value(self, succeeded: bool) -> Choice:
-        calls = self.finished_calls
+        text, reasoning, refusal = ("".join(parts) for parts in (self.text, self.reasoning, self.refusal))
+        calls = tuple(self._calls()) if self.finished_calls is None else self.finished_calls
         reason = self.stop().reason if succeeded or self.reason_raw else None
-        return Choice(
-            self.index,
-            "".join(self.text),
-            "".join(self.reasoning),
-            "".join(self.refusal),
-            tuple(self._calls()) if calls is None else calls,
-            reason,
-            self.reason_raw,
-            self.stop_reason,
-            tuple(self.logprobs),
-            self.reasoning_field,
-        )
+        end = (reason, self.reason_raw, self.stop_reason)
+        return Choice(self.index, text, reasoning, refusal, calls, *end, tuple(self.logprobs), self.reasoning_field)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -1138,13 +1139,14 @@ class Accumulator:
         self._announced = False
         self._closed = False
         self._succeeded = False
-        # Whether every choice that was asked for has its finish reason.
+        # Whether every choice that was asked for has its finish reason, and has said nothing since.
         self.complete = False
         self._id: str | None = None
         self._model: str | None = None
         self._usage: Usage | None = None
         self._zero_usage: Usage | None = None
         self._members: Json = {}
+        self._n_chunks = 0
         self._warnings = _Warnings()
         # Events that `finish` owes, when it raises.
         self._held: list[StreamEvent] = []
@@ -1159,6 +1161,7 @@ class Accumulator:
         """One payload. Order of the events: start, then per choice text and calls, usage, error."""
         events: list[StreamEvent] = []
         self._members.update(chunk)
+        self._n_chunks += 1
         if not self._announced:
             events += self._start(chunk)
         choices = chunk.get("choices")
@@ -1169,7 +1172,7 @@ class Accumulator:
         for place, choice in enumerate(choices):
             if isinstance(choice, dict):
                 events += self._choice(choice, place).take(choice, chunk)
-                if choice.get("finish_reason"):
+                if choice.get("finish_reason") or self.complete:
                     self._take_finish()
         usage = _find_usage(chunk)
         if usage is not None:
@@ -1221,7 +1224,8 @@ class Accumulator:
 
     def reply(self) -> Reply:
         """What there is so far."""
-        members = {name: value for name, value in self._members.items() if name != "choices"}
+        is_whole = self._n_chunks == 1 and is_whole_answer(self._members)
+        members = {name: value for name, value in self._members.items() if is_whole or name != "choices"}
         choices = tuple(choice.value(self._succeeded) for choice in self._sorted())
         return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings.texts), raw=members)
 
@@ -1253,8 +1257,8 @@ class Accumulator:
         return [UsageEvent(usage, 0, chunk)]
 
     def _take_finish(self) -> None:
-        reasons = [choice.reason_raw for choice in self._choices.values()]
-        self.complete = len(reasons) >= self._n and all(reasons)
+        ended = [choice.reason_raw is not None and not choice.went_on for choice in self._choices.values()]
+        self.complete = len(ended) >= self._n and all(ended)
 
     def _find_error(self, chunk: Json) -> ErrorEvent | None:
         groq = chunk.get("x_groq")
@@ -1275,10 +1279,9 @@ class Accumulator:
         if not self._choices:
             return "the answer was cut before it began: the connection ended"
         texts = sum(len(part) for choice in self._choices.values() for part in choice.text)
-        return (
-            f"the answer was cut after {texts} characters: the connection ended "
-            "without a finish reason and without [DONE]"
-        )
+        went_on = any(choice.went_on for choice in self._choices.values())
+        proof = "with text after its finish reason" if went_on else "without a finish reason"
+        return f"the answer was cut after {texts} characters: the connection ended {proof} and without [DONE]"
 
 
 def is_whole_answer(payload: Json) -> bool:

@@ -33,6 +33,7 @@ from localchat import (
     TimedOut,
     Timeout,
 )
+from localchat.client import DRAIN_S
 
 from .raw_server import (
     ANSWER,
@@ -444,6 +445,30 @@ def test_connection_on_which_the_server_speaks_unasked_is_not_used_again():
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
         return texts[0] + await say(client)
+
+    assert run(Server(handle), twice) == "HelloHello"
+
+
+def test_limit_that_runs_out_while_the_loop_is_busy_is_none_of_the_next_call():
+    """The end of the first answer is there by then, and so is the end of the time to wait for it."""
+    late = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        while peer.request():
+            peer.send(HELLO[:-5])
+            assert late.wait(DEADLINE_S)
+            peer.send(HELLO[-5:])
+
+    def be_busy() -> None:
+        late.set()
+        time.sleep(2 * DRAIN_S)
+
+    async def twice(client: AsyncClient) -> str:
+        async with client.stream("hi") as stream:
+            async for event in stream:
+                if event.type == "usage":
+                    asyncio.get_running_loop().call_later(0.001, be_busy)
+        return stream.reply.text + await say(client)
 
     assert run(Server(handle), twice) == "HelloHello"
 

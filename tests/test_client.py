@@ -174,6 +174,17 @@ def test_old_server_that_refuses_stream_options_is_asked_without():
         assert ["stream_options" in request.json for request in server.requests] == [True, False, False]
 
 
+def test_refusal_that_repeats_the_request_is_not_about_stream_options():
+    def answer(request: Request, number: int) -> bytes:
+        return HELLO if number > 2 else with_length(json.dumps({"error": request.json}).encode(), "400 Bad Request")
+
+    with serving(answer) as server, make_client(server) as client:
+        with pytest.raises(localchat.BadRequestError):
+            client.chat("hi", temperature=9)
+        assert client.chat("hi").usage is not None
+        assert ["stream_options" in request.json for request in server.requests] == [True, False, True]
+
+
 BASE_URLS = {
     "plain": ("http://h:1/v1", "http", "h", 1, "/v1"),
     "trailing-slash": ("http://h/v1/", "http", "h", 80, "/v1"),
@@ -376,6 +387,17 @@ def test_finish_without_done_ends_although_the_server_pings_for_ever(monkeypatch
     monkeypatch.setattr(localchat.client, "_AFTER_FINISH_S", 0.05)
     with pinging(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [("chat", {"n": 2}), ("chat", {"extra_body": {"n": 2}}), ("complete", {}), ("complete", {"n": 1})],
+)
+def test_all_choices_that_were_asked_for_are_waited_for(path, options):
+    with always(chunked(piece("one", "stop"))) as server, make_client(server) as client:
+        ask = client.chat if path == "chat" else client.complete
+        with pytest.raises(IncompleteStream):
+            ask("hi" if path == "chat" else ["a", "b"], **options)
 
 
 BROKEN = b"zz\r\nno chunk\r\n"

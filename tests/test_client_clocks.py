@@ -9,6 +9,7 @@ import pytest
 
 import localchat.client
 from localchat import Client, ServerError, TimedOut, Timeout
+from localchat.client import Clocks
 
 from .clients import failure, hanging_resolver, make_client
 from .raw_server import (
@@ -82,6 +83,17 @@ def test_clocks_do_not_run_while_nobody_reads():
         time.sleep(0.7)  # That is what is tested.
         done.set()
         assert list(texts) == ["b"]
+
+
+def test_end_of_an_answer_that_goes_on_has_no_clock():
+    clocks = Clocks(Timeout())
+    clocks.start()
+    clocks.event()
+    least = []
+    for complete in (True, False):
+        clocks.finish(complete)
+        least.append(clocks.reading()[0] or 0)
+    assert least[0] <= 5 < least[1]
 
 
 def test_clock_runs_out_on_https(certificate):

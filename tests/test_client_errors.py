@@ -191,6 +191,7 @@ DELAYS = {
     "milliseconds-first": ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
     "nonsense": ({"retry-after": "soon"}, None),
     "nan": ({"retry-after": "nan"}, None),
+    "year-too-far": ({"retry-after": "Wed, 21 Oct 99999 07:28:00 GMT"}, None),
 }
 
 
@@ -237,6 +238,11 @@ def test_key_is_in_no_error(no_delay):
             assert KEY not in f"{error!s} {error!r} {vars(error)} {client!r}"
             assert KEY not in "".join(traceback.format_exception(type(error), error, error.__traceback__))
             assert KEY.encode() not in pickle.dumps(error)
+
+
+def test_key_that_is_a_number_by_chance_leaves_the_error_readable():
+    raw = chunked(piece("a"), sse({"error": {"message": "no luck with 2345"}, "created": 1712345678}))
+    failure(always(raw), localchat.StreamError, r"no luck with \*\*\*", api_key="2345")
 
 
 def test_key_is_not_sent_to_a_redirect_target():

@@ -257,6 +257,7 @@ ERROR_BODIES = {
         '{"detail": [{"loc": ["body", "n"], "msg": "too big", "type": "v"}, {"msg": "odd"}]}',
         ("body.n: too big; odd", None, None, None),
     ),
+    "detail-of-one": ('{"detail": [{"loc": 5, "msg": "x"}]}', ("5: x", None, None, None)),
     "message": ('{"message": "m"}', ("m", None, None, None)),
     "list": ('[{"error": {"message": "m", "code": 400}}]', ("m", None, "400", None)),
     "plain": ("Bad Gateway\n", ("Bad Gateway", None, None, None)),
@@ -366,6 +367,54 @@ def test_missing_choice_is_incomplete():
         accumulator.finish()
 
 
+def speaking(text: str, finish: str | None = None, index: int = 0) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]}
+
+
+def test_finish_reason_with_every_piece_proves_no_end():
+    """Some servers say stop from the first piece on: only [DONE] ends such an answer, and the last reason holds."""
+    accumulator = Accumulator()
+    for text, finish in (("You may delete it", "stop"), (" only after", "stop"), (" a", "length")):
+        accumulator.add(speaking(text, finish))
+    assert not accumulator.complete
+    with pytest.raises(IncompleteStream, match="text after its finish reason"):
+        accumulator.finish()
+    assert accumulated(speaking("a", "stop"), speaking("b", "length"))[1].reply().finish_reason == "length"
+
+
+def test_choice_that_opens_late_is_waited_for():
+    accumulator = Accumulator()
+    accumulator.add(speaking("one", "stop"))
+    assert accumulator.complete
+    accumulator.add(speaking("tw", index=1))
+    assert not accumulator.complete
+    with pytest.raises(IncompleteStream):
+        accumulator.finish()
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_call_that_is_cut_before_its_arguments_has_none(finish):
+    """To run it with the defaults of its function would not be what the model was about to say."""
+    calls = [{"index": i, "id": f"c{i}", "function": {"name": "clean", "arguments": ""}} for i in range(2)]
+    chunk = {"choices": [{"delta": {"tool_calls": calls}, "finish_reason": finish}]}
+    first, second = accumulated(chunk)[1].reply().tool_calls
+    assert (first.arguments, first.error) == ({}, None)
+    assert (second.arguments, second.error) == (None, "the answer was cut before the arguments")
+
+
+def test_calls_of_a_whole_message_that_are_all_numbered_alike():
+    calls = [{"index": 0, "id": id, "function": {"name": "roll", "arguments": "{}"}} for id in "ab"]
+    chunk = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    assert [call.id for call in accumulated(chunk)[1].reply().tool_calls] == ["a", "b"]
+
+
+def test_call_that_is_told_twice_without_arguments_is_one_with_a_warning():
+    deltas = [tool_delta({"index": 0, "id": id, "function": {"name": "roll", "arguments": ""}}) for id in "ab"]
+    reply = accumulated(*deltas)[1].reply()
+    assert [call.id for call in reply.tool_calls] == ["a"]
+    assert "'roll' came again with another id" in reply.warnings[0]
+
+
 def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent], Accumulator]:
     accumulator = Accumulator(n)
     events = [event for chunk in chunks for event in accumulator.add(chunk)]
@@ -414,6 +463,12 @@ def test_reply_keeps_members_of_servers():
     reply = accumulator.reply()
     assert reply.raw == {"id": "1", "timings": {"n": 1}}
     assert reply.choice.stop_reason == "##"
+
+
+def test_reply_keeps_the_whole_of_an_answer_that_was_no_stream():
+    message = {"content": None, "audio": {"transcript": "Hello"}}
+    whole = {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    assert accumulated(whole)[1].reply().raw == whole
 
 
 def test_reply_knows_where_reasoning_came_from():
