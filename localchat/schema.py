@@ -84,7 +84,10 @@ def read_reply(target: Any, reply: Reply) -> Any:
     if _is_ready_made(target) or (reply.tool_calls and not reply.text):
         return None
     try:
-        return build(target, _parse(reply.text))
+        value = _parse(reply.text)
+        if type(value) in (int, float) and reply.finish_reason == "length":
+            raise DoesNotFit(f"{value} may be the beginning of a longer number", path="$")
+        return build(target, value)
     except DoesNotFit as error:
         message = f"the answer does not fit: {error}{_reason(reply)}"
         raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__

@@ -193,6 +193,9 @@ class Toolbox:
             return item
         try:
             value = item.function(**item.arguments)
+            if inspect.iscoroutine(value):
+                value.close()
+                raise TypeError(f"only an AsyncClient can run coroutine functions: {item.call.name}")
             return ToolResult(item.call, result_text(value), value=value)
         except Exception as error:
             if self._raise_errors:
@@ -210,6 +213,8 @@ class Toolbox:
                     value = await item.function(**item.arguments)
                 else:
                     value = await asyncio.to_thread(item.function, **item.arguments)
+                if inspect.isawaitable(value):  # As that of a lambda around a coroutine function.
+                    value = await value
             return ToolResult(item.call, result_text(value), value=value)
         except Exception as error:
             if self._raise_errors:
@@ -400,6 +405,7 @@ class ToolRun(_Run):
             self._check_limit(left)
             for result in self._tools.answer(self.reply.tool_calls):
                 yield self._told(result)
+                self._check_closed()
 
 
 class AsyncToolRun(_Run):
@@ -460,6 +466,7 @@ class AsyncToolRun(_Run):
             try:
                 async for result in results:
                     yield self._told(result)
+                    self._check_closed()
             finally:
                 await results.aclose()
 

@@ -284,6 +284,29 @@ def test_run_refuses_coroutine_functions():
         client.run("x", tools=[later])
 
 
+class Later:
+    """Shows nowhere that it is to be awaited."""
+
+    async def __call__(self, a: int) -> int:
+        return await later(a)
+
+
+@pytest.mark.parametrize("function", [Later(), lambda a: later(a)])
+def test_coroutine_of_a_function_that_is_none_is_awaited_or_refused(function: Any):
+    tool = Tool.of(function, name="later")
+    with playing(calls(("later", '{"a": 1}')), text("x")) as (client, script):
+        client.run("x", tools=[tool])
+        assert "only an AsyncClient can run" in script.requests[1]["messages"][-1]["content"]
+
+    async def ask(base_url: str) -> None:
+        async with AsyncClient(base_url, model="m") as client:
+            await client.run("x", tools=[tool])
+
+    with scripted(calls(("later", '{"a": 1}')), text("x")) as script:
+        asyncio.run(ask(script.base_url))
+        assert script.requests[1]["messages"][-1]["content"] == "2"
+
+
 # Approval
 
 
@@ -526,6 +549,9 @@ def test_run_that_is_closed_while_a_tool_works_asks_no_more():
         assert go_on.wait(DEADLINE_S)
         return "done"
 
+    def never() -> None:
+        raise AssertionError("the run is closed")
+
     failures: List[BaseException] = []
 
     def work(run: ToolRun) -> None:
@@ -535,8 +561,8 @@ def test_run_that_is_closed_while_a_tool_works_asks_no_more():
         except Exception as error:
             failures.append(error)
 
-    with playing(calls(("slow", ""))) as (client, script):
-        run = client.run("x", tools=[slow], stream=True)
+    with playing(calls(("slow", ""), ("never", ""))) as (client, script):
+        run = client.run("x", tools=[slow, never], stream=True, raise_errors=True)
         thread = threading.Thread(target=work, args=(run,))
         thread.start()
         assert started.wait(DEADLINE_S)
@@ -572,6 +598,16 @@ def test_chat_with_an_answer_that_does_not_fit_is_an_error():
     assert caught.value.partial is not None
 
 
+@pytest.mark.parametrize(("finish", "cut"), [("length", True), ("stop", False)])
+def test_number_that_may_go_on_is_no_value(finish: str, cut: bool):
+    with playing([chunk(content="12"), chunk(finish)]) as (client, _):
+        if not cut:
+            assert client.chat("x", response_format=int).parsed == 12
+            return
+        with pytest.raises(DoesNotFit, match=r"12 may be the beginning .*raise max_tokens"):
+            client.chat("x", response_format=int)
+
+
 def test_chat_takes_images_and_leaves_the_audio_of_the_protocol():
     with playing(text("ok")) as (client, script):
         client.chat("x", images=[b"GIF89a"], audio={"voice": "alto", "format": "wav"})
@@ -599,7 +635,8 @@ def test_embed_keeps_the_order_of_the_texts():
     data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
     with playing([{"data": data}], [{"data": data[1:]}]) as (client, script):
         assert client.embed(["a", "b"], dimensions=1) == [[1.0], [2.0]]
-        assert client.embed("a") == [1.0]
+        assert client.embed("a", extra_body={"truncate": True}) == [1.0]
+    assert script.requests[1] == {"model": "m", "input": ["a"], "truncate": True}
     assert script.requests[0] == {"model": "m", "input": ["a", "b"], "dimensions": 1}
     assert script.paths[0] == "/v1/embeddings"
 
