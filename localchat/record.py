@@ -24,8 +24,14 @@ from typing import Any, NamedTuple
 from .events import LocalChatError
 
 _SECRET_HEADERS = re.compile(rb"(?im)^([\w-]*(?:authorization|key|token|secret|password|cookie)): *([^\r\n]+)")
+# The head of an answer, after what a server may say in between.
+_HEAD = re.compile(rb"(?s)\A(?:HTTP/1\.\d 1.*?\r\n\r\n)*(?!HTTP/1\.\d 1).*?\r\n\r\n")
 # A shorter key is no secret but a word that servers without keys are asked with, and part of others.
 _MIN_SECRET_CHARS = 8
+
+
+def _without_secrets(head: bytes) -> bytes:
+    return _SECRET_HEADERS.sub(lambda match: match[1] + b": " + b"*" * len(match[2]), head)
 
 
 def replay(path: str | os.PathLike[str]) -> Replay:
@@ -73,18 +79,21 @@ class RecordingTape:
     def __init__(self, recorder: Recorder, connection: int) -> None:
         self._recorder = recorder
         self._connection = connection
-        # Received pieces that end like the key begins: whether that is the key, the next one tells.
+        # Received pieces of a head, or that end like the key begins: whether that is the key, the next one tells.
         self._held: list[bytes] = []
+        self._in_head = False
 
     def sent(self, data: bytes) -> None:
         self.flush()
-        data = _SECRET_HEADERS.sub(lambda match: match[1] + b": " + b"*" * len(match[2]), data)
-        self._recorder.write(self._connection, "sent", [self._mask(data)])
+        self._in_head = True
+        self._recorder.write(self._connection, "sent", [self._mask(_without_secrets(data))])
 
     def received(self, data: bytes) -> None:
         """A piece, or nothing for the end of the connection."""
         self._held.append(data)
         secret, joined = self._recorder.secret, b"".join(self._held)
+        if data and self._in_head and not _HEAD.match(joined):
+            return
         if not data or not any(joined.endswith(secret[:length]) for length in range(1, len(secret))):
             self.flush()
 
@@ -92,7 +101,10 @@ class RecordingTape:
         """Write what is held: nothing more can follow that belongs to it."""
         if not self._held:
             return
-        joined, pieces = self._mask(b"".join(self._held)), []
+        joined, pieces = b"".join(self._held), []
+        if self._in_head:
+            joined, self._in_head = _HEAD.sub(lambda head: _without_secrets(head[0]), joined, 1), False
+        joined = self._mask(joined)
         for piece in self._held:
             pieces.append(joined[: len(piece)])
             joined = joined[len(piece) :]

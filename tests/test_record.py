@@ -13,6 +13,7 @@ from localchat import AsyncClient, Client, IncompleteStream, LocalChatError, Ser
 from localchat.record import Recorder
 
 from .raw_server import (
+    ANSWER,
     HELLO,
     KEY,
     MODELS,
@@ -134,6 +135,22 @@ def test_secrets_in_headers_of_other_names_are_masked(tmp_path):
         client.chat("hi")
     assert "confidential" not in path.read_text(encoding="ascii")
     assert joined(path, "sent").count("*" * len("confidential")) == len(names)
+
+
+def test_secrets_in_headers_of_answers_are_masked(tmp_path):
+    path = tmp_path / "r.jsonl"
+    head = "Set-Cookie: session=confidential\r\nX-Session-Token: confidential\r\n"
+    raw = chunked(b"key: value\n", *ANSWER).replace(b"Transfer-Encoding", f"{head}Transfer-Encoding".encode())
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        for part in (b"HTTP/1.1 103 Early Hints\r\nSet-Cookie: confidential\r\n\r\n", raw[:60], raw[60:]):
+            peer.send(part)
+
+    with Server(handle) as server, Client(server.url, model="m", record=path) as client:
+        assert client.chat("hi").text == "Hello"
+    assert "confidential" not in path.read_text(encoding="ascii")
+    assert "key: value" in joined(path, "received")  # Not in a head, so nobody's secret.
 
 
 def test_short_key_does_not_damage_the_recording(tmp_path):
