@@ -57,6 +57,16 @@ def test_k33_client_that_leaves_while_it_waits_for_a_slot():
         assert running.engine.stats().n_running == 1
 
 
+def test_client_that_leaves_after_a_stray_line_end_has_left():
+    """As old clients send it after a body (RFC 9112, 2.2)."""
+    with serving(endless, n_ctx=100_000, n_cells=1_000_000) as running:
+        with running.connect() as sock:
+            sock.sendall(chat_request())
+            wait_for(lambda: running.engine.stats().n_running == 1)
+            sock.sendall(b"\r\n")
+        running.wait_until_idle()
+
+
 def test_client_that_sends_its_next_request_early_has_not_left():
     gate = threading.Semaphore(0)
     with serving(gate=gate) as running, running.connect() as sock:

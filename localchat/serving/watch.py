@@ -13,6 +13,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Optional
 
+# How much is looked at of what a peer says too early.
+_PEEKED = 64
+
 
 class Watcher:
     """Calls a function when the peer of a watched socket has closed its end.
@@ -95,7 +98,11 @@ def _has_left(sock: socket.socket) -> Optional[bool]:
     try:
         with sock.dup() as look:
             look.setblocking(False)
-            return not look.recv(1, socket.MSG_PEEK)
+            said = look.recv(_PEEKED, socket.MSG_PEEK)
+            if said and not said.strip(b"\r\n"):
+                look.recv(len(said))  # Line ends between two requests mean nothing (RFC 9112, 2.2).
+                return None
+            return not said
     except BlockingIOError:
         return None
     except OSError:
