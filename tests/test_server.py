@@ -547,6 +547,27 @@ def test_web_pages_of_others_are_refused(headers, status):
         assert read_answer(client)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        pytest.param("192.168.1.7", 200, id="address"),
+        pytest.param("[fd00::7]", 200, id="IPv6"),
+        pytest.param("desk", 200, id="name of one word"),
+        pytest.param("desk.local", 200, id="name of the local network"),
+        pytest.param("evil.example", 403, id="name that may have been pointed here"),
+        pytest.param("1.evil.example", 403, id="name that begins like an address"),
+    ],
+)
+def test_server_in_a_network_is_friendly_to_its_own_pages_by_names_that_nobody_can_forge(name, status):
+    headers = {"Host": f"{name}:8080", "Origin": f"http://{name}:3000"}
+    with (
+        serving(settings=Settings(host="0.0.0.0", port=0)) as running,
+        contextlib.closing(running.client()) as client,
+    ):
+        client.request("POST", "/v1/chat/completions", GOOD, headers)
+        assert read_answer(client)[0] == status
+
+
 # --- its log, its command line ---
 
 
