@@ -263,6 +263,20 @@ def test_k24_thinking_may_be_left_open():
         pytest.param(
             {"messages": [ASKED], "response_prefix": "x", "add_generation_prompt": False}, "response_prefix", id="t32"
         ),
+        pytest.param(
+            {"messages": [ASKED, {**BEGUN, "reasoning_content": "So"}], "continue_final_message": "reasoning_content"},
+            "continue_final_message",
+            id="content after thinking that goes on",
+        ),
+        pytest.param(
+            {
+                "messages": [ASKED, {"role": "assistant", "content": "", "reasoning_content": "So"}],
+                "continue_final_message": "reasoning_content",
+                "response_prefix": "x",
+            },
+            "continue_final_message",
+            id="prefix after thinking that goes on",
+        ),
     ],
 )
 def test_k24_impossible_beginnings_are_refused(members, param):
@@ -628,6 +642,7 @@ def test_k37_markers_that_are_control_tokens_reach_the_parser(monkeypatch):
         pytest.param({"use_beam_search": True}, "use_beam_search", id="v50"),
         pytest.param({"reasoning_format": "odd"}, "reasoning_format", id="reasoning_format"),
         pytest.param({"json_schema": {"if": {}}}, "json_schema#/if", id="schema that no grammar can hold to"),
+        pytest.param({"regex": "(" * 300 + "a" + ")" * 300}, "regex", id="pattern that is nested too deeply"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])

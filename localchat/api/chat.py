@@ -183,6 +183,12 @@ def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, A
             "'continue_final_message' needs an assistant message without calls at the end of 'messages'",
             "continue_final_message",
         )
+    if continued == "reasoning_content" and (prefix or messages[-1].get("content")):
+        raise BadRequest(
+            "'continue_final_message' is \"reasoning_content\", so that neither content nor 'response_prefix' can "
+            "follow: leave them out, or go on with the content",
+            "continue_final_message",
+        )
     return {
         "add_generation_prompt": asked is not False,
         "continue_final_message": (is_open and not asked) if continued is None else continued,

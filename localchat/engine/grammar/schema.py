@@ -77,14 +77,20 @@ def json_object_grammar(*, root: str = "root", indent: Optional[int] = None) -> 
 def regex_to_grammar(pattern: str, *, root: str = "root") -> str:
     """The grammar of the texts that a regular expression matches as a whole. Raises PatternError."""
     rules = Rules(root)
-    expr = language_rules(rules, parse_full(pattern), PlainEncoding(), "text")
-    if not rules.is_possible(expr):
-        raise PatternError(f"the pattern {pattern!r} matches nothing")
-    return rules.render(expr)
+    try:
+        expr = language_rules(rules, parse_full(pattern), PlainEncoding(), "text")
+        if not rules.is_possible(expr):
+            raise PatternError(f"the pattern {pattern!r} matches nothing")
+        return rules.render(expr)
+    except RecursionError:
+        raise PatternError("the pattern is nested too deeply, or has too many anchors and choices") from None
 
 
 def choice_to_grammar(choices: Sequence[str], *, root: str = "root") -> str:
     """The grammar of exactly these texts. Raises ValueError if there are none, or one is empty or has a NUL."""
     if not choices or not all(choices) or any("\0" in choice for choice in choices):
         raise ValueError("choices must be texts that are not empty and have no NUL, and at least one")
-    return Rules(root).render(factored(*map(Literal, choices)))
+    try:
+        return Rules(root).render(factored(*map(Literal, choices)))
+    except RecursionError:
+        raise ValueError("too many of the choices begin with another one") from None
