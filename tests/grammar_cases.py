@@ -244,6 +244,7 @@ PATTERNS = {
     "quote and backslash": Case({"type": "string", "pattern": r'^"\\$'}, (r'"\"\\"',), ('"a"',)),
     "anchors in the middle": pattern("^a$|b(?:^|c)", "a bc xbcx", "b ab"),
     "optional with an anchor": pattern("^a(b$)?", "a ab ax", "ba"),
+    "optional that never matches": pattern("^(b$c)?a*$", "a aa", "b bc bca"),
     "pattern with maxLength": pattern("^[a-z]+(-[a-z]+)*$", "a ab-cd", "-a a- abcd-ef abcdefg", maxLength=6),
     "class repetition with lengths": pattern("^[a-z]+$", "ab abc", "a abcd AB", minLength=2, maxLength=3),
     "class repetition with long lengths": Case(
@@ -550,6 +551,11 @@ OBJECTS = {
         {**obj("a", a=INT), "additionalProperties": INT, "minProperties": 2},
         '{"a":1,"b":2} {"a":1,"b":1,"c":2}',
         '{"a":1}',
+    ),
+    "minProperties of which one may be additional": case(
+        {**obj(a=INT), "additionalProperties": INT, "minProperties": 2},
+        '{"a":1,"b":2} {"a":1,"b":1,"c":2}',
+        '{"a":1} {"x":1,"x":2}',  # The last one has a single property.
     ),
     "dependentRequired": case(
         {**obj(card=INT, address=STR, name=STR), "dependentRequired": {"card": ["address"]}},

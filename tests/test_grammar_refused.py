@@ -77,6 +77,11 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "pattern backreference": ({"pattern": r"(a)\1"}, "#/pattern", r"\1"),
     "pattern in patternProperties": ({"type": "object", "patternProperties": {"(": INT}}, "#/patternProperties", "`)`"),
     "pattern and length too large": ({"type": "string", "pattern": "x.*y", "maxLength": 5000}, "#", "states"),
+    "pattern and length with large states": (
+        {"type": "string", "pattern": "^(a?b?c?d?e?f?g?h?i?j?){12}$", "maxLength": 30},
+        "#",
+        "more than 50000 parts",
+    ),
     "properties of no object": ({"type": "object", "properties": []}, "#/properties", "object"),
     "required of no list": ({"type": "object", "required": "a"}, "#/required", "list of strings"),
     "uniqueItems": ({"type": "array", "items": INT, "uniqueItems": True}, "#/uniqueItems", "enum"),
@@ -217,3 +222,11 @@ def test_pattern_is_refused(pattern: str):
 def test_choices_are_refused(choices: list[str]):
     with pytest.raises(ValueError, match="choices"):
         choice_to_grammar(choices)
+
+
+def test_what_is_nested_too_deeply_is_refused():
+    for pattern in ("(" * 300 + "a" + ")" * 300, "(^|$|a)" * 600):
+        with pytest.raises(PatternError, match="nested too deeply"):
+            regex_to_grammar(pattern)
+    with pytest.raises(ValueError, match="begin with another one"):
+        choice_to_grammar(["a" * n for n in range(1, 700)])

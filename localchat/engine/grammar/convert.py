@@ -189,7 +189,8 @@ class _Object:
         # Without an upper limit it does not matter by how much the lower one is exceeded.
         most = low if high is None else min(high, len(slots) + low + 1)
         rest = [self._free_rest(free, n) for n in range(most + 1)]
-        one = [seq(free, self._next(rest, n)) for n in range(most + 1)]
+        # Where more than one pair is missing, two names that are not declared might be the same one.
+        one = [NEVER if low - n > 1 else seq(free, self._next(rest, n)) for n in range(most + 1)]
         may_end = True
         for index in reversed(range(len(slots))):
             pair, is_required = slots[index]

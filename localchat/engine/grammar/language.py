@@ -15,8 +15,10 @@ from typing import Optional, Protocol, Union
 from .errors import TooLarge
 from .rules import EMPTY, NEVER, Alt, Chars, Expr, Literal, Repeat, Rules, Seq, alt, chars, complement, seq
 
-# Counting a length beside a pattern takes a state per character. This many take about 0.2 s.
+# Counting a length beside a pattern takes a state per character. This many take about 0.2 s, if they are small:
+# a state is an expression, and all of them together may be of so many parts.
 MAX_STATES = 2000
+MAX_PARTS = 50_000
 
 
 @dataclass(frozen=True)
@@ -249,17 +251,34 @@ def _is_dead(state: Language) -> bool:
 def automaton(language: Language) -> dict[Language, dict[Language, Chars]]:
     """Each state, the first one first, with the characters that lead to other states. Raises TooLarge."""
     states: dict[Language, dict[Language, Chars]] = {}
-    todo = [language]
+    todo, n_parts = [language], 0
     while todo:
         state = todo.pop()
         if state in states:
             continue
         if len(states) >= MAX_STATES:
             raise TooLarge(f"these constraints together need more than {MAX_STATES} states")
+        n_parts += _n_parts(state)
+        if n_parts > MAX_PARTS:
+            raise TooLarge(f"these constraints together need states of more than {MAX_PARTS} parts")
         # What has become a plain expression needs no automaton of its own.
         states[state] = dict(_moves(state)) if isinstance(state, (Both, Other)) else {}
         todo += reversed(states[state])
     return states
+
+
+def _n_parts(language: Language) -> int:
+    n, todo = 0, [language]
+    while todo:
+        part = todo.pop()
+        n += 1
+        if isinstance(part, Repeat):
+            todo.append(part.item)
+        elif isinstance(part, Other):
+            todo.append(part.language)
+        else:
+            todo += _parts(part)
+    return n
 
 
 def _moves(state: Language) -> Iterator[tuple[Language, Chars]]:

@@ -102,7 +102,7 @@ class _Parser:
         return atom if count is None else self._counted(atom, *count)
 
     def _counted(self, atom: Anchored, low: int, high: Optional[int]) -> Anchored:
-        if set(atom) <= {(False, False)}:
+        if set(atom) == {(False, False)}:
             return {key: repeated(node, low, high) for key, node in atom.items()}
         if high != 1:
             self._fail("has an anchor inside a repetition: move it out")

@@ -183,6 +183,8 @@ class Rules:
         # A name that is declared and not yet defined has no body.
         self._bodies: dict[str, Optional[Expr]] = {root: None}
         self._names: dict[Expr, Ref] = {}
+        # The newest number behind each name: thousands of rules may come from one hint.
+        self._numbers: dict[str, int] = {}
 
     def add(self, hint: str, body: Expr) -> Ref:
         """The rule with that body, named after `hint` if it is new."""
@@ -194,10 +196,11 @@ class Rules:
     def declare(self, hint: str) -> Ref:
         """A name to refer to before its body is known, for rules that contain themselves."""
         base = self._prefix + (re.sub("[^A-Za-z0-9]+", "-", hint).strip("-")[:MAX_NAME] or "rule")
-        name, n = base, 1
+        name, n = base, self._numbers.get(base, 1)
         while name in self._bodies:
             n += 1
             name = f"{base}-{n}"
+        self._numbers[base] = n
         self._bodies[name] = None
         return Ref(name)
 
