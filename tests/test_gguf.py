@@ -179,6 +179,14 @@ def test_header_cut_anywhere_is_truncated(write, size):
             "unknown type 9",
             id="too deep",
         ),
+        pytest.param(
+            Writer()
+            .file([("k", ARRAY, (STRING, ["zzz"] * 300))])
+            .replace(struct.pack("<Q", 3) + b"zzz", struct.pack("<Q", 2**63 - 20) + b"zzz", 1),
+            Truncated,
+            "needs at least",
+            id="text longer than any file",
+        ),
     ],
 )
 def test_bad_file_is_told_plainly(write, data, error, message):

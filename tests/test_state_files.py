@@ -115,6 +115,7 @@ def test_cut_file_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture, n
         b"something else",
         b"localchat state 1\n",
         b"localchat state 1\nnot json\n",
+        b"localchat state 1\n" + b"[" * 60_000,
         b"localchat state 1\n[]\n",
         b'localchat state 1\n{"key": 1, "n_tokens": 2, "n_bytes": 3}\n',
         b'localchat state 1\n{"key": "a model", "n_tokens": -2, "n_bytes": 3}\n',

@@ -188,7 +188,7 @@ def _read_header(file: BinaryIO) -> tuple[str, int, int]:
     try:
         header = json.loads(file.readline(_MAX_HEADER))
         key, n_tokens, n_bytes = header["key"], header["n_tokens"], header["n_bytes"]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise ValueError("its header cannot be read") from error
     if not isinstance(key, str) or not all(isinstance(n, int) and n > 0 for n in (n_tokens, n_bytes)):
         raise ValueError("its header makes no sense")

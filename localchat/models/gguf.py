@@ -204,7 +204,7 @@ class _Reader:
         try:
             for _ in range(length):
                 at += 8 + unpack(data, at)[0]
-        except struct.error:
+        except (struct.error, OverflowError):
             at = len(data) + 1
         self._skip(at - self._at)
 
