@@ -51,6 +51,16 @@ def test_regex(pattern: str, good: list[str], bad: list[str]):
     assert [matches(grammar, text) for text in good + bad] == [True] * len(good) + [False] * len(bad)
 
 
+def test_object_of_very_many_names_is_like_one_of_few():
+    names = [f"p{n}" for n in range(450)]
+    schema = {"type": "object", "properties": {name: {"type": "integer"} for name in names}, "required": names}
+    grammar = schema_to_grammar(schema)
+    for left_out in ("", names[0], names[100], names[-1]):
+        text = json.dumps({name: 1 for name in names if name != left_out}, separators=(",", ":"))
+        assert matches(grammar, text) == (not left_out)
+    assert max(map(len, grammar.splitlines())) < len(grammar) / 3
+
+
 def test_choice_is_one_of_the_texts():
     choices = ["yes", "no", "yes, but", 'a "b"\n\\', "ja 😀"]
     grammar = choice_to_grammar(choices)

@@ -224,6 +224,12 @@ def test_choices_are_refused(choices: list[str]):
         choice_to_grammar(choices)
 
 
+def test_long_pattern_is_refused_with_both_numbers():
+    regex_to_grammar("a" * 5000)
+    with pytest.raises(PatternError, match="5001 characters, and 5000 are the limit"):
+        regex_to_grammar("a" * 5001)
+
+
 def test_what_is_nested_too_deeply_is_refused():
     for pattern in ("(" * 300 + "a" + ")" * 300, "(^|$|a)" * 600):
         with pytest.raises(PatternError, match="nested too deeply"):

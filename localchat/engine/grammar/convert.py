@@ -18,7 +18,7 @@ from .errors import SchemaError, TooLarge
 from .json_text import JsonRules
 from .language import Language, both, other, words
 from .numbers import decimals, integers
-from .rules import EMPTY, NEVER, Expr, Literal, Ref, alt, factored, seq
+from .rules import BLOCK, EMPTY, NEVER, Expr, Literal, Ref, alt, factored, seq
 from .shapes import ArrayShape, Branch, ObjectShape, Places, Shapes, array_shape, interval, pattern_at
 
 # Unique items take a rule for every set of items that were used: 2 to the power of this.
@@ -195,7 +195,9 @@ class _Object:
         for index in reversed(range(len(slots))):
             pair, is_required = slots[index]
             one = [alt(seq(pair, self._next(rest, n)), NEVER if is_required else one[n]) for n in range(most + 1)]
-            if index and not slots[index - 1][1]:
+            # What may be skipped to needs a name; so does the rest of a long row, which would else be written anew
+            # for each of its members.
+            if index and (not slots[index - 1][1] or index % BLOCK == 0):
                 one = [part if part == NEVER else self._rules.add("pairs", part) for part in one]
             may_end = may_end and not is_required
             rest = [

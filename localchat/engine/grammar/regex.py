@@ -28,6 +28,8 @@ DOT = complement(chars("\n", "\r", "\u2028\u2029"))
 CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 MAX_COUNT = 100_000
+# Reading takes time with the square of the length: about 0.1 s for this much.
+MAX_PATTERN = 5000
 
 # Whether an expression starts with ^ and ends with $, and what it matches then.
 Anchored = dict[tuple[bool, bool], Expr]
@@ -69,6 +71,8 @@ class _Parser:
     """Recursive descent over one pattern; `_at` is the place of the next character."""
 
     def __init__(self, pattern: str):
+        if len(pattern) > MAX_PATTERN:
+            raise PatternError(f"the pattern has {len(pattern)} characters, and {MAX_PATTERN} are the limit")
         self._pattern = pattern
         self._at = 0
 
