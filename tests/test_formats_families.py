@@ -5,6 +5,8 @@ import random
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
 from localchat.chat.formats import FORMATS, detect
@@ -12,7 +14,7 @@ from localchat.chat.formats.gemma import as_json
 from localchat.chat.formats.lfm import parsed_calls
 from localchat.chat.values import parameter_types, value_json
 
-from .test_output import N_CUTS, parse, parse_every_way
+from .test_output import N_CUTS, call, parse, parse_every_way, parser
 
 SCHEMA = {
     "type": "object",
@@ -363,6 +365,123 @@ def test_arguments_that_are_no_json_are_passed_on_raw():
     text = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>a = 1<|tool_call_end|>Hi"
     events = parse_every_way(text, FORMATS["kimi-k2"], tools=TOOLS)
     assert events == [ToolHead(0, "functions.now:0", "now"), ToolArguments(0, "a = 1"), Content("Hi")]
+
+
+PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        pytest.param("all\n" + PYTHON, [Content(PYTHON)], id="Python's prompt"),
+        pytest.param(">>>all\n" + PYTHON, [Content(PYTHON)], id="mark repeated"),
+        pytest.param(PYTHON, [Content(PYTHON)], id="no recipient at all"),
+        pytest.param(">>> 1 + 1", [Content(">>> 1 + 1")], id="at the beginning"),
+        pytest.param("all\nHi \n>>>", [Content("Hi \n>>>")], id="at the end"),
+        pytest.param("all\nHi\n>>>weath", [Content("Hi\n>>>weath")], id="recipient that is cut"),
+        pytest.param("all\nHi\n>>>storm\n{}", [Content("Hi\n>>>storm\n{}")], id="name that was not offered"),
+        pytest.param("all\nHi\n>>>now {}", [Content("Hi\n>>>now {}")], id="name without the end of its line"),
+        pytest.param("all\nHi\n>>> now\n{}", [Content("Hi\n>>> now\n{}")], id="space before a name"),
+        pytest.param("all\nHi\n>>>all\nMore", [Content("HiMore")], id="text twice"),
+        pytest.param("all\n<b>>>>now\n{}", [Content("<b>"), *call("now", "{}")], id="bracket before the mark"),
+        pytest.param(
+            "all\n" + PYTHON + ">>>now\n{}", [Content(PYTHON.rstrip()), *call("now", "{}")], id="a call after it"
+        ),
+        pytest.param("now\n{}\n" + PYTHON, [*call("now", "{}"), Content(PYTHON)], id="text after a call"),
+        pytest.param("now\n{}\n>>> 1", [*call("now", "{}"), Content(">>> 1")], id="right after a call"),
+        pytest.param("now\n{}>>>now\n{}", [*call("now", "{}"), *call("now", "{}", 1)], id="two calls"),
+        pytest.param("now\n>>>all\nHi", [*call("now", "{}"), Content("Hi")], id="call without arguments"),
+        pytest.param("now\n>>> f(1)\n>>>all\nHi", [*call("now", ">>> f(1)"), Content("Hi")], id="raw arguments"),
+        pytest.param('now\n{"a": x\n>>>all\nHi', [*call("now", '{"a": x\n'), Content("Hi")], id="broken arguments"),
+        pytest.param("now\n>>> f(1)", call("now", ">>> f(1)"), id="raw arguments to the end"),
+    ],
+)
+def test_mark_of_functionary_without_a_recipient_is_text(text, events):
+    assert parse_every_way(text, FORMATS["functionary-3.2"], tools=TOOLS) == events
+
+
+def test_names_are_no_recipients_without_tools():
+    text = "Hi\n>>>now\n{}"
+    assert parse_every_way("all\n" + text, FORMATS["functionary-3.2"], tools=()) == [Content(text)]
+
+
+def test_only_a_possible_recipient_waits():
+    made = parser(FORMATS["functionary-3.2"], tools=TOOLS)
+    assert made.feed("all\nHi\n>>>no") == [Content("Hi")]
+    assert made.feed("t") == [Content("\n>>>not")]
+    assert made.feed(" so \n>>> 1") == [Content(" so \n>>> 1")]
+
+
+XML = "<response>\n <status>ok</status>\n</response>"
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        pytest.param("<response>\nHi \n</response>\n", [Content("Hi")], id="around the text"),
+        pytest.param(" \n<response>Hi", [Content("Hi")], id="end left out"),
+        pytest.param(
+            "<think>hm</think>\n<response>Hi</response>", [Reasoning("hm"), Content("Hi")], id="after thinking"
+        ),
+        pytest.param(
+            "<think>hm</think>\nIt:\n" + XML, [Reasoning("hm"), Content("It:\n" + XML)], id="text after thinking"
+        ),
+        pytest.param("Write it:\n\n" + XML, [Content("Write it:\n\n" + XML)], id="at the end of a text"),
+        pytest.param(XML + "\nThat is it.", [Content(XML.partition("\n ")[2] + "\nThat is it.")], id="text follows"),
+        pytest.param(f"<response>So:\n{XML}\n</response>", [Content("So:\n" + XML + "\n")], id="within the text"),
+        pytest.param("Hi </response>", [Content("Hi </response>")], id="never opened"),
+        pytest.param("<response>Hi\n</respon", [Content("Hi\n</respon")], id="end that is cut"),
+        pytest.param(" <respon", [Content(" <respon")], id="start that is cut"),
+        pytest.param(" <responses>", [Content(" <responses>")], id="another tag"),
+        pytest.param("<response> </response>", [], id="nothing between them"),
+        pytest.param(
+            '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]', [Content("Hi"), *call("now", "{}")], id="a call"
+        ),
+        pytest.param(
+            "<response>Hi</response> <|tool_call|>no", [Content("Hi</response> <|tool_call|>no")], id="no call after it"
+        ),
+        pytest.param(
+            "<response>Hi</response> <|tool_", [Content("Hi</response> <|tool_")], id="opener after it that is cut"
+        ),
+    ],
+)
+def test_marks_of_granite_stand_around_its_text_only(text, events):
+    assert parse_every_way(text, FORMATS["granite-3"], tools=TOOLS) == events
+    if not any(isinstance(event, ToolHead) for event in events):
+        assert parse_every_way(text, FORMATS["granite-3"], tools=()) == events
+
+
+def test_end_of_a_granite_text_waits_for_what_follows():
+    made = parser(FORMATS["granite-3"], tools=())
+    assert made.feed(" <response>\nHi \n</resp") == [Content("Hi")]
+    assert made.feed("onse>\n") == []
+    assert made.feed("x <response>") == [Content(" \n</response>\nx <response>")]
+
+
+@given(text=st.lists(st.sampled_from([">>>", ">", "all", "now", "\n", " ", "x", "all\n"]), max_size=12).map("".join))
+def test_functionary_loses_nothing_but_its_marks(text):
+    first = re.sub(r"\A(>>>)?all\n", "", text)
+    expected = [Content(rest)] if (rest := re.sub(r"\s*>>>all\n", "", first)) else []
+    assert parse([text], FORMATS["functionary-3.2"], tools=()) == expected
+    assert parse(text, FORMATS["functionary-3.2"], tools=()) == expected
+    assert parse([text], FORMATS["functionary-3.2"], tools=TOOLS) == parse(
+        text, FORMATS["functionary-3.2"], tools=TOOLS
+    )
+
+
+@given(
+    pieces=st.lists(
+        st.sampled_from(["<response>", "</response>", "<|tool_call|>", '[{"name": "now"}]', "<", "\n", " ", "x"]),
+        max_size=12,
+    )
+)
+def test_granite_loses_nothing_of_a_text_that_it_did_not_open(pieces):
+    text = "".join(pieces)
+    assert parse("x" + text, FORMATS["granite-3"], tools=()) == [Content("x" + text)]
+    for tools in (TOOLS, ()):
+        whole = parse([text], FORMATS["granite-3"], tools=tools)
+        assert parse(text, FORMATS["granite-3"], tools=tools) == whole
+        assert parse(pieces, FORMATS["granite-3"], tools=tools) == whole
 
 
 def test_minimax_says_that_it_does_not_think():

@@ -6,7 +6,10 @@ from dataclasses import replace
 from typing import Tuple
 
 from ...layouts import A_BREAK, A_NUMBER, A_SPACE
+from ..calls import Calls
+from ..events import Content
 from ..reasoning import ReasoningTags
+from ..scan import Cursor, Markers, Reader, one_of, read, space, stream
 from .base import CallTexts, Format, call_objects
 from .json_calls import Keys, json_calls
 
@@ -94,8 +97,36 @@ FIREFUNCTION = Format(
     call_texts=(replace(call_objects("functools", ""), opener="functools["),),
 )
 
-# <|tool_call|>[{"name": "f", "arguments": {}}]
-GRANITE = Format(
+
+class _Granite(Format):
+    """The text may stand between the two marks `dropped`; anywhere else they are text, as in XML."""
+
+    def _text_and_calls(self, cursor: Cursor, calls: Calls) -> Reader[None]:
+        start, end = self.dropped
+        cursor.begin()
+        yield from space(cursor)
+        is_opened = (yield from one_of(cursor, start)) is not None
+        yield from self._after_first(cursor, is_opened)
+        openers = self.openers if calls.offered else ()
+        # What was not opened is not closed: that end is of the text itself.
+        markers = Markers(*openers, *((end,) if is_opened else ()))
+        while True:
+            marker = yield from stream(cursor, markers, Content)
+            if marker is None:
+                return
+            cursor.begin()
+            read(cursor, marker)
+            if marker == end:
+                yield from space(cursor)
+                marker = yield from one_of(cursor, *openers)
+            is_mark = not cursor.left()
+            if marker and self.read_call:
+                is_mark = yield from self.read_call(cursor, calls, marker)
+            yield from self._after(cursor, is_mark)
+
+
+# <|tool_call|>[{"name": "f", "arguments": {}}], and <response>text</response>
+GRANITE = _Granite(
     "granite-3",
     detected_by=(("<|tool_call|>",),),
     openers=("<|tool_call|>", "<tool_call>"),
