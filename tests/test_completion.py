@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from localchat.api.completions import Choice, parse_completion
-from localchat.api.errors import BadRequest, ContextLengthExceeded, QueueFull, ShuttingDown
+from localchat.api.errors import BadRequest, ContextLengthExceeded, ShuttingDown
 from localchat.engine import Cancelled, Engine, EngineError, Histogram
 from localchat.serving.completion import Completion
 from localchat.serving.routes import Settings
@@ -188,7 +188,7 @@ def test_gap_is_filled_between_its_texts():
         pytest.param({"prompt": "a", "suffix": "b"}, BadRequest, "suffix", id="no tokens for a gap"),
         pytest.param({"prompt": "a" * 300}, ContextLengthExceeded, "prompt", id="too long"),
         pytest.param({"prompt": "a", "stop_token_ids": [999]}, BadRequest, "stop_token_ids", id="stop token"),
-        pytest.param({"prompt": "a", "n": 100}, QueueFull, None, id="more than may wait"),
+        pytest.param({"prompt": "a", "n": 100}, BadRequest, "n", id="more than may ever wait"),
     ],
 )
 def test_request_that_cannot_run_leaves_nothing(engine: Engine, members: Any, error: type[Exception], param: Any):

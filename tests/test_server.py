@@ -392,10 +392,29 @@ def test_k40_full_queue_is_429_with_retry_after():
 def test_refused_choices_leave_nothing_running():
     """Two of three choices fit: the request fails as a whole (T19)."""
     gate = threading.Semaphore(0)
-    with serving(endless, gate=gate, n_slots=1, max_queue=1) as running:
-        assert running.chat(n=3)[0] == 429
+    with serving(endless, gate=gate, n_slots=1, max_queue=2) as running:
+        with running.engine.submit(GenerationRequest(prompt=(1,))):
+            assert running.chat(n=3)[0] == 429
         gate.release(1000)
         running.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "param"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 3}, "n"),
+        ("completions", {"prompt": "x", "n": 3}, "n"),
+        ("completions", {"prompt": "x", "best_of": 3}, "best_of"),
+        ("completions", {"prompt": ["x", "y", "z"]}, "prompt"),
+    ],
+)
+def test_more_choices_than_could_ever_run_are_a_bad_request(path, members, param):
+    """To try again later would not help."""
+    with serving(n_slots=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
+        client.request("POST", f"/v1/{path}", json.dumps(members))
+        status, body = read_answer(client)
+    assert (status, body["error"]["param"]) == (400, param)
+    assert "asks for 3 answers at once, and 2 can run" in body["error"]["message"]
 
 
 def test_g11_loading_is_503_then_the_model_serves(caplog):

@@ -162,7 +162,8 @@ class Engine:
         self._parking = Parking(self._copies, backend, self._scheduler, self._apply_changes)
         self._thread: Optional[threading.Thread] = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._max_open = facts.n_slots + max_queue
+        # So many requests may run and wait, all together.
+        self.max_open = facts.n_slots + max_queue
         # Guards what submitters and the engine thread share: the count of open generations and the end.
         self._lock = threading.Lock()
         self._n_open = 0
@@ -255,8 +256,8 @@ class Engine:
         with self._lock:
             if self._is_closed or self.failure is not None:
                 raise EngineStopped(f"the engine has stopped: {self.failure or 'it was closed'}")
-            if self._n_open >= self._max_open:
-                raise QueueFull(f"{self._n_open} requests are open and {self._max_open} are the limit: try again later")
+            if self._n_open >= self.max_open:
+                raise QueueFull(f"{self._n_open} requests are open and {self.max_open} are the limit: try again later")
             self._n_open += 1
             self._next_id += 1
             cancelled = Cancelled("the generation was cancelled")

@@ -43,6 +43,8 @@ class Completion:
         self.request = request
         self._engine = model.engine
         self._is_stopped = False
+        param = "prompt" if len(request.prompts) > 1 else "best_of" if request.best_of > request.n else "n"
+        model.check_number(len(request.prompts) * request.best_of, param)
         prompts = [_prompt(model.engine, request, i) for i in range(len(request.prompts))]
         # Which of several answers is best is known by their probabilities.
         wants = 0 if request.best_of > request.n and request.top_logprobs is None else request.top_logprobs

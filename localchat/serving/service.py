@@ -97,12 +97,19 @@ class Model:
         }
         return model_body(self.name, self.created, meta)
 
+    def check_number(self, n: int, param: str) -> None:
+        """Refuse more answers at once than could ever run and wait, which to try again would not help."""
+        if n > self.engine.max_open:
+            message = f"'{param}' asks for {n} answers at once, and {self.engine.max_open} can run and wait here"
+            raise errors.BadRequest(f"{message}: ask for fewer, or start the server with a larger --queue", param)
+
     def answer(self, request: ChatRequest) -> Answer:
         """Submits the request, n times for n choices.
 
         Raises:
             ApiError: The request cannot be run; nothing of it is left in the engine.
         """
+        self.check_number(request.n, "n")
         dialect = self._dialect(request)
         try:
             segments = self._rendered(request, dialect.template)
