@@ -752,6 +752,12 @@ def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time():
     assert backend.n_allowed_ends == 1
 
 
+def test_minimum_of_tokens_is_over_in_time_where_ends_are_ignored():
+    _, end, backend = said(request("abc", min_tokens=2, stop_token_ids=(ord("c"),), ignore_end=True, max_tokens=9))
+    assert (end.stop, end.completion_tokens) == (ord("c"), 3)
+    assert backend.n_allowed_ends == 1
+
+
 def test_logprobs_come_with_each_token_of_a_draft():
     with stepped(FakeBackend(n_drafted=16)) as engine:
         generation = engine.submit(request(QUOTED, top_logprobs=1))

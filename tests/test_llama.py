@@ -32,6 +32,7 @@ from localchat.engine import (
     load,
 )
 from localchat.engine.llama import default_threads, sampling_from
+from localchat.engine.llama.load import _state_key
 from localchat.engine.scheduler import Batch, Part, Sequence
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
@@ -239,6 +240,27 @@ def test_min_tokens_forbids_the_end_until_then_and_allows_it_after(engine: Engin
     longer = read(engine, request)[2]
     assert longer.reason == "stop"
     assert longer.completion_tokens > plain.completion_tokens + 5
+
+
+@pytest.mark.parametrize("n_least", [0, 1, 3])
+@pytest.mark.parametrize("constraint", [None, Constraint("root ::= [a-z ]+")], ids=["free", "grammar"])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
+def test_min_tokens_forbids_stop_tokens_until_then_and_ignored_ends_for_ever(
+    engine: Engine, sampling: Sampling, constraint: Optional[Constraint], n_least: int
+):
+    (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
+    wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
+    request = GenerationRequest(
+        chat(engine, "Hello!"),
+        sampling=wanted,
+        stop_token_ids=(stop,),
+        min_tokens=n_least,
+        max_tokens=20,
+        ignore_end=True,
+        constraint=constraint,
+    )
+    finish = read(engine, request)[2]
+    assert (finish.reason, finish.stop, finish.completion_tokens) == ("stop", stop, n_least + 1)
 
 
 def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
@@ -554,6 +576,13 @@ def test_constrained_and_free_requests_share_a_batch(engine: Engine):
 )
 def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: Sampling):
     assert sampling_from(metadata) == expected
+
+
+@pytest.mark.parametrize(("scaling", "same"), [("longrope", False), ("yarn", True), (None, True)])
+def test_saved_prefixes_are_for_one_size_of_context_where_that_counts(engine: Engine, scaling: Any, same: bool):
+    facts = replace(engine.facts, metadata={} if scaling is None else {"phi3.rope.scaling.type": scaling})
+    keys = {_state_key(DEMO, replace(facts, n_cells=n), LoadOptions()) for n in (512, 2048)}
+    assert len(keys) == (1 if same else 2)
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model at all" * 100], ids=["empty", "cut", "other"])

@@ -641,8 +641,7 @@ class Engine:
         self._first_token_s.add(job.generation.so_far().prompt_s)
 
     def _count_min_tokens(self, job: _Job, n_drawn: int) -> None:
-        request = job.generation.request
-        if n_drawn == request.min_tokens and not request.ignore_end:
+        if n_drawn == job.generation.request.min_tokens:
             self.backend.allow_ends(job.sampler)
 
     def _ends_draft(self, job: _Job, token: int, guess: int) -> bool:

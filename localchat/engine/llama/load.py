@@ -205,6 +205,8 @@ def _state_key(path: str, facts: ModelFacts, options: LoadOptions) -> str:
         *(status.st_size, status.st_mtime_ns, sorted(facts.metadata.items()), facts.n_vocab, facts.n_params),
         *(L.llama_version(), L.llama_print_system_info(), options.n_gpu_layers, options.use_extra_bufts),
         *(params.type_k, params.type_v, params.flash_attn_type, params.swa_full),
+        # Such a model turns its keys by other angles in a large context than in a small one.
+        facts.n_cells if "longrope" in facts.metadata.values() else None,
     )
     return hashlib.sha256(repr(settings).encode()).hexdigest()
 

@@ -42,10 +42,12 @@ class Sampler:
         self._sampling = _resolved(request.sampling, n_ctx)
         self._steps = chain_steps(self._sampling)
         self._is_greedy = self._steps[-1] == GREEDY
-        self._forbidden = _forbidden(request, vocabulary)
+        # What must not be drawn: of the first `min_tokens`, and ever.
+        self._withheld = _withheld(request, vocabulary)
+        self._forbidden = sorted(vocabulary.ends) if request.ignore_end else []
         self._biased = [id for id, _ in self._sampling.logit_bias]
         # What is moved whatever was drawn before.
-        self._moved = np.unique(np.array([*self._forbidden, *self._biased], np.int64))
+        self._moved = self._moved_always()
         self._budget = ThinkingBudget(request.thinking) if request.thinking else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
@@ -60,7 +62,7 @@ class Sampler:
         # What penalties look at.
         self._recent: deque[int] = deque(maxlen=0)
         try:
-            if self._steps != [GREEDY] or self._sampling.logit_bias or self._forbidden:
+            if self._steps != [GREEDY] or len(self._moved):
                 self._build_chain(request.prompt)
         except BaseException:
             self.close()
@@ -132,11 +134,11 @@ class Sampler:
         return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in left[:n_top] if c["p"] > 0]
 
     def allow_ends(self) -> None:
-        """The tokens forbidden by `min_tokens` may come from now on."""
-        if self._forbidden:
+        """The tokens withheld by `min_tokens` may come from now on; others stay forbidden."""
+        if self._withheld:
             L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
-            self._forbidden = []
-            self._moved = np.unique(np.array(self._biased, np.int64))
+            self._withheld = []
+            self._moved = self._moved_always()
 
     def close(self) -> None:
         if self._chain is not None:
@@ -205,13 +207,17 @@ class Sampler:
     def _reordered(self) -> Any:
         """The tokens that a bias or a penalty may move up or down before any are cut."""
         if self._recent:
-            return np.unique(np.fromiter((*self._forbidden, *self._biased, *self._recent), np.int64))
+            return np.union1d(self._moved, np.fromiter(self._recent, np.int64))
         return self._moved
+
+    def _moved_always(self) -> Any:
+        return np.unique(np.array([*self._withheld, *self._forbidden, *self._biased], np.int64))
 
     def _build_chain(self, prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
-        if self._forbidden:  # the first, so that `allow_ends` finds it
-            self._add(self._logit_bias([(id, -math.inf) for id in self._forbidden]))
+        for ids in (self._withheld, self._forbidden):  # the withheld first, so that `allow_ends` finds them
+            if ids:
+                self._add(self._logit_bias([(id, -math.inf) for id in ids]))
         if self._sampling.logit_bias:
             self._add(self._logit_bias(self._sampling.logit_bias))
         for step in self._steps:
@@ -264,9 +270,6 @@ def _window(n_tokens: int, n_ctx: int) -> int:
     return n_ctx if n_tokens < 0 else min(n_tokens, n_ctx)
 
 
-def _forbidden(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
-    """Tokens that must not be drawn: the ends, for ever or for the first `min_tokens`."""
-    if not request.ignore_end and not request.min_tokens:
-        return []
-    stops = request.stop_token_ids if request.min_tokens else ()
-    return sorted({*vocabulary.ends, *stops})
+def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
+    """Tokens that must not be among the first `min_tokens`."""
+    return sorted({*vocabulary.ends, *request.stop_token_ids}) if request.min_tokens else []
