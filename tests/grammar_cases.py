@@ -382,6 +382,28 @@ NUMBERS = {
     "number maximum": case({"type": "number", "maximum": 2.5}, "2.5 0 -100.75 2", "2.51 3 10"),
     "number range of exact value": case({"type": "number", "minimum": 1.5, "maximum": 1.5}, "1.5 1.50", "1 1.51 1.4"),
     "number tiny bound": case({"type": "number", "minimum": 1e-07}, "0.0000001 0.5 1", "0.00000001 0"),
+    "number far maximum": case(
+        {"type": "number", "minimum": 0, "maximum": 9007199254740991},
+        "0 19.99 0.12345678901234 1234567.125 9007199254740990.5 9007199254740991 9007199254740991.0",
+        "-0.01 9007199254740991.5 9007199254740992",
+    ),
+    "number far exclusive maximum": case(
+        {"type": "number", "exclusiveMaximum": 1e20},
+        "0.01 19.99 -5.25 99999999999999983616",
+        "100000000000000000000 100000000000000000000.5",
+        "99999999999999999999 99999999999999999999.5",  # a double would be the bound itself
+    ),
+    "number far bounds": case(
+        {"type": "number", "minimum": -1e18, "maximum": 1e18},
+        "0.01 -19.99 1000000000000000000 -1000000000000000000.0",
+        "1000000000000000000.01 -1000000000000000001",
+    ),
+    "number close to an exclusive bound beside a tiny one": case(
+        {"type": "number", "minimum": 1e-20, "exclusiveMaximum": 100},
+        "99.9999999999999 0.00000000000000000001",
+        "0 100",
+        "99.99999999999999999999",
+    ),
     "number exclusive maximum 0": case({"type": "number", "exclusiveMaximum": 0}, "-1 -0.5", "0 1 0.5"),
     "multipleOf 1": case({"type": "number", "multipleOf": 1}, "5 -5 0", "1.5"),
     "multipleOf 10": case({"type": "integer", "multipleOf": 10}, "0 10 -20 100", "1 5 15"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import time
 from dataclasses import replace
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
@@ -286,6 +288,67 @@ def test_engine_refuses_a_bad_grammar():
     """The harness itself: a grammar that the engine does not take is an error, not an empty one."""
     with pytest.raises(InvalidGrammar):
         Matcher("root ::= missing")
+
+
+# Bounds of numbers, with the eyes of readers that make doubles of them
+
+
+def random_bound(random_: random.Random) -> float:
+    size = random_.choice(
+        [
+            random_.randrange(100),
+            random_.randrange(10**6) / 100,
+            random_.random(),
+            random_.random() * 10 ** random_.randrange(25),
+            10 ** random_.randrange(6, 25),
+            float(10 ** random_.randrange(6, 25)),
+            2 ** random_.randrange(52, 70) + random_.randrange(-3, 4),
+        ]
+    )
+    return random_.choice([-1, 1]) * size
+
+
+def random_bounds(random_: random.Random) -> dict[str, float]:
+    """One bound or two."""
+    low, high = sorted(random_bound(random_) for _ in range(2))
+    lows = [{"minimum": low}, {"exclusiveMinimum": low}]
+    highs = [{"maximum": high}, {"exclusiveMaximum": high}]
+    both = [{**first, **last} for first in lows for last in highs]
+    return random_.choice([*lows, *highs, *both])
+
+
+def keeps(bounds: dict[str, float], number: float) -> bool:
+    is_within = bounds.get("minimum", -math.inf) <= number <= bounds.get("maximum", math.inf)
+    return is_within and bounds.get("exclusiveMinimum", -math.inf) < number < bounds.get("exclusiveMaximum", math.inf)
+
+
+def texts_near(bound: float) -> list[str]:
+    """The bound, the doubles beside it, and numbers closer to it than those are."""
+    value = Decimal(repr(bound))
+    with localcontext() as context:
+        context.prec = 60
+        steps = [Decimal(step).scaleb(-n) for n in range(0, 18, 2) for step in (-1, 0, 1)]
+        doubles = [Decimal(math.nextafter(bound, end)) for end in (-math.inf, math.inf)]
+        return [f"{number:f}" for number in (*(value + step for step in steps), *doubles)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_numbers_keep_their_bounds_as_doubles_and_are_free_far_from_them(seed: int):
+    random_ = random.Random(seed)
+    bounds = random_bounds(random_)
+    grammar = schema_to_grammar({"type": "number", **bounds})
+    near = [text for bound in bounds.values() for text in texts_near(bound)]
+    small = [f"{random_.uniform(-1, 1) * 10 ** random_.randrange(1, 7):.{random_.randrange(3)}f}" for _ in range(20)]
+    taken = {text for text in (*near, *small) if matches(grammar, text)}
+    assert [text for text in taken if not keeps(bounds, float(text))] == []
+    # "-0.0" is another way to write 0, which is left out.
+    free = [text for text in small if float(text) and all(keeps(bounds, float(text) + by) for by in (-1, 1))]
+    assert [text for text in free if text not in taken] == []
+
+
+def test_bounds_with_no_double_between_them_are_refused():
+    with pytest.raises(SchemaError, match="no value"):
+        schema_to_grammar({"type": "number", "exclusiveMinimum": 0.1, "exclusiveMaximum": math.nextafter(0.1, 1)})
 
 
 # Sizes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, floor, gcd
+from math import ceil, floor, gcd, inf, nextafter
 from typing import Optional, Union
 
 from .errors import TooLarge
@@ -21,6 +21,8 @@ MAX_DIGITS = 80
 MAX_EXPONENT_DIGITS = 3
 # Decimals of up to 15 digits keep their order as IEEE doubles; beyond, a reader may round to the bound.
 DOUBLE_DIGITS = 15
+# A bound of more digits before its point is far from most numbers: it takes no places from them.
+MAX_NEAR_DIGITS = 7
 MAX_FRACTION_DIGITS = 60
 # Multiples within bounds are listed one by one up to this many.
 MAX_LISTED = 1000
@@ -255,8 +257,10 @@ def _expanded(value: Fraction) -> tuple[int, str]:
 
 
 def _decimal_range(rules: Rules, interval: Interval) -> Expr:
-    low, high = interval.low, interval.high
-    decimal = _Decimals(rules, _n_places(interval))
+    n_places = _n_places(interval)
+    low = _mirrored(_as_read(_mirrored(interval.low), n_places))
+    high = _as_read(interval.high, n_places)
+    decimal = _Decimals(rules, n_places)
     negative, positive = NEVER, NEVER
     if low is None or low.value < 0:
         nearest = Bound(Fraction(0), False) if high is None or high.value >= 0 else _mirrored(high)
@@ -281,8 +285,24 @@ def _n_places(interval: Interval) -> int:
             )
         return n
     bounds = [_expanded(abs(bound.value)) for bound in (interval.low, interval.high) if bound]
-    n_free = DOUBLE_DIGITS - max((len(str(whole)) for whole, _ in bounds), default=0)
-    return max(n_free, 1, *(len(digits) for _, digits in bounds))
+    n_near = max((len(str(whole)) for whole, _ in bounds if whole < 10**MAX_NEAR_DIGITS), default=1)
+    return max(DOUBLE_DIGITS - n_near, *(len(digits) for _, digits in bounds))
+
+
+def _as_read(high: Optional[Bound], n_places: int) -> Optional[Bound]:
+    """The bound, or the last double within it, where a number within could be read as a double that is not."""
+    if high is None or abs(high.value) * 10**n_places < 10**DOUBLE_DIGITS:
+        return high
+    # No number comes near it, and there may be no such double.
+    if abs(high.value) > 10 ** (MAX_DIGITS + 1):
+        return high
+    double = float(high.value)
+    # What is within is read as this double at most. It is within itself, or is what a fraction was written for;
+    # only some long integers have the nearest one beyond them.
+    if high.inclusive and (high.value >= double or high.value.denominator > 1):
+        return high
+    scale = 10**n_places
+    return Bound(Fraction(floor(Fraction(nextafter(double, -inf)) * scale), scale))
 
 
 # The digits of a bound that are still to be compared, and whether the bound itself is within.
