@@ -41,7 +41,7 @@ class Backend(Protocol):
         """
 
     def allow_ends(self, sampler: Any) -> None:
-        """The first `min_tokens` have been drawn: stop tokens may come, and ends that are not ignored. Called once at most."""
+        """The first `min_tokens` have been drawn: stop tokens may come, and ends that are not ignored. Called once."""
 
     def free_sampler(self, sampler: Any) -> None: ...
 
