@@ -106,7 +106,8 @@ class ToolResult:
 
 RunEvent = Union[StreamEvent, ToolResult]
 
-# Asked before each call. False refuses it, text refuses it and tells the model why, all else lets it run.
+# Asked before each call. False refuses it, text refuses it and tells the model why, all else lets it run. That of an
+# AsyncClient may be a coroutine function.
 OnCall = Callable[[ToolCall], object]
 
 
@@ -140,29 +141,42 @@ class Toolbox:
     def definitions(self) -> list[dict[str, Any]]:
         return [tool.definition for tool in self._tools.values()]
 
-    def answer(self, calls: Sequence[ToolCall]) -> Iterator[ToolResult]:
-        """The results, in the order of the calls, each as soon as those before it are there."""
-        ready = [self._prepare(call) for call in calls]
+    def answer(self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]) -> Iterator[ToolResult]:
+        """The results, in the order of the calls, each as soon as those before it are there.
+
+        Args:
+            is_closed: Asked before each call runs: whether none is wanted any more.
+        """
+        ready = [_judged(item, self._verdict(item)) for item in map(self._prepare, calls)]
+
+        def run(item: _Ready | ToolResult) -> ToolResult:
+            return _failed(item.call, "the run was closed") if is_closed() else self._run(item)
+
         if not self._parallel or len(calls) < 2:
-            yield from map(self._run, ready)
+            yield from map(run, ready)
             return
         from concurrent.futures import ThreadPoolExecutor  # Late: it costs some ms.
 
         workers = len(calls) if self._parallel is True else self._parallel
         with ThreadPoolExecutor(workers, "localchat-tool") as pool:
-            yield from pool.map(self._run, ready)
+            yield from pool.map(run, ready)
 
-    async def answer_async(self, calls: Sequence[ToolCall]) -> AsyncGenerator[ToolResult, None]:
+    async def answer_async(
+        self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]
+    ) -> AsyncGenerator[ToolResult, None]:
         """The same in an event loop: coroutine functions are awaited, others run in threads."""
         import asyncio  # Late: it costs more than the whole client.
 
-        ready = [self._prepare(call) for call in calls]
+        ready = []
+        for item in map(self._prepare, calls):
+            verdict = self._verdict(item)
+            ready.append(_judged(item, await verdict if inspect.isawaitable(verdict) else verdict))
         if not self._parallel:
             for item in ready:
-                yield await self._run_async(item)
+                yield await self._run_async(item, is_closed)
             return
         gate = asyncio.Semaphore(len(calls) if self._parallel is True else self._parallel)
-        tasks = [asyncio.ensure_future(self._run_async(item, gate)) for item in ready]
+        tasks = [asyncio.ensure_future(self._run_async(item, is_closed, gate)) for item in ready]
         try:
             for task in tasks:
                 yield await task
@@ -183,16 +197,16 @@ class Toolbox:
             arguments = tool.read(call.arguments)
         except DoesNotFit as error:
             return _failed(call, f"the arguments do not fit: {error}")
-        allowed = True if self._on_call is None else self._on_call(call)
-        if allowed is False or isinstance(allowed, str):
-            return _failed(call, allowed or "the user did not allow this call")
         return _Ready(call, tool.function, arguments)
+
+    def _verdict(self, item: _Ready | ToolResult) -> object:
+        return True if self._on_call is None or isinstance(item, ToolResult) else self._on_call(item.call)
 
     def _run(self, item: _Ready | ToolResult) -> ToolResult:
         if isinstance(item, ToolResult):
             return item
         try:
-            value = item.function(**item.arguments)
+            value = _called(item)
             if inspect.iscoroutine(value):
                 value.close()
                 raise TypeError(f"only an AsyncClient can run coroutine functions: {item.call.name}")
@@ -202,17 +216,21 @@ class Toolbox:
                 raise
             return _crashed(item.call, error)
 
-    async def _run_async(self, item: _Ready | ToolResult, gate: Any = None) -> ToolResult:
+    async def _run_async(
+        self, item: _Ready | ToolResult, is_closed: Callable[[], bool], gate: Any = None
+    ) -> ToolResult:
         import asyncio
 
         if isinstance(item, ToolResult):
             return item
         try:
             async with gate or contextlib.AsyncExitStack():
+                if is_closed():
+                    return _failed(item.call, "the run was closed")
                 if inspect.iscoroutinefunction(item.function):
                     value = await item.function(**item.arguments)
                 else:
-                    value = await asyncio.to_thread(item.function, **item.arguments)
+                    value = await asyncio.to_thread(_called, item)
                 if inspect.isawaitable(value):  # As that of a lambda around a coroutine function.
                     value = await value
             return ToolResult(item.call, result_text(value), value=value)
@@ -235,6 +253,24 @@ class _Ready:
     call: ToolCall
     function: Callable[..., Any]
     arguments: dict[str, Any]
+
+
+def _called(item: _Ready) -> Any:
+    """What the function returns. A generator takes StopIteration for its end, and a future cannot hold it."""
+    try:
+        return item.function(**item.arguments)
+    except StopIteration as error:
+        raise RuntimeError(f"the function raised StopIteration: {error}") from error
+
+
+def _judged(item: _Ready | ToolResult, verdict: object) -> _Ready | ToolResult:
+    """A call after the approval hook has been asked."""
+    if inspect.iscoroutine(verdict):
+        verdict.close()
+        raise TypeError("only an AsyncClient can await on_call")
+    if verdict is False or isinstance(verdict, str):
+        return _failed(item.call, verdict or "the user did not allow this call")
+    return item
 
 
 def _failed(call: ToolCall, error: str) -> ToolResult:
@@ -403,7 +439,7 @@ class ToolRun(_Run):
             if self.done:
                 return
             self._check_limit(left)
-            for result in self._tools.answer(self.reply.tool_calls):
+            for result in self._tools.answer(self.reply.tool_calls, lambda: self._closed):
                 yield self._told(result)
                 self._check_closed()
 
@@ -462,7 +498,7 @@ class AsyncToolRun(_Run):
             if self.done:
                 return
             self._check_limit(left)
-            results = self._tools.answer_async(self.reply.tool_calls)
+            results = self._tools.answer_async(self.reply.tool_calls, lambda: self._closed)
             try:
                 async for result in results:
                     yield self._told(result)

@@ -229,6 +229,26 @@ def test_exception_of_a_tool_is_raised_if_asked(parallel: bool):
         assert len(script.requests) == 1
 
 
+def test_stop_iteration_of_a_tool_is_an_exception_like_others():
+    def find(name: str) -> str:
+        return next(known for known in ["a"] if known == name)
+
+    async def ask(base_url: str) -> None:
+        async with AsyncClient(base_url, model="m") as client:
+            await asyncio.wait_for(client.run("x", tools=[find]), DEADLINE_S)
+
+    made = calls(("find", '{"name": "z"}'), ("find", '{"name": "a"}'))
+    told = ["Error: RuntimeError: the function raised StopIteration: ", "a"]
+    with playing(made, text("ok"), made) as (client, script):
+        client.run("x", tools=[find])
+        assert results(script) == told
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            client.run("x", tools=[find], raise_errors=True)
+    with scripted(made, text("ok")) as script:
+        asyncio.run(ask(script.base_url))
+        assert results(script) == told
+
+
 def test_round_limit_is_an_error_with_the_last_reply():
     ran = []
 
@@ -330,6 +350,23 @@ def test_approval_hook_decides(verdict: Any, told: str):
         client.run("x", tools=[add], on_call=approve)
     assert asked == [("add", {"a": 1, "b": 2})]
     assert results(script) == [told]
+
+
+def test_approval_hook_that_is_a_coroutine_function_is_awaited_or_refused():
+    async def refuse(call: ToolCall) -> bool:
+        await asyncio.sleep(0)
+        return False
+
+    async def ask(base_url: str) -> None:
+        async with AsyncClient(base_url, model="m") as client:
+            await client.run("x", tools=[add], on_call=refuse)
+
+    made = calls(("add", '{"a": 1, "b": 2}'))
+    with scripted(made, text("ok")) as script:
+        asyncio.run(ask(script.base_url))
+        assert results(script) == ["Error: the user did not allow this call"]
+    with playing(made) as (client, _), pytest.raises(TypeError, match="only an AsyncClient can await on_call"):
+        client.run("x", tools=[add], on_call=refuse)
 
 
 def test_approval_hook_is_not_asked_about_calls_that_cannot_run():
@@ -541,6 +578,30 @@ def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
         assert len(script.requests) == 2
 
 
+def test_run_that_is_closed_while_tools_work_side_by_side_starts_no_other():
+    begun, started, go_on = [], threading.Barrier(3), threading.Event()
+
+    def slow(n: int) -> int:
+        begun.append(n)
+        started.wait(DEADLINE_S)
+        assert go_on.wait(DEADLINE_S)
+        return n
+
+    def finish(run: ToolRun) -> None:
+        with pytest.raises(Cancelled):
+            run.finish()
+
+    with playing(calls(*(("slow", f'{{"n": {n}}}') for n in range(5)))) as (client, _):
+        run = client.run("x", tools=[slow], stream=True, parallel=2)
+        thread = threading.Thread(target=finish, args=(run,))
+        thread.start()
+        started.wait(DEADLINE_S)
+        run.close()
+        go_on.set()
+        thread.join(DEADLINE_S)
+    assert sorted(begun) == [0, 1]
+
+
 def test_run_that_is_closed_while_a_tool_works_asks_no_more():
     started, go_on = threading.Event(), threading.Event()
 
@@ -596,6 +657,12 @@ def test_chat_with_an_answer_that_does_not_fit_is_an_error():
         client.chat("x", response_format=Place)
     assert (caught.value.path, caught.value.text) == ("$.name", '{"name": 1}')
     assert caught.value.partial is not None
+
+
+def test_answer_that_cannot_be_checked_is_kept_in_the_error():
+    with playing(text('"abc"')) as (client, _), pytest.raises(DoesNotFit, match="Python cannot read the pattern") as no:
+        client.chat("x", response_format={"type": "string", "pattern": r"^\p{L}+$"})
+    assert no.value.text == '"abc"'
 
 
 @pytest.mark.parametrize(("finish", "cut"), [("length", True), ("stop", False)])
