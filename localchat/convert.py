@@ -376,7 +376,11 @@ def _dotted_call(text: str) -> list[StackCall]:
         return []
     try:
         call = ast.parse(f"f({match[2]})", mode="eval").body
-        named = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}  # type: ignore[attr-defined]  # It is a call.
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            return []  # Several calls, or more than a call.
+        if call.args or any(word.arg is None for word in call.keywords):
+            return []  # Which parameters these are meant for cannot be told.
+        named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
         return _all_typed([_stack_call("", match[1], json.dumps(named))])
     except (ValueError, SyntaxError, TypeError, RecursionError):
         return []

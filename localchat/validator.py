@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 _SHOWN_CHARS = 80
+
+# Python's $ also matches before a line break at the end, that of JSON Schema does not. Escapes and sets are skipped.
+_DOLLAR = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
 
 TYPE_NAMES: dict[type, str] = {
     str: "string",
@@ -150,7 +152,14 @@ class _Checker:
             yield Fault(path, f"{show(value)} is not allowed")
 
     def _pattern(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
-        if isinstance(value, str) and not re.search(limit, value):
+        if not isinstance(value, str):
+            return
+        try:
+            fits = re.search(_DOLLAR.sub(lambda part: r"\Z" if part[0] == "$" else part[0], limit), value)
+        except re.error as error:
+            yield Fault(path, f"cannot be checked, since Python cannot read the pattern {limit}: {error}")
+            return
+        if not fits:
             yield Fault(path, f"expected text like {limit}, got {show(value)}")
 
     def _format(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
@@ -190,9 +199,11 @@ _FORMATS: dict[str, Callable[[str], object]] = {
 def _is_multiple(value: float, step: float) -> bool:
     if isinstance(value, int) and isinstance(step, int):
         return value % step == 0
+    from fractions import Fraction  # Late: it costs some ms.
+
     try:
-        return math.isclose(value, round(value / step) * step)
-    except (OverflowError, ValueError):  # JSON's numbers have no end; infinity and NaN are some that Python reads.
+        return Fraction(str(value)) % Fraction(str(step)) == 0
+    except ValueError:  # JSON's numbers have no end; infinity and NaN are some that Python reads.
         return False
 
 
