@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
@@ -139,14 +140,12 @@ _AnyConnection = Union[_Connection, _PlayedConnection]
 
 
 async def _open_socket(caller: Caller, proxy: str | None, limit: float | None) -> socket.socket:
-    loop, path = asyncio.get_running_loop(), caller.address.socket_path
+    path = caller.address.socket_path
     if path:
         return await _connect_socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, path, limit)
     host, port = caller.address.peer(proxy)
     failure = OSError(f"{host} has no address")
-    # The executor may be busy with work of others; here there is nothing to wait for.
-    known = is_known(host)
-    candidates = addresses_of(host, port) if known else await loop.run_in_executor(None, addresses_of, host, port)
+    candidates = addresses_of(host, port) if is_known(host) else await _look_up(host, port)
     for family, kind, protocol, _, where in candidates:
         try:
             # Shared out, so that one dead address leaves time for the next.
@@ -157,6 +156,28 @@ async def _open_socket(caller: Caller, proxy: str | None, limit: float | None) -
         except OSError as error:
             failure = error
     raise failure
+
+
+async def _look_up(host: str, port: int) -> list[Any]:
+    """What the resolver says, which knows no limit: in a thread of its own, for which no end of a loop waits."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[Any]] = loop.create_future()
+
+    def settle(outcome: Any) -> None:
+        if not found.done():
+            (found.set_exception if isinstance(outcome, Exception) else found.set_result)(outcome)
+
+    def look_up() -> None:
+        outcome: Any
+        try:
+            outcome = addresses_of(host, port)
+        except (OSError, UnicodeError) as error:
+            outcome = error
+        with contextlib.suppress(RuntimeError):  # The loop has been closed meanwhile.
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=look_up, name="localchat-lookup", daemon=True).start()
+    return await found
 
 
 async def _connect_socket(family: int, kind: int, protocol: int, where: Any, limit: float | None) -> socket.socket:

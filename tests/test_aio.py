@@ -289,6 +289,34 @@ def test_connect_clock_holds_for_handshake_and_tunnel(scheme):
     assert caught.value.kind == "connect"
 
 
+def test_connect_clock_holds_while_the_resolver_hangs_and_nobody_waits_for_it(monkeypatch):
+    released, ended = threading.Event(), threading.Event()
+
+    def hang(*where: Any) -> list[Any]:
+        released.wait(DEADLINE_S)
+        ended.set()
+        return []
+
+    async def ask() -> None:
+        async with AsyncClient("http://nowhere.example", model="m", max_retries=0) as client:
+            await client.chat("hi", timeout=Timeout(connect=0.05))
+
+    monkeypatch.setattr(localchat.aio, "addresses_of", hang)
+    with pytest.raises(TimedOut):
+        asyncio.run(ask())
+    assert not ended.is_set()
+    released.set()
+
+
+def test_host_that_is_not_known_is_told():
+    async def ask() -> None:
+        async with AsyncClient("http://nowhere.invalid", model="m", max_retries=0) as client:
+            await client.chat("hi")
+
+    with pytest.raises(ConnectError, match=r"nowhere\.invalid"):
+        asyncio.run(ask())
+
+
 def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
     monkeypatch.setattr(localchat.aio, "ERROR_BODY_S", 0.05)
     raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
