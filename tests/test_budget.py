@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from localchat.api.chat import ChatRequest
+from localchat.chat.formats import FORMATS
 from localchat.engine import ThinkingLimit
 from localchat.engine.budget import ThinkingBudget
+from localchat.serving.thinking import ThinkingDefaults, thinking_limit
 
 # What is forced, as tokens that no piece has.
 CLOSING = (901, 902)
@@ -66,6 +71,26 @@ def words(text: str) -> list[bytes]:
 )
 def test_thinking_ends_with_its_budget(text: str, max_tokens: int, expected: str):
     assert said(words(text), max_tokens) == expected.encode()
+
+
+TOOLS = ({"type": "function", "function": {"name": "now"}},)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "ends"),
+    [
+        ("qwen-coder", {"tools": TOOLS, "tool_choice": "auto"}, ("</think>", "<tool_call>", "<function=")),
+        ("qwen-coder", {"tools": TOOLS, "tool_choice": "none"}, ("</think>",)),
+        ("qwen-coder", {}, ("</think>",)),
+        ("muse", {}, ("<|eom|>", "<|eot|>", "<|start|>")),
+    ],
+    ids=["calls", "calls that are forbidden", "no tools", "messages"],
+)
+def test_calls_end_thinking_only_where_they_can_be_made(name: str, members: dict[str, Any], ends: tuple[str, ...]):
+    request = ChatRequest(messages=({"role": "user", "content": "hello"},), reasoning_budget=8, **members)
+    limit = thinking_limit(request, FORMATS[name], "", lambda text, parse_special: [], ThinkingDefaults())
+    assert limit is not None
+    assert limit.ends == ends
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,13 @@ def thinking_limit(
         return None
     message = defaults.message if request.reasoning_budget_message is None else request.reasoning_budget_message
     is_open = request.continue_final_message == "reasoning_content" or format.think.is_open(prompt)
+    # Where nothing can be called the parser takes a mark of calls for a part of the thinking.
+    no_ends = () if request.callable_tools else format.openers
     return ThinkingLimit(
         max_tokens=max_tokens,
         closing=(*tokenize(message, False), *tokenize(format.think.end, True)),
         start=format.think.start,
-        ends=format.thought_ends,
+        ends=tuple(end for end in format.thought_ends if end not in no_ends),
         is_open=is_open,
         may_repeat=format.thinks_anywhere,
     )
