@@ -23,7 +23,8 @@ class ValueLayout:
     """How values of these JSON types are written: `start`, the value, `end`.
 
     With a `mark`, with which `end` begins, strings are bare text that does not hold it; other values, and all of
-    them without a mark, are JSON. `tells_type` says that whoever reads it knows the types by `start`.
+    them without a mark, are JSON. `tells_type` says that whoever reads it knows the types by `start`. Bare text may
+    not begin with `not_start`, if that is any: it would be read as the start of another way.
     """
 
     types: frozenset[str]
@@ -31,6 +32,7 @@ class ValueLayout:
     end: str
     mark: str = ""
     tells_type: bool = True
+    not_start: str = ""
 
 
 @dataclass(frozen=True)

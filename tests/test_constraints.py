@@ -210,6 +210,27 @@ def test_value_in_tags_is_bound_by_its_schema(schema: Any, right: list[str], wro
     assert [value for value in wrong if fits(constraint, call.format(value))] == []
 
 
+@pytest.mark.parametrize(
+    ("others", "is_in_tags"),
+    [
+        ({}, True),
+        ({"additionalProperties": False}, True),
+        ({"additionalProperties": {"type": "string"}}, False),
+        ({"additionalProperties": True}, True),
+        ({"patternProperties": {"^x": {"type": "string"}}}, False),
+        ({"patternProperties": {"^x": False}}, True),
+    ],
+    ids=str,
+)
+def test_arguments_that_are_not_declared_are_members_of_an_object(others: Any, is_in_tags: bool):
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, **others}
+    tools = ({"function": {"name": "f", "parameters": schema}},)
+    constraint = bound("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
+    in_tags = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>"
+    as_object = '<tool_call>f{"a": "b", "x": "c"}\n</tool_call>'
+    assert (fits(constraint, in_tags), fits(constraint, as_object)) == (is_in_tags, not is_in_tags)
+
+
 TREE = {
     "type": "object",
     "properties": {
@@ -277,14 +298,53 @@ def test_calls_that_end_thinking_are_bound_there():
     thinks = "{{ tools }}<tool_call><function=<parameter=<think></think>"
     call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
     wrong = call.replace("now", "then")
+    bare = "<function=now>\n</function>"
     for members in (auto(), required()):
         constraint = bound(thinks, OPEN_PROMPT, **members)
         assert constraint is not None
         before = "" if constraint.triggers else "hm\n"
         assert fits(constraint, before + call)
         assert not fits(constraint, before + wrong)
+        assert fits(constraint, before + bare)
+        assert not fits(constraint, before + bare.replace("now", "then"))
         assert fits(constraint, before + "</think>\n\n" + call)
         assert not fits(constraint, before + "</think>\n\n" + wrong)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_auto_binds_from_every_opener_that_is_read(name: str):
+    """What the parser takes for a call and no grammar bound would be a call with any arguments."""
+    template = ChatTemplate("")
+    template.format = FORMATS[name]
+    constraint = constraint_for(ChatRequest(messages=MESSAGES, **auto()), template, PROMPT)
+    assert constraint is not None
+    assert set(template.format.openers) <= set(constraint.triggers)
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        (
+            {"type": "string"},
+            ["", "a < b", "<![CDAT", "a<![CDATA[", "<![CDATA[</param>]]>"],
+            ["<![CDATA[", "<![CDATA[a"],
+        ),
+        ({"type": "string", "maxLength": 12}, ["<b>", "<![CDATA[</param>]]>"], ["<![CDATA[a", "a" * 13]),
+        ({"enum": ["a", "b"]}, ["a", "<![CDATA[b]]>"], ["<![CDATA[a"]),
+        ({}, ["a", "3", "<!"], ["<![CDATA[a"]),
+        # What no bare text can be is left to JSON.
+        ({"enum": ["<![CDATA[a"]}, [], ["<![CDATA[a"]),
+    ],
+    ids=str,
+)
+def test_bare_text_does_not_begin_as_quoted_text_does(schema: Any, right: list[str], wrong: list[str]):
+    tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
+    constraint = bound('{{ tools }}<function name="<param name="', **required(tools=tools))
+    call = '<function name="f"><param name="a">{}</param></function>'
+    assert [value for value in right if not fits(constraint, call.format(value))] == []
+    assert [value for value in wrong if fits(constraint, call.format(value))] == []
+    for value in right:
+        check_calls(FORMATS["minicpm5"], tools, call.format(value))
 
 
 # As a model writes them that has learnt from its template.

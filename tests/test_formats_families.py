@@ -546,6 +546,7 @@ def test_harmony_thinking_may_stay_in_the_content():
 # --- values ---
 
 UNION = {"properties": {"a": {"type": ["string", "null"]}, "b": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
+NULLABLE = {"properties": {"a": {"type": "integer", "nullable": True}, "b": {"type": "integer", "nullable": False}}}
 REFERENCE = {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"enum": [1, "one"]}}}
 
 
@@ -554,6 +555,8 @@ REFERENCE = {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"enum":
     [
         pytest.param(SCHEMA, "city", {"string"}, id="type"),
         pytest.param(UNION, "a", {"string", "null"}, id="list of types"),
+        pytest.param(NULLABLE, "a", {"integer", "null"}, id="nullable"),
+        pytest.param(NULLABLE, "b", {"integer"}, id="not nullable"),
         pytest.param(UNION, "b", {"integer", "string"}, id="anyOf"),
         pytest.param(REFERENCE, "a", {"integer", "string"}, id="reference to an enum"),
         pytest.param({"properties": {"a": {"const": None}}}, "a", {"null"}, id="const"),
@@ -569,6 +572,8 @@ def test_types_of_a_parameter(schema, key, types):
         {},
         {"properties": {"a": {}}},
         {"properties": {"a": {"$ref": "#"}}},
+        {"properties": {"a": {"$ref": "#name"}}, "type": "object"},
+        {"properties": {"a": {"$ref": "elsewhere"}}, "type": "object"},
         {"properties": {"a": True}},
         {"properties": 1},
     ],
@@ -623,8 +628,20 @@ def test_python_calls(text, calls):
     assert parsed_calls(text) == calls
 
 
-def test_python_calls_of_names_that_python_does_not_allow():
-    assert parsed_calls("[get-it(a=1), f()]", ["get-it", "f"]) == [("get-it", '{"a": 1}'), ("f", "{}")]
+@pytest.mark.parametrize(
+    ("text", "offered", "calls"),
+    [
+        pytest.param("[get-it(a=1), f()]", ["get-it", "f"], [("get-it", '{"a": 1}'), ("f", "{}")], id="hyphen"),
+        pytest.param("[return(a=1)]", ["return"], [("return", '{"a": 1}')], id="keyword"),
+        pytest.param("[a-b()]", ["b-c", "a-b", "b"], [("a-b", "{}")], id="ends as another does"),
+        pytest.param("[x-a-b(), a-b()]", ["a-b", "x-a-b"], [("x-a-b", "{}"), ("a-b", "{}")], id="within another"),
+        pytest.param("[a-b(c='a-b(1)')]", ["a-b"], [("a-b", '{"c": "a-b(1)"}')], id="in a string"),
+        pytest.param('[a-b(c="\\"a-b(")]', ["a-b"], [("a-b", '{"c": "\\"a-b("}')], id="in a string after a quote"),
+        pytest.param("[x-a-b()]", ["a-b"], [], id="within one that was not offered"),
+    ],
+)
+def test_python_calls_of_names_that_python_does_not_allow(text, offered, calls):
+    assert parsed_calls(text, offered) == calls
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> FrozenSet[str]:
         return _types(_resolved(schema["$ref"], root), root, depth - 1)
     if "type" in schema:
         named = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        return frozenset(name for name in named if isinstance(name, str))
+        names = {name for name in named if isinstance(name, str)}
+        return frozenset(names | ({"null"} if schema.get("nullable") is True else set()))
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(listed, list):
         return frozenset(_TYPE_NAMES[type(value)] for value in listed)
@@ -62,8 +63,10 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> FrozenSet[str]:
 
 
 def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
-    target: Any = root
-    for part in str(reference).split("/")[1:]:
+    start, *parts = str(reference).split("/")
+    # What is no pointer from the root, an anchor say, may be of any type.
+    target: Any = root if start == "#" else None
+    for part in parts:
         target = target.get(part) if isinstance(target, Mapping) else None
     return target
 

@@ -43,6 +43,10 @@ class CallTexts(CallLayout):
     mark: str = ""
     more: Optional[CallTexts] = None
 
+    def bare(self, opener: str) -> CallTexts:
+        """The same calls without what stands around all of them, as models forget to begin it."""
+        return replace(self, opener=opener, begin="", end="")
+
     @property
     def fixed(self) -> Tuple[str, ...]:
         """What is the same in all such calls, in pieces."""

@@ -62,5 +62,5 @@ FORMAT = Format(
     closers=(_SEPARATOR, _CALL_END),
     dropped=(_SECTION, _SECTION_END),
     write_calls=_calls_text,
-    call_texts=(_WITH_CODE, _PLAIN),
+    call_texts=(_WITH_CODE, _PLAIN, _WITH_CODE.bare(_CALL), _PLAIN.bare(_CALL)),
 )

@@ -19,7 +19,8 @@ FORMAT = Format(
     openers=(KEY_VALUE_TAGS.call, FUNCTION_TAGS.call),
     read_call=read_tool_call,
     closers=KEY_VALUE_TAGS.closers,
-    call_texts=KEY_VALUE_TAGS.call_texts,
+    # In other tags, as models that know both write them now and then.
+    call_texts=(*KEY_VALUE_TAGS.call_texts, FUNCTION_TAGS.bare_texts),
 )
 
 

@@ -38,21 +38,23 @@ COHERE = Format(
 # ```json
 # [{"tool_name": "f", "parameters": {}}]
 # ```
+_ACTIONS = ("Action:\n```json", "Action: ```json")
 COMMAND_R = Format(
     "command-r",
     detected_by=(("Action:", "```json", "tool_name"),),
-    openers=("Action:\n```json", "Action: ```json"),
+    openers=_ACTIONS,
     read_call=json_calls("```", keys=_COHERE_KEYS),
-    call_texts=(
+    call_texts=tuple(
         call_objects(
-            "Action:\n```json",
+            action,
             "```",
             before_name=f'{{{A_SPACE}"tool_name": "',
             before_arguments=f'",{A_SPACE}"parameters": ',
             after_call=f"{A_SPACE}}}",
             line=A_BREAK,
             indent=40,
-        ),
+        )
+        for action in _ACTIONS
     ),
 )
 
@@ -126,17 +128,18 @@ class _Granite(Format):
 
 
 # <|tool_call|>[{"name": "f", "arguments": {}}], and <response>text</response>
+_GRANITE_OPENERS = ("<|tool_call|>", "<tool_call>")
 GRANITE = _Granite(
     "granite-3",
     detected_by=(("<|tool_call|>",),),
-    openers=("<|tool_call|>", "<tool_call>"),
+    openers=_GRANITE_OPENERS,
     read_call=json_calls("<|/tool_call|>", "</tool_call>"),
-    call_texts=(call_objects("<|tool_call|>", ""),),
+    call_texts=tuple(call_objects(opener, "") for opener in _GRANITE_OPENERS),
     dropped=("<response>", "</response>"),
 )
 
 # <|function_call|>{"name": "f", "arguments": {}}
-_GIGACHAT_TURN = "<|message_sep|>\n\nfunction call<|role_sep|>"
+_GIGACHAT_TURNS = ("<|message_sep|>\n\nfunction call<|role_sep|>", "function call<|role_sep|>")
 _GIGACHAT_CALL = CallTexts(
     opener="<|function_call|>",
     before_name='<|function_call|>{"name": "',
@@ -147,12 +150,12 @@ _GIGACHAT_CALL = CallTexts(
 GIGACHAT = Format(
     "gigachat",
     detected_by=(("<|function_call|>",), ("function call<|role_sep|>",), ("<|message_sep|>", "function call")),
-    openers=("<|function_call|>", _GIGACHAT_TURN, "function call<|role_sep|>"),
+    openers=("<|function_call|>", *_GIGACHAT_TURNS),
     read_call=json_calls("<|message_sep|>"),
     closers=("<|message_sep|>", "<|role_sep|>"),
     call_texts=(
         _GIGACHAT_CALL,
-        replace(_GIGACHAT_CALL, opener=_GIGACHAT_TURN, before_name=_GIGACHAT_TURN + '\n{"name": "', mark=""),
+        *(replace(_GIGACHAT_CALL, opener=turn, before_name=turn + '\n{"name": "', mark="") for turn in _GIGACHAT_TURNS),
     ),
 )
 

@@ -39,6 +39,16 @@ def _read_call(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
     return True
 
 
+_K2_CALLS = CallTexts(
+    opener=_SECTION,
+    begin=_SECTION,
+    before_name=_CALL + "functions.",
+    before_arguments=f":{A_NUMBER}{_ARGUMENTS}",
+    after_call=_CALL_END,
+    end=_SECTION_END,
+    json_name=False,
+)
+
 K2 = Format(
     "kimi-k2",
     detected_by=((_ARGUMENTS,),),
@@ -46,17 +56,7 @@ K2 = Format(
     read_call=_read_call,
     closers=(_ARGUMENTS, _CALL_END),
     dropped=(_SECTION, _SECTION_END),
-    call_texts=(
-        CallTexts(
-            opener=_SECTION,
-            begin=_SECTION,
-            before_name=_CALL + "functions.",
-            before_arguments=f":{A_NUMBER}{_ARGUMENTS}",
-            after_call=_CALL_END,
-            end=_SECTION_END,
-            json_name=False,
-        ),
-    ),
+    call_texts=(_K2_CALLS, _K2_CALLS.bare(_CALL)),
 )
 
 

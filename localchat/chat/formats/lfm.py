@@ -9,6 +9,7 @@ import ast
 import json
 import keyword
 import math
+import re
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -20,6 +21,7 @@ from .base import CallTexts, Format, call_objects
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 # What can be the name of an argument in Python.
 _NAMES = rf"(?!(?:{'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*"
+_STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 # JSON's words are printed by some templates within Python's syntax.
 _WORDS: Dict[str, Optional[bool]] = {"true": True, "false": False, "null": None}
 
@@ -50,9 +52,8 @@ def parsed_calls(text: str, offered: Sequence[str] = ()) -> List[Tuple[str, str]
 
     None if the text is anything else. Names of functions on offer may be such as Python would not allow.
     """
-    aliases = {f"_function_{i}": name for i, name in enumerate(offered) if not name.isidentifier()}
-    for alias, name in aliases.items():
-        text = text.replace(name + "(", alias + "(")
+    aliases = {name: f"_function_{i}" for i, name in enumerate(offered) if not _is_plain(name)}
+    text = _renamed(text, aliases)
     try:
         # A line break can only stand within a string, where templates print it as it is.
         body = ast.parse(text.strip().replace("\n", "\\n"), mode="eval").body
@@ -60,7 +61,23 @@ def parsed_calls(text: str, offered: Sequence[str] = ()) -> List[Tuple[str, str]
         found = [_call(item) for item in items]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return []
-    return [(aliases.get(name, name), arguments) for name, arguments in found]
+    names = {alias: name for name, alias in aliases.items()}
+    return [(names.get(name, name), arguments) for name, arguments in found]
+
+
+def _is_plain(name: str) -> bool:
+    """Whether Python allows a function of that name."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _renamed(text: str, aliases: Mapping[str, str]) -> str:
+    """The text with aliases of the functions that it calls, but not within strings or longer names."""
+    if not aliases:
+        return text
+    longest_first = "|".join(map(re.escape, sorted(aliases, key=len, reverse=True)))
+    # Strings are found first, so that nothing is looked for within them.
+    pattern = re.compile(rf"({_STRING})|(?<![\w.-])({longest_first})(?=\()", re.DOTALL)
+    return pattern.sub(lambda match: match[1] or aliases[match[2]], text)
 
 
 def _call(node: ast.expr) -> Tuple[str, str]:

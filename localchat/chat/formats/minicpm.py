@@ -18,12 +18,12 @@ _TAGS = Tags(
     quotes=("<![CDATA[", "]]>"),
 )
 
-_QUOTED_END = "]]></param>"
+_QUOTE, _QUOTED_END = "<![CDATA[", "]]></param>"
 _ARGUMENTS = replace(
     _TAGS.argument_texts,
     values=(
-        ValueLayout(STRING, "<![CDATA[", _QUOTED_END, _QUOTED_END, tells_type=False),
-        *_TAGS.argument_texts.values,
+        ValueLayout(STRING, _QUOTE, _QUOTED_END, _QUOTED_END, tells_type=False),
+        *(replace(way, not_start=_QUOTE) for way in _TAGS.argument_texts.values),
     ),
 )
 

@@ -26,6 +26,17 @@ def _read_call(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
     return True
 
 
+_CALLS = CallTexts(
+    opener="<|tool_calls|>",
+    begin="<|tool_calls|>",
+    before_name=_CALL + AN_ID + _NAME,
+    before_arguments=_ARGUMENTS,
+    after_call=_END,
+    end="<|calls|>",
+    json_name=False,
+    after_thought="<|begin|>assistant",
+)
+
 FORMAT = Format(
     "solar",
     detected_by=((_CALL,),),
@@ -33,18 +44,7 @@ FORMAT = Format(
     read_call=_read_call,
     closers=(_NAME, _ARGUMENTS, _END),
     dropped=("<|begin|>assistant", "<|content|>", "<|end|>", "<|tool_calls|>", "<|calls|>"),
-    call_texts=(
-        CallTexts(
-            opener="<|tool_calls|>",
-            begin="<|tool_calls|>",
-            before_name=_CALL + AN_ID + _NAME,
-            before_arguments=_ARGUMENTS,
-            after_call=_END,
-            end="<|calls|>",
-            json_name=False,
-            after_thought="<|begin|>assistant",
-        ),
-    ),
+    call_texts=(_CALLS, _CALLS.bare(_CALL)),
     text_start=("<|content|>", "<|begin|>assistant<|content|>"),
     think=ReasoningTags("<|think|>", "<|end|>"),
 )

@@ -6,7 +6,7 @@ Values are typed by the tool's schema. A value that can only be a string is sent
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, FrozenSet, Optional, Tuple
 
 from ...layouts import A_BREAK, ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
@@ -68,8 +68,16 @@ class Tags:
 
     @property
     def call_texts(self) -> Tuple[CallTexts, ...]:
-        """How calls are written, with each section that is in use."""
-        return tuple(self._call_texts(*section) for section in self.sections or (("", ""),))
+        """How calls are written: with each section that is in use, and without."""
+        within = [self._call_texts(*section) for section in self.sections]
+        # A template that has not this section does not call so without it either.
+        without = [replace(self.bare_texts, mark=start) for start, _ in self.sections or (("", ""),)]
+        return (*within, *without)
+
+    @property
+    def bare_texts(self) -> CallTexts:
+        """How calls are written without a section, as models forget to begin one."""
+        return self._call_texts("", "")
 
     def _call_texts(self, start: str, end: str) -> CallTexts:
         begin, end = start and start + A_BREAK, end and A_BREAK + end

@@ -18,7 +18,7 @@ from .document import Document, Place
 from .errors import TooLarge
 from .free_text import free_text
 from .json_text import PlainEncoding
-from .language import ANY_TEXT, both, language_rules
+from .language import ANY_TEXT, Language, both, language_rules, other
 from .notations import NOTATIONS, without
 from .rules import EMPTY, NEVER, Expr, Literal, Rules, alt, seq
 from .shapes import Branch, ObjectShape, Places, Shapes, array_shape, keywords
@@ -55,8 +55,8 @@ class _Arguments:
         self._layout = layout
         self._read_types = read_types
         self._values = Converter(shapes, NOTATIONS[layout.notation](rules))
-        # Any text up to a mark and the mark itself, made once.
-        self._texts: dict[str, Expr] = {}
+        # Any text that may be written in a way, with the mark that ends it, made once.
+        self._texts: dict[ValueLayout, Expr] = {}
         # What is being written, so that what contains itself comes to an end.
         self._open: set[Places] = set()
 
@@ -81,7 +81,19 @@ class _Arguments:
         is_countable = shape.high is None and shape.low <= len(shape.required)
         if "object" not in branches[0].types or not is_countable or not (shape.declared or shape.is_closed()):
             raise _Inexact
+        if self._has_other_names(shape):
+            raise _Inexact
         return shape
+
+    def _has_other_names(self, shape: ObjectShape) -> bool:
+        """Whether names that are not declared have a schema: of those only JSON can write any.
+
+        A bare `true` says no more than nothing does: calls are then written as the model knows it.
+        """
+        kinds = [*((pattern,) for pattern in shape.patterns()), *([] if shape.is_closed() else [()])]
+        others = [self._shapes.at_patterns(shape.members, kind) for kind in kinds]
+        told = [places for places in others if any(place.schema is not True for place in places)]
+        return any(self._shapes.branches(places) for places in told)
 
     def _listed(self, pairs: list[tuple[Expr, bool]]) -> Expr:
         """The pairs in any order, or if they are many in theirs: `first` is what may come before any pair then,
@@ -130,16 +142,15 @@ class _Arguments:
         if not read & STRING:
             return seq(start, self._on_line(alt(self._values.value(places), *_words(branches))), end)
         if all(branch.values is not None for branch in branches):
-            return seq(start, self._on_line(self._one_of(branches, way.mark, read)), end)
-        if read != STRING:
-            if not all(any(_is_open(branch, kind) for branch in branches) for kind in read):
-                raise _Inexact
-            language = None
-        else:
-            language = self._shapes.names(places)
-        if language is None or language == ANY_TEXT:
-            return seq(start, self._up_to(way.mark), written(self._rules, way.end.removeprefix(way.mark), name))
-        text = language_rules(self._rules, both(language, without(way.mark)), PlainEncoding(), name)
+            return seq(start, self._on_line(self._one_of(branches, way, read)), end)
+        language: Language = ANY_TEXT
+        if read == STRING:
+            language = self._shapes.names(places) or ANY_TEXT
+        elif not all(any(_is_open(branch, kind) for branch in branches) for kind in read):
+            raise _Inexact
+        if language == ANY_TEXT:
+            return seq(start, self._up_to_mark(way), written(self._rules, way.end.removeprefix(way.mark), name))
+        text = language_rules(self._rules, both(language, _bare_texts(way)), PlainEncoding(), name)
         # Of two line breaks one is not part of the text, so there must be one that is not.
         own_lines = Literal("\n") if self._layout.on_lines else EMPTY
         return seq(start, own_lines, text, own_lines, end)
@@ -167,12 +178,13 @@ class _Arguments:
         item = self._rules.add("item", self._pair(shape.item(0), self._layout.item, (*path, None)))
         return self._rules.repeat(item, shape.low, shape.high)
 
-    def _one_of(self, branches: tuple[Branch, ...], mark: str, read: frozenset[str]) -> Expr:
+    def _one_of(self, branches: tuple[Branch, ...], way: ValueLayout, read: frozenset[str]) -> Expr:
         """One of the values of a list."""
         values = [value for branch in branches for value in branch.values or ()]
         for text in (value for value in values if isinstance(value, str)):
-            is_plain = mark not in text and text == text.strip("\n")
-            if not is_plain or not (read == STRING or _SURELY_TEXT.fullmatch(text)):
+            is_plain = way.mark not in text and text == text.strip("\n")
+            is_another = way.not_start and text.startswith(way.not_start)
+            if not is_plain or is_another or not (read == STRING or _SURELY_TEXT.fullmatch(text)):
                 raise _Inexact
         return alt(*map(self._bare, values))
 
@@ -181,16 +193,27 @@ class _Arguments:
             return Literal(value) if value else EMPTY
         return alt(self._values.exactly(value), *_word(value))
 
-    def _up_to(self, mark: str) -> Expr:
-        if mark not in self._texts:
-            self._texts[mark] = free_text(self._rules, {mark: EMPTY}, may_end=False)
-        return self._texts[mark]
+    def _up_to_mark(self, way: ValueLayout) -> Expr:
+        if way not in self._texts:
+            self._texts[way] = self._any_text(way)
+        return self._texts[way]
+
+    def _any_text(self, way: ValueLayout) -> Expr:
+        if not way.not_start:
+            return free_text(self._rules, {way.mark: EMPTY}, may_end=False)
+        return seq(language_rules(self._rules, _bare_texts(way), PlainEncoding(), "text"), Literal(way.mark))
 
     def _on_line(self, value: Expr) -> Expr:
         if not self._layout.on_lines or value == NEVER:
             return value
         line_break = self._rules.repeat(Literal("\n"), 0, 1)
         return seq(line_break, value, line_break)
+
+
+def _bare_texts(way: ValueLayout) -> Language:
+    """The texts that are read back as they are."""
+    another = seq(Literal(way.not_start), ANY_TEXT) if way.not_start else NEVER
+    return both(without(way.mark), other(another))
 
 
 def _words(branches: tuple[Branch, ...]) -> list[Expr]:
