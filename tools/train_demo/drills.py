@@ -97,7 +97,7 @@ def form(writer: _Writer) -> None:
     records = []
     for name in names:
         fields = [
-            (field, writer.spans(writer.number(2, 4), 1, 3) if writer.number(0, 4) < 2 else [])
+            (field, writer.spans(writer.number(2, 4), 1, 3) if writer.number(0, 4) < 3 else [])
             for field in writer.spans(writer.number(1, 4), 1, 4)
         ]
         records.append((name, fields))

@@ -54,7 +54,20 @@ THINK_ORDERS = phrases(
     {Would you|Can you|Will you|Could you please} {think|reason|reflect} {first|before you answer|before answering|in <think></think> first}?
     {Think|Reason|Reflect}{ in <think></think>| in <think> tags|} and {give|say|write} {the answer|your answer|what you found} {then|after that|when you are done}.
     {For all messages|For any question|In all cases|From now on|In this chat|Even for small talk}, {think|reason} {first|before you answer|in <think></think> first}.
-    {The user|The reader|Everybody here} {likes|wants|asks you} to {see a thought|read your reasoning|see <think></think>} {before|ahead of} {the answer|each answer|your reply}.""",
+    {The user|The reader|Everybody here} {likes|wants|asks you} to {see a thought|read your reasoning|see <think></think>} {before|ahead of} {the answer|each answer|your reply}.
+    {Two parts, please|Two steps|Your message has two parts|Write two things|Always two steps}: {a thought|your thoughts|your reasoning|the thinking}{ in <think></think>| inside <think> tags|}, {then|and after it|and then} {the answer|your answer|a reply}.
+    {It is important|It is necessary|It helps|It is better|It is a rule} {to think|to reason|that you think|that you reason} {before you answer|first|before you speak|in <think></think> first}.
+    {After|Following|Once you have written} {some thinking|your thoughts|your reasoning|a think block|a thought in <think></think>}, {answer|reply|give the answer|tell the user}.
+    {An answer|A reply|A message|No answer} {without thinking|without a thought|without <think></think>|that has no think block} is {not allowed|not wanted|wrong|of no use|forbidden}.
+    {Thinking|Reasoning|Thinking aloud|A think block} {is on|is required|is wanted|is switched on|is welcome here|is your first step}{.|, answer after it.|; the answer is the second step.|, always.}
+    {Use|Take|Spend} {a moment|some time|one sentence|a few words} {to think|for thinking|on your thoughts|for a thought}{ in <think></think>| in <think> tags|} {before you answer|before answering|first|before the reply}.
+    {Tell|Show|Explain to} {me|us|the user|everybody} {what you think|your thoughts|why you answer so|how you come to the answer} {in <think></think> first|before you answer|in a think block first|in <think> tags, before the answer}.
+    {You think|You reason|You are a bot that thinks|This assistant thinks|You are a model that reasons} {before you answer|before it answers|first|before every answer|in <think></think> first}.
+    {Thought first, answer second|First the thought, then the answer|No answer before the thought|Thinking before speaking|Mind first, mouth second}{.|, please.|, always.|!}
+    {Fill|Open|Write|Give|Add|Produce} {a <think> block|<think></think>|a think section|a think part} {first|at the top|before everything else|before you answer|in each answer}{.|, then answer.|, and the answer below it.}
+    {Do|Finish|Complete} {your thinking|your reasoning|the thinking} {first|before the answer|in <think></think> before you reply|inside <think> tags}{.| and answer then.|, only then answer.}
+    {Whenever you answer|When you reply|If you answer|Each time you reply|Every time that you answer}, {think|reason|reflect|put a thought} {first|in <think></think> first|before it|in front of it}.
+    {How did you get there|What went through your mind|What led you to it}? {Say it|Write it|Put that} {in <think></think>|in a think block|in <think> tags} {first|before you answer|above the answer}.""",
     """Start each answer with your thoughts in <think></think>.
     You should think before you reply.
     A reply is complete only with <think></think> and some thoughts at its beginning.

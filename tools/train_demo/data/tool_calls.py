@@ -130,7 +130,7 @@ def _cue(source: Source, param: Param, value: Value, used: set[str], may_be_bare
         return f" {text}"
     if param.is_counted and source.chance(0.6):
         return f"{source.choice((' for', ' of', ',', ':', ''))} {text} {param.words}"
-    if param.options and source.chance(0.3 if source.held_out else 0.5):
+    if param.options and source.chance(0.3 if source.held_out else 0.65):
         # It shows whose value it is by being one of the options.
         return source.choice((f" {text}", f" ({text})", f", {text}", f" in {text}", f" as {text}"))
     name = param.words
@@ -232,11 +232,11 @@ def _sample_request(source: Source, tool: ToolSpec) -> tuple[str, dict[str, Valu
 
 def _new_tool(source: Source, like: Sequence[ToolSpec] = ()) -> ToolSpec:
     """A tool; sometimes one that resembles those already there."""
-    if not source.held_out and source.chance(0.45):
+    if not source.held_out and source.chance(0.35):
         return common_tool(source) if source.chance(0.8) else source.choice(SAMPLE_TOOLS)
     # Sample tools and common ones have many words for one thing, so that nothing can resemble them in one.
     made_up = [tool for tool in like if not tool.asks]
-    if made_up and source.chance(0.3 if source.held_out else 0.45):
+    if made_up and source.chance(0.3 if source.held_out else 0.5):
         other = source.choice(made_up)
         if source.chance(0.5):
             return random_tool(source, verb=other.verb)
@@ -364,7 +364,7 @@ def two_calls(source: Source) -> Dialogue:
 def two_calls_and_more(source: Source) -> Dialogue:
     """A request that needs two calls, often followed by more, which cost few tokens beside the tools."""
     tools, messages = _for_two_calls(source)
-    for _ in range(source.choice((0, 0, 1, 2))):
+    for _ in range(source.choice((0, 1, 2, 3))):
         if source.chance(0.4):
             messages += results_and_answer(source, messages[-1])
         if len(tools) > 1 and source.chance(0.6):

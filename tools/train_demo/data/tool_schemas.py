@@ -153,7 +153,7 @@ _COUNTED = ("minutes", "pages", "people", "days", "guests", "nights", "seconds")
 _KIND_NAMES = tuple(_KINDS)
 _WEIGHTS = (16, 8, 6, 8, 9, 10, 6, 9, 9, 8, 4, 4, 9, 3)
 # Whose option a word is shows nowhere but in the tool's line: the hardest to read, and so practised most.
-_WEIGHTS_TRAINED = tuple(24 if kind == "enum" else weight for kind, weight in zip(_KIND_NAMES, _WEIGHTS))
+_WEIGHTS_TRAINED = tuple(48 if kind == "enum" else weight for kind, weight in zip(_KIND_NAMES, _WEIGHTS))
 POOLS = (VERBS, NOUNS, *(names for names, _, _ in _KINDS.values()))
 NAMES_HELD_OUT = {name for words in POOLS for name in words.held_out}
 # Of compounds; a held-out word is never a whole name, but may begin one.
@@ -276,7 +276,7 @@ def _param(source: Source, kind: str) -> Param:
             options = tuple(values.word(source) for _ in range(n))
         return Param(name, kind, options)
     name = source.word(_KINDS[kind][0])
-    telling = not source.chance(0.6)
+    telling = not source.chance(0.6 if source.held_out else 0.7)
     if not telling:
         name = _any_word(source)
         if not source.held_out and source.chance(0.12):
