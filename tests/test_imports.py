@@ -173,6 +173,16 @@ def test_public_names_exist_and_are_listed_once():
         assert getattr(localchat, name) is not None
 
 
+@pytest.mark.parametrize("first", ["from localchat import chat", "import localchat.chat.formats"])
+def test_folder_of_the_server_does_not_take_the_name_of_the_function(first: str):
+    """In a program that has both the client and the server."""
+    code = (
+        f"{first}; import localchat.chat.formats, localchat.server; from localchat import chat; print(chat.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("localchat.client\n", "")
+
+
 def test_import_of_the_client_loads_nothing_heavy():
     heavy = ("http.server", "http.client", "llama_cpp", "numpy", "jinja2", "ssl", "asyncio")
     program = f"import sys, localchat; print([name for name in {heavy!r} if name in sys.modules])"
