@@ -231,8 +231,7 @@ def test_long_pattern_is_refused_with_both_numbers():
 
 
 def test_what_is_nested_too_deeply_is_refused():
-    for pattern in ("(" * 300 + "a" + ")" * 300, "(^|$|a)" * 600):
-        with pytest.raises(PatternError, match="nested too deeply"):
-            regex_to_grammar(pattern)
+    with pytest.raises(PatternError, match="nested too deeply"):
+        regex_to_grammar("(" * 300 + "a" + ")" * 300)
     with pytest.raises(ValueError, match="begin with another one"):
-        choice_to_grammar(["a" * n for n in range(1, 700)])
+        choice_to_grammar(["a" * n for n in range(1, 600)])
