@@ -207,9 +207,7 @@ class Toolbox:
             return item
         try:
             value = _called(item)
-            if inspect.iscoroutine(value):
-                value.close()
-                raise TypeError(f"only an AsyncClient can run coroutine functions: {item.call.name}")
+            _refuse_awaitable(value, f"run coroutine functions: {item.call.name}")
             return ToolResult(item.call, result_text(value), value=value)
         except Exception as error:
             if self._raise_errors:
@@ -263,11 +261,17 @@ def _called(item: _Ready) -> Any:
         raise RuntimeError(f"the function raised StopIteration: {error}") from error
 
 
+def _refuse_awaitable(value: object, what: str) -> None:
+    """Raise TypeError for what only an event loop can wait for."""
+    if inspect.iscoroutine(value):
+        value.close()  # Or Python would warn that nobody has awaited it.
+    if inspect.isawaitable(value):
+        raise TypeError(f"only an AsyncClient can {what}")
+
+
 def _judged(item: _Ready | ToolResult, verdict: object) -> _Ready | ToolResult:
     """A call after the approval hook has been asked."""
-    if inspect.iscoroutine(verdict):
-        verdict.close()
-        raise TypeError("only an AsyncClient can await on_call")
+    _refuse_awaitable(verdict, "await on_call")
     if verdict is False or isinstance(verdict, str):
         return _failed(item.call, verdict or "the user did not allow this call")
     return item

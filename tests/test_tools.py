@@ -311,7 +311,18 @@ class Later:
         return await later(a)
 
 
-@pytest.mark.parametrize("function", [Later(), lambda a: later(a)])
+class Promise:
+    """Can be awaited, and is no coroutine."""
+
+    def __init__(self, a: int) -> None:
+        self.value = a + 1
+
+    def __await__(self) -> Iterator[Any]:
+        yield from asyncio.sleep(0).__await__()
+        return self.value
+
+
+@pytest.mark.parametrize("function", [Later(), lambda a: later(a), lambda a: Promise(a)])
 def test_coroutine_of_a_function_that_is_none_is_awaited_or_refused(function: Any):
     tool = Tool.of(function, name="later")
     with playing(calls(("later", '{"a": 1}')), text("x")) as (client, script):
