@@ -10,13 +10,12 @@ Without a recipient `>>>` is text: Python's prompt looks the same.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Optional
 
 from ..calls import Calls
 from ..events import Content
-from ..json_scan import stream_value
-from ..scan import Cursor, Markers, Reader, is_next, one_of, read, space, stream
+from ..scan import Cursor, Markers, Reader, one_of, read, stream
 from .base import CallTexts, Format
+from .named_json import json_arguments
 from .tool_call import FUNCTION_TAGS
 
 _TAGS = replace(FUNCTION_TAGS, sections=())
@@ -50,42 +49,19 @@ class _V32(Format):
     ) -> Reader[None]:
         names = {name + "\n": name for name in calls.offered}
         marks = {_NEXT + recipient: recipient for recipient in (_ALL, *names)}
-        markers = Markers(*marks)
         # A form goes on to the end of the answer, and may hold the text of a mark.
-        text_markers = Markers() if has_form else markers
+        text_markers = Markers(*(() if has_form else marks))
         # The prompt may have written the first mark up to its recipient.
         mark = yield from one_of(cursor, *marks, *marks.values())
         while True:
             recipient = marks.get(mark, mark) if mark else None
             if recipient in names:
-                mark = yield from _read_call(cursor, calls, names[recipient], markers)
+                mark = yield from json_arguments(cursor, calls, names[recipient], *marks)
                 continue
             mark = yield from stream(cursor, text_markers, Content, seam=not has_form)
             if mark is None:
                 return
             read(cursor, mark)
-
-
-def _read_call(cursor: Cursor, calls: Calls, name: str, markers: Markers) -> Reader[Optional[str]]:
-    """Send a call whose name was read, and read the mark that comes next, if one does."""
-    yield calls.head(name)
-    yield from space(cursor)
-    is_object = yield from is_next(cursor, "{")
-    if is_object and (yield from stream_value(cursor, calls.arguments)):
-        calls.close()
-        yield from space(cursor)
-        return (yield from one_of(cursor, *markers.literals))
-    mark = None if is_object else (yield from one_of(cursor, *markers.literals))
-    if mark:
-        yield calls.arguments("{}")
-    else:
-        # What is no JSON can be nothing else than arguments either (K19).
-        mark = yield from stream(cursor, markers, calls.arguments)
-        if mark:
-            read(cursor, mark)
-    if mark:
-        calls.close()
-    return mark
 
 
 V32 = _V32(

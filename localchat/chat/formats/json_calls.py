@@ -76,12 +76,13 @@ def json_calls(*ends: str, keys: Keys = KEYS) -> CallReader:
     return read_calls
 
 
-def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[None]:
-    """Send what follows a broken call's head as its arguments, since it can be nothing else (K19)."""
+def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[Optional[str]]:
+    """Send what follows a broken call's head as its arguments, since it can be nothing else (K19); the end, if any."""
     end = yield from stream(cursor, Markers(*ends), calls.arguments)
     if end:
         read(cursor, end)
         calls.close()
+    return end
 
 
 class CallObject:

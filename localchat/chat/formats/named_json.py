@@ -20,19 +20,22 @@ def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[Optional[st
     return names[found] if found else None
 
 
-def json_arguments(cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: Optional[str] = None) -> Reader[None]:
-    """Send a call whose name was read: its arguments follow as one JSON value, then an end."""
+def json_arguments(
+    cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: Optional[str] = None
+) -> Reader[Optional[str]]:
+    """Send a call whose name was read: its arguments follow as one JSON value, then an end, which is returned."""
     yield calls.head(name, call_id)
     cursor.commit()
     yield from space(cursor)
     if not (yield from is_next(cursor, "{")):
-        if (yield from one_of(cursor, *ends)):
+        end = yield from one_of(cursor, *ends)
+        if end:
             yield calls.arguments("{}")
             calls.close()
         elif cursor.left():
-            yield from raw_arguments(cursor, calls, *ends)
-    elif (yield from stream_value(cursor, calls.arguments)):
+            end = yield from raw_arguments(cursor, calls, *ends)
+        return end
+    if (yield from stream_value(cursor, calls.arguments)):
         calls.close()
-        yield from closing(cursor, *ends)
-    else:
-        yield from raw_arguments(cursor, calls, *ends)
+        return (yield from closing(cursor, *ends))
+    return (yield from raw_arguments(cursor, calls, *ends))
