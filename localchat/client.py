@@ -1703,8 +1703,8 @@ def _companion(name: str) -> Any:
 def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:
     """How many choices there will be: `n` of a chat, and of each text to be completed."""
     n = {**options, **(options.get("extra_body") or {})}.get("n")
-    texts = prompt if isinstance(prompt, list) and all(isinstance(text, (str, list)) for text in prompt) else [prompt]
-    return (n if isinstance(n, int) else 1) * max(len(texts), 1)
+    several = isinstance(prompt, (list, tuple)) and all(isinstance(text, (str, list, tuple)) for text in prompt)
+    return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 
 
 def _with_media(prompt: Prompt, options: dict[str, Any]) -> Prompt:

@@ -390,14 +390,14 @@ def test_finish_without_done_ends_although_the_server_pings_for_ever(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("path", "options"),
-    [("chat", {"n": 2}), ("chat", {"extra_body": {"n": 2}}), ("complete", {}), ("complete", {"n": 1})],
+    ("prompt", "options"),
+    [("hi", {"n": 2}), ("hi", {"extra_body": {"n": 2}}), (["a", "b"], {}), (("a", "b"), {"n": 1}), ([[1], [2]], {})],
 )
-def test_all_choices_that_were_asked_for_are_waited_for(path, options):
+def test_all_choices_that_were_asked_for_are_waited_for(prompt, options):
     with always(chunked(piece("one", "stop"))) as server, make_client(server) as client:
-        ask = client.chat if path == "chat" else client.complete
+        ask = client.chat if prompt == "hi" else client.complete
         with pytest.raises(IncompleteStream):
-            ask("hi" if path == "chat" else ["a", "b"], **options)
+            ask(prompt, **options)
 
 
 BROKEN = b"zz\r\nno chunk\r\n"
