@@ -108,15 +108,27 @@ def _read(source: Any) -> bytes:
     if isinstance(source, bytes):
         data = source
     elif _is_url(source):
-        import urllib.request  # Late: it costs as much as the whole client.
-
-        with urllib.request.urlopen(source, timeout=_FETCH_TIMEOUT_S) as response:
-            data = response.read(DEFAULT_MAX_BYTES + 1)
+        data = _fetch(source)
     else:
         with open(source, "rb") as file:
             data = file.read(DEFAULT_MAX_BYTES + 1)
     if len(data) > DEFAULT_MAX_BYTES:
         raise ValueError(f"{_shown(source)} has more than {DEFAULT_MAX_BYTES} bytes")
+    return data
+
+
+def _fetch(url: str) -> bytes:
+    import http.client  # Late: they cost as much as the whole client.
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as response:
+            data: bytes = response.read(DEFAULT_MAX_BYTES + 1)
+            left = getattr(response, "length", None)  # What read() of so many bytes does not complain about.
+    except http.client.HTTPException as error:
+        raise OSError(f"{_shown(url)} cannot be fetched: {error!r}") from error
+    if left and len(data) <= DEFAULT_MAX_BYTES:
+        raise OSError(f"{_shown(url)} was cut: {left} bytes are missing")
     return data
 
 

@@ -14,6 +14,8 @@ import pytest
 from localchat import media
 from localchat.media import attach, audio_part, image_part
 
+from .raw_server import answering_once
+
 PNG = b"\x89PNG\r\n\x1a\n rest"
 WAV = b"RIFF\x24\0\0\0WAVEfmt "
 PNG_URI = "data:image/png;base64," + base64.b64encode(PNG).decode()
@@ -84,6 +86,20 @@ def test_image_comes_from_path_text_bytes_url_and_part(tmp_path: Path):
 def test_url_is_fetched_if_asked(url: str):
     assert image_part(url)["image_url"]["url"] == url
     assert image_part(url, embed=True) == IMAGE
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + PNG,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + PNG,
+        b"this is no HTTP\r\n\r\n",
+    ],
+    ids=["length", "chunked", "no-http"],
+)
+def test_url_that_gives_half_a_file_is_an_error(raw: bytes):
+    with answering_once(raw) as server, pytest.raises(OSError, match=r"cut|fetched"):
+        image_part(server.url, embed=True)
 
 
 def test_audio_from_a_url_is_always_fetched():
