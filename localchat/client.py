@@ -1712,7 +1712,7 @@ def _with_media(prompt: Prompt, options: dict[str, Any]) -> Prompt:
     sources = {
         name: options.pop(name)
         for name in ("images", "audio")
-        if options.get(name) is not None and not isinstance(options[name], Mapping)
+        if options.get(name) is not None and not (name == "audio" and isinstance(options[name], Mapping))
     }
     return _companion("media").attach(prompt, **sources) if sources else prompt
 

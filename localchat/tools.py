@@ -535,7 +535,9 @@ def start_run(
         raise ValueError("a run follows one choice: n must be 1")
     toolbox = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
     system: str | None = options.pop("system", None)
-    images, audio = options.pop("images", None) or (), options.pop("audio", None) or ()
+    images = options.pop("images", None) or ()
+    # A mapping is OpenAI's `audio`, which is about the answer.
+    audio = () if isinstance(options.get("audio"), Mapping) else options.pop("audio", None) or ()
     messages = [*([] if system is None else [{"role": "system", "content": system}]), *before]
     messages += media.attach(prompt, images, audio)
     return kind(client, messages, toolbox, max_rounds=max_rounds, on_done=on_done, options=options)

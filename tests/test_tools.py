@@ -686,9 +686,11 @@ def test_number_that_may_go_on_is_no_value(finish: str, cut: bool):
             client.chat("x", response_format=int)
 
 
-def test_chat_takes_images_and_leaves_the_audio_of_the_protocol():
+@pytest.mark.parametrize("image", [[b"GIF89a"], {"type": "image_url", "image_url": {"url": "https://host/a.gif"}}])
+@pytest.mark.parametrize("ask", [Client.chat, Client.run])
+def test_images_are_taken_and_the_audio_of_the_protocol_is_left(ask: Any, image: Any):
     with playing(text("ok")) as (client, script):
-        client.chat("x", images=[b"GIF89a"], audio={"voice": "alto", "format": "wav"})
+        ask(client, "x", images=image, audio={"voice": "alto", "format": "wav"})
     assert [part["type"] for part in script.requests[0]["messages"][0]["content"]] == ["image_url", "text"]
     assert script.requests[0]["audio"] == {"voice": "alto", "format": "wav"}
 
