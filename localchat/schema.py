@@ -98,7 +98,7 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
-        return value.value
+        return value.value if _has_plain_values(type(value)) else value.name
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, (set, frozenset)):
@@ -502,8 +502,12 @@ def _annotated(args: tuple[Any, ...]) -> _Shape:
 
 def _enum(hint: type[enum.Enum]) -> _Shape:
     """By value, or by name where JSON cannot hold the values."""
-    by_value = all(type(member.value) in (str, int, float, bool, type(None)) for member in hint)
+    by_value = _has_plain_values(hint)
     return _OneOf(tuple((member.value if by_value else member.name, member) for member in hint))
+
+
+def _has_plain_values(hint: type[enum.Enum]) -> bool:
+    return all(type(member.value) in (str, int, float, bool, type(None)) for member in hint)
 
 
 _BY_ORIGIN: dict[Any, Callable[[tuple[Any, ...]], _Shape]] = {

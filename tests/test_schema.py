@@ -290,6 +290,14 @@ def test_function_gives_the_schema_of_its_parameters():
     assert build(sample, {"a": 1, "b": "red"}) == {"a": 1, "b": Color.RED}
 
 
+def test_default_of_an_enum_is_one_of_those_on_offer():
+    def paint(color: Color = Color.BLUE, corner: Corner = Corner.LEFT) -> None: ...
+
+    shown = json_schema(paint)["properties"]
+    assert shown["color"] == {"type": "string", "enum": ["red", "blue"], "default": "blue"}
+    assert shown["corner"] == {"type": "string", "enum": ["LEFT", "RIGHT"], "default": "LEFT"}
+
+
 def test_partial_and_callable_object_are_functions():
     class Adder:
         def __call__(self, b: int) -> int:
