@@ -46,13 +46,17 @@ def faults(value: Any, schema: Any) -> Iterator[Fault]:
 
 
 def parse_moment(text: str) -> datetime.datetime:
-    """ISO 8601 as models write it; Python 3.9 reads neither Z nor every number of digits."""
-    text = re.sub(r"[zZ]$", "+00:00", text)
-    return datetime.datetime.fromisoformat(re.sub(r"\.(\d+)", lambda part: "." + part[1][:6].ljust(6, "0"), text))
+    return datetime.datetime.fromisoformat(_readable(text))
 
 
 def parse_time(text: str) -> datetime.time:
-    return datetime.time.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+    return datetime.time.fromisoformat(_readable(text))
+
+
+def _readable(text: str) -> str:
+    """ISO 8601 as models write it; Python 3.9 reads neither Z nor every number of digits."""
+    text = re.sub(r"[zZ]$", "+00:00", text)
+    return re.sub(r"\.(\d+)", lambda part: "." + part[1][:6].ljust(6, "0"), text)
 
 
 class _Checker:

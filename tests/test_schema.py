@@ -492,6 +492,7 @@ def test_ready_made_response_format_is_left_alone(ready: Any):
 
 MODERN = """
 from __future__ import annotations
+import datetime
 from dataclasses import dataclass
 from typing import TypedDict
 from localchat.schema import build, json_schema
@@ -513,6 +514,7 @@ def tool(x: int | list[str], y: Node | None = None): pass
 assert build(Node, {"a": 1, "kids": [{"a": 2}, None]}) == Node(1, kids=[Node(2), None])
 assert build(tool, {"x": ["a"], "y": {"a": 1}}) == {"x": ["a"], "y": Node(1)}
 assert json_schema(Movie)["properties"]["year"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+assert build(datetime.time, "07:08:09.5Z") == datetime.time(7, 8, 9, 500000, datetime.timezone.utc)
 print("fine")
 """
 
@@ -522,7 +524,7 @@ PYTHONS = [
 
 
 @pytest.mark.parametrize("python", [sys.executable, *map(str, sorted(PYTHONS))])
-def test_new_unions_are_read_by_every_python(python: str):
+def test_new_unions_and_times_are_read_by_every_python(python: str):
     root = str(Path(__file__).parents[1])
     done = subprocess.run([python, "-c", MODERN], cwd=root, capture_output=True, text=True, check=False, timeout=30)
     assert (done.stdout, done.stderr) == ("fine\n", "")
