@@ -53,6 +53,12 @@ def parse_time(text: str) -> datetime.time:
     return datetime.time.fromisoformat(_readable(text))
 
 
+def _check_date(text: str) -> None:
+    """Later Pythons read other forms of ISO 8601 too, which the format of JSON Schema does not know."""
+    if datetime.date.fromisoformat(text).isoformat() != text:
+        raise ValueError(text)
+
+
 def _readable(text: str) -> str:
     """ISO 8601 as models write it; Python 3.9 reads neither Z nor every number of digits."""
     text = re.sub(r"[zZ]$", "+00:00", text)
@@ -194,7 +200,7 @@ _RULES: dict[str, Callable[[_Checker, Any, Any, str, Any], Iterator[Fault]]] = {
 }
 
 _FORMATS: dict[str, Callable[[str], object]] = {
-    "date": datetime.date.fromisoformat,
+    "date": _check_date,
     "date-time": parse_moment,
     "time": parse_time,
 }

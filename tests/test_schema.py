@@ -388,6 +388,7 @@ def test_fault_has_its_path(target: Any, value: Any, path: str, message: str):
         ({"oneOf": [{"minimum": 1}, {"maximum": 3}]}, [0, 4], [2]),
         ({"not": {"type": "string"}}, [1], ["a"]),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, [1], ["a"]),
+        ({"format": "date"}, ["2024-02-29"], ["20240229", "2024-W09-4", "2023-02-29"]),
         ({"unknown": 1, "format": "email"}, ["a"], []),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
