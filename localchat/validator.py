@@ -13,6 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 _SHOWN_CHARS = 80
 
@@ -82,13 +83,24 @@ class _Checker:
                 yield from _limit_fault(keyword, limit, value, path)
 
     def _reference(self, limit: str, value: Any, path: str, schema: Any) -> Iterator[Fault]:
-        target = self._root
-        for step in limit.lstrip("#").split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(target, Mapping) or step not in target:
-                raise ValueError(f"the schema refers to {limit!r}, which it does not have")
-            target = target[step]
-        yield from self.check(value, target, path)
+        yield from self.check(value, self._find(limit), path)
+
+    def _find(self, reference: str) -> Any:
+        """What a reference names: by a JSON pointer, or by an anchor."""
+        base, _, fragment = reference.partition("#")
+        fragment = unquote(fragment)
+        try:
+            if base and base != self._root["$id"].rstrip("#"):
+                raise LookupError(base)
+            if fragment and not fragment.startswith("/"):
+                return next(part for part in _parts(self._root) if part.get("$anchor") == fragment)
+            target = self._root
+            for step in fragment.split("/")[1:]:
+                step = step.replace("~1", "/").replace("~0", "~")
+                target = target[int(step) if isinstance(target, list) else step]
+            return target
+        except (LookupError, TypeError, ValueError, StopIteration):
+            raise ValueError(f"the schema refers to {reference!r}, which it does not have") from None
 
     def _type(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
         names = [limit] if isinstance(limit, str) else limit
@@ -178,6 +190,15 @@ class _Checker:
                 _FORMATS[limit](value)
             except ValueError:
                 yield Fault(path, f"expected a {limit}, got {show(value)}")
+
+
+def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Everything that might be a schema, from the outside in."""
+    if isinstance(schema, Mapping):
+        yield schema
+    inner = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
+    for part in inner:
+        yield from _parts(part)
 
 
 _RULES: dict[str, Callable[[_Checker, Any, Any, str, Any], Iterator[Fault]]] = {

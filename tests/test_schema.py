@@ -6,6 +6,7 @@ import datetime
 import enum
 import functools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -389,6 +390,10 @@ def test_fault_has_its_path(target: Any, value: Any, path: str, message: str):
         ({"not": {"type": "string"}}, [1], ["a"]),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, [1], ["a"]),
         ({"format": "date"}, ["2024-02-29"], ["20240229", "2024-W09-4", "2023-02-29"]),
+        ({"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "integer"}}}, [1], ["a"]),
+        ({"$ref": "#/allOf/1", "allOf": [True, {"type": "integer"}]}, [1], ["a"]),
+        ({"$ref": "#i", "$defs": {"a": {"$anchor": "i", "type": "integer"}}}, [1], ["a"]),
+        ({"$id": "a:b", "$ref": "a:b#/$defs/a", "$defs": {"a": {"type": "integer"}}}, [1], ["a"]),
         ({"unknown": 1, "format": "email"}, ["a"], []),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
@@ -427,9 +432,10 @@ def test_value_that_is_nested_too_deeply_does_not_fit():
         build(Node, value)
 
 
-def test_reference_that_leads_nowhere_is_the_fault_of_the_schema():
-    with pytest.raises(ValueError, match="refers to '#/nowhere'"):
-        list(faults(1, {"$ref": "#/nowhere"}))
+@pytest.mark.parametrize("reference", ["#/nowhere", "#nowhere", "#/allOf/1", "#/allOf/x", "other.json", "other#/$ref"])
+def test_reference_that_leads_nowhere_is_the_fault_of_the_schema(reference: str):
+    with pytest.raises(ValueError, match=re.escape(f"refers to {reference!r}")):
+        list(faults(1, {"$ref": reference, "allOf": [True]}))
 
 
 def test_docstring_is_taken_apart():
