@@ -17,8 +17,11 @@ from urllib.parse import unquote
 
 _SHOWN_CHARS = 80
 
-# Python's $ also matches before a line break at the end, that of JSON Schema does not. Escapes and sets are skipped.
-_DOLLAR = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
+# What means something else in Python than in ECMA-262, whose patterns JSON Schema has. Other escapes are skipped, and
+# of sets all but the white space.
+_SPACE = r" \t-\r\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_IN_PYTHON = {"$": r"\Z", ".": r"[^\n\r\u2028\u2029]", r"\s": f"[{_SPACE}]", r"\S": f"[^{_SPACE}]"}
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[$.]", re.DOTALL)
 
 TYPE_NAMES: dict[type, str] = {
     str: "string",
@@ -177,8 +180,8 @@ class _Checker:
         if not isinstance(value, str):
             return
         try:
-            fits = re.search(_DOLLAR.sub(lambda part: r"\Z" if part[0] == "$" else part[0], limit), value)
-        except re.error as error:
+            fits = re.search(_TOKEN.sub(_in_python, limit), value, re.ASCII)
+        except (re.error, ValueError, OverflowError) as error:  # Flags that exclude each other; too many repeats.
             yield Fault(path, f"cannot be checked, since Python cannot read the pattern {limit}: {error}")
             return
         if not fits:
@@ -190,6 +193,13 @@ class _Checker:
                 _FORMATS[limit](value)
             except ValueError:
                 yield Fault(path, f"expected a {limit}, got {show(value)}")
+
+
+def _in_python(token: re.Match[str]) -> str:
+    """A piece of a pattern as Python writes it."""
+    if token[0].startswith("["):
+        return re.sub(r"\\.", lambda escape: _SPACE if escape[0] == r"\s" else escape[0], token[0], flags=re.DOTALL)
+    return _IN_PYTHON.get(token[0], token[0])
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
