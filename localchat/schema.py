@@ -635,13 +635,15 @@ def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
         header = _SECTION.match(line)
         if header and header[1] in (*_ARGUMENT_SECTIONS, *_OTHER_SECTIONS):
             section, indent = header[1], 0
-        elif not section:
+        elif not section or (indent and line[:1].strip()):  # A line that is not indented ends a section that was.
+            section = ""
             summary.append(line)
-        elif section in _ARGUMENT_SECTIONS and line.strip():
+        elif line.strip():
             indent = indent or _indent_of(line)
             entry = _ENTRY.match(line.strip()) if _indent_of(line) <= indent else None
             name = entry[1] if entry else name
-            described[name] = entry[2] if entry else f"{described.get(name, '')} {line.strip()}".strip()
+            if section in _ARGUMENT_SECTIONS:
+                described[name] = entry[2] if entry else f"{described.get(name, '')} {line.strip()}".strip()
     return "\n".join(summary).strip(), described
 
 

@@ -447,6 +447,23 @@ def test_docstring_is_taken_apart():
     assert described == {"a": "The first, which goes on.", "b": "The second."}
 
 
+def test_text_after_a_section_of_a_docstring_is_no_part_of_it():
+    doc = """Do it.
+
+    Args:
+        a: The first.
+
+    Ask before you do it.
+
+    Returns:
+        Nothing.
+
+    Careful: it cannot be undone.
+    """
+    summary = "Do it.\n\nAsk before you do it.\n\nCareful: it cannot be undone."
+    assert read_docstring(doc) == (summary, {"a": "The first."})
+
+
 # Answers
 
 
