@@ -532,14 +532,14 @@ _BY_ORIGIN: dict[Any, Callable[[tuple[Any, ...]], _Shape]] = {
 def _dataclass_fields(target: Any) -> list[_Field]:
     hints, described = _hints(target), read_docstring(target.__doc__ or "")[1]
     fields = []
-    for field in dataclasses.fields(target):
-        if field.init:
+    for field in target.__dataclass_fields__.values():  # fields() leaves out what __init__ alone takes.
+        hint = hints[field.name]
+        hint = hint.type if isinstance(hint, dataclasses.InitVar) else hint
+        if field.init and typing.ClassVar not in (hint, typing.get_origin(hint)):
             description = field.metadata.get("description") or described.get(field.name)
             default = _ABSENT if field.default is dataclasses.MISSING else field.default
             required = default is _ABSENT and field.default_factory is dataclasses.MISSING
-            fields.append(
-                _Field(field.name, _with_description(_shape(hints[field.name]), description), required, default)
-            )
+            fields.append(_Field(field.name, _with_description(_shape(hint), description), required, default))
     return fields
 
 

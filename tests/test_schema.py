@@ -10,9 +10,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Dict, List, Literal, NewType, Optional, Set, Tuple, TypedDict, Union
+from typing import Annotated, Any, ClassVar, Dict, List, Literal, NewType, Optional, Set, Tuple, TypedDict, Union
 
 import pytest
 
@@ -199,6 +199,17 @@ def test_dataclass_has_definitions_descriptions_and_defaults():
     }
     raw = {"name": "Ann", "age": 3, "home": {"street": "High"}, "color": "blue"}
     assert build(Person, raw) == Person("Ann", 3, Address("High"), [], Color.BLUE)
+
+
+def test_dataclass_is_given_what_its_init_alone_takes():
+    # Made from types: Python 3.9 and 3.10 do not read InitVar in annotations that are text.
+    members: Any = [("number", int), ("scale", InitVar[int]), ("unit", InitVar[str], "m"), ("limit", ClassVar[int], 3)]
+    taken: List[Any] = []
+    scaled = make_dataclass("Scaled", members, namespace={"__post_init__": lambda self, *given: taken.extend(given)})
+    unit = {**STRING, "default": "m"}
+    assert json_schema(scaled) == schema_object(["number", "scale"], number=INTEGER, scale=INTEGER, unit=unit)
+    assert build(scaled, {"number": 2, "scale": 3}).number == 2
+    assert taken == [3, "m"]
 
 
 def test_dataclass_may_refer_to_itself():
