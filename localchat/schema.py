@@ -678,10 +678,8 @@ def _hints_without_bars(owner: Any) -> dict[str, Any]:
     for scope in reversed(getattr(owner, "__mro__", (owner,))):
         noted = vars(scope).get("__annotations__", {}) if isinstance(scope, type) else scope.__annotations__
         names = {**vars(sys.modules[scope.__module__]), "_Union": Union}
-
-        def holder() -> None: ...
-
-        holder.__annotations__ = {name: _without_bars(hint) for name, hint in noted.items()}
+        # A class, since those may say ClassVar.
+        holder = type("holder", (), {"__annotations__": {name: _without_bars(hint) for name, hint in noted.items()}})
         hints.update(typing.get_type_hints(holder, names, include_extras=True))
     return hints
 

@@ -532,11 +532,12 @@ MODERN = """
 from __future__ import annotations
 import datetime
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import ClassVar, TypedDict
 from localchat.schema import build, json_schema
 
 @dataclass
 class Base:
+    known: ClassVar[int] = 0
     a: int | None = None
 
 @dataclass
