@@ -452,7 +452,12 @@ def _shape(hint: Any) -> _Shape:
     if make is not None:
         return make(typing.get_args(hint))
     inner = getattr(hint, "__supertype__", getattr(hint, "__value__", None))
-    return _class(hint) if inner is None else _shape(inner)  # A NewType, or the alias of a `type` statement.
+    if inner is None:
+        return _class(hint)
+    try:
+        return _shape(inner)  # A NewType, or the alias of a `type` statement.
+    except RecursionError:
+        raise TypeError(f"{hint!r} refers to itself, as only dataclasses and typed dicts may") from None
 
 
 def _class(hint: Any) -> _Shape:

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, make_dataclass
 from pathlib import Path
@@ -333,6 +334,13 @@ def test_partial_and_callable_object_are_functions():
 def test_what_json_cannot_describe_is_a_type_error(target: Any, message: str):
     with pytest.raises(TypeError, match=message):
         json_schema(target)
+
+
+def test_alias_of_itself_is_a_type_error():
+    alias = types.SimpleNamespace()  # Like what `type Alias = list[Alias]` of Python 3.12 makes.
+    alias.__value__ = alias
+    with pytest.raises(TypeError, match="refers to itself"):
+        json_schema(alias)
 
 
 def test_annotation_that_cannot_be_found_is_a_type_error():
