@@ -291,8 +291,11 @@ def _cut(text: str) -> str:
 
 
 def result_text(value: Any) -> str:
-    """What the model gets to read: text as it is, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
+    """What the model gets to read: text as it is, all else as JSON, or as Python shows it where that cannot be."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError):  # Keys that are no text, or a list that holds itself.
+        return str(value)
 
 
 def _plain(value: Any) -> Any:

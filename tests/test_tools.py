@@ -126,6 +126,7 @@ def test_two_tools_of_one_name_are_refused():
         (Unit.F, '"fahrenheit"'),
         ({1}, "[1]"),
         (1 + 2j, '"(1+2j)"'),
+        ({(1, 2): "free"}, "{(1, 2): 'free'}"),
     ],
 )
 def test_result_is_text_for_the_model(value: Any, shown: str):
