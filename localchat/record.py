@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 from .events import LocalChatError
 
-_SECRET_HEADERS = re.compile(rb"(?im)^([\w-]*(?:authorization|key|token|secret|password|cookie)): *([^\r\n]+)")
+_SECRET_NAME = rb"[\w-]*(?:authorization|key|token|secret|password|cookie)"
+_SECRET_HEADERS = re.compile(rb"(?im)^(" + _SECRET_NAME + rb"[ \t]*:[ \t]*)([^\r\n]+)")
 # The head of an answer, after what a server may say in between.
 _HEAD = re.compile(rb"(?s)\A(?:HTTP/1\.\d 1.*?\r\n\r\n)*(?!HTTP/1\.\d 1).*?\r\n\r\n")
 # A shorter key is no secret but a word that servers without keys are asked with, and part of others.
@@ -31,7 +32,7 @@ _MIN_SECRET_CHARS = 8
 
 
 def _without_secrets(head: bytes) -> bytes:
-    return _SECRET_HEADERS.sub(lambda match: match[1] + b": " + b"*" * len(match[2]), head)
+    return _SECRET_HEADERS.sub(lambda match: match[1] + b"*" * len(match[2]), head)
 
 
 def replay(path: str | os.PathLike[str]) -> Replay:

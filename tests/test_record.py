@@ -153,6 +153,15 @@ def test_secrets_in_headers_of_answers_are_masked(tmp_path):
     assert "key: value" in joined(path, "received")  # Not in a head, so nobody's secret.
 
 
+@pytest.mark.parametrize("blanks", ["", "   ", "\t"])
+def test_masked_header_keeps_its_length_whatever_its_blanks(blanks, tmp_path):
+    path = tmp_path / "r.jsonl"
+    raw = HELLO.replace(b"Content-Type", f"Set-Cookie:{blanks}confidential\r\nContent-Type".encode())
+    with always(raw) as server, Client(server.url, model="m", record=path) as client:
+        client.chat("hi")
+    assert joined(path, "received") == raw.decode().replace("confidential", "*" * len("confidential"))
+
+
 def test_short_key_does_not_damage_the_recording(tmp_path):
     """Local servers are often asked with a key like this; it is part of many words."""
     path = tmp_path / "r.jsonl"
