@@ -26,7 +26,7 @@ from .events import LocalChatError
 _SECRET_NAME = rb"[\w-]*(?:authorization|key|token|secret|password|cookie)"
 _SECRET_HEADERS = re.compile(rb"(?im)^(" + _SECRET_NAME + rb"[ \t]*:[ \t]*)([^\r\n]+)")
 # The head of an answer, after what a server may say in between.
-_HEAD = re.compile(rb"(?s)\A(?:HTTP/1\.\d 1.*?\r\n\r\n)*(?!HTTP/1\.\d 1).*?\r\n\r\n")
+_HEAD = re.compile(rb"(?s)\A(?:HTTP/1\.\d 1.*?\n\r?\n)*(?!HTTP/1\.\d 1).*?\n\r?\n")
 # A shorter key is no secret but a word that servers without keys are asked with, and part of others.
 _MIN_SECRET_CHARS = 8
 
@@ -104,7 +104,9 @@ class RecordingTape:
             return
         joined, pieces = b"".join(self._held), []
         if self._in_head:
-            joined, self._in_head = _HEAD.sub(lambda head: _without_secrets(head[0]), joined, 1), False
+            head, self._in_head = _HEAD.match(joined), False
+            end = head.end() if head else len(joined)  # What was cut is all head.
+            joined = _without_secrets(joined[:end]) + joined[end:]
         joined = self._mask(joined)
         for piece in self._held:
             pieces.append(joined[: len(piece)])

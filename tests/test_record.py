@@ -20,6 +20,7 @@ from .raw_server import (
     Peer,
     Server,
     always,
+    answering_once,
     certificate,
     chunked,
     clean_environment,
@@ -151,6 +152,23 @@ def test_secrets_in_headers_of_answers_are_masked(tmp_path):
         assert client.chat("hi").text == "Hello"
     assert "confidential" not in path.read_text(encoding="ascii")
     assert "key: value" in joined(path, "received")  # Not in a head, so nobody's secret.
+
+
+def test_secrets_in_a_head_that_is_cut_are_masked(tmp_path):
+    path = tmp_path / "r.jsonl"
+    raw = b"HTTP/1.1 200 OK\r\nSet-Cookie: confidential\r\nContent-"
+    with answering_once(raw) as server, pytest.raises(IncompleteStream):
+        Client(server.url, model="m", record=path, max_retries=0).chat("hi")
+    assert "Set-Cookie: ************\r\nContent-" in joined(path, "received")
+
+
+def test_head_with_bare_line_ends_is_a_head(tmp_path):
+    path = tmp_path / "r.jsonl"
+    head = b"HTTP/1.1 200 OK\nContent-Type: text/event-stream\nSet-Cookie: confidential\n\n"
+    with answering_once(head + b"token: open\n" + b"".join(ANSWER)) as server:
+        assert Client(server.url, model="m", record=path).chat("hi").text == "Hello"
+    assert "confidential" not in path.read_text(encoding="ascii")
+    assert "token: open" in joined(path, "received")  # Not in a head.
 
 
 @pytest.mark.parametrize("blanks", ["", "   ", "\t"])
