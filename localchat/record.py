@@ -25,6 +25,7 @@ from .events import LocalChatError
 
 _SECRET_NAME = rb"[\w-]*(?:authorization|key|token|secret|password|cookie)"
 _SECRET_HEADERS = re.compile(rb"(?im)^(" + _SECRET_NAME + rb"[ \t]*:[ \t]*)([^\r\n]+)")
+_SECRET_QUERY = re.compile(rb"(?i)([?&]" + _SECRET_NAME + rb"=)([^&\s]+)")
 # The head of an answer, after what a server may say in between.
 _HEAD = re.compile(rb"(?s)\A(?:HTTP/1\.\d 1.*?\n\r?\n)*(?!HTTP/1\.\d 1).*?\n\r?\n")
 # A shorter key is no secret but a word that servers without keys are asked with, and part of others.
@@ -32,7 +33,13 @@ _MIN_SECRET_CHARS = 8
 
 
 def _without_secrets(head: bytes) -> bytes:
-    return _SECRET_HEADERS.sub(lambda match: match[1] + b"*" * len(match[2]), head)
+    """A head with asterisks for what its headers, and the query of its first line, hold of secrets."""
+    first, end, rest = head.partition(b"\n")
+    return _masked(_SECRET_QUERY, first) + end + _masked(_SECRET_HEADERS, rest)
+
+
+def _masked(secrets: re.Pattern[bytes], text: bytes) -> bytes:
+    return secrets.sub(lambda match: match[1] + b"*" * len(match[2]), text)
 
 
 def replay(path: str | os.PathLike[str]) -> Replay:
@@ -174,7 +181,8 @@ class PlayingTape:
 
 
 def _request_line(request: bytes) -> bytes:
-    return b" ".join(request.split(b"\r\n", 1)[0].split(b" ")[:2])
+    """Method and path. The query may hold a secret, which is masked in a recording and another in a replay."""
+    return b" ".join(request.split(b"\r\n", 1)[0].split(b" ")[:2]).partition(b"?")[0]
 
 
 def _exchanges(path: Path) -> list[_Exchange]:

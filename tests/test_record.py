@@ -138,6 +138,15 @@ def test_secrets_in_headers_of_other_names_are_masked(tmp_path):
     assert joined(path, "sent").count("*" * len("confidential")) == len(names)
 
 
+def test_secrets_in_the_query_of_the_base_url_are_masked(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with always(HELLO) as server, Client(f"{server.url}?v=2&api-key=confidential", model="m", record=path) as client:
+        client.chat("hi")
+    assert f"?v=2&api-key={'*' * len('confidential')} HTTP/1.1" in joined(path, "sent")
+    url = "http://host/v1?v=2&api-key=other"
+    assert Client(url, transport=replay(path), model="m").chat("hi").text == "Hello"
+
+
 def test_secrets_in_headers_of_answers_are_masked(tmp_path):
     path = tmp_path / "r.jsonl"
     head = "Set-Cookie: session=confidential\r\nX-Session-Token: confidential\r\n"
