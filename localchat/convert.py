@@ -563,7 +563,7 @@ def stack_events(
     view = _View(offered)
     for event in events:
         handle = _HANDLERS.get(event.type)
-        if handle is not None and event.choice_index == choice_index:
+        if handle is not None and (event.choice_index == choice_index or event.type == "message_start"):
             yield from handle(view, event)
 
 

@@ -500,6 +500,14 @@ def test_l35_usage_chunk_and_other_choices_are_no_trouble():
     assert [event.delta for event in stack_events(made)][1:] == [StackText("a"), StackText("")]
 
 
+def test_l15_every_choice_has_its_start():
+    second = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
+    accumulator = Accumulator(2)
+    made = accumulator.add(chunk(content="a")) + accumulator.add(second) + accumulator.add(chunk("stop"))
+    events = list(stack_events(made + accumulator.finish(), choice_index=1))
+    assert [event.event_type for event in events] == ["start", "progress", "complete"]
+
+
 def test_l42_stream_that_is_cut_or_fails_has_no_complete_event():
     def failing(error: Exception) -> Any:
         yield from Accumulator().add(chunk(content="a"))
