@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import re
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
@@ -397,7 +398,8 @@ class ToolRun(_Run):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tools.refuse_coroutines()
-        self._events = self._rounds()
+        # A generator that knew this object would keep it alive, and the connection with it.
+        self._events = ToolRun._rounds(weakref.proxy(self))
 
     def __enter__(self) -> ToolRun:
         return self
@@ -456,7 +458,7 @@ class AsyncToolRun(_Run):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._events = self._rounds()
+        self._events = AsyncToolRun._rounds(weakref.proxy(self))
 
     async def __aenter__(self) -> AsyncToolRun:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import gc
 import json
 import logging
 import pickle
@@ -32,6 +33,7 @@ from localchat import (
 from localchat.events import Choice
 from localchat.tools import Toolbox, result_text
 
+from .raw_server import Peer, Server, chunked, piece
 from .scripted import Answer, Script, calls, chunk, scripted, text
 
 DEADLINE_S = 10
@@ -544,6 +546,34 @@ def test_run_that_is_closed_by_another_thread_between_two_events_does_not_end_li
         thread.join(DEADLINE_S)
         with pytest.raises(Cancelled):
             run.finish()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
+    gone = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(chunked(piece("a"), end=False))
+        if peer.is_gone():
+            gone.set()
+
+    async def start(url: str) -> None:
+        async for _ in AsyncClient(url, model="m").run("x", stream=True).text:
+            break
+        while not gone.is_set():
+            await asyncio.sleep(0.01)
+
+    gc.disable()  # It would drop what refers to itself, at some time.
+    try:
+        with Server(handle) as server:
+            if asynchronous:
+                asyncio.run(asyncio.wait_for(start(server.url), DEADLINE_S))
+            else:
+                next(Client(server.url, model="m").run("x", stream=True).text)
+            assert gone.wait(DEADLINE_S)
+    finally:
+        gc.enable()
 
 
 def test_run_that_is_closed_after_its_end_has_ended():
