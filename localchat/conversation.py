@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -47,10 +48,13 @@ class _Talk:
         return _tools.start_run(kind, self._client, prompt, before=self.messages, on_done=add, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the messages as JSON. An interrupted write leaves an older file as it was."""
-        partial = f"{os.fspath(path)}.{os.getpid()}.partial"
+        """Write the messages as JSON. An interrupted write leaves an older file as it was; its permissions stay."""
+        path = os.path.realpath(os.fsdecode(path))  # A link stays one.
+        partial = f"{path}.{os.getpid()}.partial"
         try:
             with open(partial, "wb") as file:
+                with contextlib.suppress(FileNotFoundError):  # What was private stays so.
+                    os.chmod(partial, os.stat(path).st_mode & 0o7777)
                 file.write(_encoded({"messages": self.messages}))
             os.replace(partial, path)
         finally:

@@ -170,3 +170,16 @@ def test_save_that_fails_leaves_the_older_file(tmp_path: Path):
         talk.save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["talk.json"]
     assert json.loads(path.read_text()) == {"messages": []}
+
+
+def test_save_keeps_links_and_permissions(tmp_path: Path):
+    path, link = tmp_path / "talk.json", tmp_path / "link.json"
+    path.write_text("{}", encoding="utf-8")
+    path.chmod(0o600)
+    link.symlink_to(path)
+    talk = Conversation(Client(), messages=[{"role": "user", "content": "a"}])
+    talk.save(link)
+    assert link.is_symlink()
+    assert Conversation.load(path, Client()).messages == talk.messages
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert sorted(tmp_path.iterdir()) == [link, path]
