@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Union
 if TYPE_CHECKING:
     from .wire import Prompt
 
-Source = Union[str, bytes, "os.PathLike[str]", Mapping[str, Any]]
+Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
+_BINARY = (bytes, bytearray, memoryview)
 
 # Servers decode a whole request in memory, and most refuse bodies far smaller than this.
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
@@ -93,7 +94,7 @@ def _parts(content: Any) -> Sequence[Any]:
 
 def _listed(sources: Any) -> Iterable[Source]:
     """One source where a list was asked for is meant as a list of one, and never as a list of characters."""
-    return [sources] if isinstance(sources, (str, bytes, os.PathLike, Mapping)) else sources
+    return [sources] if isinstance(sources, (str, *_BINARY, os.PathLike, Mapping)) else sources
 
 
 def _is_url(source: Any) -> bool:
@@ -105,8 +106,8 @@ def _is_data(source: Any) -> bool:
 
 
 def _read(source: Any) -> bytes:
-    if isinstance(source, bytes):
-        data = source
+    if isinstance(source, _BINARY):
+        data = bytes(source)
     elif _is_url(source):
         data = _fetch(source)
     else:
@@ -149,4 +150,4 @@ def _base64(data: bytes) -> str:
 
 
 def _shown(source: Any) -> str:
-    return f"{len(source)} bytes" if isinstance(source, bytes) else str(source)[:100]
+    return f"{len(source)} bytes" if isinstance(source, _BINARY) else str(source)[:100]

@@ -78,8 +78,9 @@ def test_unknown_type_is_an_error_that_names_those_known(make: Any, data: bytes)
 def test_image_comes_from_path_text_bytes_url_and_part(tmp_path: Path):
     path = tmp_path / "a.dat"
     path.write_bytes(PNG)
-    for source in (path, str(path), PNG, PNG_URI, IMAGE):
+    for source in (path, str(path), PNG, bytearray(PNG), memoryview(PNG), PNG_URI, IMAGE):
         assert image_part(source) == IMAGE
+        assert attach("", source) == [{"role": "user", "content": [IMAGE]}]
     assert image_part("https://host/a.png", detail="low")["image_url"] == {"url": "https://host/a.png", "detail": "low"}
 
 
