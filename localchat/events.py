@@ -47,7 +47,7 @@ else:
     def _finish_class(cls):
         cls.__match_args__ = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
         cls.__dataclass_fields__ = _LateFields(cls)
-        cls.__init__ = _late_init(cls)
+        cls.__init__, cls.__replace__ = _late_init(cls), lambda self, **members: changed(self, **members)
         cls.__setattr__ = cls.__delattr__ = _refuse
         cls.__eq__, cls.__hash__, cls.__repr__ = _equals, _hash, _show
         return cls

@@ -91,6 +91,8 @@ with c.Client(model="m", timeout=5) as client:
     assert [event.type for event in events] == sys.argv[2].split()
     assert pickle.loads(pickle.dumps(events)) == copy.deepcopy(events) == events
     assert dataclasses.replace(events[1], delta="x") == c.ContentDelta("x", raw=1)
+    if sys.version_info >= (3, 13):
+        assert copy.replace(events[1], delta="x") == dataclasses.replace(events[1], delta="x")
     assert [field.name for field in dataclasses.fields(events[1])] == ["delta", "choice_index", "raw"]
     assert c.Reply().headers is not c.Reply().headers
     try:
