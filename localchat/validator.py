@@ -1,8 +1,9 @@
 """What in a JSON value breaks a JSON Schema, with the path of each fault. No I/O.
 
 Knows the keywords of types, enums, objects, arrays, numbers, text, references within the document and
-combinations, and the formats of dates and times. What it does not know it passes over, as the standard
-demands of validators: if/then/else, dependencies, patternProperties, contains.
+combinations, the formats of dates and times, and what draft 4 and OpenAPI 3.0 say of bounds and null in their
+own way. What it does not know it passes over, as the standard demands of validators: if/then/else,
+dependencies, patternProperties, contains.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class _Checker:
             if rule is not None:
                 yield from rule(self, limit, value, path, schema)
             elif keyword in _LIMITS:
-                yield from _limit_fault(keyword, limit, value, path)
+                yield from _limit_fault(keyword, limit, value, path, schema)
 
     def _reference(self, limit: str, value: Any, path: str, schema: Any) -> Iterator[Fault]:
         yield from self.check(value, self._find(limit), path)
@@ -107,7 +108,7 @@ class _Checker:
 
     def _type(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
         names = [limit] if isinstance(limit, str) else limit
-        if not any(_is_type(value, name) for name in names):
+        if not any(_is_type(value, name) for name in names) and not (value is None and schema.get("nullable") is True):
             yield Fault(path, f"expected {' or '.join(names)}, got {show(value)}")
 
     def _enum(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
@@ -264,9 +265,11 @@ _LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
 }
 
 
-def _limit_fault(keyword: str, limit: Any, value: Any, path: str) -> Iterator[Fault]:
+def _limit_fault(keyword: str, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
     kind, holds, words = _LIMITS[keyword]
-    if isinstance(value, kind) and not isinstance(value, bool):
+    if isinstance(limit, bool):  # In draft 4 and OpenAPI 3.0 it says how `minimum` or `maximum` is meant.
+        limit = schema.get(keyword[len("exclusive") :].lower()) if limit else None
+    if limit is not None and isinstance(value, kind) and not isinstance(value, bool):
         measure = value if isinstance(value, (int, float)) else len(value)
         if not holds(measure, limit):
             yield Fault(path, f"expected {words} {limit}, got {show(value)}")
