@@ -18,11 +18,12 @@ from urllib.parse import unquote
 
 _SHOWN_CHARS = 80
 
-# What means something else in Python than in ECMA-262, whose patterns JSON Schema has. Other escapes are skipped, and
-# of sets all but the white space.
+# What ECMA-262, whose patterns JSON Schema has, writes in another way than Python, or means by it something else. Other
+# escapes are skipped; in sets only escapes are looked at.
 _SPACE = r" \t-\r\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-_IN_PYTHON = {"$": r"\Z", ".": r"[^\n\r\u2028\u2029]", r"\s": f"[{_SPACE}]", r"\S": f"[^{_SPACE}]"}
-_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|[$.]", re.DOTALL)
+_IN_PYTHON = {"$": r"\Z", ".": r"[^\n\r\u2028\u2029]", r"\s": f"[{_SPACE}]", r"\S": f"[^{_SPACE}]", "(?<": "(?P<"}
+_ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u\{[^}]*\}|\\c[a-zA-Z]|\\.", re.DOTALL)
+_TOKEN = re.compile(_ESCAPE.pattern + r"|\[(?:\\.|[^\]\\])*\]|\(\?<(?![=!])|[$.]", re.DOTALL)
 
 TYPE_NAMES: dict[type, str] = {
     str: "string",
@@ -199,8 +200,19 @@ class _Checker:
 def _in_python(token: re.Match[str]) -> str:
     """A piece of a pattern as Python writes it."""
     if token[0].startswith("["):
-        return re.sub(r"\\.", lambda escape: _SPACE if escape[0] == r"\s" else escape[0], token[0], flags=re.DOTALL)
-    return _IN_PYTHON.get(token[0], token[0])
+        return _ESCAPE.sub(lambda escape: _SPACE if escape[0] == r"\s" else _character(escape[0]), token[0])
+    return _IN_PYTHON.get(token[0]) or _character(token[0])
+
+
+def _character(text: str) -> str:
+    """The character that an escape stands for which Python does not know; others as they are."""
+    if text.startswith(r"\c") and len(text) == 3:
+        return re.escape(chr(ord(text[2]) % 32))
+    if text.startswith(r"\u{"):
+        return re.escape(chr(int(text[3:-1], 16)))
+    if text.startswith(r"\u") and len(text) == 12:
+        return re.escape(chr(0x10000 + ((int(text[2:6], 16) - 0xD800) << 10) + int(text[8:], 16) - 0xDC00))
+    return text
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:

@@ -21,6 +21,8 @@ from localchat.events import Choice, DoesNotFit, Reply, ToolCall
 from localchat.schema import build, json_schema, read_docstring, read_reply, response_format
 from localchat.validator import faults
 
+from .grammar_cases import CASES
+
 UserId = NewType("UserId", int)
 
 
@@ -403,6 +405,7 @@ def test_fault_has_its_path(target: Any, value: Any, path: str, message: str):
         ({"pattern": r"^\w\d\W$"}, ["a1é"], ["é1-", "a٣-"]),
         ({"pattern": r"^\s[\s\\]\S$"}, ["\ufeff\xa0a", "\v\\\x85"], ["\x1c\ufeffa", "  \u2028"]),
         ({"pattern": "^.[.]$"}, ["\x85."], ["\r.", "\u2028.", "ab"]),
+        ({"pattern": r"^(?<x>a)(?<!b)\cA[\u{1F600}-\u{1F64F}]\ud83d\ude00$"}, ["a\x01😁😀"], ["a\x0131"]),
         ({"minLength": 2, "maxLength": 3, "pattern": "^a"}, ["ab", 1], ["a", "abcd", "ba"]),
         ({"minItems": 1, "maxItems": 2, "uniqueItems": True}, [[1], [1, True]], [[], [1, 1], [1, 2, 3]]),
         ({"prefixItems": [{"type": "integer"}], "items": False}, [[], [1]], [["a"], [1, 2]]),
@@ -426,6 +429,12 @@ def test_fault_has_its_path(target: Any, value: Any, path: str, message: str):
 def test_keyword_tells_good_from_bad(schema: Any, good: List[Any], bad: List[Any]):
     assert [value for value in good if list(faults(value, schema))] == []
     assert [value for value in bad if not list(faults(value, schema))] == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_server_binds_answers_to_is_valid(name: str):
+    case = CASES[name]
+    assert [text for text in case.accept if list(faults(json.loads(text), case.schema))] == []
 
 
 @dataclass
