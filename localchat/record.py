@@ -181,8 +181,10 @@ class PlayingTape:
 
 
 def _request_line(request: bytes) -> bytes:
-    """Method and path. The query may hold a secret, which is masked in a recording and another in a replay."""
-    return b" ".join(request.split(b"\r\n", 1)[0].split(b" ")[:2]).partition(b"?")[0]
+    """Method and path. The query may hold a secret, which is masked in a recording and another in a replay; a proxy is
+    told the host, too."""
+    line = b" ".join(request.split(b"\r\n", 1)[0].split(b" ")[:2]).partition(b"?")[0]
+    return re.sub(rb" http://[^/]*", b" ", line, count=1)
 
 
 def _exchanges(path: Path) -> list[_Exchange]:

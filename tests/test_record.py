@@ -95,6 +95,17 @@ def test_each_path_has_its_own_answers(tmp_path):
     assert replayed.models() == ["first", "second"]
 
 
+def test_proxy_makes_no_difference_to_a_replay(tmp_path):
+    path, url = tmp_path / "r.jsonl", "http://host.test/v1"
+    with always(HELLO) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        for recorded, replayed in ((proxy, False), (False, proxy)):
+            where = url if recorded else server.url
+            with Client(where, model="m", record=path, proxy=recorded) as client:
+                client.chat("hi")
+            assert Client(url, model="m", transport=replay(path), proxy=replayed).chat("hi").text == "Hello"
+
+
 def test_retries_are_replayed_like_answers(tmp_path):
     path = tmp_path / "r.jsonl"
     busy = with_length(b"{}", "503 Loading", "Retry-After: 0.001\r\n")
