@@ -43,7 +43,12 @@ def _masked(secrets: re.Pattern[bytes], text: bytes) -> bytes:
 
 
 def replay(path: str | os.PathLike[str]) -> Replay:
-    """A transport that answers from a recording: each request gets the next answer to its method and path."""
+    """A transport that answers from a recording: each request gets the next answer to its method and path.
+
+    Raises:
+        ValueError: The file is no recording, or damaged.
+        OSError: It cannot be read.
+    """
     return Replay(path)
 
 
@@ -188,17 +193,24 @@ def _request_line(request: bytes) -> bytes:
 
 
 def _exchanges(path: Path) -> list[_Exchange]:
-    """The requests of a recording and their answers, in the order of the requests."""
+    """The requests of a recording and their answers, in the order of the requests.
+
+    Raises:
+        ValueError: The file is no recording.
+    """
     found: list[_Exchange] = []
     latest: dict[int, _Exchange] = {}
-    for line in path.read_text(encoding="ascii").splitlines():
-        item = json.loads(line)
-        connection = item["connection"]
-        if "received" in item:
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            item = json.loads(line)
+            connection, kind = item["connection"], "received" if "received" in item else "sent"
+            data = item[kind].encode("utf-8", "surrogateescape")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is no recording: line {number} holds something else ({error})") from error
+        if kind == "received":
             if connection in latest:
-                latest[connection].pieces.append(item["received"].encode("utf-8", "surrogateescape"))
+                latest[connection].pieces.append(data)
             continue
-        data = item["sent"].encode("utf-8", "surrogateescape")
         if connection in latest and not latest[connection].pieces:
             data = latest[connection].request + data
             found.remove(latest[connection])

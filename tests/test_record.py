@@ -95,6 +95,16 @@ def test_each_path_has_its_own_answers(tmp_path):
     assert replayed.models() == ["first", "second"]
 
 
+@pytest.mark.parametrize(
+    "line", [b'{"connection": 1, "se', b"", b"[]", b"3", b'{"messages": []}', b'{"connection": 1}', b"\xff"]
+)
+def test_file_that_is_no_recording_is_an_error_that_names_it(line, tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b'{"connection": 1, "at": 0, "sent": ""}\n' + line + b"\n")
+    with pytest.raises(ValueError, match=r"r\.jsonl is no recording: line 2"):
+        replay(path)
+
+
 def test_proxy_makes_no_difference_to_a_replay(tmp_path):
     path, url = tmp_path / "r.jsonl", "http://host.test/v1"
     with always(HELLO) as server:
