@@ -126,20 +126,34 @@ _TYPES = {
     "None": "null",
     "NoneType": "null",
 }
-_GENERIC = re.compile(r"(?:typing\.)?(\w+)\[(.*)\]")
 
 
 def type_schema(name: str) -> Json:
     """The schema of a Python type that is given by name, of JSON's own names as they are (L30)."""
-    name = name.strip()
-    generic = _GENERIC.fullmatch(name)
-    if generic is None:
-        return {"type": _TYPES.get(name, name)}
-    outer, inner = generic[1].lower(), generic[2]
-    if outer == "optional":
-        return {"anyOf": [type_schema(inner), {"type": "null"}]}
-    items = {"items": type_schema(inner)} if outer in ("list", "set") else {}
-    return {"type": _TYPES.get(outer, outer), **items}
+    try:
+        return _type_schema(ast.parse(name.strip(), mode="eval").body)
+    except (SyntaxError, ValueError):
+        return {"type": name.strip()}
+
+
+def _type_schema(node: ast.expr) -> Json:
+    """ValueError for what is no annotation."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return {"anyOf": [_type_schema(node.left), _type_schema(node.right)]}
+    outer = node.value if isinstance(node, ast.Subscript) else node
+    if not isinstance(outer, (ast.Name, ast.Attribute, ast.Constant)):
+        raise ValueError(ast.unparse(node))
+    word = ast.unparse(outer).rpartition(".")[2]
+    kind = word.lower()
+    plain: Json = {} if word == "Any" else {"type": _TYPES.get(word) or _TYPES.get(kind, word)}
+    if not isinstance(node, ast.Subscript):
+        return plain
+    inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if kind == "literal":
+        return {"enum": [ast.literal_eval(option) for option in inner]}
+    if kind in ("optional", "union"):
+        return {"anyOf": [*map(_type_schema, inner), *([{"type": "null"}] if kind == "optional" else [])]}
+    return {**plain, "items": _type_schema(inner[0])} if kind in ("list", "set") else plain
 
 
 def tool_definition(tool: Any) -> Json:

@@ -156,6 +156,13 @@ def test_l33_chat_logprobs_hold_the_chosen_token_too():
         ("Optional[str]", {"anyOf": [{"type": "string"}, {"type": "null"}]}),
         ("dict[str, int]", {"type": "object"}),
         ("string", {"type": "string"}),
+        ("Any", {}),
+        ("typing.Dict", {"type": "object"}),
+        ("int | None", {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        ("Union[int, List[str]]", {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "string"}}]}),
+        ("Literal['a', 1]", {"enum": ["a", 1]}),
+        ("any-thing", {"type": "any-thing"}),
+        ("not one", {"type": "not one"}),
     ],
 )
 def test_l30_type_names(name: str, schema: Any):
