@@ -580,7 +580,7 @@ def _function(function: Any) -> _Record:
 def _function_fields(function: Any, name: str) -> list[_Field]:
     inner = function.func if isinstance(function, functools.partial) else function
     hints = _hints(inspect.unwrap(inner if inspect.isroutine(inner) else type(inner).__call__))
-    described = read_docstring(inspect.getdoc(inner) or "")[1]
+    described = read_function(function)[1]
     fields = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -650,6 +650,13 @@ def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
             if section in _ARGUMENT_SECTIONS:
                 described[name] = entry[2] if entry else f"{described.get(name, '')} {line.strip()}".strip()
     return "\n".join(summary).strip(), described
+
+
+def read_function(function: Any) -> tuple[str, dict[str, str]]:
+    """The same of a function: of what a partial calls, and of an object's __call__ where its class has no docstring."""
+    inner = function.func if isinstance(function, functools.partial) else function
+    doc = inspect.getdoc(inner) or (None if inspect.isroutine(inner) else type(inner).__call__.__doc__)
+    return read_docstring(doc or "")
 
 
 def _indent_of(line: str) -> int:

@@ -61,7 +61,7 @@ class Tool:
         name = name or getattr(function, "__name__", "")
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name or function!r} is no name for a tool: use Tool.of(function, name=...)")
-        description = description or schema.read_docstring(inspect.getdoc(function) or "")[0]
+        description = description or schema.read_function(function)[0]
         return cls(name, description, schema.json_schema(function), function, function)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import functools
 import gc
 import json
 import logging
@@ -99,6 +100,24 @@ def test_function_becomes_a_definition():
 
 def test_definition_without_docstring_has_no_description():
     assert Tool.of(fail).definition["function"] == {"name": "fail", "parameters": {"type": "object", "properties": {}}}
+
+
+def test_partial_and_object_are_described_by_what_they_call():
+    class Forecast:
+        def __call__(self, days: int) -> str:
+            """The weather later.
+
+            Args:
+                days: How many.
+            """
+            return ""
+
+    partial = Tool.of(functools.partial(weather, unit=Unit.F), name="warm")
+    assert partial.description == "The weather somewhere."
+    assert partial.parameters["properties"]["place"]["description"] == "Where."
+    forecast = Tool.of(Forecast(), name="later")
+    assert forecast.description == "The weather later."
+    assert forecast.parameters["properties"] == {"days": {"type": "integer", "description": "How many."}}
 
 
 def test_tool_may_have_another_name():
