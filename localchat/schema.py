@@ -579,7 +579,7 @@ def _function(function: Any) -> _Record:
 
 def _function_fields(function: Any, name: str) -> list[_Field]:
     inner = function.func if isinstance(function, functools.partial) else function
-    hints = _hints(inspect.unwrap(inner if inspect.isroutine(inner) else type(inner).__call__))
+    hints = _hints(_without_return(inspect.unwrap(inner if inspect.isroutine(inner) else type(inner).__call__)))
     described = read_function(function)[1]
     fields = []
     for parameter in inspect.signature(function).parameters.values():
@@ -682,6 +682,17 @@ def _hints(owner: Any) -> dict[str, Any]:
         if sys.version_info >= (3, 10):
             raise
         return _hints_without_bars(owner)
+
+
+def _without_return(function: Any) -> Any:
+    """The same function as far as parameters go: what it returns may be known to type checkers alone."""
+    real = getattr(function, "__func__", function)
+    if not isinstance(real, types.FunctionType):
+        return function
+    alike = types.FunctionType(real.__code__, real.__globals__, real.__name__, real.__defaults__, real.__closure__)
+    alike.__annotations__ = {name: hint for name, hint in real.__annotations__.items() if name != "return"}
+    alike.__kwdefaults__, alike.__module__, alike.__qualname__ = real.__kwdefaults__, real.__module__, real.__qualname__
+    return alike
 
 
 def _hints_without_bars(owner: Any) -> dict[str, Any]:

@@ -345,6 +345,12 @@ def test_alias_of_itself_is_a_type_error():
         json_schema(alias)
 
 
+def test_what_a_function_returns_need_not_be_known():
+    def made(a: int) -> Unknown: ...  # type: ignore[name-defined]  # noqa: F821  # As from `if TYPE_CHECKING`.
+
+    assert json_schema(made) == schema_object(["a"], a=INTEGER)
+
+
 def test_annotation_that_cannot_be_found_is_a_type_error():
     def needs(a: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821  # On purpose.
         """Refers to what is not there."""
