@@ -423,7 +423,6 @@ _PLAIN: dict[Any, _Plain] = {
     type(None): _Plain({"type": "null"}),
     Any: _ANYTHING,
     object: _ANYTHING,
-    _ABSENT: _ANYTHING,
     datetime.datetime: _Plain({"type": "string", "format": "date-time"}, parse_moment),
     datetime.date: _Plain({"type": "string", "format": "date"}, datetime.date.fromisoformat),
     datetime.time: _Plain({"type": "string", "format": "time"}, parse_time),
@@ -585,7 +584,10 @@ def _function_fields(function: Any, name: str) -> list[_Field]:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"{name}: a model can only give parameters by name, not {str(parameter)!r}")
-        shape = _with_description(_shape(hints.get(parameter.name, _ABSENT)), described.get(parameter.name))
+        hint = hints.get(parameter.name, Any)
+        if parameter.default is None and hint is not Any:
+            hint = Union[hint, None]  # As typing has it before Python 3.11: a default that may not be said is none.
+        shape = _with_description(_shape(hint), described.get(parameter.name))
         fields.append(_Field(parameter.name, shape, parameter.default is _ABSENT, parameter.default))
     return fields
 

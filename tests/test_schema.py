@@ -345,6 +345,18 @@ def test_alias_of_itself_is_a_type_error():
         json_schema(alias)
 
 
+def test_default_of_none_may_be_said():
+    none: Any = None  # As many write it: `limit: int = None`.
+
+    def find(text: str, limit: int = none, *, kind: Optional[str] = None, what=None): ...  # type: ignore[no-untyped-def]
+
+    shown = json_schema(find)["properties"]
+    assert shown["limit"] == {"anyOf": [INTEGER, NULL], "default": None}
+    assert shown["kind"] == {"anyOf": [STRING, NULL], "default": None}
+    assert shown["what"] == {"default": None}
+    assert build(find, {"text": "a", "limit": None}) == {"text": "a", "limit": None}
+
+
 def test_what_a_function_returns_need_not_be_known():
     def made(a: int) -> Unknown: ...  # type: ignore[name-defined]  # noqa: F821  # As from `if TYPE_CHECKING`.
 
