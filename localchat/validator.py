@@ -1,9 +1,8 @@
 """What in a JSON value breaks a JSON Schema, with the path of each fault. No I/O.
 
-Knows the keywords of types, enums, objects, arrays, numbers, text, references within the document and
-combinations, the formats of dates and times, and what draft 4 and OpenAPI 3.0 say of bounds and null in their
-own way. What it does not know it passes over, as the standard demands of validators: if/then/else,
-dependencies, patternProperties, contains.
+Knows the keywords that check a value by itself, and the formats of dates and times; of older drafts and of
+OpenAPI 3.0 what they say in their own way about items, bounds, dependencies and null. What it does not know it
+passes over: unevaluated members and items, dynamic references, other formats.
 """
 
 from __future__ import annotations
@@ -83,7 +82,10 @@ class _Checker:
         for keyword, limit in schema.items():
             rule = _RULES.get(keyword)
             if rule is not None:
-                yield from rule(self, limit, value, path, schema)
+                try:
+                    yield from rule(self, limit, value, path, schema)
+                except _Unreadable as error:
+                    yield Fault(path, f"cannot be checked, since Python cannot read the pattern {error}")
             elif keyword in _LIMITS:
                 yield from _limit_fault(keyword, limit, value, path, schema)
 
@@ -130,16 +132,48 @@ class _Checker:
             yield from (Fault(member_path(path, name), "missing") for name in limit if name not in value)
 
     def _additional(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
-        if isinstance(value, dict) and "patternProperties" not in schema:
-            for name in value:
-                if name not in schema.get("properties", {}):
+        if isinstance(value, dict):
+            patterns = schema.get("patternProperties", ())
+            for name in (name for name in value if name not in schema.get("properties", {})):
+                if not any(_matches(pattern, name) for pattern in patterns):
                     yield from self.check(value[name], limit, member_path(path, name))
 
+    def _alike(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, dict):
+            for pattern, part in limit.items():
+                for name in filter(lambda name: _matches(pattern, name), value):
+                    yield from self.check(value[name], part, member_path(path, name))
+
+    def _names(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, dict):
+            for name in value:
+                yield from self.check(name, limit, member_path(path, name))
+
+    def _dependent(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, dict):
+            for name, needed in limit.items():
+                if name in value:
+                    yield from self.check(value, {"required": needed} if isinstance(needed, list) else needed, path)
+
     def _items(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(limit, list):  # In older drafts.
+            yield from self._prefix(limit, value, path, schema)
+            yield from self._from(len(limit), schema.get("additionalItems", True), value, path)
+        else:
+            yield from self._from(len(schema.get("prefixItems", ())), limit, value, path)
+
+    def _from(self, first: int, limit: Any, value: Any, path: str) -> Iterator[Fault]:
         if isinstance(value, list):
-            first = len(schema.get("prefixItems", ()))
             for i, item in enumerate(value[first:], first):
                 yield from self.check(item, limit, f"{path}[{i}]")
+
+    def _contains(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        if isinstance(value, list):
+            found = sum(not any(self.check(item, limit, path)) for item in value)
+            least, most = schema.get("minContains", 1), schema.get("maxContains", found)
+            if not least <= found <= most:
+                words = f"at least {least}" if found < least else f"at most {most}"
+                yield Fault(path, f"expected {words} items of one kind, got {found} in {show(value)}")
 
     def _prefix(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
         if isinstance(value, list):
@@ -178,15 +212,12 @@ class _Checker:
         if not any(self.check(value, limit, path)):
             yield Fault(path, f"{show(value)} is not allowed")
 
+    def _if(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+        branch = "else" if any(self.check(value, limit, path)) else "then"
+        yield from self.check(value, schema.get(branch, True), path)
+
     def _pattern(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
-        if not isinstance(value, str):
-            return
-        try:
-            fits = re.search(_TOKEN.sub(_in_python, limit), value, re.ASCII)
-        except (re.error, ValueError, OverflowError) as error:  # Flags that exclude each other; too many repeats.
-            yield Fault(path, f"cannot be checked, since Python cannot read the pattern {limit}: {error}")
-            return
-        if not fits:
+        if isinstance(value, str) and not _matches(limit, value):
             yield Fault(path, f"expected text like {limit}, got {show(value)}")
 
     def _format(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
@@ -195,6 +226,17 @@ class _Checker:
                 _FORMATS[limit](value)
             except ValueError:
                 yield Fault(path, f"expected a {limit}, got {show(value)}")
+
+
+class _Unreadable(Exception):
+    """A pattern that Python cannot read."""
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        return re.search(_TOKEN.sub(_in_python, pattern), text, re.ASCII) is not None
+    except (re.error, ValueError, OverflowError) as error:  # Flags that exclude each other; too many repeats.
+        raise _Unreadable(f"{pattern}: {error}") from error
 
 
 def _in_python(token: re.Match[str]) -> str:
@@ -232,13 +274,20 @@ _RULES: dict[str, Callable[[_Checker, Any, Any, str, Any], Iterator[Fault]]] = {
     "required": _Checker._required,
     "properties": _Checker._properties,
     "additionalProperties": _Checker._additional,
+    "patternProperties": _Checker._alike,
+    "propertyNames": _Checker._names,
+    "dependentRequired": _Checker._dependent,
+    "dependentSchemas": _Checker._dependent,
+    "dependencies": _Checker._dependent,
     "items": _Checker._items,
     "prefixItems": _Checker._prefix,
     "uniqueItems": _Checker._unique,
+    "contains": _Checker._contains,
     "allOf": _Checker._all,
     "anyOf": _Checker._any,
     "oneOf": _Checker._one,
     "not": _Checker._not,
+    "if": _Checker._if,
     "pattern": _Checker._pattern,
     "format": _Checker._format,
 }

@@ -434,6 +434,10 @@ def test_fault_has_its_path(target: Any, value: Any, path: str, message: str):
         ({"anyOf": [{"type": "string"}, {"minimum": 5}]}, ["a", 5], [4]),
         ({"oneOf": [{"minimum": 1}, {"maximum": 3}]}, [0, 4], [2]),
         ({"not": {"type": "string"}}, [1], ["a"]),
+        ({"not": {"contains": {"const": 1}}}, [[2]], [[1], "a"]),
+        ({"contains": {"const": 1}, "minContains": 0, "maxContains": 1}, [[], [1, 2]], [[1, 1]]),
+        ({"if": {"minimum": 5}, "then": {"multipleOf": 5}, "else": {"multipleOf": 2}}, [2, 10], [3, 6]),
+        ({"patternProperties": {"[": {}}}, [{}, 1], [{"a": 1}]),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, [1], ["a"]),
         ({"format": "date"}, ["2024-02-29"], ["20240229", "2024-W09-4", "2023-02-29"]),
         ({"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "integer"}}}, [1], ["a"]),
@@ -449,10 +453,31 @@ def test_keyword_tells_good_from_bad(schema: Any, good: List[Any], bad: List[Any
     assert [value for value in bad if not list(faults(value, schema))] == []
 
 
+def read_json(text: str) -> Any:
+    """ValueError for what is no JSON, or has a name twice, which the checker cannot see."""
+
+    def members(pairs: List[Tuple[str, Any]]) -> Any:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError(text)
+        return dict(pairs)
+
+    return json.loads(text, parse_constant=int, object_pairs_hook=members)
+
+
+def fits(text: str, schema: Any) -> bool:
+    try:
+        return not list(faults(read_json(text), schema))
+    except ValueError:
+        return False
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_what_the_server_binds_answers_to_is_valid(name: str):
+def test_server_and_client_mean_the_same_by_a_schema(name: str):
+    """But for formats, of which the client knows some and reads them generously, and for numbers beyond doubles."""
     case = CASES[name]
-    assert [text for text in case.accept if list(faults(json.loads(text), case.schema))] == []
+    assert [text for text in case.accept if not fits(text, case.schema)] == []
+    if not name.startswith("format:") and name != "number: number far bounds":
+        assert [text for text in case.reject if fits(text, case.schema)] == []
 
 
 @dataclass
