@@ -644,7 +644,7 @@ class Caller:
         self.follow_redirects = follow_redirects
         self.transport = transport
         if record is not None:
-            self.transport = _companion("record").Recorder(record, secret=self._key)
+            self.transport = _companion("record").Recorder(record, self._key, transport)
         # Learned from the server.
         self._found_model: str | None = None
         self._takes_stream_options = True

@@ -57,7 +57,9 @@ class Recorder:
 
     plays = False
 
-    def __init__(self, path: str | os.PathLike[str], secret: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str], secret: str = "", transport: Any = None) -> None:
+        if transport is not None:  # It would not be asked.
+            raise ValueError("record and transport exclude each other: leave one of them out")
         self._path = Path(path)
         self._path.write_bytes(b"")
         self.secret = secret.encode() if len(secret) >= _MIN_SECRET_CHARS else b""

@@ -86,6 +86,15 @@ def test_cut_answer_is_cut_in_the_replay(raw, tmp_path):
     assert caught.value.partial.text == "a"
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_replay_is_not_recorded(kind, tmp_path):
+    path = tmp_path / "r.jsonl"
+    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
+        client.chat("hi")
+    with pytest.raises(ValueError, match="record and transport"):
+        kind(record=tmp_path / "second", transport=replay(path))
+
+
 def test_each_path_has_its_own_answers(tmp_path):
     path = tmp_path / "r.jsonl"
     with always(HELLO) as server, Client(server.url, record=path) as client:
