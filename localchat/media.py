@@ -10,6 +10,7 @@ import base64
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from .wire import Prompt
@@ -122,8 +123,11 @@ def _fetch(url: str) -> bytes:
     import http.client  # Late: they cost as much as the whole client.
     import urllib.request
 
+    host = urlsplit(url).hostname or ""
+    is_near = host in ("localhost", "::1") or host.startswith("127.")  # No proxy could reach that.
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_near else []))
     try:
-        with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as response:
+        with opener.open(url, timeout=_FETCH_TIMEOUT_S) as response:
             data: bytes = response.read(DEFAULT_MAX_BYTES + 1)
             left = getattr(response, "length", None)  # What read() of so many bytes does not complain about.
     except http.client.HTTPException as error:

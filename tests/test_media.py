@@ -84,7 +84,9 @@ def test_image_comes_from_path_text_bytes_url_and_part(tmp_path: Path):
     assert image_part("https://host/a.png", detail="low")["image_url"] == {"url": "https://host/a.png", "detail": "low"}
 
 
-def test_url_is_fetched_if_asked(url: str):
+def test_url_is_fetched_if_asked(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Without a proxy, which could not reach this machine."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert image_part(url)["image_url"]["url"] == url
     assert image_part(url, embed=True) == IMAGE
 
