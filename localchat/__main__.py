@@ -93,7 +93,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             parser.print_usage(sys.stderr)
             _note("localchat: nothing to ask: give a text, or pipe one in")
             return USAGE
-        options = {**dict(arguments.option), "system": arguments.system}
+        options = {"system": arguments.system, **dict(arguments.option)}
         _answer(client.stream(prompt, **options), arguments)
     return OK
 

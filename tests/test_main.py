@@ -79,6 +79,12 @@ def test_options_become_members_of_the_request():
         }
 
 
+def test_system_may_be_an_option_too():
+    with always(HELLO) as server:
+        run(server, "-o", "system=be brief", "hi")
+        assert server.requests[-1].json["messages"][0] == {"role": "system", "content": "be brief"}
+
+
 @pytest.mark.parametrize(
     ("piped", "words", "asked"),
     [("text\n", ["explain"], "text\n\nexplain"), ("text", [], "text"), ("", ["explain"], "explain")],
