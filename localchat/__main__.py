@@ -127,16 +127,18 @@ def _answer(stream: Stream, arguments: argparse.Namespace) -> None:
 
 
 def _show(event: StreamEvent, show_reasoning: bool) -> str:
-    """What of an event goes to stdout; the rest is written to stderr here."""
-    if event.type in ("content_delta", "refusal_delta") and event.choice_index == 0:
+    """What of an event of the first choice goes to stdout; the rest is written to stderr here."""
+    if event.type == "warning":
+        _note(f"localchat: warning: {event.text}")
+    if event.choice_index != 0:
+        return ""
+    if event.type in ("content_delta", "refusal_delta"):
         return event.delta
     if event.type == "tool_call":
         return f"{event.name}({event.arguments_json})\n"
     if event.type == "reasoning_delta" and show_reasoning:
         sys.stderr.write(f"{_DIM}{event.delta}{_PLAIN}" if sys.stderr.isatty() else event.delta)
         sys.stderr.flush()
-    if event.type == "warning":
-        _note(f"localchat: warning: {event.text}")
     return ""
 
 

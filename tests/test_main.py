@@ -123,6 +123,15 @@ def test_tool_calls_are_printed():
         assert run(server, "hi").stdout == 'f({"q":1})\n'
 
 
+def test_of_several_choices_the_first_is_printed():
+    call = {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}
+    other = [choice({"reasoning_content": "hm", "tool_calls": [call]}, "tool_calls"), choice({"content": "no"}, "stop")]
+    chunks = [sse({"choices": [{**delta, "index": number}]}) for number, delta in enumerate(other, 1)]
+    with always(chunked(*chunks, *ANSWER)) as server:
+        done = run(server, "-o", "n=3", "--show-reasoning", "hi")
+        assert (done.stdout, done.stderr) == ("Hello\n", "")
+
+
 def test_answer_cut_by_a_limit_is_noted():
     with always(chunked(piece("Hel", "length"), DONE)) as server:
         done = run(server, "hi")
