@@ -108,11 +108,17 @@ def _answer(stream: Stream, arguments: argparse.Namespace) -> None:
     start = time.monotonic()
     first = None
     pieces: list[str] = []
+    thinks = False
     with stream:
         for event in stream:
             if first is None and event.type.endswith("_delta"):
                 first = time.monotonic()
             pieces.append(_show(event, arguments.show_reasoning))
+            if event.type == "reasoning_delta" and event.choice_index == 0:
+                thinks = arguments.show_reasoning
+            elif thinks and (pieces[-1] or event.type == "message_stop"):
+                thinks = False
+                _note("")  # A terminal would show what comes now in the line of the thoughts.
             if not arguments.no_stream:
                 print(pieces[-1], end="", flush=True)
     text = "".join(pieces)

@@ -40,12 +40,15 @@ def environment(url: str | None = None) -> dict[str, str]:
     return clean if url is None else {**clean, "OPENAI_BASE_URL": url}
 
 
-def run(server: Server | None, *arguments: str, piped: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    server: Server | None, *arguments: str, piped: str = "", together: bool = False
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "localchat", *arguments],
         input=piped,
         env=environment(server.url if server else None),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
         encoding="utf-8",
         timeout=DEADLINE_S,
         check=False,
@@ -113,7 +116,17 @@ def test_reasoning_is_shown_on_demand_on_stderr():
     with always(chunked(thought, *ANSWER)) as server:
         assert run(server, "hi").stderr == ""
         done = run(server, "--show-reasoning", "hi")
-        assert (done.stdout, done.stderr) == ("Hello\n", "hm")
+        assert (done.stdout, done.stderr) == ("Hello\n", "hm\n")
+
+
+def test_answer_begins_a_line_of_its_own_after_thoughts():
+    thoughts = [sse({"choices": [choice({"reasoning_content": text})]}) for text in ("h", "m")]
+    with always(chunked(*thoughts, *ANSWER)) as server:
+        done = run(server, "--show-reasoning", "hi", together=True)
+        assert done.stdout == "hm\nHello\n"
+    with always(chunked(*thoughts, piece("", "length"), DONE)) as server:
+        done = run(server, "--show-reasoning", "hi", together=True)
+        assert done.stdout.startswith("hm\nlocalchat: the server ended the answer early")
 
 
 def test_tool_calls_are_printed():
