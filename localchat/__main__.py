@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone. Without this, Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (LocalChatError, ValueError) as error:
+    except (LocalChatError, ValueError, TypeError, OSError) as error:  # An option of a wrong kind, a full disk.
         _note(f"localchat: {error}")
         begun = isinstance(error, (IncompleteStream, TimedOut)) and error.partial and error.partial.choices
         return INCOMPLETE if begun else FAILED

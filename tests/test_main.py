@@ -177,6 +177,35 @@ def test_wrong_usage_is_2(arguments):
     assert "usage:" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [('images=["no.png"]', "no.png"), ("response_format=5", "5"), ("timeout=[]", "list"), ("extra_body=x", "mapping")],
+)
+def test_option_that_cannot_be_is_told(option, words):
+    done = run(None, "-o", option, "hi")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("localchat: ")
+    assert words in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
+def test_output_that_cannot_be_written_is_told():
+    with always(HELLO) as server, open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "localchat", "hi"],
+            env=environment(server.url),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr
+    assert done.stderr.startswith(b"localchat: ")
+    assert b"Traceback" not in done.stderr
+
+
 def test_nothing_listens():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
