@@ -30,6 +30,7 @@ from . import __version__
 from .api import errors
 from .api.sampling import parse_default
 from .engine import LoadOptions, load
+from .engine.proof import LIBRARY
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
 from .serving.exchange import Exchange, Head, linger
 from .serving.incoming import Incoming
@@ -357,7 +358,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
-        return _complain(f"{missing[0]} is not installed: python -m pip install 'localchat[server]'")
+        return _complain(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     _log_to_stderr()
     settings = Settings(
         host=options.host,

@@ -90,7 +90,7 @@ def test_changed_library_is_proven_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_child_that_always_dies_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch, cache: Path):
     Child(monkeypatch, DIE)
-    with pytest.raises(EngineError, match=r"SIGSEGV.*CMAKE_ARGS="):
+    with pytest.raises(EngineError, match=rf"SIGSEGV.*CMAKE_ARGS=.* {proof.LIBRARY}$"):
         proof.proven(LoadOptions(), DEMO)
     assert not cache.exists()
 

@@ -14,6 +14,7 @@ import pytest
 
 from localchat.api.errors import ModelLoading
 from localchat.engine import GenerationRequest
+from localchat.engine.proof import LIBRARY
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
 from localchat.serving.routes import Settings
 from localchat.serving.service import Model, Service
@@ -629,6 +630,10 @@ def test_k10_ignored_members_are_logged_once(caplog):
     assert len(caplog.text) < 10_000
 
 
+ROOT = DEMO_PATH.parents[2]
+START = "from localchat.server import main; sys.exit(main([]))"
+
+
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     program = [sys.executable, "-m", "localchat.server", *arguments]
     return subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
@@ -652,6 +657,20 @@ def test_command_line(arguments, status, text):
     assert done.returncode == status
     assert text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_missing_is_told_with_the_release_that_was_tried():
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"-m pip install {LIBRARY}\n")
+    _, release = LIBRARY.split("==")
+    for file in ("pyproject.toml", "README.md"):
+        assert set(re.findall(r"llama-cpp-python\S*=([\d.]+)", (ROOT / file).read_text(encoding="utf-8"))) == {release}
 
 
 def test_port_in_use_is_one_sentence():

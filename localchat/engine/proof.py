@@ -27,6 +27,8 @@ from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")
 
+# What messages say to install. Struct layouts change between releases: none may lead to one that was not tried.
+LIBRARY = "llama-cpp-python==0.3.36"
 # A tiny model is decoded in about a second; a GPU's first start may compile kernels for minutes.
 _TIMEOUT_S = 300
 # One verdict is some 300 bytes; builds come and go.
@@ -140,7 +142,7 @@ def _rebuild() -> str:
     ]
     return (
         f'CMAKE_ARGS="{" ".join(switches)}" {sys.executable} -m pip install '
-        "--force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+        f"--force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python {LIBRARY}"
     )
 
 
@@ -165,7 +167,7 @@ def _library_files() -> Iterator[Path]:
     if folder is None:
         spec = importlib.util.find_spec("llama_cpp")
         if spec is None or not spec.submodule_search_locations:
-            raise EngineError("llama-cpp-python is not installed: pip install 'localchat[server]'")
+            raise EngineError(f"llama-cpp-python is not installed: pip install {LIBRARY}")
         folder = os.path.join(spec.submodule_search_locations[0], "lib")
     for path in sorted(Path(folder).iterdir()):
         if "ggml" in path.name or "llama" in path.name:
