@@ -261,12 +261,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve a model in the GGUF format to OpenAI-compatible clients.",
         epilog="Ctrl-C ends it. While the model loads, requests get status 503 with Retry-After.",
     )
-    whole = _at_least(0)
-    positive = _at_least(1)
+    whole = _between(0)
+    positive = _between(1)
+    port = _between(0, 65535)
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in one)")
     add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
-    add("--port", type=whole, default=8080, help="port to listen on; 0 for a free one (default: %(default)s)")
+    add("--port", type=port, default=8080, help="port to listen on; 0 for a free one (default: %(default)s)")
     add("--ctx", type=whole, default=0, metavar="N", help="tokens that one request may use (default: the model's own)")
     add("--parallel", type=positive, default=8, metavar="N", help="requests answered at once (default: %(default)s)")
     add("--queue", type=whole, default=256, metavar="N", help="requests that may wait then (default: %(default)s)")
@@ -277,8 +278,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="connections open at once, each with a thread (default: %(default)s)",
     )
-    add("--gpu-layers", type=_at_least(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
-    add("--threads", type=whole, default=0, metavar="N", help="CPU threads (default: by the machine)")
+    add("--gpu-layers", type=_between(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
+    add("--threads", type=_between(0, 512), default=0, metavar="N", help="CPU threads (default: by the machine)")
     drafts = parser.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft", metavar="SMALL.gguf", help="a smaller model of the same vocabulary that guesses ahead"
@@ -320,7 +321,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--thought-field", action="store_true", help="repeat thinking in a member 'thought' beside the choices")
     add(
         "--reasoning-budget",
-        type=_at_least(-1),
+        type=_between(-1),
         default=-1,
         metavar="N",
         help="tokens that an answer may think, 0 for none, where a request does not say it (default: any number)",
@@ -335,11 +336,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _at_least(low: int) -> Callable[[str], int]:
+def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
+    """Reads a number; of one that is higher than these, C would take the lower bits without a word."""
+
     def integer(text: str) -> int:
         value = int(text)
-        if value < low:
-            raise argparse.ArgumentTypeError(f"must be at least {low}, got {value}")
+        if not low <= value <= high:
+            limit = f"at least {low}" if value < low else f"at most {high}"
+            raise argparse.ArgumentTypeError(f"must be {limit}, got {value}")
         return value
 
     return integer
