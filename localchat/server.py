@@ -298,7 +298,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-tokens", type=positive, metavar="N", help="default length limit of an answer (default: the context)")
     add("--alias", metavar="NAME", help="name under which the model is served (default: the file's)")
-    add("--api-key", metavar="KEY", help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see")
+    add(
+        "--api-key",
+        type=_key,
+        default=os.environ.get("LOCALCHAT_API_KEY") or None,
+        metavar="KEY",
+        help="ask for this key; better set LOCALCHAT_API_KEY, which other users cannot see",
+    )
     add(
         "--cors",
         action="append",
@@ -349,6 +355,14 @@ def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
     return integer
 
 
+def _key(text: str) -> str:
+    """Keys from files end with a line end."""
+    key = text.strip()
+    if not key or not key.isprintable():
+        raise argparse.ArgumentTypeError("the key is empty, or has characters that no client can send")
+    return key
+
+
 def _sampling_value(text: str) -> dict[str, Any]:
     try:
         return parse_default(text)
@@ -367,7 +381,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     settings = Settings(
         host=options.host,
         port=options.port,
-        api_key=options.api_key or os.environ.get("LOCALCHAT_API_KEY") or None,
+        api_key=options.api_key,
         strict=options.strict,
         allow_chat_template=options.allow_chat_template,
         thought_field=options.thought_field,

@@ -16,6 +16,7 @@ from localchat.api.errors import ModelLoading
 from localchat.engine import GenerationRequest
 from localchat.engine.proof import LIBRARY
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
+from localchat.server import _parser
 from localchat.serving.routes import Settings
 from localchat.serving.service import Model, Service
 
@@ -648,6 +649,8 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.param(["--port", "99999"], 2, "at most 65535, got 99999", id="no such port"),
         pytest.param(["--threads", "3000000000"], 2, "at most 512", id="more threads than llama.cpp knows"),
         pytest.param(["--gpu-layers", "4294967296"], 2, "at most 2147483647", id="number beyond 32 bits"),
+        pytest.param(["--api-key", ""], 2, "the key is empty", id="a variable that is not set in place of the key"),
+        pytest.param(["--api-key", "a\nb"], 2, "that no client can send", id="key of two lines"),
         pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),
         pytest.param(["--default", "topp=1"], 2, "is no sampling value", id="k9-unknown default"),
         pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
@@ -660,6 +663,16 @@ def test_command_line(arguments, status, text):
     assert done.returncode == status
     assert text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [([], "from env"), (["--api-key", " from option\n"], "from option")],
+    ids=["environment", "option"],
+)
+def test_key_from_a_file_may_end_with_a_line_end(arguments, key, monkeypatch):
+    monkeypatch.setenv("LOCALCHAT_API_KEY", "from env\n")
+    assert _parser().parse_args(arguments).api_key == key
 
 
 def test_what_is_missing_is_told_with_the_release_that_was_tried():
