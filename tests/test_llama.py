@@ -598,6 +598,11 @@ def test_missing_file_is_an_error_with_its_name():
         load("nowhere.gguf", LoadOptions(), proof_model=DEMO)
 
 
+def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbers():
+    with pytest.raises(EngineError, match=r"255 requests at once, not 256: use a smaller --parallel"):
+        load(DEMO, LoadOptions(n_slots=256))
+
+
 def test_progress_goes_from_0_to_1():
     seen: list[float] = []
     load(DEMO, LoadOptions(), progress=seen.append).close()

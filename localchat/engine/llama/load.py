@@ -75,6 +75,9 @@ def load_backend(path: str, options: LoadOptions, progress: Optional[Callable[[f
     """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
+    most = L.llama_max_parallel_sequences() - 1  # One is for what rests.
+    if options.n_slots > most:
+        raise EngineError(f"llama.cpp runs {most} requests at once, not {options.n_slots}: use a smaller --parallel")
     model = Model(_load_model(path, options, progress))
     _check_generates(model.pointer, path)
     vocabulary = Vocabulary(model)
