@@ -14,6 +14,7 @@ import http.server
 import importlib.util
 import logging
 import os
+import re
 import signal
 import socket
 import socketserver
@@ -307,6 +308,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--cors",
+        type=_origin,
         action="append",
         default=[],
         metavar="ORIGIN",
@@ -361,6 +363,13 @@ def _key(text: str) -> str:
     if not key or not key.isprintable():
         raise argparse.ArgumentTypeError("the key is empty, or has characters that no client can send")
     return key
+
+
+def _origin(text: str) -> str:
+    """Browsers name an origin with its scheme and without a path: nothing else would ever be found."""
+    if re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/\sA-Z]+/?", text) is None:
+        raise argparse.ArgumentTypeError(f"expected * or an origin, such as https://example.org, got {text!r}")
+    return text
 
 
 def _sampling_value(text: str) -> dict[str, Any]:

@@ -651,6 +651,8 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.param(["--gpu-layers", "4294967296"], 2, "at most 2147483647", id="number beyond 32 bits"),
         pytest.param(["--api-key", ""], 2, "the key is empty", id="a variable that is not set in place of the key"),
         pytest.param(["--api-key", "a\nb"], 2, "that no client can send", id="key of two lines"),
+        pytest.param(["--cors", "localhost:3000"], 2, "such as https://example.org", id="origin without its scheme"),
+        pytest.param(["--cors", "https://example.org/app"], 2, "example.org/app'", id="origin with a path"),
         pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),
         pytest.param(["--default", "topp=1"], 2, "is no sampling value", id="k9-unknown default"),
         pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
@@ -663,6 +665,11 @@ def test_command_line(arguments, status, text):
     assert done.returncode == status
     assert text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_origins_as_browsers_name_them_are_taken():
+    origins = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
+    assert _parser().parse_args([word for origin in origins for word in ("--cors", origin)]).cors == origins
 
 
 @pytest.mark.parametrize(
