@@ -61,10 +61,17 @@ def joined(version: str) -> str:
     return "".join(parts) + _TAIL
 
 
-def _license_notice(folder: Path) -> Iterator[str]:
-    """The licence has to go with every copy; an installed package keeps it with its metadata."""
-    path = folder.parent / "LICENSE"
-    yield from path.read_text(encoding="utf-8").splitlines() if path.exists() else ["MIT licensed."]
+def _license_notice(folder: Path) -> list[str]:
+    """The licence has to go with every copy; an installed package keeps it with its metadata.
+
+    Beside that, a LICENSE may be another package's.
+    """
+    home = folder.parent
+    for path in (*home.glob("localchat-*.dist-info/licenses/LICENSE"), home / "LICENSE"):
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        if "The localchat authors" in text:
+            return text.splitlines()
+    return ["MIT licensed."]
 
 
 def _imports(trees: Iterable[ast.Module]) -> list[str]:

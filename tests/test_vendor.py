@@ -139,6 +139,18 @@ def test_asynchronous_client_under_every_python(python):
         assert run([python, "-W", "error", "-c", ASYNC], server, PYTHONPATH=str(ROOT)) == "Hello Hello True\n"
 
 
+@pytest.mark.parametrize("home", ["", "localchat-0.1.0.dist-info/licenses"], ids=["checkout", "installed"])
+def test_licence_goes_with_the_file(home, tmp_path):
+    assert vendor._license_notice(tmp_path / "localchat") == ["MIT licensed."]
+    (tmp_path / "LICENSE").write_text("the licence of another package")
+    assert vendor._license_notice(tmp_path / "localchat") == ["MIT licensed."]
+    (tmp_path / home).mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "LICENSE", tmp_path / home)
+    notice = "\n".join(vendor._license_notice(tmp_path / "localchat"))
+    assert "Copyright (c) 2026 The localchat authors" in notice
+    assert "shall be included in all" in notice
+
+
 def test_clash_of_names_is_refused():
     trees = {"a.py": ast.parse("x = 1"), "b.py": ast.parse("def x(): pass")}
     with pytest.raises(ValueError, match=r"x is defined in a\.py and in b\.py"):
