@@ -131,7 +131,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     path: Path = parser.parse_args(argv).file
     from . import __version__
 
-    path.write_text(joined(__version__), encoding="utf-8")
+    source = joined(__version__)
+    try:
+        path.write_text(source, encoding="utf-8")
+    except OSError as error:
+        parser.error(f"cannot write {path}: {error.strerror or error}")
     print(f"wrote {path}")
     return 0
 

@@ -151,6 +151,13 @@ def test_licence_goes_with_the_file(home, tmp_path):
     assert "shall be included in all" in notice
 
 
+def test_file_that_cannot_be_written_is_told(tmp_path, capsys):
+    with pytest.raises(SystemExit) as left:
+        vendor.main([str(tmp_path)])
+    assert left.value.code == 2
+    assert f"cannot write {tmp_path}: " in capsys.readouterr().err
+
+
 def test_clash_of_names_is_refused():
     trees = {"a.py": ast.parse("x = 1"), "b.py": ast.parse("def x(): pass")}
     with pytest.raises(ValueError, match=r"x is defined in a\.py and in b\.py"):
