@@ -78,6 +78,15 @@ def test_links_lead_somewhere(target: str):
     assert (ROOT / target).exists()
 
 
+def test_sources_have_all_that_the_readme_speaks_of():
+    lines = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
+    included = {name for line in lines if line.startswith(("graft ", "include ")) for name in line.split()[1:]}
+    included |= {"README.md", "LICENSE", "pyproject.toml", "localchat"}  # These setuptools takes by itself.
+    spoken_of = {target.split("/")[0] for target in re.findall(r"\]\(((?!http)[^)]+)\)", README)}
+    assert spoken_of | {"Makefile", "tests", "tools", "examples"} <= included
+    assert all((ROOT / name).exists() for name in included)
+
+
 def test_options_in_the_readme_are_those_of_the_server(url: str):
     table = README[README.index("| option |") : README.index("| endpoint |")]
     documented = set(re.findall(r"`(--[\w-]+)`", table))
