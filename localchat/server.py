@@ -403,9 +403,10 @@ def main(arguments: Optional[list[str]] = None) -> int:
         log.warning("whoever reaches %s can use this server: --api-key asks for a key", settings.host)
     try:
         file = model_file(options.model, alias=options.alias)
-        server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings)
-    except ModelFileError as error:
+    except (ModelFileError, OSError) as error:
         return _complain(str(error))
+    try:
+        server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings)
     except OSError as error:
         hint = "; choose another with --port" if error.errno == errno.EADDRINUSE else ""
         return _complain(f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}")

@@ -656,6 +656,8 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),
         pytest.param(["--default", "topp=1"], 2, "is no sampling value", id="k9-unknown default"),
         pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
+        pytest.param(["~nobody-here/model.gguf"], 1, "there is no file ~nobody-here", id="home of nobody"),
+        pytest.param(["m" * 300], 1, "localchat.server: [Errno", id="model that cannot be looked at"),
         pytest.param(["--host", "203.0.113.1"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
     ],
 )

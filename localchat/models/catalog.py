@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +44,12 @@ def model_file(argument: Optional[str] = None, *, alias: Optional[str] = None) -
 
     Raises:
         ModelFileError: there is no such file; the message says what was found instead.
+        OSError: it cannot be looked at.
     """
     if argument is None or argument == DEMO:
         path, name = DEMO_PATH, DEMO
     else:
-        path = _first_part(_existing(Path(argument).expanduser()))
+        path = _first_part(_existing(Path(os.path.expanduser(argument))))
         name = _PART.sub("", path.stem)
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}")
