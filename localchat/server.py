@@ -283,12 +283,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=_between(0, 512), default=0, metavar="N", help="CPU threads (default: by the machine)")
     drafts = parser.add_mutually_exclusive_group()
     drafts.add_argument(
-        "--draft", metavar="SMALL.gguf", help="a smaller model of the same vocabulary that guesses ahead"
+        "--draft",
+        type=os.path.expanduser,
+        metavar="SMALL.gguf",
+        help="a smaller model of the same vocabulary that guesses ahead",
     )
     drafts.add_argument(
         "--no-speculation", action="store_true", help="never guess ahead, as else where a text repeats itself"
     )
-    add("--cache-dir", type=Path, metavar="DIR", help="keep what was read of prompts there, across restarts")
+    add("--cache-dir", type=_folder, metavar="DIR", help="keep what was read of prompts there, across restarts")
     add("--cache-size", type=positive, default=4096, metavar="MB", help="most that it takes (default: %(default)s)")
     add(
         "--cache-ram",
@@ -355,6 +358,11 @@ def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
         return value
 
     return integer
+
+
+def _folder(text: str) -> Path:
+    """Shells leave a ~ as it is behind the = of --cache-dir=~/folder."""
+    return Path(os.path.expanduser(text))
 
 
 def _key(text: str) -> str:

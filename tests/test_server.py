@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -667,6 +668,12 @@ def test_command_line(arguments, status, text):
     assert done.returncode == status
     assert text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_home_folder_is_found_where_the_shell_leaves_it_to_us():
+    options = _parser().parse_args(["--cache-dir=~/prefixes", "--draft=~/small.gguf"])
+    assert options.cache_dir == Path.home() / "prefixes"
+    assert options.draft == str(Path.home() / "small.gguf")
 
 
 def test_origins_as_browsers_name_them_are_taken():
