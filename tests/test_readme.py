@@ -78,6 +78,11 @@ def test_links_lead_somewhere(target: str):
     assert (ROOT / target).exists()
 
 
+def test_library_for_a_gpu_is_built_where_make_runs_the_server():
+    (command,) = re.findall(r"`CMAKE_ARGS=\S+ (\S+) .*--force-reinstall", README)
+    assert command == ".venv/bin/python"
+
+
 def test_sources_have_all_that_the_readme_speaks_of():
     lines = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
     included = {name for line in lines if line.startswith(("graft ", "include ")) for name in line.split()[1:]}
