@@ -783,6 +783,8 @@ def test_timings_have_llama_cpps_names():
         ("temperature", None),
         ("temperature=hot", None),
         ("top_p=2", None),
+        ("top_k=1e999", None),
+        pytest.param("top_k=" + "[" * 100_000, None, id="top_k=[[["),
     ],
 )
 def test_k9_default_on_the_command_line_is_read_as_a_request_is(text, expected):

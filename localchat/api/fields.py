@@ -38,7 +38,7 @@ def parse_body(raw: bytes) -> Members:
         BadRequest: The body is not one JSON object in UTF-8.
     """
     try:
-        value = _DECODER.decode(raw.decode("utf-8-sig"))
+        value = DECODER.decode(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequest(f"the body must be a JSON object in UTF-8: {reason}", "body") from error
@@ -214,7 +214,7 @@ def _bounded(digits: str) -> int:
     return int(digits)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
 
 
 def _mend(value: Any) -> Any:

@@ -6,14 +6,13 @@ who has one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from .errors import BadRequest
-from .fields import Members, refuse_unsupported, show
+from .fields import DECODER, Members, refuse_unsupported, show
 
 # Each stop text is looked for at each token.
 MAX_STOPS = 64
@@ -315,6 +314,6 @@ def _bias(value: Any, path: str) -> float:
 
 def _json_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return DECODER.decode(text)
+    except (ValueError, RecursionError):
         return text
