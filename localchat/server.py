@@ -507,7 +507,8 @@ class _Loader(threading.Thread):
     def _show(self, done: float) -> None:
         self._server.service.progress = done
         percent = int(done * 100)
-        if percent != self._shown and sys.stderr.isatty():
+        # A service may have no stderr at all; to fail here would end the loading.
+        if percent != self._shown and sys.stderr is not None and sys.stderr.isatty():
             self._shown = percent
             print(f"\rloading {self._file.name}: {percent} %", end="", file=sys.stderr, flush=True)
 

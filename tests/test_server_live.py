@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import random
 import re
 import signal
@@ -369,6 +370,28 @@ def test_file_that_is_no_model_ends_the_command_with_1(tmp_path: Path):
     assert done.returncode == 1
     assert "notes.gguf" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the test needs a POSIX shell")
+def test_server_without_a_stderr_serves():
+    """As services are started at times: with `2>&-`, or by pythonw."""
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    program = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "localchat.server", "--port", str(port)]
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_for(lambda: is_healthy(port) or process.poll() is not None)
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+def is_healthy(port: int) -> bool:
+    with contextlib.suppress(OSError), contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as client:
+        client.request("GET", "/health")
+        return client.getresponse().status == 200
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
