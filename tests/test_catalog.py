@@ -34,6 +34,17 @@ def test_alias_is_the_name(folder):
     assert model_file(str(folder / "one"), alias="mine").name == "mine"
 
 
+def test_name_of_a_file_that_is_not_utf_8_is_found_as_it_is_listed(folder):
+    path = folder / "m\udcfcller.gguf"
+    try:
+        path.touch()
+    except OSError:
+        pytest.skip("this file system has no such names")
+    model = model_file(str(path))
+    assert model == ModelFile(path, "m?ller")
+    assert Catalog([model]).find(model.name.encode().decode()) == model
+
+
 @pytest.mark.parametrize("argument", [None, "demo"])
 @pytest.mark.skipif(not DEMO_PATH.is_file(), reason="the built-in model is not there")
 def test_built_in_model(argument):

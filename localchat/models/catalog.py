@@ -53,7 +53,8 @@ def model_file(argument: Optional[str] = None, *, alias: Optional[str] = None) -
         name = _PART.sub("", path.stem)
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}")
-    return ModelFile(path, alias or name)
+    # Bytes that are no UTF-8 cannot be sent: the name that is listed must be the one that is found.
+    return ModelFile(path, (alias or name).encode("utf-8", "replace").decode())
 
 
 def _existing(path: Path) -> Path:
