@@ -28,15 +28,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        return _run(parser, arguments)
+        code = _run(parser, arguments)
+        print(end="", flush=True)  # What cannot be written is told here, not when Python ends.
+        return code
     except KeyboardInterrupt:
         _note("")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output is gone. Without this, Python would complain again at exit.
+    except OSError as error:
+        # The reader of our output is gone, or a disk is full. Without this, Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            _note(f"localchat: {error}")
         return FAILED
-    except (LocalChatError, ValueError, TypeError, OSError) as error:  # An option of a wrong kind, a full disk.
+    except (LocalChatError, ValueError, TypeError) as error:  # TypeError: an option of a wrong kind.
         _note(f"localchat: {error}")
         begun = isinstance(error, (IncompleteStream, TimedOut)) and error.partial and error.partial.choices
         return INCOMPLETE if begun else FAILED
