@@ -126,6 +126,16 @@ def test_unwritable_memory_is_no_error(monkeypatch: pytest.MonkeyPatch, cache: P
     assert proof.proven(LoadOptions(), DEMO) == LoadOptions()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="homes are found otherwise")
+def test_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch):
+    """As in containers that run under any number."""
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("os.getuid", lambda: 987654321)
+    Child(monkeypatch, LIVE)
+    assert proof.proven(LoadOptions(), DEMO) == LoadOptions()
+
+
 @pytest.mark.parametrize(
     ("returncode", "name"),
     [

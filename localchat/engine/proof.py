@@ -62,14 +62,21 @@ def proven(options: LoadOptions, model_path: str) -> LoadOptions:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for localchat, by the platform's custom."""
+    """The user's cache folder for localchat, by the platform's custom.
+
+    Raises:
+        OSError: the user has no home, as in some containers.
+    """
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "localchat"
+    try:
+        return Path(base).expanduser() / "localchat"
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
 
 
 def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
@@ -190,8 +197,8 @@ def _read_verdicts() -> dict[str, bool]:
 
 def _write_verdicts(verdicts: dict[str, bool]) -> None:
     newest = dict(list(verdicts.items())[-_MAX_VERDICTS:])
-    path = _verdict_file()
     try:
+        path = _verdict_file()
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written aside and moved: another server may read it at this moment.
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
