@@ -362,6 +362,8 @@ def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
 
 def _folder(text: str) -> Path:
     """Shells leave a ~ as it is behind the = of --cache-dir=~/folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the folder has no name: . is the one you are in")
     return Path(os.path.expanduser(text))
 
 
