@@ -171,16 +171,16 @@ def chat_beside_tools(source: Source) -> Dialogue:
 def long_prompt(source: Source) -> Dialogue:
     """Up to the whole context: a pasted text, a long system text, many turns, or many tools."""
     kind = source.rng.random()
-    most_sentences = 140 if source.chance(0.15) else 80
-    if kind < 0.3:
+    most_sentences = 140 if source.chance(0.25) else 80
+    if kind < 0.45:
         exchanges = [chat_skills.long_text(source, source.rng.randrange(5, most_sentences))]
         if source.chance(0.5):
             exchanges = [*exchanges, chat_exchange(source)]
         return Dialogue(_messages(exchanges), skill="long")
-    if kind < 0.5:
+    if kind < 0.6:
         text = values.passage(source, source.rng.randrange(5, most_sentences))
         return Dialogue([{"role": "system", "content": text}, *chat(source).messages], skill="long")
-    if kind < 0.8:
+    if kind < 0.85:
         return remembering(source, source.rng.randrange(4, 30))
     tools = tool_calls.tool_set(source, source.rng.randrange(4, 12))
     tool = source.choice(tools)
@@ -192,11 +192,11 @@ def long_prompt(source: Source) -> Dialogue:
 _KINDS: tuple[tuple[float, Callable[[Source], Dialogue]], ...] = (
     (0.25, lambda source: _any_tool_use(source)),
     (0.02, chat_beside_tools),
-    (0.655, chat),
+    (0.645, chat),
     (0.04, remembering),
     (0.0075, not_told),
     (0.0075, told_by_system),
-    (0.02, long_prompt),
+    (0.03, long_prompt),
 )
 
 
