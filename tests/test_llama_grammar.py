@@ -38,13 +38,17 @@ SCHEMA = {
 GRAMMAR = schema_to_grammar(SCHEMA)
 
 
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
+def read_vocabulary(path: str) -> Vocabulary:
     params = L.llama_model_default_params()
     params.vocab_only = True
-    pointer = L.llama_model_load_from_file(DEMO.encode(), params)
+    pointer = L.llama_model_load_from_file(path.encode(), params)
     assert pointer
     return Vocabulary(Model(pointer))
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return read_vocabulary(DEMO)
 
 
 class MaskingGrammar(Grammar):
@@ -141,6 +145,24 @@ def test_no_token_is_passed_over_that_is_allowed(vocabulary: Vocabulary, grammar
 def test_few_tokens_are_asked_about_where_few_characters_are_allowed(vocabulary: Vocabulary):
     one = Grammar(Constraint('root ::= "\\"" [a-z]'), vocabulary)
     assert 0 < len(one._possible()) < vocabulary.n_tokens / 10
+    one.close()
+
+
+@pytest.mark.parametrize("trigger", ["{", "<call>{", "[CALL]{", " {", "[CALL] {", "[CALL][CALL]{"])
+def test_grammar_binds_from_its_trigger_on_where_texts_get_a_space(trigger: str, tmp_path: Path):
+    """The vocabulary of Llama 2 and Mistral begins every text with one that nobody said."""
+    pytest.importorskip("gguf", reason="part of the extra `bench`")
+    from .tiny_models import write_sentencepiece
+
+    write_sentencepiece(tmp_path / "spaces.gguf")
+    spaced = read_vocabulary(str(tmp_path / "spaces.gguf"))
+    one = Grammar(Constraint(f'root ::= "{trigger}" [a-z]+', (trigger,)), spaced)
+    for token in spaced.spell(f"I see {trigger}".encode()):
+        one.accept(token)
+    assert one.is_active
+    a, b = (spaced.tokenize(text, False, False)[-1] for text in ("a", "1"))
+    assert one.allows(a)
+    assert not one.allows(b)
     one.close()
 
 

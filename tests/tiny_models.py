@@ -71,6 +71,21 @@ def write_qwen_reranker(path: Path) -> None:
     writer.close()
 
 
+def write_sentencepiece(path: Path) -> None:
+    """A vocabulary alone, of the kind that puts a space before every text."""
+    words = ["▁", "▁<", "▁{", "▁see", *map(chr, range(33, 127))]
+    others = ["<unk>", "<s>", "</s>", "[CALL]", *(f"<0x{byte:02X}>" for byte in range(256))]
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([*others, *words])
+    writer.add_token_scores([0.0] * len(others) + [float(len(word)) for word in words])
+    kinds = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.BYTE] * 256
+    writer.add_token_types([*kinds, *[gguf.TokenType.NORMAL] * len(words)])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
 def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_tokenizer_model("bert")
     writer.add_tokenizer_pre("jina-v2-en")

@@ -167,7 +167,7 @@ class Grammar:
         return goes_on
 
     def _accept_text(self, text: bytes) -> None:
-        for token in self._vocabulary.tokenize_bytes(text, add_bos=False, parse_special=True):
+        for token in self._vocabulary.spell(text):
             if not len(self._matching(_alone(token))):
                 # What came with the trigger's last token is not of the grammar: it cannot be taken back.
                 self.close()

@@ -46,6 +46,7 @@ class Vocabulary:
         self.first_bytes = np.fromiter(map(self._first_byte, ids), np.int16, self.n_tokens)
         bytes_alone = {piece: id for id, piece in zip(reversed(ids), reversed(self._special_pieces)) if len(piece) == 1}
         self.byte_tokens = np.fromiter(bytes_alone.values(), np.int32)
+        self._by_byte = {piece[0]: id for piece, id in bytes_alone.items()}
 
     def tokenize(self, text: str, add_bos: bool, parse_special: bool) -> list[int]:
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special)
@@ -58,6 +59,20 @@ class Vocabulary:
             if n >= 0:
                 return list(room[:n])
             n_room = -n
+
+    def spell(self, text: bytes) -> list[int]:
+        """Tokens, control tokens among them, that together are exactly this text."""
+        tokens: list[int] = []
+        for token in self.tokenize_bytes(text, add_bos=False, parse_special=True):
+            piece = self._special_pieces[token]
+            if text.startswith(piece):
+                tokens.append(token)
+            else:
+                # SentencePiece puts a space before a text, and before what comes after a control token.
+                piece = piece[1:]
+                tokens += [self._by_byte[byte] for byte in piece]
+            text = text[len(piece) :]
+        return tokens
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; those of a control token only if they are asked for."""
