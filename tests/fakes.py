@@ -171,7 +171,7 @@ class FakeBackend:
             record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
         self.batches.append(record)
 
-    def look(self, draws: list[tuple[Any, int]]) -> bool:
+    def look(self, draws: list[tuple[Any, int, int]]) -> bool:
         return False
 
     def sample(self, sampler: Any, row: int) -> int:

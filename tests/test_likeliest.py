@@ -15,7 +15,7 @@ pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench.model import main
-from localchat.engine import Delta, GenerationRequest, LoadOptions, Sampling, load
+from localchat.engine import Delta, Engine, Finish, GenerationRequest, LoadOptions, Sampling, load
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.llama.candidates import largest_of_rows
@@ -70,7 +70,7 @@ def test_draws_are_those_from_all_tokens(backend: LlamaBackend, sampling: Sampli
 
     quick, slow = samplers(), samplers()
     for n_drawn in range(50):
-        assert backend.look(list(zip(quick, ROWS)))
+        assert backend.look([(sampler, row, 0) for sampler, row in zip(quick, ROWS)])
         tokens = [backend.sample(sampler, row) for sampler, row in zip(quick, ROWS)]
         backend._likeliest.clear()
         assert [backend.sample(sampler, row) for sampler, row in zip(slow, ROWS)] == tokens
@@ -89,7 +89,7 @@ def test_draft_is_looked_at_once_for_all_its_tokens(backend: LlamaBackend):
     for row in ROWS:
         quick, slow = (backend.new_sampler(request(replace(sampling, seed=row))) for _ in range(2))
         draft = (row,) * 6  # the same logits again and again, so that the likeliest are soon all said
-        assert backend.look([(quick, row) for row in draft])
+        assert backend.look([(quick, row, i) for i, row in enumerate(draft)])
         tokens = [backend.sample(quick, row) for row in draft]
         backend._likeliest.clear()
         assert [backend.sample(slow, row) for row in draft] == tokens
@@ -97,10 +97,37 @@ def test_draft_is_looked_at_once_for_all_its_tokens(backend: LlamaBackend):
         backend.free_sampler(slow)
 
 
+@pytest.mark.parametrize("n_others", [0, 1, 3])
+def test_guesses_are_drawn_for_as_one_by_one_however_the_work_is_shared(path: Path, n_others: int):
+    """What a draft says first counts as said for its later rows, whoever looks at them and beside whom."""
+    backend = load_backend(str(path), LoadOptions(n_slots=4, n_ctx=512))
+    decode, turns = backend.decode, [0.0]
+
+    def decode_alike(batch: Batch) -> None:
+        decode(batch)
+        turns[0] += 1  # the clock: guesses cost nothing, so that there are many
+        backend._logits[:] = -np.arange(N_VOCAB)
+
+    backend.decode = decode_alike  # type: ignore[method-assign]
+    prompt = (*range(60), *[N_VOCAB - 3] * 64, 0, 1, 2)  # the penalty has forgotten what is guessed
+    new = Sampling(temperature=0, presence_penalty=1e6, penalty_last_n=64)
+    with Engine(backend, clock=lambda: turns[0]).start() as engine:
+        others = [
+            engine.submit(GenerationRequest((5, 6, 7), sampling=Sampling(temperature=0))) for _ in range(n_others)
+        ]
+        *deltas, finish = engine.submit(GenerationRequest(prompt, max_tokens=40, sampling=new))
+        for other in others:
+            other.cancel()
+        said = [token.id for delta in deltas if isinstance(delta, Delta) for token in delta.tokens]
+        assert said == list(range(3, 43))
+        assert isinstance(finish, Finish)
+        assert finish.n_draft_accepted > 10
+
+
 def test_who_needs_all_tokens_is_drawn_for_beside_who_does_not(backend: LlamaBackend):
     kinds = (SAMPLING, replace(SAMPLING, top_k=0), replace(SAMPLING, top_k=20))
     samplers = [backend.new_sampler(request(sampling)) for sampling in kinds]
-    assert not backend.look(list(zip(samplers, ROWS)))
+    assert not backend.look([(sampler, row, 0) for sampler, row in zip(samplers, ROWS)])
     assert set(backend._likeliest) == {2, 8}
     assert all(set(np.argsort(-backend._row(row))[:20]) <= set(found) for row, found in backend._likeliest.items())
     for sampler in samplers:

@@ -66,9 +66,10 @@ class Backend(Protocol):
     def decode(self, batch: Batch) -> None:
         """Computes the parts of a batch. Raises NoRoom or DecodeFailed."""
 
-    def look(self, draws: list[tuple[Any, int]]) -> bool:
+    def look(self, draws: list[tuple[Any, int, int]]) -> bool:
         """Prepares draws from a large vocabulary: samplers with the rows of the last batch that each may draw from.
 
+        The third number says how many tokens the sampler may have drawn from other rows of the batch by then.
         Whether all of them are so quick now that other threads would be of no help. Several threads may look at
         different rows at once.
         """

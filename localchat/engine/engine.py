@@ -588,7 +588,7 @@ class Engine:
         return drawn
 
     def _look(self, work: Work) -> bool:
-        draws = [(job.sampler, row) for job, part in work for row in part.output_rows]
+        draws = [(job.sampler, row, i) for job, part in work for i, row in enumerate(part.output_rows)]
         n_first = -(-len(draws) // self._n_shares)
         if n_first < _MIN_LOOKED_AT or self._drawers is None:
             return self.backend.look(draws)

@@ -116,11 +116,10 @@ class LlamaBackend:
     def sample(self, sampler: Sampler, row: int) -> int:
         return sampler.draw(self._context, row, self._row(row), self._likeliest.get(row))
 
-    def look(self, draws: list[tuple[Sampler, int]]) -> bool:
-        wanted = [(row, n) for sampler, row in draws if (n := sampler.n_likeliest) is not None]
-        # Who has a draft may move one token more after each of it.
-        n_more = len(wanted) - len({id(sampler) for sampler, _ in draws})
-        n = max((n for _, n in wanted), default=0) + max(n_more, 0)
+    def look(self, draws: list[tuple[Sampler, int, int]]) -> bool:
+        # Each token that is drawn before may be moved, too.
+        wanted = [(row, n + n_before) for sampler, row, n_before in draws if (n := sampler.n_likeliest) is not None]
+        n = max((n for _, n in wanted), default=0)
         if not wanted or not is_quick(self.vocabulary.n_tokens, n):
             return False
         rows = [row for row, _ in wanted]
