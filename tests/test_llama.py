@@ -136,6 +136,25 @@ def test_tokens_come_back_as_the_same_text(engine: Engine):
     assert b"".join(engine.backend.piece(token) for token in tokens).decode() == text
 
 
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1e-50),
+        Sampling(temperature=1e-38, top_p=1.0),
+        Sampling(temperature=1e-8, samplers=("temperature", "top_p")),
+        Sampling(temperature=1.0, top_p=1.0, dynatemp_range=1.0, dynatemp_exponent=15.0),
+    ],
+    ids=["zero for the library", "tiny", "before the cuts", "dynamic"],
+)
+def test_smallest_temperatures_draw_what_is_likeliest(engine: Engine, sampling: Sampling):
+    prompt = chat(engine, "What is your name?")
+    expected, _, _ = read(engine, GenerationRequest(prompt, max_tokens=8, sampling=GREEDY))
+    request = GenerationRequest(prompt, max_tokens=8, sampling=sampling, top_logprobs=0, after_sampling=True)
+    text, tokens, _ = read(engine, request)
+    assert text == expected
+    assert [token.logprob for token in tokens] == [pytest.approx(0.0, abs=1e-6)] * 8
+
+
 def test_special_text_is_one_token_only_when_asked(engine: Engine):
     assert len(engine.tokenize("<|im_end|>")) == 1
     plain = engine.tokenize("<|im_end|>", parse_special=False)

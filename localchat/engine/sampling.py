@@ -13,6 +13,8 @@ from .values import Sampling
 _RANDOM_SEED = 0xFFFFFFFF
 # How many of the likeliest tokens Mirostat estimates from; the number of its paper.
 _MIROSTAT_M = 100
+# With much less the library's numbers overflow, and it draws noise. Long before, what is likeliest is all but certain.
+_LEAST_TEMPERATURE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ def _dry(s: Sampling, seed: int) -> Optional[Step]:
 
 def _temperature(s: Sampling, seed: int) -> Optional[Step]:
     if s.dynatemp_range > 0:
-        return Step("temp_ext", (s.temperature, s.dynatemp_range, s.dynatemp_exponent))
-    return Step("temp", (s.temperature,)) if s.temperature != 1 else None
+        lowest, highest = max(s.temperature - s.dynatemp_range, _LEAST_TEMPERATURE), s.temperature + s.dynatemp_range
+        return Step("temp_ext", ((highest + lowest) / 2, (highest - lowest) / 2, s.dynatemp_exponent))
+    return Step("temp", (max(s.temperature, _LEAST_TEMPERATURE),)) if s.temperature != 1 else None
 
 
 def _xtc(s: Sampling, seed: int) -> Optional[Step]:
