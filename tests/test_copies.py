@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from localchat.engine.copies import Copies
 
 
@@ -34,10 +36,14 @@ def test_same_tokens_again_take_no_more_room():
     assert copies.find([2]) is not None
 
 
-def test_copy_larger_than_all_room_is_not_kept():
-    copies = Copies(20, can_cut=False)
-    copies.add([1], bytes(30))
-    assert copies.find([1]) is None
+@pytest.mark.parametrize("can_cut", [False, True])
+def test_copy_larger_than_all_room_is_not_kept_and_others_are(can_cut: bool):
+    copies = Copies(20, can_cut=can_cut)
+    copies.add([1], bytes(10))
+    copies.add([2], bytes(10))
+    copies.add([1, 2], bytes(30))
+    assert copies.n_known([1, 2]) == 1
+    assert copies.find([2]) is not None
     copies.add([2], bytes(20))
     assert copies.find([2]) is not None
 

@@ -32,6 +32,8 @@ class Copies:
         self._copies: OrderedDict[tuple[int, ...], Data] = OrderedDict()
 
     def add(self, tokens: Sequence[int], data: Data) -> None:
+        if len(data) > self._max_bytes:  # all others would go in vain
+            return
         key = tuple(tokens)
         self._drop(key)
         if self._can_cut:
