@@ -166,6 +166,23 @@ def test_grammar_binds_from_its_trigger_on_where_texts_get_a_space(trigger: str,
     one.close()
 
 
+@pytest.mark.parametrize("rest", ["[é]+", "[^x]*"])
+def test_grammar_binds_from_a_trigger_on_whose_last_token_ends_within_a_character(rest: str, tmp_path: Path):
+    pytest.importorskip("gguf", reason="part of the extra `bench`")
+    from .tiny_models import write_vocabulary_with
+
+    write_vocabulary_with("{Ã", tmp_path / "cut.gguf")
+    cut = read_vocabulary(str(tmp_path / "cut.gguf"))
+    one = Grammar(Constraint('root ::= "{" ' + rest, ("{",)), cut)
+    one.accept(cut.n_tokens - 1)
+    assert cut.piece(cut.n_tokens - 1) == b"{\xc3"
+    assert one.is_active
+    allowed = one._among(np.arange(cut.n_tokens), np.zeros(cut.n_tokens, np.float32))["id"]
+    assert cut.tokenize_bytes("é".encode(), False, False)[1] in allowed
+    assert all(0x80 <= cut.first_bytes[token] < 0xC0 for token in allowed)
+    one.close()
+
+
 @pytest.mark.parametrize("n", [1, 7, 100])
 @pytest.mark.parametrize("n_all", [100, 5000, 40_001])
 def test_largest_are_found(n: int, n_all: int):

@@ -86,6 +86,20 @@ def write_sentencepiece(path: Path) -> None:
     writer.close()
 
 
+def write_vocabulary_with(token: str, path: Path) -> None:
+    """A vocabulary alone: all bytes, and one token more."""
+    words = random_model.byte_texts()
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*words, token])
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257)
+    writer.add_token_merges(["a b"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
 def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_tokenizer_model("bert")
     writer.add_tokenizer_pre("jina-v2-en")

@@ -67,12 +67,15 @@ class Vocabulary:
             piece = self._special_pieces[token]
             if text.startswith(piece):
                 tokens.append(token)
-            else:
+            elif piece[:1] == b" " and text.startswith(piece[1:]):
                 # SentencePiece puts a space before a text, and before what comes after a control token.
                 piece = piece[1:]
-                tokens += [self._by_byte[byte] for byte in piece]
+                tokens += self._bytes(piece)
+            else:
+                # The library takes a character that is cut for another one.
+                break
             text = text[len(piece) :]
-        return tokens
+        return tokens + self._bytes(text)
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; those of a control token only if they are asked for."""
@@ -108,6 +111,9 @@ class Vocabulary:
     def _check(self, token: int) -> None:
         if not 0 <= token < self.n_tokens:  # the library would abort the process
             raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
+
+    def _bytes(self, text: bytes) -> list[int]:
+        return [self._by_byte[byte] for byte in text]
 
     def _first_byte(self, token: int) -> int:
         piece = self._special_pieces[token]
