@@ -71,6 +71,28 @@ def write_qwen_reranker(path: Path) -> None:
     writer.close()
 
 
+def write_sliding(path: Path, n_window: int) -> None:
+    """A model of which every layer looks back only so far."""
+    shape = random_model.shape_for(300_000, n_vocab=2000, n_ctx=2048)
+    writer = gguf.GGUFWriter(str(path), "gemma3")
+    random_model.write_sizes(writer, shape)
+    random_model.write_vocabulary(writer, shape.n_vocab)
+    writer.add_key_length(random_model.HEAD_SIZE)
+    writer.add_value_length(random_model.HEAD_SIZE)
+    writer.add_sliding_window(n_window)
+    norms = {"attn_q_norm": random_model.HEAD_SIZE, "attn_k_norm": random_model.HEAD_SIZE}
+    norms.update(post_attention_norm=shape.width, post_ffw_norm=shape.width)
+    more = [(f"blk.{i}.{name}.weight", 1, width) for i in range(shape.n_layers) for name, width in norms.items()]
+    chance = np.random.default_rng(1)
+    for name, rows, columns in [*random_model.tensors(shape), *more]:
+        weights = chance.standard_normal((rows, columns)).astype(np.float32) / math.sqrt(columns)
+        writer.add_tensor(name, np.ones(columns, np.float32) if rows == 1 else weights)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def write_sentencepiece(path: Path) -> None:
     """A vocabulary alone, of the kind that puts a space before every text."""
     words = ["▁", "▁<", "▁{", "▁see", *map(chr, range(33, 127))]

@@ -7,6 +7,7 @@ of them is behind a check here.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,10 @@ class LlamaBackend:
         self._context = context
         self._memory = L.llama_get_memory(context)
         self.vocabulary = vocabulary
-        self._rows = _BatchRows(room.n_batch)
+        # Of each slot the ids that the library knows it by.
+        n_ids = L.llama_n_seq_max(context) // room.n_slots
+        self._ids = [range(slot, n_ids * room.n_slots, room.n_slots) for slot in range(room.n_slots)]
+        self._rows = _BatchRows(room.n_batch, self._ids)
         # Of the last batch: which of its rows have logits, these [outputs, tokens], and the likeliest by row.
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
@@ -62,16 +66,18 @@ class LlamaBackend:
 
     def clear(self, slot: int) -> None:
         self._check_slot(slot)
-        L.llama_memory_seq_rm(self._memory, slot, -1, -1)
+        for id in self._ids[slot]:
+            L.llama_memory_seq_rm(self._memory, id, -1, -1)
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
         self._check_slot(source)
         self._check_slot(target)
-        L.llama_memory_seq_cp(self._memory, source, target, 0, n_tokens)
+        for id in self._ids[target]:
+            L.llama_memory_seq_cp(self._memory, source, id, 0, n_tokens)
 
     def cut(self, slot: int, n_tokens: int) -> None:
         self._check_slot(slot)
-        if not L.llama_memory_seq_rm(self._memory, slot, n_tokens, -1):
+        if not all(L.llama_memory_seq_rm(self._memory, id, n_tokens, -1) for id in self._ids[slot]):
             raise DecodeFailed(f"the memory cannot be cut to {n_tokens} tokens")
 
     def state_key(self) -> str:
@@ -91,6 +97,8 @@ class LlamaBackend:
         array = np.frombuffer(data, np.uint8)
         n_written = L.llama_state_seq_set_data(self._context, _bytes_at(array), len(array), slot)
         if n_written and L.llama_memory_seq_pos_max(self._memory, slot) == n_tokens - 1:
+            for id in self._ids[slot][1:]:
+                L.llama_memory_seq_cp(self._memory, slot, id, 0, n_tokens)
             return True
         self.clear(slot)
         return False
@@ -108,7 +116,8 @@ class LlamaBackend:
                 self._logits = np.ctypeslib.as_array(L.llama_get_logits(self._context), shape)
             return
         for part in batch.parts:
-            L.llama_memory_seq_rm(self._memory, part.slot, part.sequence.n_computed, -1)
+            for id in self._ids[part.slot]:
+                L.llama_memory_seq_rm(self._memory, id, part.sequence.n_computed, -1)
         if code == 1:
             raise NoRoom
         raise DecodeFailed(f"llama_decode returned {code}: {problems()}")
@@ -194,16 +203,17 @@ def _bytes_at(array: Any) -> Any:
 class _BatchRows:
     """The arrays of a `llama_batch`, made once; a turn writes only what it uses."""
 
-    def __init__(self, n_rows: int):
+    def __init__(self, n_rows: int, ids: Sequence[Sequence[int]]):
+        self._ids, self._n_ids = ids, len(ids[0])
         self._tokens = (L.llama_token * n_rows)()
         self._positions = (L.llama_pos * n_rows)()
-        self._slots = (L.llama_seq_id * n_rows)()
+        self._slots = (L.llama_seq_id * (n_rows * self._n_ids))()
         self._outputs = (ctypes.c_int8 * n_rows)()
-        self._counts = (ctypes.c_int32 * n_rows)(*[1] * n_rows)
+        self._counts = (ctypes.c_int32 * n_rows)(*[self._n_ids] * n_rows)
         pointer = ctypes.POINTER(L.llama_seq_id)
-        size = ctypes.sizeof(L.llama_seq_id)
+        size = ctypes.sizeof(L.llama_seq_id) * self._n_ids
         start = ctypes.addressof(self._slots)
-        # Row i's list of slots is the one number at slots[i].
+        # Row i's list of slots are the numbers from slots[i * n_ids] on.
         self._slot_lists = (pointer * n_rows)(*[ctypes.cast(start + row * size, pointer) for row in range(n_rows)])
         self._batch = L.llama_batch(
             n_tokens=0,
@@ -221,7 +231,7 @@ class _BatchRows:
             start = part.sequence.n_computed
             self._tokens[first:end] = part.tokens()
             self._positions[first:end] = range(start, start + part.n_tokens)
-            self._slots[first:end] = [part.slot] * part.n_tokens
+            self._slots[first * self._n_ids : end * self._n_ids] = [*self._ids[part.slot]] * part.n_tokens
             self._outputs[first:end] = [0] * part.n_tokens
             for row in part.rows_with_logits:
                 self._outputs[row] = 1

@@ -175,7 +175,7 @@ def _new_context(model: Any, options: LoadOptions) -> tuple[Any, LoadOptions]:
 def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
     params = L.llama_context_default_params()
     params.n_ctx = n_cells
-    params.n_seq_max = min(options.n_slots + _RESTING_SLOTS, L.llama_max_parallel_sequences())
+    params.n_seq_max = min((options.n_slots + _RESTING_SLOTS) * _n_ids(model), L.llama_max_parallel_sequences())
     params.n_batch = min(_BATCH, n_cells)
     params.n_ubatch = min(_PASS, params.n_batch)
     # Fewer than n_seq_max aborts the process; the default reserves logits for a whole batch.
@@ -185,9 +185,22 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
     return params
 
 
+def _can_cut(model: Any) -> bool:
+    return not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model))
+
+
+def _n_ids(model: Any) -> int:
+    """How many of the library's sequences make a slot.
+
+    Where layers look back only so far, the library gives a cell away that its only sequence will not look at any more.
+    What begins like that sequence would still look at it. So there is a second one.
+    """
+    return 2 if L.llama_model_n_swa(model) and _can_cut(model) else 1
+
+
 def _room(model: Any, context: Any, options: LoadOptions) -> Room:
-    n_slots, n_batch = L.llama_n_seq_max(context), L.llama_n_batch(context)
-    can_cut = not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model))
+    n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
+    can_cut = _can_cut(model)
     n_spare_rows = min(n_slots, n_batch) - options.n_slots
     return Room(
         n_cells=L.llama_n_ctx(context),

@@ -1,0 +1,66 @@
+"""Models whose layers look back only so far: what begins alike says what it says alone, as with other models."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
+pytest.importorskip("gguf", reason="part of the extra `bench`")
+
+from localchat.engine import LoadOptions
+from localchat.engine.llama import load_backend
+from localchat.engine.llama.backend import LlamaBackend
+from localchat.engine.scheduler import Batch, Part, Sequence
+
+from .tiny_models import write_sliding
+
+N_WINDOW = 32
+OPTIONS = LoadOptions(n_slots=4, n_ctx=500, n_cells=512)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sliding") / "sliding.gguf"
+    write_sliding(path, N_WINDOW)
+    return path
+
+
+@pytest.fixture
+def backend(path: Path) -> Iterator[LlamaBackend]:
+    backend = load_backend(str(path), OPTIONS)
+    yield backend
+    backend.close()
+
+
+def compute(backend: LlamaBackend, slot: int, tokens: list[int], n_computed: int = 0) -> list[float]:
+    """The logits after the last token."""
+    sequence = Sequence(slot, list(tokens), 500)
+    sequence.slot, sequence.n_computed = slot, n_computed
+    n_new = len(tokens) - n_computed
+    backend.decode(Batch(parts=(Part(sequence, slot, 0, n_new, wants_output=True),)))
+    logits: list[float] = backend._row(n_new - 1).tolist()
+    return logits
+
+
+def test_beginnings_of_what_rests_are_kept_while_others_come_and_go(path: Path, backend: LlamaBackend):
+    """The library would give away the cells that their own sequence does not look at any more."""
+    alone = load_backend(str(path), OPTIONS)
+    chance = random.Random(1)
+    held: dict[int, list[int]] = {}
+    for i in range(40):
+        slot = i % 4
+        held[slot] = [chance.randrange(1, 1900) for _ in range(chance.randint(100, 120))]
+        backend.clear(slot)
+        compute(backend, slot, held[slot])
+        for source, tokens in held.items():
+            backend.share(source, 5, 20)
+            prompt = [*tokens[:20], 7]
+            expected = compute(alone, 0, prompt)
+            assert compute(backend, 5, prompt, 20) == pytest.approx(expected, abs=0.05)
+            backend.clear(5)
+            alone.clear(0)
+    alone.close()
