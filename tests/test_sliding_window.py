@@ -11,14 +11,17 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.engine import LoadOptions
+from localchat.engine import Delta, Engine, GenerationRequest, LoadOptions, Sampling
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.scheduler import Batch, Part, Sequence
+from localchat.engine.state_files import StateFiles
 
+from .test_keeping import wait_for
 from .tiny_models import write_sliding
 
 N_WINDOW = 32
+GREEDY = Sampling(temperature=0)
 OPTIONS = LoadOptions(n_slots=4, n_ctx=500, n_cells=512)
 
 
@@ -64,3 +67,36 @@ def test_beginnings_of_what_rests_are_kept_while_others_come_and_go(path: Path, 
             backend.clear(5)
             alone.clear(0)
     alone.close()
+
+
+def ask(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
+    """How sure the model is of its answer."""
+    with engine.submit(GenerationRequest(prompt, max_tokens=4, sampling=GREEDY, top_logprobs=0)) as generation:
+        tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+    return [token.logprob or 0.0 for token in tokens]
+
+
+@pytest.mark.parametrize("has_files", [False, True])
+def test_beginnings_of_what_was_moved_out_of_the_memory_are_read_again(path: Path, tmp_path: Path, has_files: bool):
+    """Copies have nothing of what is outside of the window."""
+    options = LoadOptions(n_slots=2, n_ctx=500, n_cells=2048)
+    chance = random.Random(1)
+    prompts = [tuple(chance.randrange(1, 1900) for _ in range(200)) for _ in range(5)]
+    begun = [(*prompt[:60], 7) for prompt in prompts]
+
+    def engine() -> Engine:
+        files = StateFiles(tmp_path, "sliding", 1 << 30) if has_files else None
+        return Engine(load_backend(str(path), options), state_files=files).start()
+
+    with engine() as first:
+        expected = [ask(first, prompt) for prompt in begun]
+        first.forget()
+        for prompt in prompts:
+            ask(first, prompt)
+        wait_for(lambda: not first._parking.has_work)
+        assert [ask(first, prompt) for prompt in begun] == [pytest.approx(logprobs, abs=0.05) for logprobs in expected]
+        first.forget()
+        for prompt in prompts:
+            ask(first, prompt)
+    with engine() as second:
+        assert [ask(second, prompt) for prompt in begun] == [pytest.approx(logprobs, abs=0.05) for logprobs in expected]

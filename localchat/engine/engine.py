@@ -188,7 +188,9 @@ class Engine:
             self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
         self._turn_cost = TurnCost()
         self._keeper: Optional[Keeper] = None
-        if state_files is not None:
+        if state_files is not None and not backend.room.can_copy:
+            log.warning("no prefixes are kept in files: this model has a sliding window, and a copy only what is in it")
+        elif state_files is not None:
             self._keeper = Keeper(
                 state_files, backend, self._scheduler, self._n_known, self.post, self._apply_changes, self._bring
             )

@@ -170,7 +170,7 @@ class Room:
     parts, only a whole resting prefix is of use there; and what was guessed could not be taken back. A
     prompt is read there up to its last token first, so that a copy can be made of what others may begin with.
     With more than `n_idle_cells` that rest beside the newest prefix the memory is crowded; None where that
-    does not matter.
+    does not matter. Without `can_copy` a copy of a slot does not have all that the slot holds.
     """
 
     n_cells: int
@@ -180,6 +180,7 @@ class Room:
     can_cut: bool = True
     n_drafted: int = 0
     n_idle_cells: Optional[int] = None
+    can_copy: bool = True
 
     @property
     def n_scored(self) -> int:

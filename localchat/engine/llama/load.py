@@ -201,6 +201,8 @@ def _n_ids(model: Any) -> int:
 def _room(model: Any, context: Any, options: LoadOptions) -> Room:
     n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
     can_cut = _can_cut(model)
+    # A copy has only what is in the window, so it is of use to who goes on at its end, and to nobody else.
+    can_copy = not can_cut or not L.llama_model_n_swa(model)
     n_spare_rows = min(n_slots, n_batch) - options.n_slots
     return Room(
         n_cells=L.llama_n_ctx(context),
@@ -210,7 +212,8 @@ def _room(model: Any, context: Any, options: LoadOptions) -> Room:
         can_cut=can_cut,
         n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_cut and options.speculates else 0,
         # A GPU hardly feels them, and copies would have to cross the bus.
-        n_idle_cells=_MAX_RESTING if can_cut and not (options.n_gpu_layers and supports_gpu()) else None,
+        n_idle_cells=_MAX_RESTING if can_cut and can_copy and not (options.n_gpu_layers and supports_gpu()) else None,
+        can_copy=can_copy,
     )
 
 
