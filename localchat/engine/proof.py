@@ -73,10 +73,11 @@ def cache_folder() -> Path:
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    try:
-        return Path(base).expanduser() / "localchat"
-    except RuntimeError as error:
-        raise OSError(str(error)) from error
+    # Not by Path, which in Python 3.9 raises KeyError for a user without an entry.
+    base = os.path.expanduser(base)
+    if base.startswith("~"):
+        raise FileNotFoundError("the user has no home folder")
+    return Path(base, "localchat")
 
 
 def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
