@@ -211,6 +211,17 @@ def test_usage_counts_each_prompt_once(engine: Engine):
     assert completion.summary.endswith("4 stop")
 
 
+def test_timings_tell_what_was_guessed():
+    prompts = ["the same words, the same words, the same words", "ab"]
+    with (
+        Engine(FakeBackend(echo, n_drafted=16)).start() as engine,
+        complete(engine, prompt=prompts, n=2) as completion,
+    ):
+        finish(completion)
+        timings = completion.usage.timings()
+    assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
+
+
 def test_news_come_once_and_the_end_apart(engine: Engine):
     found = []
     with complete(engine, prompt="abc", echo=True) as completion:

@@ -120,6 +120,8 @@ class Completion:
             n_completion=sum(end.completion_tokens for end in ends),
             prompt_s=max(end.prompt_s for end in ends),
             completion_s=max(end.completion_s for end in ends),
+            n_drafted=sum(end.n_drafted for end in ends),
+            n_draft_accepted=sum(end.n_draft_accepted for end in ends),
         )
 
     @property
