@@ -188,6 +188,15 @@ def test_large_answer_is_sent_in_pieces_that_each_have_their_time():
     assert max(recorder.sizes) <= SEND_BYTES
 
 
+@pytest.mark.parametrize("headers", [["Connection: TE, close"], ["Connection: TE", "Connection: Close"]])
+def test_close_is_heard_among_other_wishes(headers):
+    """RFC 9112, 9.6: who asks for it may wait for the end."""
+    with serving() as running:
+        head, body = exchange(running, raw_request(b"", *headers, path="/health", method="GET"))
+    assert b"Connection: close" in head
+    assert body == {"status": "ok"}
+
+
 def test_pipelined_requests_are_answered_in_order():
     with serving() as running, running.connect() as sock:
         sock.sendall(chat_request("one") + b"\r\n" + chat_request("two", stream=True) + chat_request("three"))

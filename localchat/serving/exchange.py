@@ -226,7 +226,8 @@ class Exchange:
     ) -> None:
         self.head = head
         # Whether the connection can take another request afterwards; known once the answer has begun.
-        self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1"
+        wishes = [wish.lower() for wish in _listed(head.headers.get_all("Connection", ()))]
+        self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1" and "close" not in wishes
         self.status: Optional[int] = None
         # For the log: which answer, and what it took.
         self.id = "-"
