@@ -92,6 +92,16 @@ def test_what_is_not_http_gets_an_error_and_the_connection_ends(request_bytes, s
         assert running.chat()[0] == 200
 
 
+@pytest.mark.parametrize("type", ["multipart/form-data; boundary=b", "multipart/form-data", "multipart/mixed"])
+def test_file_that_is_sent_gets_the_answer_that_other_requests_get(type):
+    """Python's parser of mail finds fault with every body in parts, as it gets none."""
+    headers = f"Content-Type: {type}", "Content-Transfer-Encoding: base64", "Connection: close"
+    with serving() as running:
+        head, body = exchange(running, raw_request(b"--b--\r\n", *headers, path="/v1/audio/transcriptions"))
+    assert head.startswith(b"HTTP/1.1 404")
+    assert "text alone" in body["error"]["message"]
+
+
 @pytest.mark.parametrize("n_left", [1, 2, 4, 5, 7, len(GOOD) + 5])
 def test_chunked_body_that_is_cut_is_no_request(n_left):
     """Its end is part of it: what came may be half of what was meant."""
