@@ -98,7 +98,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(400, "the headers are broken: a carriage return or a NUL in a line, or a line that goes on")
             return False
         if not all(isinstance(defect, _OF_THE_BODY) for defect in self.headers.defects):
-            self.send_error(400, f"the headers are broken: {self.headers.defects[0]}")
+            self.send_error(400, "the headers are broken: each line must be a name, a colon and a value")
             return False
         return True
 

@@ -92,6 +92,13 @@ def test_what_is_not_http_gets_an_error_and_the_connection_ends(request_bytes, s
         assert running.chat()[0] == 200
 
 
+@pytest.mark.parametrize("line", ["no colon", "Host : a"])
+def test_broken_header_is_told_what_it_should_be(line):
+    with serving() as running:
+        _, body = exchange(running, raw_request(b"", line))
+    assert body["error"]["message"].endswith("each line must be a name, a colon and a value")
+
+
 @pytest.mark.parametrize("type", ["multipart/form-data; boundary=b", "multipart/form-data", "multipart/mixed"])
 def test_file_that_is_sent_gets_the_answer_that_other_requests_get(type):
     """Python's parser of mail finds fault with every body in parts, as it gets none."""
