@@ -60,7 +60,7 @@ def test_smallest_request_says_nothing_but_the_message():
         pytest.param({"top_k": 0, "top_p": 0, "min_p": 0}, "sampling", {"top_k": 0, "top_p": 0, "min_p": 0}, id="g3"),
         pytest.param({"top_k": -1}, "sampling", {"top_k": 0}, id="top_k -1 is off"),
         pytest.param({"seed": 0}, "sampling", {"seed": 0}, id="seed 0"),
-        pytest.param({"seed": -1}, "sampling", {}, id="seed -1 is any"),
+        pytest.param({"seed": -1}, "sampling", {"seed": None}, id="seed -1 is any"),
         pytest.param({"repetition_penalty": 1.2}, "sampling", {"repeat_penalty": 1.2}, id="k42"),
         pytest.param(
             {"presence_penalty": -2, "frequency_penalty": 2, "repeat_penalty": 1},

@@ -141,10 +141,13 @@ def test_k9_request_then_command_line_then_model_then_built_in():
             running.engine.facts, sampling=Sampling(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
         )
         running.engine.facts = facts
-        defaults = {**parse_default("top_p=0.6"), **parse_default("min_p=0"), **parse_default("top_k=30")}
+        said = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
+        defaults = {name: value for one in said for name, value in parse_default(one).items()}
         running.server.service.ready(Model("Fake", running.engine, defaults=defaults))
         running.chat(top_k=0)
-        sampling = running.work[-1].sampling
+        running.chat(seed=-1)
+        sampling = running.work[0].sampling
+    assert [work.sampling.seed for work in running.work] == [7, None]
     assert (sampling.top_k, sampling.top_p, sampling.min_p) == (0, 0.6, 0)
     assert (sampling.temperature, sampling.repeat_penalty) == (0.5, 1.0)
     assert (Sampling().temperature, Sampling().top_p, Sampling().top_k) == (1.0, 0.95, 64)

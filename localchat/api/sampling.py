@@ -125,11 +125,11 @@ Bias = tuple[Union[int, str], float]
 class Drawing:
     """What a caller said about drawing. None, and a name missing in `sampling`, mean "not said".
 
-    The names in `sampling` are those of the engine's Sampling. A bias of minus infinity bans a token.
-    `top_logprobs` is None where no log probabilities are wanted; with `after_sampling` they are wanted as
-    probabilities, of what was drawn from. `prompt_logprobs` asks the same, as logarithms, of the prompt's
-    tokens. `max_tokens` 0 wants nothing but the prompt read. `max_completion_s` is llama.cpp's limit of time, for
-    editors. Of a longer prompt only the last `n_prompt_kept` tokens are read; 0 stands for all (V9).
+    The names in `sampling` are those of the engine's Sampling; a seed of None there is any. A bias of minus
+    infinity bans a token. `top_logprobs` is None where no log probabilities are wanted; with `after_sampling`
+    they are wanted as probabilities, of what was drawn from. `prompt_logprobs` asks the same, as logarithms, of
+    the prompt's tokens. `max_tokens` 0 wants nothing but the prompt read. `max_completion_s` is llama.cpp's limit
+    of time, for editors. Of a longer prompt only the last `n_prompt_kept` tokens are read; 0 stands for all (V9).
     """
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -184,7 +184,7 @@ def read_sampling(body: Members) -> dict[str, Any]:
     if values.get("top_k") == -1:
         values["top_k"] = 0
     if values.get("seed") == -1:
-        del values["seed"]
+        values["seed"] = None
     lists = {"samplers": _samplers(body), "dry_sequence_breakers": _breakers(body)}
     return {**values, **{name: value for name, value in lists.items() if value is not None}}
 
