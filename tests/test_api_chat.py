@@ -324,6 +324,9 @@ def test_null_is_absent(name):
         pytest.param({"allowed_token_ids": [5]}, "allowed_token_ids", id="vllm's allowed_token_ids"),
         pytest.param({"guided_choice": [""]}, "guided_choice", id="vllm's guided_choice"),
         pytest.param({"structured_outputs": {"json": 5}}, "structured_outputs.json", id="vllm's structured_outputs"),
+        pytest.param(
+            {"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", id="structural tag"
+        ),
         pytest.param({"guided_regex": "a", "regex": "b"}, "guided_regex", id="two forms"),
         pytest.param({"chat_template": "x"}, "chat_template", id="v10-chat_template is off"),
         pytest.param({"response_prefix": 5}, "response_prefix", id="response_prefix"),

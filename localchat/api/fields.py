@@ -170,7 +170,8 @@ def refuse_unsupported(body: Members, harmless: Mapping[str, tuple[Any, ...]]) -
     for name, values in harmless.items():
         value = body.get(name)
         if value is not None and not any(value == other and type(value) is type(other) for other in values):
-            raise BadRequest(f"'{name}' is not supported by this server: leave it out (got {show(value)})", name)
+            path = body.at(name)
+            raise BadRequest(f"'{path}' is not supported by this server: leave it out (got {show(value)})", path)
 
 
 def _is_deep(value: Any) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from .errors import BadRequest
-from .fields import Members
+from .fields import Members, refuse_unsupported
 
 _TYPES = ("text", "json_object", "json_schema")
 
@@ -50,6 +50,7 @@ def _shapes(body: Members) -> Iterator[Shape]:
     yield from _named(body, _GUIDED)
     structured = body.object("structured_outputs")
     if structured is not None:
+        refuse_unsupported(structured, {"structural_tag": ()})
         yield from _named(structured, _STRUCTURED)
         if structured.boolean("json_object"):
             yield Shape("json_object", None, structured.at("json_object"))
