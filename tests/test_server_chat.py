@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from localchat.api.chat import parse_chat
 from localchat.api.sampling import parse_default
 from localchat.engine import Sampling
 from localchat.engine.values import SAMPLERS
@@ -455,20 +456,26 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
 
 
 def test_v3_without_parallel_calls_the_answer_ends_after_one():
-    for n_tokens_at_once in (1, 1000):
-        gate = threading.Semaphore(0) if n_tokens_at_once > 1 else None
-        with serving(says(TWO_CALLS), gate=gate, **BIG) as running:
-            if gate is not None:
-                gate.release(1000)
-            _, body = running.chat(tools=TOOLS, parallel_tool_calls=False)
-            _, chunks = running.chat(tools=TOOLS, parallel_tool_calls=False, stream=True)
+    """Whether it is read as it is drawn, or when all of it is there."""
+    members = {"tools": TOOLS, "parallel_tool_calls": False, "return_token_ids": True}
+    with serving(says(TWO_CALLS), **BIG) as running:
+        _, body = running.chat(**members)
+        _, chunks = running.chat(**members, stream=True)
+        with running.server.service.model().answer(parse_chat(bad(**members))) as answer:
             running.wait_until_idle()
-        choice = body["choices"][0]
+            reply = answer.whole()
+            while answer.is_running:
+                answer.advance(reply)
+            late = reply.body(answer.usage)
+    n_tokens = TWO_CALLS.index("}}") + 2
+    for told in (body, late):
+        choice = told["choices"][0]
         assert len(choice["message"]["tool_calls"]) == 1
         assert choice["finish_reason"] == "tool_calls"
-        assert_in_order(chunks, 1, usage=False)
-        calls = [call["index"] for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
-        assert set(calls) == {0}
+        assert len(choice["token_ids"]) == told["usage"]["completion_tokens"] == n_tokens
+    assert_in_order(chunks, 1, usage=False)
+    calls = [call["index"] for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert set(calls) == {0}
 
 
 def test_k35_call_to_a_name_not_offered_stays_text():

@@ -133,10 +133,11 @@ class Generation:
         # Waits for one item and takes what else is there: a slow reader gets fewer, larger deltas.
         items, self._taken = self._taken or [self._outbox.get()], []
         try:
-            while True:
+            while not self.request.one_by_one:
                 items.append(self._outbox.get_nowait())
         except Empty:
-            return items
+            pass
+        return items
 
     def _progress(self, items: list[Item]) -> Optional[Progress]:
         """The newest progress, if the items begin with any; what follows it is left for later."""

@@ -101,6 +101,7 @@ class GenerationRequest:
     first token, once it has begun a second line: llama.cpp's rule, for editors.
     `visible_tokens` are control tokens that are text all the same, such as the markers of tool calls.
     With `reports_progress` there is word of how far the prompt has been read. `thinking` bounds thinking.
+    With `one_by_one` each Delta has one token at most, for who may end the answer after any.
     """
 
     prompt: tuple[int, ...]
@@ -118,6 +119,7 @@ class GenerationRequest:
     visible_tokens: frozenset[int] = frozenset()
     reports_progress: bool = False
     thinking: Optional[ThinkingLimit] = None
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True)

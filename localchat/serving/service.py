@@ -122,6 +122,8 @@ class Model:
                 constraint=constraint_for(request, dialect.template, text),
                 thinking=thinking_limit(request, dialect.template.format, text, self._tokenize, self._thinking),
                 reports_progress=request.stream and request.return_progress,
+                # What follows the one call is not read, and so not counted, whenever it came.
+                one_by_one=not request.parallel_tool_calls,
             )
             # All choices have the same prompt: it is scored once.
             others = dataclasses.replace(work, prompt_logprobs=None)
