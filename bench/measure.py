@@ -133,20 +133,26 @@ def read_answer(stream: Stream) -> Answer:
     dechunk, decoder = Dechunker(), SSEDecoder()
     times: list[float] = []
     texts: list[str] = []
-    n_tokens = 0
+    n_tokens, is_whole = 0, False
     for at, data in stream.reads:
         for event in decoder.feed(dechunk.feed(data)):
             if event.data == "[DONE]":
+                is_whole = True
                 continue
             chunk = json.loads(event.data)
+            if chunk.get("error"):
+                raise Refused(f"an answer broke off: {event.data[:300]}")
             n_tokens = (chunk.get("usage") or {}).get("completion_tokens", n_tokens)
             deltas = [choice.get("delta") or {} for choice in chunk.get("choices") or []]
             if any(map(is_content, deltas)):
                 times.append(at)
                 texts += [delta.get("content") or "" for delta in deltas]
     n_tokens = n_tokens or sum(map(bool, texts))
+    raw = b"".join(data for _, data in stream.reads)
+    if not is_whole:
+        raise Refused(f"an answer was cut: {raw[-300:]!r}")
     if not times or not n_tokens:
-        raise Refused(f"no tokens in an answer: {b''.join(data for _, data in stream.reads)[:300]!r}")
+        raise Refused(f"no tokens in an answer: {raw[:300]!r}")
     gaps = [later - earlier for earlier, later in zip(times, times[1:])]
     return Answer(n_tokens, times[0] - stream.asked_at, gaps, "".join(texts))
 

@@ -44,6 +44,16 @@ def test_refusal_is_an_error():
         Dechunker().feed(b"HTTP/1.1 404 Not Found\r\n\r\n")
 
 
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [(EVENTS[:2], "was cut"), ([*EVENTS[:2], b'data: {"error":{"message":"no room"}}\n\n', EVENTS[-1]], "no room")],
+)
+def test_answer_that_breaks_off_is_no_fast_one(events: list[bytes], words: str):
+    reads = [(1.0 + i, chunked(event)) for i, event in enumerate(events)]
+    with pytest.raises(Refused, match=words):
+        read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, b"")]))
+
+
 def test_percentiles():
     assert [percentile([1.0, 2.0, 3.0, 4.0], percent) for percent in (0, 50, 95, 100)] == [1.0, 3.0, 4.0, 4.0]
 
