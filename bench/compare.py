@@ -217,10 +217,12 @@ def measure_all(
             with contextlib.suppress(Refused):  # to warm up, an answer without a token will do
                 run_load(server.url, [chat(model, ("user", "Hello!"), n_tokens=8)], 1, 2)
         for load in loads:
+            figure = math.nan  # so that the rounds of all servers stay side by side
             try:
-                figures[load][name].append(LOADS[load].measure(server, model, options))
+                figure = LOADS[load].measure(server, model, options)
             except (Refused, OSError, ValueError, LookupError) as error:
                 print(f"{name}: {load}: {str(error)[:200]}", file=sys.stderr)
+            figures[load][name].append(figure)
 
 
 def report(names: list[str], figures: dict[str, dict[str, list[float]]]) -> None:
@@ -229,17 +231,21 @@ def report(names: list[str], figures: dict[str, dict[str, list[float]]]) -> None
     print(f"{'':<{width}}  {'':<9}" + "".join(f"{name:>18}" for name in names))
     for load, by_name in figures.items():
         ours = by_name[names[0]]
-        cells = [f"{statistics.median(by_name[name] or [math.nan]):.1f}" for name in names]
+        cells = [f"{median(by_name[name]):.1f}" for name in names]
         ratios = ["", *(f" ({ratio(LOADS[load], ours, by_name[name])})" for name in names[1:])]
         row = "".join(f"{cell + mark:>18}" for cell, mark in zip(cells, ratios))
         print(f"{LOADS[load].name:<{width}}  {LOADS[load].unit:<9}{row}")
 
 
 def ratio(load: Load, ours: list[float], theirs: list[float]) -> str:
-    if not ours or not theirs:
-        return "-"
-    pairs = [our / their if load.more_is_better else their / our for our, their in zip(ours, theirs)]
-    return f"{statistics.median(pairs):.2f}"
+    """Of the rounds in which both have a figure."""
+    found = median([our / their if load.more_is_better else their / our for our, their in zip(ours, theirs)])
+    return "-" if math.isnan(found) else f"{found:.2f}"
+
+
+def median(figures: list[float]) -> float:
+    """Without those that are missing; none if all are."""
+    return statistics.median([figure for figure in figures if not math.isnan(figure)] or [math.nan])
 
 
 if __name__ == "__main__":

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import math
+from typing import Any
+
 import pytest
 
 from bench import compare
 from bench.measure import Dechunker, Refused, Stream, percentile, read_answer
 from bench.serve import main
+from bench.servers import Command, Server
 from localchat.models.catalog import DEMO_PATH
 
 from .live import running_server
@@ -84,7 +90,31 @@ def test_ratio_is_above_1_where_ours_is_better():
     more, less = compare.LOADS["decode1"], compare.LOADS["first"]
     assert compare.ratio(more, [20.0, 30.0], [10.0, 10.0]) == "2.50"
     assert compare.ratio(less, [20.0, 20.0], [10.0, 30.0]) == "1.00"
-    assert compare.ratio(less, [], [1.0]) == "-"
+    assert compare.ratio(less, [math.nan], [1.0]) == "-"
+
+
+def test_rounds_are_compared_with_those_at_the_same_time():
+    more = compare.LOADS["decode1"]
+    # The machine is half as fast in the second round, and the first had no figure of ours.
+    assert compare.ratio(more, [math.nan, 10.0], [20.0, 10.0]) == "1.00"
+
+
+def test_load_that_fails_in_a_round_leaves_its_place_empty(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    rounds = iter([[], [3.0]])  # the first raises, as a server would that answers with nonsense
+    load = compare.Load("a load", "ms", False, lambda *arguments: next(rounds)[0])
+    monkeypatch.setitem(compare.LOADS, "start", load)
+    monkeypatch.setattr(compare, "running", lambda *command: contextlib.nullcontext(Server("ours", "", 0, 0.0)))
+    monkeypatch.setattr(compare, "first_model", lambda url: "m")
+    monkeypatch.setattr(compare, "run_load", lambda *load: None)
+    figures: dict[str, dict[str, list[float]]] = {"start": {"ours": []}}
+    options = argparse.Namespace(loads=["start"])
+    for _ in range(2):
+        compare.measure_all("ours", Command([]), False, options, figures)
+    assert [str(figure) for figure in figures["start"]["ours"]] == ["nan", "3.0"]
+    compare.report(["ours"], figures)
+    out, err = capsys.readouterr()
+    assert "start: " in err
+    assert out.split()[-1] == "3.0"
 
 
 def test_comparison_explains_its_loads(capsys: pytest.CaptureFixture[str]):
