@@ -360,6 +360,57 @@ def command(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, list[
             process.kill()
 
 
+PAGE = "https://page.example"
+OPTIONS = f"""
+    --alias Tiny --any-name --strict --allow-chat-template --keep-tools --thought-field --cors {PAGE} --api-key secret
+    --default temperature=0 --default seed=7 --max-tokens 3 --reasoning-budget 0 --reasoning-budget-message Enough.
+    --ctx 300 --parallel 2 --queue 1 --max-connections 9 --threads 1
+"""
+
+
+def test_options_of_the_command_hold():
+    """V1, K9, K22, K34: each of them changes what is asked here."""
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    key = {"Authorization": "Bearer secret"}
+    said = [{"role": "user", "content": "Count from 1 to 9."}]
+    tool = {"type": "function", "function": {"name": "look_at_this"}}
+    thought = {"role": "assistant", "content": "", "reasoning_content": "So"}
+    goes_on = {"messages": [*said, thought], "continue_final_message": "reasoning_content", "max_tokens": 20}
+    with command(*OPTIONS.split()) as (_, port, _):
+
+        def ask(path: str, headers: dict[str, str] = key, **members: Any) -> tuple[int, Any]:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+                body = json.dumps({"messages": said, **members}) if members else None
+                client.request("POST" if members else "GET", path, body, headers)
+                response = client.getresponse()
+                if "Origin" in headers:
+                    assert response.getheader("Access-Control-Allow-Origin") == PAGE
+                return response.status, json.loads(response.read())
+
+        assert ask("/v1/models", {})[0] == 401
+        _, models = ask("/v1/models", {**key, "Origin": PAGE})
+        _, props = ask("/props")
+        _, body = ask("/v1/chat/completions", model="any")
+        _, too_many = ask("/v1/chat/completions", n=4)
+        _, unknown = ask("/v1/chat/completions", frobnicate=1)
+        _, shown = ask("/apply-template", tools=[tool], tool_choice="none")
+        _, rendered = ask("/apply-template", chat_template="<{{ messages[0].content }}>")
+        _, thinking = ask("/v1/chat/completions", **goes_on)
+        with contextlib.ExitStack() as stack:
+            where = ("127.0.0.1", port)
+            sockets = [stack.enter_context(socket.create_connection(where, DEADLINE_S)) for _ in range(10)]
+            assert sockets[-1].recv(12) == b"HTTP/1.1 503"
+    assert [(model["id"], model["meta"]["n_ctx"]) for model in models["data"]] == [("Tiny", 300)]
+    params = props["default_generation_settings"]["params"]
+    assert (params["temperature"], params["seed"], props["total_slots"]) == (0, 7, 2)
+    assert (body["model"], body["usage"]["completion_tokens"]) == ("Tiny", 3)
+    assert "3 can run and wait here" in too_many["error"]["message"]
+    assert unknown["error"]["param"] == "frobnicate"
+    assert "look_at_this" in shown["prompt"]
+    assert rendered["prompt"] == "<Count from 1 to 9.>"
+    assert thinking["thought"] == "Enough."
+
+
 def test_file_that_is_no_model_ends_the_command_with_1(tmp_path: Path):
     """G20."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
