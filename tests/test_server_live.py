@@ -347,6 +347,9 @@ def command(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, list[
     program = [sys.executable, "-m", "localchat.server", "--port", "0", *arguments]
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []
+        # One that says nothing would be waited for without end.
+        deadline = threading.Timer(DEADLINE_S, process.kill)
+        deadline.start()
         try:
             assert process.stderr is not None
             for line in process.stderr:
@@ -355,8 +358,10 @@ def command(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, list[
                     break
             else:
                 pytest.fail("".join(lines))
+            deadline.cancel()
             yield process, int(match[1]), lines
         finally:
+            deadline.cancel()
             process.kill()
 
 
