@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+from localchat.api.chat import parse_chat
 from localchat.engine import Engine, GenerationRequest
 from localchat.models.catalog import Catalog, ModelFile
 from localchat.server import ChatServer
@@ -55,6 +56,15 @@ class Serving:
         """One request on a connection of its own: status and body, or the payloads of the stream."""
         with contextlib.closing(self.client()) as client:
             return ask(client, content, **members)
+
+    def chat_read_late(self, **members: Any) -> Any:
+        """The body of an answer that is only read when all of it is there."""
+        with self.server.service.model().answer(parse_chat(bad(**members))) as answer:
+            self.wait_until_idle()
+            reply = answer.whole()
+            while answer.is_running:
+                answer.advance(reply)
+            return reply.body(answer.usage)
 
     def _record_work(self) -> None:
         new_sampler = self.backend.new_sampler

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from localchat.api.chat import parse_chat
 from localchat.api.sampling import parse_default
 from localchat.engine import Sampling
 from localchat.engine.values import SAMPLERS
@@ -461,12 +460,7 @@ def test_v3_without_parallel_calls_the_answer_ends_after_one():
     with serving(says(TWO_CALLS), **BIG) as running:
         _, body = running.chat(**members)
         _, chunks = running.chat(**members, stream=True)
-        with running.server.service.model().answer(parse_chat(bad(**members))) as answer:
-            running.wait_until_idle()
-            reply = answer.whole()
-            while answer.is_running:
-                answer.advance(reply)
-            late = reply.body(answer.usage)
+        late = running.chat_read_late(**members)
     n_tokens = TWO_CALLS.index("}}") + 2
     for told in (body, late):
         choice = told["choices"][0]

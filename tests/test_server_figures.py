@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -88,14 +87,27 @@ def test_v26_cached_tokens_are_told_in_every_mode():
 )
 def test_k8_reasoning_tokens_are_exact(text, n_thought):
     """K8: however the tokens come, one by one or all at once; the fake's tokens are bytes."""
-    gate = threading.Semaphore(0)
-    with serving(says(text), gate=gate) as running:
-        gate.release(1000)
-        _, body = running.chat()
+    with serving(says(text)) as running:
+        late = running.chat_read_late()
         _, chunks = running.chat(stream=True, stream_options={"include_usage": True})
-    for usage in (body["usage"], chunks[-1]["usage"]):
+    for usage in (late["usage"], chunks[-1]["usage"]):
         assert usage["completion_tokens_details"]["reasoning_tokens"] == n_thought
         assert usage["completion_tokens"] == len(text) + 1
+
+
+QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter=p> #}"
+CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
+
+
+def test_k8_thinking_that_ends_with_a_call_counts_up_to_its_mark():
+    """K8: read as it is drawn and when all of it is there, and the next call is none of it."""
+    thought = "<think>\nhm\n"
+    with serving(says(thought + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
+        late = running.chat_read_late(tools=TOOLS)
+        _, chunks = running.chat(tools=TOOLS, stream=True, stream_options={"include_usage": True})
+    assert len(late["choices"][0]["message"]["tool_calls"]) == 2
+    for usage in (late["usage"], chunks[-1]["usage"]):
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == len(thought + "<tool_call>")
 
 
 @pytest.mark.parametrize(

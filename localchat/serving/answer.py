@@ -179,6 +179,7 @@ def choices_of(request: ChatRequest, generations: Sequence[Generation], format: 
     if thought is not None:
         # Thinking that was left open is read from its tag on, so that the parser stands inside it.
         prompt = format.think.start
+    marks = format.openers if format.thought_ends_at_call and request.callable_tools else ()
     choices = []
     for i, generation in enumerate(generations):
         parser = OutputParser(
@@ -189,20 +190,21 @@ def choices_of(request: ChatRequest, generations: Sequence[Generation], format: 
             has_form=request.shape is not None,
         )
         parser.feed(thought or "")
-        choices.append(_Choice(i, generation, parser, _Thinking(format.think), request))
+        choices.append(_Choice(i, generation, parser, _Thinking(format.think, marks), request))
     return choices
 
 
 class _Thinking:
-    """Counts the tokens of thinking: all up to the one that completes its end tag.
+    """Counts the tokens of thinking: all up to the one that completes its end tag, or a mark that ends it too.
 
     Tokens are counted by their bytes, so it is the same whether they come one by one or many at once.
     """
 
-    def __init__(self, tags: ReasoningTags) -> None:
+    def __init__(self, tags: ReasoningTags, marks: Sequence[str] = ()) -> None:
         self.tags = tags
         self.is_over = False
-        self._end = tags.end.encode()
+        self._ends = [end.encode() for end in (tags.end, *marks)]
+        self._n_kept = max(map(len, self._ends))
         self._n_tokens = 0
         self._tail = b""
         self._was_seen = False
@@ -217,8 +219,8 @@ class _Thinking:
             if self.is_over:
                 break
             self._n_tokens += 1
-            self._tail = self._tail[-len(self._end) :] + token.piece
-            self.is_over = self._end in self._tail
+            self._tail = self._tail[-self._n_kept :] + token.piece
+            self.is_over = any(end in self._tail for end in self._ends)
         for event in events:
             self.is_over = self.is_over or (self._was_seen and not isinstance(event, Reasoning))
             self._was_seen = self._was_seen or isinstance(event, Reasoning)
