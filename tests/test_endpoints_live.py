@@ -154,7 +154,6 @@ def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HT
         merged = {name: [value for part in lists for value in part[name]] for name in lists[0]}
         text = "".join(part["text"] for part in parts)
         assert "".join(merged["tokens"]) == text
-        assert [text[at:].startswith(token) for at, token in zip(merged["text_offset"], merged["tokens"])]
         assert merged["text_offset"] == [sum(map(len, merged["tokens"][:k])) for k in range(len(merged["tokens"]))]
         # The vocabulary has no begin token, so the first one stands on nothing.
         assert (merged["token_logprobs"][0], merged["top_logprobs"][0]) == (None, None)
