@@ -108,6 +108,7 @@ def test_smallest_request_says_nothing_but_the_message():
         ),
         pytest.param({"sse_ping_interval": -1}, "ping_s", 0, id="no pings"),
         pytest.param({"sse_ping_interval": 5}, "ping_s", 5, id="pings"),
+        pytest.param({"sse_ping_interval": 1e-9}, "ping_s", 0.01, id="pings all the time"),
         pytest.param({"functions": [{"name": "look"}]}, "tool_choice", "auto", id="t47-functions"),
         pytest.param(
             {"functions": [{"name": "look"}], "function_call": "none"}, "tool_choice", "none", id="t47-function_call"

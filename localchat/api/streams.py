@@ -7,6 +7,8 @@ from typing import Any, Optional
 
 from .fields import Members
 
+# One that is almost nothing would have the server write comments all the time, beside the answers of others.
+MIN_PING_S = 0.01
 MAX_PING_S = 3600
 
 
@@ -37,7 +39,9 @@ def read_streaming(body: Members) -> dict[str, Any]:
     include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
     usage = {"include_usage": include, "continuous_usage": include and continuous is True}
     seconds = body.number("sse_ping_interval", -1, MAX_PING_S)
-    return {**flags, **usage, "ping_s": None if seconds is None else max(seconds, 0.0)}
+    if seconds is not None:
+        seconds = max(seconds, MIN_PING_S) if seconds > 0 else 0.0
+    return {**flags, **usage, "ping_s": seconds}
 
 
 def read_token_ids(body: Members) -> bool:
