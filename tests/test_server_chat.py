@@ -677,7 +677,7 @@ def test_k38_text_is_raw_utf_8():
 
 def test_k33_client_gone_while_progress_is_told_leaves_nothing():
     gate = threading.Semaphore(0)
-    with serving(gate=gate, **BIG) as running:
+    with serving(endless, gate=gate, n_ctx=100_000, n_cells=100_000) as running:
         with running.connect() as sock:
             sock.sendall(chat_request("x" * 500, stream=True, return_progress=True))
             gate.release()
