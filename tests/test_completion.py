@@ -257,6 +257,7 @@ def test_cancel_and_stop_end_a_completion_differently(endless_engine: Engine):
 def test_leaving_ends_what_runs(endless_engine: Engine):
     with complete(endless_engine, prompt="a", n=2) as completion:
         completion.advance()
+    wait_for(lambda: endless_engine.stats().n_running == 0)
     assert texts(endless_engine, prompt="b", max_tokens=2) == ["ab"]
     assert completion.summary.endswith("2 cut")
 
