@@ -395,7 +395,7 @@ def test_k40_full_queue_is_429_with_retry_after():
 def test_refused_choices_leave_nothing_running():
     """Two of three choices fit: the request fails as a whole (T19)."""
     gate = threading.Semaphore(0)
-    with serving(endless, gate=gate, n_slots=1, max_queue=2) as running:
+    with serving(endless, gate=gate, n_slots=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
         with running.engine.submit(GenerationRequest(prompt=(1,))):
             assert running.chat(n=3)[0] == 429
         gate.release(1000)
