@@ -191,15 +191,22 @@ def test_gap_is_filled_between_its_texts():
         pytest.param({"prompt": "a", "n": 100}, BadRequest, "n", id="more than may ever wait"),
     ],
 )
-def test_request_that_cannot_run_leaves_nothing(engine: Engine, members: Any, error: type[Exception], param: Any):
+def test_request_that_cannot_run_is_refused(engine: Engine, members: Any, error: type[Exception], param: Any):
     with pytest.raises(error) as wrong:
         complete(engine, **members)
     assert wrong.value.param == param  # type: ignore[attr-defined]
+    assert texts(engine, prompt="ab") == ["ab"]
+
+
+def test_prompt_that_does_not_fit_leaves_nothing_of_those_before_it(endless_engine: Engine):
+    with pytest.raises(ContextLengthExceeded):
+        complete(endless_engine, prompt=["a", "b" * 200_000])
     # What had been submitted has been cancelled: the engine hears of it before this.
     heard = threading.Event()
-    engine.post(heard.set)
+    endless_engine.post(heard.set)
     assert heard.wait(DEADLINE_S)
-    assert texts(engine, prompt="ab") == ["ab"]
+    stats = endless_engine.stats()
+    assert (stats.n_running, stats.n_waiting) == (0, 0)
 
 
 def test_usage_counts_each_prompt_once(engine: Engine):
