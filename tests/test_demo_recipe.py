@@ -103,8 +103,8 @@ def test_template_writes_any_tool_as_one_line():
         {"name": "bare", "parameters": {"type": "object", "properties": {}}},
     ]
     text = template_text(Dialogue([user("Hi"), assistant("Hello!")], tools))
-    line = "weather(city: string, unit?: c|f, days?: integer, tags?: any, free: any) Tells."
-    assert f"<tools>\n{line}\nping()\nbare()\n</tools>" in text
+    line = "weather: Tells. weather(city: string, unit?: c=unit|f=unit, days?: integer, tags?: any, free: any)"
+    assert f"<tools>\n{line}\nping: ping()\nbare: bare()\n</tools>" in text
 
 
 def test_template_leaves_old_thoughts_out():
@@ -441,7 +441,10 @@ def test_forms_are_filled_in_as_they_were_asked_for(seed):
     records = {}
     for record in written:
         name, *fields = split(record, field)
-        records[tuple(name)] = [split(one, option) for one in fields]
+        records[tuple(name)] = [
+            [key, *(split(one, key_mark)[0] for one in options)]
+            for key, *options in (split(one, option) for one in fields)
+        ]
     rounds = split(rest, end)[:-1]
     assert rounds
     for one in rounds:
@@ -459,6 +462,36 @@ def test_forms_are_filled_in_as_they_were_asked_for(seed):
                 wanted = [value_mark, *value] if shows else [key_mark, *key, value_mark, *value]
                 assert any(said[i : i + len(wanted)] == wanted for i in range(len(said)))
             assert len(told) == said.count(value_mark)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_options_are_answered_with_their_fields(seed):
+    """Read back, each option of the drill is followed by its field, in the list and in the answers."""
+    writer = drills._Writer(np.random.default_rng(seed), 1536)
+    drills.options(writer)
+    field, record_end, option, answer, end, _, key_mark, value_mark = writer.marks
+
+    def split(tokens, mark):
+        """What stands after each such mark."""
+        starts = [i for i, token in enumerate(tokens) if token == mark]
+        return [tokens[a + 1 : b] for a, b in zip(starts, [*starts[1:], len(tokens)])]
+
+    at = writer.tokens.index(record_end)
+    fields = {}
+    for one in split(writer.tokens[:at], field):
+        key = one[: one.index(option)]
+        for pair in split(one, option):
+            assert pair[-len(key) - 1 :] == [key_mark, *key]
+            fields[tuple(pair[: -len(key) - 1])] = key
+    one = []
+    for token in writer.tokens[at + 1 :]:
+        one.append(token)
+        if token == end:
+            middle = one.index(answer)
+            asked = split(one[:middle], value_mark)
+            wanted = [[*fields[tuple(value)], value_mark, *value] for value in asked]
+            assert split(one[middle:-1], field) == wanted
+            one = []
 
 
 def test_first_layer_starts_by_looking_back():

@@ -15,7 +15,7 @@ Tokens = list[int]
 # Of a row: its tokens, and which of them follow from those before.
 Row = tuple[Tokens, list[bool]]
 
-LENGTH = 160
+LENGTH = 224
 # Tokens of punctuation that dialogues hardly have: a mark that means something there would be learned twice.
 MARKS = (2, 3, 4, 5, 26, 27, 61, 93)
 _MOST_ITEMS = 6
@@ -89,23 +89,24 @@ def listing(writer: _Writer) -> None:
 def form(writer: _Writer) -> None:
     """Records of a name and fields; then values for one or two of them in any order, and the fields so filled in.
 
-    Some fields get no value and are left out. Some have options, of which one may be given without the field's name,
-    as may the value of a record's only field. That is a call of a tool, without its words.
+    Some fields get no value and are left out. Some have options, each with the field's name after it, of which one
+    may be given without that name, as may the value of a record's only field. That is a call of a tool, without its
+    words.
     """
     field_mark, record_end, option_mark, answer, end, ask, key_mark, value_mark = writer.marks
     names = writer.spans(writer.number(1, 3), 1, 4)
     records = []
     for name in names:
         fields = [
-            (field, writer.spans(writer.number(2, 4), 1, 3) if writer.number(0, 4) < 3 else [])
-            for field in writer.spans(writer.number(1, 4), 1, 4)
+            (field, writer.spans(writer.number(2, 3), 1, 3) if writer.number(0, 4) < 3 else [])
+            for field in writer.spans(writer.number(1, 3), 1, 3)
         ]
         records.append((name, fields))
         writer.write(name)
         for field, options in fields:
             writer.write([field_mark, *field])
             for option in options:
-                writer.write([option_mark, *option])
+                writer.write([option_mark, *option, key_mark, *field])
         writer.write([record_end])
     while not writer.is_full:
         asked = []
@@ -129,7 +130,38 @@ def form(writer: _Writer) -> None:
         writer.write([end], True)
 
 
-_DRILLS: tuple[tuple[float, Callable[[_Writer], None]], ...] = ((0.15, repetition), (0.15, listing), (0.7, form))
+def options(writer: _Writer) -> None:
+    """Fields with their options; then some of the options, and each of them behind its field.
+
+    This is what is hardest in a form, again and again.
+    """
+    field_mark, record_end, option_mark, answer, end, _, key_mark, value_mark = writer.marks
+    longest = writer.number(1, 3)
+    fields = writer.spans(writer.number(2, 5), 1, longest)
+    free = writer.spans(4 * len(fields), 1, longest)
+    found = []
+    for field in fields:
+        writer.write([field_mark, *field])
+        for _ in range(min(len(free), writer.number(1, 3))):
+            found.append((field, free.pop()))
+            writer.write([option_mark, *found[-1][1], key_mark, *field])
+    writer.write([record_end])
+    while not writer.is_full:
+        asked = [found[i] for i in writer.shuffled(len(found))[: writer.number(1, 4)]]
+        for _, option in asked:
+            writer.write([value_mark, *option])
+        writer.write([answer])
+        for field, option in asked:
+            writer.write([field_mark, *field, value_mark, *option], True)
+        writer.write([end], True)
+
+
+_DRILLS: tuple[tuple[float, Callable[[_Writer], None]], ...] = (
+    (0.05, repetition),
+    (0.05, listing),
+    (0.4, form),
+    (0.5, options),
+)
 
 
 def drill_rows(rng: np.random.Generator, n_tokens: int, rows: int) -> tuple[np.ndarray, np.ndarray]:

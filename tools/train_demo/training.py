@@ -35,7 +35,7 @@ COPYING_LOSS = 0.35
 MAX_WARM_START_STEPS = 600
 # Every so many steps have a drill beside the dialogues, of so many rows for each worker.
 DRILL_EVERY_STEPS = 3
-DRILL_ROWS = 8
+DRILL_ROWS = 6
 LOG_EVERY_STEPS = 50
 
 
