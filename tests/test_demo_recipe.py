@@ -421,21 +421,23 @@ def test_drills_follow_from_what_stands_before():
     assert (rows == again).all()
 
 
+def split(tokens, mark):
+    """The tokens between such marks, and before and after them."""
+    parts = [[]]
+    for token in tokens:
+        if token == mark:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_forms_are_filled_in_as_they_were_asked_for(seed):
     """Read back, each answer of the drill is its records with the values that the questions gave them."""
     writer = drills._Writer(np.random.default_rng(seed), 1536)
     drills.form(writer)
     field, record_end, option, answer, end, ask, key_mark, value_mark = writer.marks
-
-    def split(tokens, mark):
-        parts = [[]]
-        for token in tokens:
-            if token == mark:
-                parts.append([])
-            else:
-                parts[-1].append(token)
-        return parts
 
     *written, rest = split(writer.tokens, record_end)
     records = {}
@@ -471,27 +473,18 @@ def test_options_are_answered_with_their_fields(seed):
     drills.options(writer)
     field, record_end, option, answer, end, _, key_mark, value_mark = writer.marks
 
-    def split(tokens, mark):
-        """What stands after each such mark."""
-        starts = [i for i, token in enumerate(tokens) if token == mark]
-        return [tokens[a + 1 : b] for a, b in zip(starts, [*starts[1:], len(tokens)])]
-
-    at = writer.tokens.index(record_end)
+    listed, rest = split(writer.tokens, record_end)
     fields = {}
-    for one in split(writer.tokens[:at], field):
-        key = one[: one.index(option)]
-        for pair in split(one, option):
-            assert pair[-len(key) - 1 :] == [key_mark, *key]
-            fields[tuple(pair[: -len(key) - 1])] = key
-    one = []
-    for token in writer.tokens[at + 1 :]:
-        one.append(token)
-        if token == end:
-            middle = one.index(answer)
-            asked = split(one[:middle], value_mark)
-            wanted = [[*fields[tuple(value)], value_mark, *value] for value in asked]
-            assert split(one[middle:-1], field) == wanted
-            one = []
+    for one in split(listed, field)[1:]:
+        key, *pairs = split(one, option)
+        for value, follows in (split(pair, key_mark) for pair in pairs):
+            assert follows == key
+            fields[tuple(value)] = key
+    rounds = split(rest, end)[:-1]
+    assert rounds
+    for asked, answered in (split(one, answer) for one in rounds):
+        values = split(asked, value_mark)[1:]
+        assert split(answered, field)[1:] == [[*fields[tuple(value)], value_mark, *value] for value in values]
 
 
 def test_first_layer_starts_by_looking_back():

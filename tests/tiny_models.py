@@ -1,8 +1,9 @@
-"""Writes small models with random weights that make vectors, or score pairs of texts."""
+"""Writes small models with random weights: some make vectors, some score pairs, some look back only so far."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import gguf
@@ -44,23 +45,19 @@ def write_bert(path: Path, pooling: gguf.PoolingType) -> None:
     writer.close()
 
 
-def write_qwen_reranker(path: Path) -> None:
-    """A model that reads from left to right and scores by the last token."""
-    shape = random_model.shape_for(200_000, n_vocab=2000, n_ctx=2048)
-    writer = gguf.GGUFWriter(str(path), "qwen3")
+def _small(path: Path, architecture: str, n_parameters: int) -> tuple[gguf.GGUFWriter, random_model.Shape]:
+    """A file that has its sizes and its vocabulary."""
+    shape = random_model.shape_for(n_parameters, n_vocab=2000, n_ctx=2048)
+    writer = gguf.GGUFWriter(str(path), architecture)
     random_model.write_sizes(writer, shape)
     random_model.write_vocabulary(writer, shape.n_vocab)
     writer.add_key_length(random_model.HEAD_SIZE)
     writer.add_value_length(random_model.HEAD_SIZE)
-    writer.add_pooling_type(gguf.PoolingType.RANK)
-    writer.add_array("qwen3.classifier.output_labels", ["yes", "no"])
-    writer.add_string("tokenizer.chat_template.rerank", QWEN_PAIR)
-    norms = [f"blk.{i}.attn_{name}_norm.weight" for i in range(shape.n_layers) for name in "qk"]
-    tensors = [
-        *random_model.tensors(shape),
-        ("cls.output.weight", 2, shape.width),
-        *((name, 1, random_model.HEAD_SIZE) for name in norms),
-    ]
+    return writer, shape
+
+
+def _finish(writer: gguf.GGUFWriter, tensors: Iterable[tuple[str, int, int]]) -> None:
+    """Random weights, and norms of one, by name, rows and columns."""
     chance = np.random.default_rng(1)
     for name, rows, columns in tensors:
         weights = chance.standard_normal((rows, columns)).astype(np.float32) / math.sqrt(columns)
@@ -71,26 +68,29 @@ def write_qwen_reranker(path: Path) -> None:
     writer.close()
 
 
+def write_qwen_reranker(path: Path) -> None:
+    """A model that reads from left to right and scores by the last token."""
+    writer, shape = _small(path, "qwen3", 200_000)
+    writer.add_pooling_type(gguf.PoolingType.RANK)
+    writer.add_array("qwen3.classifier.output_labels", ["yes", "no"])
+    writer.add_string("tokenizer.chat_template.rerank", QWEN_PAIR)
+    norms = [f"blk.{i}.attn_{name}_norm.weight" for i in range(shape.n_layers) for name in "qk"]
+    tensors = [
+        *random_model.tensors(shape),
+        ("cls.output.weight", 2, shape.width),
+        *((name, 1, random_model.HEAD_SIZE) for name in norms),
+    ]
+    _finish(writer, tensors)
+
+
 def write_sliding(path: Path, n_window: int) -> None:
     """A model of which every layer looks back only so far."""
-    shape = random_model.shape_for(300_000, n_vocab=2000, n_ctx=2048)
-    writer = gguf.GGUFWriter(str(path), "gemma3")
-    random_model.write_sizes(writer, shape)
-    random_model.write_vocabulary(writer, shape.n_vocab)
-    writer.add_key_length(random_model.HEAD_SIZE)
-    writer.add_value_length(random_model.HEAD_SIZE)
+    writer, shape = _small(path, "gemma3", 300_000)
     writer.add_sliding_window(n_window)
     norms = {"attn_q_norm": random_model.HEAD_SIZE, "attn_k_norm": random_model.HEAD_SIZE}
     norms.update(post_attention_norm=shape.width, post_ffw_norm=shape.width)
     more = [(f"blk.{i}.{name}.weight", 1, width) for i in range(shape.n_layers) for name, width in norms.items()]
-    chance = np.random.default_rng(1)
-    for name, rows, columns in [*random_model.tensors(shape), *more]:
-        weights = chance.standard_normal((rows, columns)).astype(np.float32) / math.sqrt(columns)
-        writer.add_tensor(name, np.ones(columns, np.float32) if rows == 1 else weights)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    _finish(writer, [*random_model.tensors(shape), *more])
 
 
 def write_sentencepiece(path: Path) -> None:
