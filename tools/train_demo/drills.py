@@ -59,6 +59,13 @@ class _Writer:
         self.tokens += tokens
         self._seen.update(tokens)
 
+    def write_field(self, field: Tokens, options: list[Tokens]) -> None:
+        """A field, and its options with the field's name after each of them."""
+        field_mark, _, option_mark, _, _, _, key_mark, _ = self.marks
+        self.write([field_mark, *field])
+        for option in options:
+            self.write([option_mark, *option, key_mark, *field])
+
     def row(self) -> Row:
         return self.tokens[: LENGTH + 1], self.follows[: LENGTH + 1]
 
@@ -93,7 +100,7 @@ def form(writer: _Writer) -> None:
     may be given without that name, as may the value of a record's only field. That is a call of a tool, without its
     words.
     """
-    field_mark, record_end, option_mark, answer, end, ask, key_mark, value_mark = writer.marks
+    field_mark, record_end, _, answer, end, ask, key_mark, value_mark = writer.marks
     names = writer.spans(writer.number(1, 3), 1, 4)
     records = []
     for name in names:
@@ -104,9 +111,7 @@ def form(writer: _Writer) -> None:
         records.append((name, fields))
         writer.write(name)
         for field, options in fields:
-            writer.write([field_mark, *field])
-            for option in options:
-                writer.write([option_mark, *option, key_mark, *field])
+            writer.write_field(field, options)
         writer.write([record_end])
     while not writer.is_full:
         asked = []
@@ -135,16 +140,15 @@ def options(writer: _Writer) -> None:
 
     This is what is hardest in a form, again and again.
     """
-    field_mark, record_end, option_mark, answer, end, _, key_mark, value_mark = writer.marks
+    field_mark, record_end, _, answer, end, _, _, value_mark = writer.marks
     longest = writer.number(1, 3)
     fields = writer.spans(writer.number(2, 5), 1, longest)
     free = writer.spans(4 * len(fields), 1, longest)
     found = []
     for field in fields:
-        writer.write([field_mark, *field])
-        for _ in range(min(len(free), writer.number(1, 3))):
-            found.append((field, free.pop()))
-            writer.write([option_mark, *found[-1][1], key_mark, *field])
+        its_own = [free.pop() for _ in range(min(len(free), writer.number(1, 3)))]
+        writer.write_field(field, its_own)
+        found += [(field, option) for option in its_own]
     writer.write([record_end])
     while not writer.is_full:
         asked = [found[i] for i in writer.shuffled(len(found))[: writer.number(1, 4)]]
