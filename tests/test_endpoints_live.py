@@ -106,12 +106,16 @@ def test_completion_of_text_is_that_of_its_tokens(connection: http.client.HTTPCo
 
 
 def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnection):
-    members = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2}
+    # Two tokens that are all but equally likely: beside other sequences the figures differ a little, and near the edge
+    # between two tokens so would the draw.
+    dice = {"logit_bias": [[300, 100], [301, 100]], "top_k": 2, "top_p": 1, "min_p": 0, "temperature": 100}
+    members = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2, **dice}
     _, whole = ask(connection, "/v1/completions", members)
     _, chunks = ask(
         connection, "/v1/completions", {**members, "stream": True, "stream_options": {"include_usage": True}}
     )
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    assert len({choice["text"] for choice in whole["choices"]}) == 4
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     assert chunks[-1]["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
