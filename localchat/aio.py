@@ -53,6 +53,7 @@ from .events import (
     NotFoundError,
     ProtocolError,
     Reply,
+    StatusError,
     StreamEvent,
     TimedOut,
     UnprocessableError,
@@ -593,7 +594,9 @@ class AsyncClient(Caller):
             try:
                 raw = await call.fetch("GET", "/models", None, headers)
                 self._found_model = next(iter(self.read_models(raw)), None)
-            except (NotFoundError, ProtocolError):
+            except (StatusError, ProtocolError) as error:
+                if getattr(error, "status", 404) not in (404, 405, 501):
+                    raise
                 return None  # Many servers hold one model and care neither for its name nor for a list.
         return self._model or self._found_model
 

@@ -276,8 +276,7 @@ def _parse_base_url(text: str) -> Address:
 
 def _clean(path: str) -> str:
     """The prefix of all paths; many people paste the whole address of the chat endpoint."""
-    path = _quoted(path.rstrip("/"))
-    return path[: -len("/chat/completions")] if path.endswith("/chat/completions") else path
+    return _quoted(path.rstrip("/")).removesuffix("/chat/completions")
 
 
 def _quoted(text: str) -> str:
@@ -746,7 +745,7 @@ class Caller:
         after = None
         if isinstance(error, StatusError):
             asked = error.headers.get("x-should-retry")
-            retried = error.status in _RETRIED_STATUSES or error.status >= 500
+            retried = error.status in _RETRIED_STATUSES or (error.status >= 500 and error.status != 501)
             if not (retried if asked not in ("true", "false") else asked == "true"):
                 return None
             after = error.retry_after
@@ -816,7 +815,8 @@ class Caller:
     def _status_hint(self, status: int, headers: Mapping[str, str], said: ErrorEvent) -> str:
         """What to do about it, if that can be told."""
         if 300 <= status < 400:
-            return f"it redirects to {headers.get('location', 'nowhere')}: use that as the base URL"
+            base = re.sub("/(models|embeddings|(chat/)?completions)$", "", headers.get("location", "nowhere"))
+            return f"it redirects to {base}: use that as the base URL"
         if status in (401, 403):
             return "set OPENAI_API_KEY or pass api_key" if not self._key else "is the API key right?"
         if status in (404, 405) and not self.address.path:
@@ -844,14 +844,19 @@ class Caller:
 
     def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
         """The same for a payload that reports an error; an answer is left as it is."""
-        if not (payload.get("error") or "detail" in payload or payload.get("object") == "error"):
+        choices = payload.get("choices")
+        places = (payload, payload.get("x_groq"), *(choices if isinstance(choices, list) else ()))
+        has_error = any(isinstance(place, dict) and place.get("error") for place in places)
+        if not (has_error or "detail" in payload or payload.get("object") == "error"):
             return payload
         # Within the texts alone: a key of digits may stand in a number by chance.
         masked = _JSON_TEXT.sub(lambda text: json.dumps(self._mask(json.loads(text[0]))), json.dumps(payload))
         return dict(json.loads(masked))
 
     def _mask(self, text: str) -> str:
-        return text.replace(self._key, "***") if len(self._key) > 3 else text
+        """JSON writes some characters, / and + say, behind a backslash or by their number."""
+        key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self._key)
+        return re.sub(key, "***", text) if len(self._key) > 3 else text
 
 
 # Calls
@@ -959,10 +964,8 @@ class CallState:
             LocalChatError: This error, if there is to be no other try, or the total is too short for it.
         """
         delay = self.caller.retry_delay(error, self._tries)
-        if delay is None:
+        if delay is None or self.clocks.at_most(delay) < delay:
             raise error
-        if self.clocks.at_most(delay) < delay:
-            raise timed_out("total") from error
         self._tries += 1
         if self.caller.on_retry is not None:
             self.caller.on_retry(self._tries, delay, error)
@@ -1401,8 +1404,7 @@ class Stream:
         return self
 
     def __next__(self) -> StreamEvent:
-        if not self._opened:
-            self._open()
+        self._open()
         event, cause = None, None
         try:
             event = next(self._events, None)
@@ -1617,7 +1619,9 @@ class Client(Caller):
         if self._model is None and self._found_model is None:
             try:
                 self._found_model = next(iter(self.read_models(call.fetch("GET", "/models", None, headers))), None)
-            except (NotFoundError, ProtocolError):
+            except (StatusError, ProtocolError) as error:
+                if getattr(error, "status", 404) not in (404, 405, 501):
+                    raise
                 return None  # Many servers hold one model and care neither for its name nor for a list.
         return self._model or self._found_model
 
@@ -1685,8 +1689,7 @@ def _too_many_tokens(body: Any, message: str) -> str:
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     written = _LENGTHS.search(message)
-    given = map(int, written.groups()) if written else (error.get("n_ctx"), error.get("n_prompt_tokens"))
-    context, tokens = given
+    context, tokens = map(int, written.groups()) if written else (error.get("n_ctx"), error.get("n_prompt_tokens"))
     if not isinstance(tokens, int) or not isinstance(context, int) or tokens <= context:
         return ""
     return f"{tokens} tokens are {tokens - context} more than the context of {context} holds"

@@ -112,11 +112,9 @@ def build_request(
     body["messages"] = _messages(prompt, system)
     body.update(members)
     body["stream"] = stream
-    body.pop("stream_options", None)
-    if stream:
-        stream_options = members.get("stream_options", {"include_usage": True})
-        if stream_options:
-            body["stream_options"] = stream_options
+    stream_options = body.pop("stream_options", {"include_usage": True})
+    if stream and stream_options:
+        body["stream_options"] = stream_options
     return body
 
 
@@ -461,8 +459,7 @@ def _integer(value: Any) -> int | None:
 def _find_usage(chunk: Json) -> Json | None:
     """Wherever it hides: at the top, in `x_groq` (Groq), in a choice (Moonshot), or bare (Ollama)."""
     found: Json | None = None
-    choices = chunk.get("choices")
-    places = choices if isinstance(choices, list) else []
+    places = _listed(chunk.get("choices"))
     if "usage" in chunk or "x_groq" in chunk:
         places = [chunk, chunk.get("x_groq"), *places]
     for place in places:
@@ -1169,18 +1166,19 @@ class Accumulator:
             choices = _native_choices(chunk)
         if "thought" in chunk and choices:
             choices = _with_thought(choices, chunk["thought"])
+        error = chunk.get("error")
         for place, choice in enumerate(choices):
             if isinstance(choice, dict):
+                error = error or choice.get("error")
                 events += self._choice(choice, place).take(choice, chunk)
                 if choice.get("finish_reason") or self.complete:
                     self._take_finish()
         usage = _find_usage(chunk)
         if usage is not None:
             events += self._take_usage(usage, chunk)
-        error = self._find_error(chunk) if self.error is None else None
-        if error is not None:
-            self.error = error
-            events.append(error)
+        if self.error is None:
+            self.error = self._find_error(chunk, error)
+            events += [] if self.error is None else [self.error]
         if self._warnings.new:
             events += self._warnings.take()
         return events
@@ -1260,9 +1258,9 @@ class Accumulator:
         ended = [choice.reason_raw is not None and not choice.went_on for choice in self._choices.values()]
         self.complete = len(ended) >= self._n and all(ended)
 
-    def _find_error(self, chunk: Json) -> ErrorEvent | None:
+    def _find_error(self, chunk: Json, error: Any) -> ErrorEvent | None:
         groq = chunk.get("x_groq")
-        error = chunk.get("error") or (groq.get("error") if isinstance(groq, dict) else None)
+        error = error or (groq.get("error") if isinstance(groq, dict) else None)
         if error:
             return changed(parse_error({**chunk, "error": error}), raw=chunk)
         if not self._choices and _is_flat_error(chunk):

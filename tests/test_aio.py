@@ -154,6 +154,13 @@ def test_model_is_the_first_on_offer_asked_once():
     assert server.requests[1].json["model"] == "first"
 
 
+@pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "501 Not Implemented"])
+def test_server_without_list_of_models_gets_no_model(status):
+    server = serving(lambda request, number: with_length(b"", status) if request.method == "GET" else HELLO)
+    assert run(server, say, model=None) == "Hello"
+    assert "model" not in server.requests[-1].json
+
+
 def test_models_lists_names():
     assert run(always(HELLO), lambda client: client.models()) == ["first", "second"]
 

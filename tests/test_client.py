@@ -138,13 +138,17 @@ def test_model_is_the_first_on_offer_asked_once():
         assert [request.json["model"] for request in server.requests[1:]] == ["first", "first"]
 
 
-def test_server_without_list_of_models_gets_no_model():
+@pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method ('GET')"])
+def test_server_without_list_of_models_gets_no_model(status):
+    """501 is what an http.server says that answers nothing but POST; asking it again would change nothing."""
+
     def answer(request: Request, number: int) -> bytes:
-        return with_length(b"", "404 Not Found") if request.method == "GET" else HELLO
+        return with_length(b"", status) if request.method == "GET" else HELLO
 
     with serving(answer) as server, Client(server.url) as client:
         assert client.chat("hi").text == "Hello"
         assert "model" not in server.requests[-1].json
+        assert len(server.requests) == 2
 
 
 def test_environment_names_server_key_and_model(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import socket
 import time
@@ -21,6 +22,7 @@ from localchat import (
     RateLimitError,
     ServerError,
     StatusError,
+    Timeout,
 )
 
 from .clients import failure, make_client
@@ -125,6 +127,7 @@ RETRIED = {
     "429": ("429 Many", "", True),
     "500": ("500 Bad", "", True),
     "503": ("503 Loading", "Retry-After: 0.001\r\n", True),
+    "501": ("501 Not Implemented", "", False),
     "400": ("400 Bad", "", False),
     "404": ("404 Missing", "", False),
     "429-but-told-not-to": ("429 Many", "X-Should-Retry: false\r\n", False),
@@ -156,6 +159,17 @@ def test_retries_end(no_delay):
         with pytest.raises(ServerError):
             client.chat("hi")
         assert len(server.requests) == 3
+
+
+def test_error_is_told_where_the_total_leaves_no_time_to_wait():
+    """No clock has run out, and what the server says is what helps."""
+    busy = with_length(b"slow down", "429 Many", "Retry-After: 60\r\n")
+    error = failure(always(busy), RateLimitError, "slow down", max_retries=2, timeout=Timeout(total=10))
+    assert error.retry_after == 60
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    with pytest.raises(ConnectError, match="nothing listens"):
+        Client(url, model="m", timeout=Timeout(total=0.2)).chat("hi")
 
 
 def test_dropped_request_is_retried(no_delay):
@@ -240,6 +254,31 @@ def test_key_is_in_no_error(no_delay):
             assert KEY.encode() not in pickle.dumps(error)
 
 
+@pytest.mark.parametrize("slash", ["/", r"\/", r"\u002f", r"\u002F"])
+def test_key_is_in_no_error_however_json_writes_it(slash):
+    """PHP's writers put a backslash before a slash, .NET's give a plus by its number."""
+    echo = rf'{{"error": {{"message": "wrong key ab{slash}cd\u002Bef", "code": "ab{slash}cd+ef"}}}}'.encode()
+    for raw in (with_length(echo, "401 No"), with_length(echo), with_length(echo.replace(b"error", b"oddity"))):
+        with always(raw) as server, make_client(server, api_key="ab/cd+ef") as client:
+            with pytest.raises(localchat.LocalChatError) as caught:
+                client.chat("hi")
+            shown = f"{caught.value!r} {vars(caught.value)}"
+            assert "***" in shown
+            assert "cd" not in shown
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [{"error": KEY}, {"choices": [{"index": 0, "delta": {}, "error": {"message": KEY}}]}, {"x_groq": {"error": KEY}}],
+)
+def test_key_is_in_no_event_of_an_error(payload):
+    with always(chunked(piece("a"), sse(payload))) as server, make_client(server, api_key=KEY) as client:
+        with client.stream("hi") as stream:
+            seen = list(itertools.islice(stream, 3))
+        assert [event.type for event in seen] == ["message_start", "content_delta", "error"]
+        assert KEY not in "".join(f"{event!r} {event.raw}" for event in seen)
+
+
 def test_key_that_is_a_number_by_chance_leaves_the_error_readable():
     raw = chunked(piece("a"), sse({"error": {"message": "no luck with 2345"}, "created": 1712345678}))
     failure(always(raw), localchat.StreamError, r"no luck with \*\*\*", api_key="2345")
@@ -250,6 +289,16 @@ def test_key_is_not_sent_to_a_redirect_target():
         raw = with_length(b"", "307 Moved", f"Location: {target.url}\r\n")
         failure(always(raw), StatusError, "it redirects to", api_key=KEY)
         assert target.requests == []
+
+
+@pytest.mark.parametrize("model", [None, "m"])
+def test_redirect_names_a_base_url_that_works(model):
+    """Without a model the list of models is what redirects, and its address is no base URL."""
+
+    def answer(request: Request, number: int) -> bytes:
+        return with_length(b"", "301 Moved", f"Location: http://elsewhere{request.path}\r\n")
+
+    failure(serving(answer), StatusError, "redirects to http://elsewhere/v1: use that as the base URL", model=model)
 
 
 def test_redirect_on_the_same_server_is_followed_if_asked():
