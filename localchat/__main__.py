@@ -7,6 +7,7 @@ wrong usage, 3 for an answer that was cut, 130 for Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    sys.stderr = sys.stderr or io.StringIO()  # Where it is closed (2>&-), print would take stdout.
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
@@ -104,8 +106,13 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 def _prompt(words: Sequence[str]) -> str:
     """What was piped in, and the text after it."""
-    piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
-    return "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
+    try:
+        piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
+        text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
+        text.encode()  # In some locales, C.UTF-8 say, wrong bytes come as surrogates, which servers do not take.
+    except UnicodeError as error:
+        raise ValueError(f"the text is not UTF-8, so convert it first, with iconv say: {error}") from error
+    return text
 
 
 def _answer(stream: Stream, arguments: argparse.Namespace) -> None:

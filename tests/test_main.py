@@ -99,6 +99,23 @@ def test_piped_input_comes_before_the_text(piped, words, asked):
         assert server.requests[-1].json["messages"][0]["content"] == asked
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there are no locales of POSIX")
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_input_that_is_no_utf8_is_told(errors):
+    """How Python reads such bytes depends on the locale; C.UTF-8, which containers have, lets them through."""
+    with always(HELLO) as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "localchat", "hi"],
+            input=b"caf\xe9",
+            env={**environment(server.url), "PYTHONIOENCODING": f"utf-8:{errors}"},
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, server.requests) == (1, b"", [])
+        assert b"not UTF-8" in done.stderr
+
+
 def test_models():
     with always(HELLO) as server:
         assert run(server, "--models").stdout == "first\nsecond\n"
@@ -237,6 +254,15 @@ def test_interrupt_is_130_and_the_server_sees_it():
         assert child.returncode == 130
         assert b"Traceback" not in errors
         assert gone.wait(DEADLINE_S)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX is needed")
+def test_notes_are_not_mixed_into_the_answer_where_stderr_is_closed():
+    thought = sse({"choices": [choice({"reasoning_content": "hm"})]})
+    with always(chunked(thought, *ANSWER)) as server:
+        command = f"{sys.executable} -m localchat --usage --show-reasoning hi </dev/null 2>&-"
+        out = subprocess.check_output(command, shell=True, env=environment(server.url), timeout=DEADLINE_S)
+        assert out == b"Hello\n"
 
 
 def test_closed_output_is_quiet():
