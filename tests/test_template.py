@@ -186,6 +186,51 @@ def test_template_that_prints_arguments_gets_text():
     )
 
 
+@pytest.mark.parametrize("decoded", ["call.function.arguments", "(call.function.arguments | from_json)"])
+@pytest.mark.parametrize("written", ["{oops", "[1]"])
+def test_template_that_reads_arguments_one_by_one_is_shown_what_is_no_object(decoded, written):
+    source = CALLS.replace(
+        "{{ ARGUMENTS }}", f"{{% for k, v in {decoded}.items() %}}{{{{ k }}}}={{{{ v }}}}{{% endfor %}}"
+    )
+    assert render(source, [call_message('{"a": 1}')]) == "[assistant]<f:a=1:call_1>"
+    assert render(source, [call_message(written)]) == f"[assistant]<f:arguments={written}:call_1>"
+
+
+ONE_CALL = [
+    pytest.param(CALLS.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]"), id="drops the others"),
+    pytest.param(
+        CALLS.replace(
+            "[{{ m.role", "{{ raise_exception('one!') if m.tool_calls and m.tool_calls | length > 1 }}[{{ m.role"
+        ),
+        id="refuses them",
+    ),
+]
+TWO_CALLS = {
+    **call_message({"a": 1}),
+    "content": "so",
+    "tool_calls": [call_message({"a": i}, f"call_{i}")["tool_calls"][0] for i in (1, 2)],
+}
+
+
+@pytest.mark.parametrize("source", ONE_CALL)
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param(["call_1", "call_2"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="in order"),
+        pytest.param(["call_2", "call_1"], "SECOND[tool]call_2FIRST[tool]call_1[user]hi", id="by their ids"),
+        pytest.param([None, None], "FIRST[tool]NoneSECOND[tool]None[user]hi", id="without ids"),
+        pytest.param(["call_1"], "FIRST[tool]call_1SECOND[user]hi", id="one is missing"),
+        pytest.param(["call_1", "x"], "FIRST[tool]call_1[tool]xSECOND[user]hi", id="of no call"),
+        pytest.param([], "FIRSTSECOND[user]hi", id="no results"),
+    ],
+)
+def test_template_that_shows_one_call_of_a_message_gets_it_with_its_result(source, results, expected):
+    told = [{"role": "tool", "content": str(id), "tool_call_id": id} for id in results]
+    calls = '[assistant]so<f:{"a": 1}:call_1>', '[assistant]<f:{"a": 2}:call_2>'
+    shown = render(source.replace("ARGUMENTS", "call.function.arguments | tojson"), [TWO_CALLS, *told, USER])
+    assert shown == expected.replace("FIRST", calls[0]).replace("SECOND", calls[1])
+
+
 def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
     source = CALLS.replace(
         "ARGUMENTS",
@@ -207,9 +252,44 @@ def test_template_that_iterates_tools_gets_a_list():
     assert render("{% for t in tools %}{% endfor %}{{ messages[0].content }}") == "hi"
 
 
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        pytest.param({"name": "f"}, '! {"name": "f", "description": "", "parameters": EMPTY}', id="a name alone"),
+        pytest.param(
+            {"parameters": {"title": "T"}, "name": "f", "description": "d"},
+            'd! {"parameters": {"title": "T", "type": "object", "properties": {}}, "name": "f", "description": "d"}',
+            id="in its own order",
+        ),
+    ],
+)
+def test_template_that_reads_every_part_of_a_tool_gets_them_all(function, shown):
+    source = (
+        "{% for tool in tools or [] %}{{ tool.function.description + '! ' }}{{ tool.function | tojson }}{% endfor %}"
+    )
+    tools = [{"type": "function", "function": function}]
+    assert render(source + CHATML, tools=tools).startswith(
+        shown.replace("EMPTY", '{"type": "object", "properties": {}}')
+    )
+
+
+def test_template_that_reads_no_more_than_the_name_of_a_tool_gets_it_as_it_is():
+    source = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}"
+    assert render(source, tools=[{"type": "function", "function": {"name": "f"}}]) == '{"name": "f"}'
+
+
 def test_template_that_knows_the_developer_gets_one():
-    source = "{% for m in messages %}{{ m.role }}{% endfor %}{# developer #}"
-    assert render(source, [{"role": "developer", "content": "x"}]) == "developer"
+    source = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}{# developer #}"
+    assert render(source, [{"role": "developer", "content": "x"}]) == "developer x"
+
+
+@pytest.mark.parametrize("other", ["", "{{ raise_exception('who?') }}"])
+def test_template_that_only_names_the_developer_gets_the_system(other):
+    source = (
+        "{% for m in messages %}{% if m.role in ('system', 'user') %}{{ m.role }} {{ m.content }}"
+        f"{{% else %}}{other}{{% endif %}}{{% endfor %}}{{# developer #}}"
+    )
+    assert render(source, [{"role": "developer", "content": "x"}]) == "system x"
 
 
 PLAIN = """{%- for m in messages %}

@@ -40,6 +40,8 @@ def adapted(
     """The same conversation without what the template would not show or would refuse."""
     if tools and not dialect.shows_tools:
         messages = [_system(_described(tools, write_calls)), *messages]
+    if dialect.one_call:
+        messages = _one_call_each(messages)
     if not dialect.shows_calls:
         messages = [_with_calls_as_text(message, write_calls) for message in messages]
     if not dialect.shows_results:
@@ -63,6 +65,33 @@ def _is_system(message: Message) -> bool:
 def _described(tools: Sequence[Mapping[str, Any]], write_calls: CallsWriter) -> str:
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return _INSTRUCTIONS.format(tools=lines, example=write_calls([_EXAMPLE]))
+
+
+def _one_call_each(messages: List[Message]) -> List[Message]:
+    """Each call as a message of its own, before its result."""
+    result: List[Message] = []
+    waiting: List[Message] = []
+    for message in messages:
+        if message.get("role") == "tool":
+            result += [*_called_for(message, waiting), message]
+            continue
+        first, *more = message.get("tool_calls") or [None]
+        result += waiting
+        waiting = [{"role": "assistant", "content": "", "tool_calls": [call]} for call in more]
+        if more:
+            waiting.insert(0, {**message, "tool_calls": [first]})
+        else:
+            result.append(message)
+    return result + waiting
+
+
+def _called_for(answer: Message, waiting: List[Message]) -> List[Message]:
+    """Take the message with the call of this result: by its id or, where either has none, in their order."""
+    call_id = answer.get("tool_call_id")
+    for i, message in enumerate(waiting):
+        if call_id is None or message["tool_calls"][0].get("id") in (call_id, None):
+            return [waiting.pop(i)]
+    return []
 
 
 def _with_calls_as_text(message: Message, write_calls: CallsWriter) -> Message:

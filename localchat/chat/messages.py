@@ -18,6 +18,8 @@ class Dialect(NamedTuple):
 
     typed_content: bool = False  # reads content as a list of parts only
     text_arguments: bool = False  # prints arguments as they are, so they must be JSON text
+    only_objects: bool = False  # fails on arguments that are no JSON object
+    one_call: bool = False  # shows no more than one call of a message
     null_content: bool = False  # shows calls only in a message without content
     short_ids: bool = False  # refuses tool call ids that are not nine letters or digits
     thought_key: str = "reasoning_content"  # where it looks for thinking
@@ -26,6 +28,7 @@ class Dialect(NamedTuple):
     knows_developer: bool = False  # has a role "developer"; else it is "system"
     knows_system: bool = True  # has a role "system"; else its text opens the first user message
     shows_tools: bool = True  # prints the tools; else they are described in a system message
+    whole_tools: bool = False  # fails on tools without a description or parameters
     shows_calls: bool = True  # prints calls; else they are text of the message
     shows_results: bool = True  # has a role "tool"; else the user tells the result
     no_tools: Optional[Tuple[()]] = None  # what stands for no tools: most test for none, some iterate
@@ -40,6 +43,25 @@ def prepared(messages: Sequence[Mapping[str, Any]], dialect: Dialect, *, at: int
         TemplateError: something in `messages[i]` is not of the chat format.
     """
     return [_prepared(message, f"messages[{at + i}]", dialect) for i, message in enumerate(messages)]
+
+
+def prepared_tools(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> List[Mapping[str, Any]]:
+    """Tools for a template, with what it expects of each and the API lets out."""
+    return [_whole_tool(tool) for tool in tools] if dialect.whole_tools else list(tools)
+
+
+def _whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = _filled(tool.get("function", tool), _WHOLE_FUNCTION)
+    return {**tool, "function": {**function, "parameters": _filled(function["parameters"], _NO_PARAMETERS)}}
+
+
+_NO_PARAMETERS = {"type": "object", "properties": {}}
+_WHOLE_FUNCTION = {"description": "", "parameters": _NO_PARAMETERS}
+
+
+def _filled(value: Mapping[str, Any], missing: Mapping[str, Any]) -> Dict[str, Any]:
+    """The same members in the same order, then those that are missing."""
+    return {**value, **{key: item for key, item in missing.items() if key not in value}}
 
 
 def _prepared(message: Mapping[str, Any], where: str, dialect: Dialect) -> Dict[str, Any]:
@@ -93,6 +115,9 @@ def _tool_call(call: Any, where: str, dialect: Dialect) -> Dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise TemplateError(f"{where}.function.name is missing", param=f"{where}.function.name")
     arguments = function.get("arguments") or {}
+    if dialect.only_objects and not isinstance(_arguments_object(arguments), dict):
+        # What a model wrote wrongly is part of the conversation, which goes on.
+        arguments = {"arguments": arguments}
     as_wanted = _arguments_text(arguments) if dialect.text_arguments else _arguments_object(arguments)
     result = {**call, "function": {**function, "arguments": as_wanted}}
     if dialect.short_ids and "id" in result:

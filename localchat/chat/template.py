@@ -26,7 +26,7 @@ from .adapted import adapted, calls_text
 from .errors import TemplateError
 from .formats import FORMATS, detect
 from .marked import Marked, copied, holds_mark, join, marking
-from .messages import Dialect, prepared
+from .messages import Dialect, prepared, prepared_tools
 from .segments import Segment, SpecialTexts, merged, segments_of, text_of
 
 # A model without a template gets ChatML, the most common format of instruction-tuned models.
@@ -143,7 +143,7 @@ class ChatTemplate:
         return {
             **(variables or {}),
             "messages": adapted(shown, tools, self._dialect, self.format.write_calls),
-            "tools": list(tools or ()) or self._dialect.no_tools,
+            "tools": prepared_tools(tools or (), self._dialect) or self._dialect.no_tools,
         }
 
     def _segments(self, given: Dict[str, Any]) -> List[Segment]:
@@ -189,12 +189,16 @@ class ChatTemplate:
         """Find by trial what this template expects of messages, and what it does not show."""
         plain = [Dialect(typed_content=typed, no_tools=no) for typed in (False, True) for no in (None, ())]
         found = self._first_that_shows(_USER, plain) or Dialect()
+        shows_whole = self._shows(_HAY, found, tools=_TOOLS)
         keys = [key for key in _THOUGHT_KEYS if re.search(rf"[.'\"]{key}\b", self.source)]
         found = found._replace(
-            knows_developer="developer" in self.source,
+            # One that prints any role knows none by that, and one that names it may mean something else.
+            knows_developer="developer" in self.source
+            and self._shows(_DEVELOPER, found._replace(knows_developer=True)),
             knows_system=self._shows(_SYSTEM, found),
             # One that reads them may still refuse the trial's.
-            shows_tools="tools" in self.source or self._shows(_HAY, found, tools=_TOOLS),
+            shows_tools="tools" in self.source or shows_whole,
+            whole_tools=shows_whole and not self._shows(_HAY, found, tools=_BARE_TOOLS),
             thought_key=keys[0] if keys else _THOUGHT_KEYS[0],
         )
         trials = [
@@ -209,7 +213,12 @@ class ChatTemplate:
         by_thought = [found, *([found._replace(thought_part=True)] if may_read_parts else [])]
         found = self._first_that_shows(_THOUGHT, by_thought) or found
         lone = found.shows_calls and not self._shows(_THOUGHT_AND_CALL, found)
-        return found._replace(lone_thought=lone, shows_results=self._shows(_RESULT, found))
+        return found._replace(
+            lone_thought=lone,
+            shows_results=self._shows(_RESULT, found),
+            one_call=found.shows_calls and not self._shows(_TWO_CALLS, found),
+            only_objects=found.shows_calls and not self._shows(_CALL_WITH_TEXT, found),
+        )
 
     def _first_that_shows(self, messages: Messages, trials: Sequence[Dialect]) -> Optional[Dialect]:
         return next((trial for trial in trials if self._shows(messages, trial)), None)
@@ -231,6 +240,7 @@ _NEEDLE = "needle"
 _HAY: Messages = ({"role": "user", "content": "hay"},)
 _USER: Messages = ({"role": "user", "content": _NEEDLE},)
 _SYSTEM: Messages = ({"role": "system", "content": _NEEDLE}, *_HAY)
+_DEVELOPER = ({"role": "developer", "content": _NEEDLE}, *_HAY)
 _TOOLS: Messages = (
     {
         "type": "function",
@@ -242,8 +252,10 @@ _TOOLS: Messages = (
     },
 )
 
+_BARE_TOOLS: Messages = ({"type": "function", "function": {"name": _NEEDLE}},)
 
-def _called(arguments: Mapping[str, str], result: str) -> Messages:
+
+def _called(arguments: Union[str, Mapping[str, str]], result: str) -> Messages:
     function = {"name": "hay", "arguments": arguments}
     call = {"id": "call_" + 24 * "0", "type": "function", "function": function}
     return (
@@ -254,7 +266,15 @@ def _called(arguments: Mapping[str, str], result: str) -> Messages:
 
 
 _CALL = _called({_NEEDLE: "hay"}, "hay")
+_CALL_WITH_TEXT = _called(_NEEDLE, "hay")
 _RESULT = _called({"hay": "hay"}, _NEEDLE)
+_SECOND = {**_CALL[1]["tool_calls"][0], "id": "call_" + 24 * "1"}
+_TWO_CALLS: Messages = (
+    *_HAY,
+    {**_CALL[1], "tool_calls": [_RESULT[1]["tool_calls"][0], _SECOND]},
+    _CALL[2],
+    {**_CALL[2], "tool_call_id": _SECOND["id"]},
+)
 _THOUGHT: Messages = (*_HAY, {"role": "assistant", "content": "hay", "reasoning_content": _NEEDLE})
 _THOUGHT_AND_CALL: Messages = (_CALL[0], {**_CALL[1], "content": "hay", "reasoning_content": "hay"}, _CALL[2])
 
