@@ -330,6 +330,25 @@ def test_strict_refuses_unknown_members():
     assert (status, body["error"]["param"]) == (400, "whatever")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/tokenize", {"content": "a"}),
+        ("/detokenize", {"tokens": [1]}),
+    ],
+)
+def test_k10_unknown_members_are_told_of_on_every_path(path, body, caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    for strict, expected in (False, (200, None)), (True, (400, "frobnicate")):
+        settings = Settings(port=0, strict=strict)
+        with serving(settings=settings) as running, contextlib.closing(running.client()) as client:
+            client.request("POST", path, json.dumps({**body, "frobnicate": 1}))
+            status, answer = read_answer(client)
+        assert (status, answer.get("error", {}).get("param")) == expected
+    assert "the member 'frobnicate', which is ignored" in caplog.text
+
+
 def test_t23_template_that_refuses_is_a_bad_request():
     """V11."""
     template = "{{ raise_exception('no bad words') if messages[0].content == 'bad' else 'x' }}"

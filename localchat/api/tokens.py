@@ -9,22 +9,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from .fields import Members, parse_body
+from .fields import Members, parse_body, unknown_members
 from .inputs import is_token
 
 
 @dataclass(frozen=True)
 class TokenizeRequest:
-    """A text; `adds_special` puts the model's begin token before it, `parses_special` takes markers for tokens."""
+    """A text; `adds_special` puts the model's begin token before it, `parses_special` takes markers for tokens.
+
+    `unknown` names the members that were ignored (K10), here and below.
+    """
 
     model: str
     text: str
     adds_special: bool
     parses_special: bool
     with_pieces: bool
+    unknown: tuple[str, ...] = ()
 
 
-def parse_tokenize(raw: bytes) -> TokenizeRequest:
+@dataclass(frozen=True)
+class DetokenizeRequest:
+    """Tokens whose text is wanted."""
+
+    model: str
+    tokens: tuple[int, ...]
+    unknown: tuple[str, ...] = ()
+
+
+def parse_tokenize(raw: bytes, *, strict: bool = False) -> TokenizeRequest:
     """The request in a body; `prompt` and `text` are other servers' names for `content`.
 
     Raises:
@@ -41,6 +54,7 @@ def parse_tokenize(raw: bytes) -> TokenizeRequest:
         adds_special=_flag(body, ("add_special", "add_special_tokens"), default=False),
         parses_special=_flag(body, ("parse_special",), default=True),
         with_pieces=_flag(body, ("with_pieces",), default=False),
+        unknown=unknown_members(body, (), strict),
     )
 
 
@@ -50,8 +64,8 @@ def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable
     return {"tokens": list(tokens)}
 
 
-def parse_detokenize(raw: bytes) -> tuple[str, tuple[int, ...]]:
-    """The model's name and the tokens in a body.
+def parse_detokenize(raw: bytes, *, strict: bool = False) -> DetokenizeRequest:
+    """The request in a body.
 
     Raises:
         BadRequest: Anything is not as it should be.
@@ -60,7 +74,7 @@ def parse_detokenize(raw: bytes) -> tuple[str, tuple[int, ...]]:
     tokens = body.get("tokens")
     if not isinstance(tokens, list) or not all(map(is_token, tokens)):
         body.refuse("tokens", "a list of token ids")
-    return body.text("model") or "", tuple(tokens)
+    return DetokenizeRequest(body.text("model") or "", tuple(tokens), unknown_members(body, (), strict))
 
 
 def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:

@@ -133,19 +133,22 @@ class Endpoints:
         exchange.send_json(200, rerank_body(model.name, request, scores, embedding.n_tokens))
 
     def _tokenize(self, exchange: Exchange) -> None:
-        request = parse_tokenize(exchange.body())
+        request = parse_tokenize(exchange.body(), strict=self._strict)
+        self._tell_ignored(request.unknown)
         engine = self._service.resolve(request.model).engine
         tokens = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
         exchange.send_json(200, tokens_body(tokens, request, lambda token: engine.backend.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:
-        name, tokens = parse_detokenize(exchange.body())
-        engine = self._service.resolve(name).engine
-        check_tokens(tokens, engine.facts.n_vocab, "tokens")
-        exchange.send_json(200, text_body([engine.backend.piece(token, True) for token in tokens]))
+        request = parse_detokenize(exchange.body(), strict=self._strict)
+        self._tell_ignored(request.unknown)
+        engine = self._service.resolve(request.model).engine
+        check_tokens(request.tokens, engine.facts.n_vocab, "tokens")
+        exchange.send_json(200, text_body([engine.backend.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
         request = parse_chat(exchange.body(), strict=self._strict, allow_template=self._allow_chat_template)
+        self._tell_ignored(request.unknown)
         exchange.send_json(200, {"prompt": self._service.resolve(request.model).prompt_text(request)})
 
     def _props(self, exchange: Exchange) -> None:
