@@ -543,6 +543,21 @@ def test_any_json_is_a_request_or_a_bad_request(value):
             id="refusal part",
         ),
         pytest.param(
+            {"role": "assistant", "content": None, "refusal": "no"},
+            {"role": "assistant", "content": "no"},
+            id="refusal in place of content",
+        ),
+        pytest.param(
+            {"role": "assistant", "content": "", "refusal": "no"},
+            {"role": "assistant", "content": "no"},
+            id="refusal as our client sends it back",
+        ),
+        pytest.param(
+            {"role": "assistant", "content": "yes", "refusal": None},
+            {"role": "assistant", "content": "yes"},
+            id="no refusal",
+        ),
+        pytest.param(
             {"role": "assistant", "content": None, "name": None}, {"role": "assistant"}, id="t28-nulls removed"
         ),
         pytest.param(

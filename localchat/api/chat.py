@@ -314,7 +314,9 @@ def _message(message: Members) -> dict[str, Any]:
     if role is None:
         message.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
     content = _content(message)
-    if content is None and role != "assistant":
+    if role == "assistant":
+        content = content or message.text("refusal") or content  # An answer has one or the other.
+    elif content is None:
         message.refuse("content", "a string or a list of parts")
     if message.get("audio") is not None:
         message.refuse("audio", "left out, as this server reads only text")
