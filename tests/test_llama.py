@@ -568,6 +568,12 @@ def test_grammar_that_cannot_be_read_is_refused_at_once(engine: Engine, grammar:
         constrained(engine, grammar)
 
 
+@pytest.mark.parametrize("grammar", [r"root ::= [\x00]", r'root ::= "a" [\uD800]'])
+def test_grammar_that_no_token_can_follow_is_the_requests_fault(engine: Engine, grammar: str):
+    with pytest.raises(InvalidGrammar, match="no tokens for"):
+        constrained(engine, grammar)
+
+
 def test_constrained_and_free_requests_share_a_batch(engine: Engine):
     free = GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY)
     alone = read(engine, free)[0]

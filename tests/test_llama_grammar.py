@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class MaskingGrammar(Grammar):
     def likeliest(self, logits: Any, n_needed: int, others: Any, temperature: float) -> Any:
         return self._some(self._among(np.arange(len(logits)), logits))
 
-    def all_that_count(self, logits: Any, temperature: float) -> Any:
+    def all_that_count(self, logits: Any, others: Any, temperature: float) -> Any:
         return self._some(self._among(np.arange(len(logits)), logits))
 
 
@@ -105,6 +106,20 @@ def test_draw_is_that_of_masking_everything(vocabulary: Vocabulary, sampling: Sa
     finally:
         quick.close()
         thorough.close()
+
+
+@pytest.mark.parametrize("chain", ["default", "greedy", "top_p", "min_p"])
+@pytest.mark.parametrize(("text", "bias"), [("a", -100.0), ("b", 100.0)])
+def test_bias_counts_before_anything_is_left_out_as_unlikely(
+    vocabulary: Vocabulary, chain: str, text: str, bias: float
+):
+    ids = {text: vocabulary.tokenize(text, False, False)[-1] for text in "ab"}
+    logits = np.full(vocabulary.n_tokens, 0.0, np.float32)
+    logits[300:500] = 15.0
+    logits[ids["a"]] = 40.0
+    one = sampler(vocabulary, replace(CHAINS[chain], logit_bias=((ids[text], bias),)), 'root ::= "a" | "b"')
+    assert one.draw(None, 0, logits) == ids["b"]
+    one.close()
 
 
 def test_refused_draws_leave_the_others_their_shares(vocabulary: Vocabulary):

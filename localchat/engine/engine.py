@@ -37,6 +37,7 @@ from .values import (
     EngineError,
     EngineStopped,
     GenerationRequest,
+    InvalidGrammar,
     InvalidToken,
     Progress,
     PromptTooLong,
@@ -626,6 +627,8 @@ class Engine:
             if request.after_sampling:
                 return (token, *self.backend.drawn_from(job.sampler, token, request.top_logprobs))
             return (token, *self.backend.logprobs(row, token, request.top_logprobs))
+        except InvalidGrammar as error:
+            return error
         except Exception as error:
             log.exception("drawing a token failed")
             return EngineError(f"drawing a token failed: {error}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..constraint import TriggerWatch, rest_of_character
 from ..grammar import has_token_rules
-from ..values import Constraint, EngineError, InvalidGrammar
+from ..values import Constraint, InvalidGrammar
 from .candidates import candidates, largest, token_array, with_others
 from .library import L, problems
 from .vocabulary import Vocabulary
@@ -44,6 +44,7 @@ class Grammar:
 
     def __init__(self, constraint: Constraint, vocabulary: Vocabulary, visible: Iterable[int] = ()):
         self._vocabulary = vocabulary
+        self._origin = constraint.origin
         self._watch: Optional[TriggerWatch] = TriggerWatch(constraint.triggers) if constraint.triggers else None
         self._sampler = L.llama_sampler_init_grammar(
             vocabulary.pointer, constraint.grammar.encode(), constraint.root.encode()
@@ -75,7 +76,7 @@ class Grammar:
         """Candidates that may come next: of the likeliest as many as are needed, if there are so many, and `others`.
 
         Raises:
-            EngineError: nothing may come next.
+            InvalidGrammar: nothing may come next.
         """
         # Each of the others may be one of the likeliest only before it is moved.
         n_needed += len(others)
@@ -83,7 +84,9 @@ class Grammar:
         if n_asked < len(logits):
             asked = with_others(largest(logits, n_asked), others)
             allowed = self._among(asked, logits)
-            if len(allowed) >= n_needed or (len(allowed) and _is_all(asked, allowed["id"], logits, temperature)):
+            if len(allowed) >= n_needed or (
+                len(allowed) and _is_all(asked, allowed["id"], _shares(logits, others, temperature))
+            ):
                 return allowed
         possible = self._possible()
         while n_asked * _GROWTH < len(possible):
@@ -93,19 +96,19 @@ class Grammar:
                 return allowed
         return self._some(self._among(possible, logits))
 
-    def all_that_count(self, logits: Any, temperature: float) -> Any:
-        """Candidates that may come next: all but those that together are too unlikely to matter.
+    def all_that_count(self, logits: Any, others: Any, temperature: float) -> Any:
+        """Candidates that may come next: all but those that together are too unlikely to matter, and `others`.
 
         Raises:
-            EngineError: nothing may come next.
+            InvalidGrammar: nothing may come next.
         """
-        shares = _shares(logits, temperature)
+        shares = _shares(logits, others, temperature)
         total = float(shares.sum())
         for depth in _DEPTHS:
             is_likely = shares >= math.exp(-depth)
             rest = float(shares[~is_likely].sum())
             if rest <= _TOO_UNLIKELY * total:
-                allowed = self._among(np.flatnonzero(is_likely), logits)
+                allowed = self._among(with_others(np.flatnonzero(is_likely), others), logits)
                 if rest <= _TOO_UNLIKELY * float(shares[allowed["id"]].sum()):
                     return self._some(allowed)
                 break
@@ -140,7 +143,7 @@ class Grammar:
 
     def _some(self, allowed: Any) -> Any:
         if not len(allowed):
-            raise EngineError("no token continues the grammar: it allows something that this model has no tokens for")
+            raise InvalidGrammar("it allows only what this model has no tokens for", self._origin)
         return allowed
 
     def _possible(self) -> Any:
@@ -179,14 +182,18 @@ class Grammar:
         self._begun = rest_of_character(self._begun + self._vocabulary.piece(token, special=True)) or b""
 
 
-def _shares(logits: Any, temperature: float) -> Any:
-    """How likely each token is beside the likeliest one, at that temperature or as the model has it."""
-    return np.exp((logits - logits.max()) / max(temperature, 1.0))
+def _shares(logits: Any, moved: Any, temperature: float) -> Any:
+    """How likely each token is beside the likeliest one, at that temperature or as the model has it.
+
+    0 for those that are yet to be moved: beside one that will be forbidden nothing else would seem to matter.
+    """
+    left = logits.copy()
+    left[moved] = -math.inf
+    return np.exp((left - left.max()) / max(temperature, 1.0))
 
 
-def _is_all(asked: Any, allowed: Any, logits: Any, temperature: float) -> bool:
+def _is_all(asked: Any, allowed: Any, shares: Any) -> bool:
     """Whether what was not asked about is nothing beside what is allowed."""
-    shares = _shares(logits, temperature)
     rest = float(shares.sum(dtype=np.float64)) - float(shares[asked].sum(dtype=np.float64))
     return rest <= _NEGLIGIBLE * float(shares[allowed].sum())
 

@@ -192,7 +192,7 @@ class Sampler:
         assert self._grammar is not None
         n_needed, temperature = self._n_needed(), self._sampling.temperature + self._sampling.dynatemp_range
         if n_needed is None:
-            return self._grammar.all_that_count(logits, temperature)
+            return self._grammar.all_that_count(logits, self._reordered(), temperature)
         return self._grammar.likeliest(logits, n_needed, self._reordered(), temperature)
 
     def _n_needed(self) -> Optional[int]:
