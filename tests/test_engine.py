@@ -373,7 +373,7 @@ def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[Engi
 
 
 def test_prompt_too_long_says_both_numbers():
-    with stepped(FakeBackend()) as engine, pytest.raises(PromptTooLong, match=r"300 tokens.*256"):
+    with stepped(FakeBackend()) as engine, pytest.raises(PromptTooLong, match=r"300 tokens.*256.*: shorten it or"):
         engine.submit(request("x" * 300))
 
 

@@ -242,14 +242,16 @@ def test_k24_what_opens_an_answer(members, prompt, opening):
         assert contents[2:4] == [opening, opening]
 
 
-def test_k24_thinking_may_be_left_open():
-    message = {"role": "assistant", "content": "", "reasoning_content": "So"}
-    members = {"messages": [ASKED, message], "continue_final_message": "reasoning_content", "echo": True}
+@pytest.mark.parametrize("thought", ["So", "So \n"])
+def test_k24_thinking_may_be_left_open(thought):
+    message = {"role": "assistant", "content": "", "reasoning_content": thought}
+    members = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
     with serving(says(" it is</think>42"), chat_template=CHAT) as running:
-        _, body = running.chat(**members)
-        assert running.last_prompt.endswith("<think>\nSo")
-    message = body["choices"][0]["message"]
-    assert (message["reasoning_content"], message["content"]) == ("So it is", "42")
+        answers = [running.chat(**members, echo=echo)[1] for echo in (False, True)]
+        assert running.last_prompt.endswith("<think>\n" + thought)
+    told = [body["choices"][0]["message"] for body in answers]
+    assert [message["reasoning_content"] for message in told] == [" it is", thought + " it is"]
+    assert [message["content"] for message in told] == ["42", "42"]
 
 
 @pytest.mark.parametrize(

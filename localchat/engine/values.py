@@ -241,10 +241,10 @@ class InvalidToken(EngineError):
 
 
 class InvalidGrammar(EngineError):
-    """A grammar that llama.cpp cannot read; `origin` is that of its constraint."""
+    """A grammar that llama.cpp cannot read, or the model cannot go on with; `origin` is that of its constraint."""
 
     def __init__(self, reason: str, origin: str):
-        super().__init__(f"'{origin}' makes a grammar that llama.cpp cannot read: {reason}")
+        super().__init__(f"'{origin}' makes a grammar that cannot be followed: {reason}")
         self.origin = origin
 
 
@@ -262,7 +262,7 @@ class PromptTooLong(EngineError):
     def __init__(self, n_prompt: int, n_ctx: int):
         super().__init__(
             f"the prompt has {n_prompt} tokens and the context holds {n_ctx}, of which one at least is needed "
-            "for the answer: shorten the messages or start the server with a larger --ctx"
+            "for the answer: shorten it or start the server with a larger --ctx"
         )
         self.n_prompt = n_prompt
         self.n_ctx = n_ctx

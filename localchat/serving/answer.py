@@ -189,7 +189,8 @@ def choices_of(request: ChatRequest, generations: Sequence[Generation], format: 
             reasoning=request.splits_reasoning,
             has_form=request.shape is not None,
         )
-        parser.feed(thought or "")
+        # White space at its end would wait for what follows, and then be told with it.
+        parser.feed((thought or "").rstrip())
         choices.append(_Choice(i, generation, parser, _Thinking(format.think, marks), request))
     return choices
 
