@@ -410,81 +410,112 @@ def test_repeated_tokens_repeat():
         assert any(row[period:] == row[:-period] for period in range(4, 41))
 
 
-def test_drills_follow_from_what_stands_before():
+def marks_of(tokenizer):
+    return {token for mark in drills.MARKS for token in tokenizer.encode_template(mark)}
+
+
+def test_drills_follow_from_what_stands_before(tokenizer):
     """Each token that is to be learned is a mark or stands earlier in its row; the same seed gives the same rows."""
-    rows, follows = drills.drill_rows(np.random.default_rng(3), 1536, 60)
+    rows, follows = drills.drill_rows(np.random.default_rng(3), tokenizer, 60)
     assert rows.shape == follows.shape == (60, drills.LENGTH + 1)
+    marks = marks_of(tokenizer)
     for tokens, learned in zip(rows.tolist(), follows.tolist()):
-        assert 0.1 < sum(learned) / len(learned) < 0.99
-        assert all(tokens[i] in {*tokens[:i], *drills.MARKS} for i, is_learned in enumerate(learned) if is_learned)
-    again, _ = drills.drill_rows(np.random.default_rng(3), 1536, 60)
+        assert 0.05 < sum(learned) / len(learned) < 0.99
+        assert all(tokens[i] in {*tokens[:i], *marks} for i, is_learned in enumerate(learned) if is_learned)
+    again, _ = drills.drill_rows(np.random.default_rng(3), tokenizer, 60)
     assert (rows == again).all()
 
 
-def split(tokens, mark):
-    """The tokens between such marks, and before and after them."""
-    parts = [[]]
-    for token in tokens:
-        if token == mark:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return parts
+def drill_text(tokenizer, kind, seed):
+    """A drill's row before it is cut, each random token but digits as one letter that no mark has."""
+    writer = drills._Writer(np.random.default_rng(seed), tokenizer, drills._letters(tokenizer))
+    kind(writer)
+    special = tokenizer_module.SPECIAL_TOKENS
+    known = marks_of(tokenizer) | set(tokenizer.encode("0123456789"))
+    plain = {i: tokenizer.tokens[i] if tokenizer.tokens[i] in special else decoded(tokenizer, [i]) for i in known}
+    return "".join(plain.get(token) or chr(0xE000 + token) for token in writer.tokens)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_forms_are_filled_in_as_they_were_asked_for(seed):
-    """Read back, each answer of the drill is its records with the values that the questions gave them."""
-    writer = drills._Writer(np.random.default_rng(seed), 1536)
-    drills.form(writer)
-    field, record_end, option, answer, end, ask, key_mark, value_mark = writer.marks
-
-    *written, rest = split(writer.tokens, record_end)
-    records = {}
-    for record in written:
-        name, *fields = split(record, field)
-        records[tuple(name)] = [
-            [key, *(split(one, key_mark)[0] for one in options)]
-            for key, *options in (split(one, option) for one in fields)
-        ]
-    rounds = split(rest, end)[:-1]
-    assert rounds
-    for one in rounds:
-        questions, *answers = split(one, answer)
-        for question, answered in zip(split(questions, ask)[1:], answers):
-            name, *filled = split(answered, field)
-            told = [tuple(split(pair, value_mark)) for pair in filled]
-            fields = records[tuple(name)]
-            # In the question's order, and each as the question has it; its key may be left out where it shows.
-            said = question[len(name) :]
-            assert [value for _, value in told] == [split(one, key_mark)[0] for one in split(said, value_mark)[1:]]
-            for key, value in told:
-                options = next(known[1:] for known in fields if known[0] == key)
-                shows = value in options or len(fields) == 1
-                wanted = [value_mark, *value] if shows else [key_mark, *key, value_mark, *value]
-                assert any(said[i : i + len(wanted)] == wanted for i in range(len(said)))
-            assert len(told) == said.count(value_mark)
+LETTERS = "[0-9\ue000-\uf8ff]+"
+TOOL = re.compile(rf"^(.+): (?:({LETTERS}) (?:the|a|my) ({LETTERS})\. )?\1\((.+)\)\n", re.MULTILINE)
+ASKED = re.compile(rf"({LETTERS}) (?:the|a|my) ({LETTERS})(.*)", re.DOTALL)
+ROUND = re.compile(r"<\|im_start\|>user\n(.*?)<\|im_end\|>\n<\|im_start\|>assistant\n(.*?)<\|im_end\|>\n", re.DOTALL)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_options_are_answered_with_their_fields(seed):
-    """Read back, each option of the drill is followed by its field, in the list and in the answers."""
-    writer = drills._Writer(np.random.default_rng(seed), 1536)
-    drills.options(writer)
-    field, record_end, option, answer, end, _, key_mark, value_mark = writer.marks
-
-    listed, rest = split(writer.tokens, record_end)
+def listed(signature):
+    """Fields and their types, or their options, each of which the field must follow."""
     fields = {}
-    for one in split(listed, field)[1:]:
-        key, *pairs = split(one, option)
-        for value, follows in (split(pair, key_mark) for pair in pairs):
-            assert follows == key
-            fields[tuple(value)] = key
-    rounds = split(rest, end)[:-1]
+    for field, kind in (one.split(": ") for one in signature.split(", ")):
+        fields[field] = kind
+        if kind not in ("string", "integer"):
+            pairs = [pair.split("=") for pair in kind.split("|")]
+            assert all(follows == field for _, follows in pairs)
+            fields[field] = [option for option, _ in pairs]
+    return fields
+
+
+def after_request(text, field, value, may_be_bare):
+    """What stands after the mention of a value."""
+    alone = [before + value for before in drills._BEFORE_A_VALUE] if may_be_bare else []
+    named = [before + field + between + value for before, between in drills._AROUND_A_FIELD]
+    mention = max((one for one in alone + named if text.startswith(one)), key=len)
+    return text[len(mention) :]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_calls_of_drills_are_what_was_asked_for(tokenizer, seed):
+    """Read back, each call of the drill has a tool that was listed and the values that the request gave, in order."""
+    text = drill_text(tokenizer, drills.calls, seed)
+    tools = {name: (verb, noun, listed(fields)) for name, verb, noun, fields in TOOL.findall(text)}
+    rounds = ROUND.findall(text)
+    assert tools
     assert rounds
-    for asked, answered in (split(one, answer) for one in rounds):
-        values = split(asked, value_mark)[1:]
-        assert split(answered, field)[1:] == [[*fields[tuple(value)], value_mark, *value] for value in values]
+    for request, answer in rounds:
+        bodies = re.findall(r"<tool_call>\n(.+)\n</tool_call>", answer)
+        assert answer == "\n".join(f"<tool_call>\n{body}\n</tool_call>" for body in bodies)
+        for i, body in enumerate(bodies):
+            call = json.loads(body)
+            verb, noun, fields = tools[call["name"]]
+            if i:
+                (joint,) = {one for one in drills._BETWEEN_REQUESTS if ASKED.fullmatch(request.removeprefix(one))}
+                request = request.removeprefix(joint)
+            said_verb, said_noun, request = ASKED.fullmatch(request).groups()
+            if verb:
+                assert (said_verb, said_noun) == (verb, noun)
+            else:
+                assert said_verb + said_noun == re.sub("[_-]", "", call["name"])
+            for field, value in call["arguments"].items():
+                kind = fields[field]
+                assert isinstance(value, int) == (kind == "integer")
+                assert kind in ("string", "integer") or value in kind
+                request = after_request(request, field, str(value), isinstance(kind, list) or len(fields) == 1)
+        assert not request
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_options_are_answered_with_their_fields(tokenizer, seed):
+    """Read back, each option that the drill asks for is answered behind its own field, in order."""
+    text = drill_text(tokenizer, drills.options, seed)
+    fields = listed(text.partition(")\n")[0])
+    rounds = ROUND.findall(text)
+    assert rounds
+    for request, answer in rounds:
+        for field, value in json.loads(answer[:-1], object_pairs_hook=list):
+            assert value in fields[field]
+            request = after_request(request, field, value, True)
+        assert not request
+
+
+@pytest.mark.parametrize("wanted", SAMPLE_TOOLS, ids=lambda tool: f"{tool.name}_{len(tool.params)}")
+def test_a_sample_tool_stays_beside_one_of_its_name(monkeypatch, wanted):
+    """A made-up tool may have its name by chance; the request is for the sample all the same."""
+    alike = tool_schemas.ToolSpec(wanted.name, wanted.verb, wanted.noun, wanted.params)
+    monkeypatch.setattr(tool_calls, "tool_set", lambda source, n: [alike, alike, alike][:n])
+    monkeypatch.setattr(tool_calls, "SAMPLE_TOOLS", (wanted,))
+    for n_tools in (2, 3):
+        dialogue = tool_calls.one_call(Source(random.Random(1)), n_tools, sample=True)
+        assert len(dialogue.tools) == 1
+        assert dialogue.tools[0].get("function", dialogue.tools[0]).get("description") == wanted.description
 
 
 def test_first_layer_starts_by_looking_back():

@@ -1,38 +1,82 @@
-"""Exercises on random tokens: to copy, to make lists, and to fill in forms, with nothing to remember.
+"""Exercises on random tokens: to copy, to make lists, and to call tools, with nothing to remember.
 
 A dialogue teaches these skills with few of its tokens, and words can be guessed where they should be read.
-Here all but a few marks are random, and few different tokens make up a row, so that what stands before a token
-decides nothing: only where it stands does. Knows nothing of text.
+Here all words are random tokens, and few different ones make up a row, so that what stands before a token decides
+nothing: only where it stands does. What stands between them is the template's own, so that what is learned here
+serves there.
 """
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, NamedTuple
 
 import numpy as np
+
+from .tokenizer import SPECIAL_TOKENS, Tokenizer
 
 Tokens = list[int]
 # Of a row: its tokens, and which of them follow from those before.
 Row = tuple[Tokens, list[bool]]
 
-LENGTH = 224
-# Tokens of punctuation that dialogues hardly have: a mark that means something there would be learned twice.
-MARKS = (2, 3, 4, 5, 26, 27, 61, 93)
+# Beside the tools of a row there is room for three calls as a rule, and for one beside the longest list.
+LENGTH = 288
 _MOST_ITEMS = 6
+# How a request mentions a value alone, and with its field.
+_BEFORE_A_VALUE = (" ", " in ", " as ", ", ", " for ", " with ", " to ", ", and ", " at ", ": ")
+_AROUND_A_FIELD = (
+    (" with ", " "),
+    (", ", " "),
+    (", ", ": "),
+    (", the ", " is "),
+    (" for ", " "),
+    (" set the ", " to "),
+)
+_BETWEEN_VERB_AND_NOUN = (" the ", " a ", " my ")
+_BETWEEN_REQUESTS = ("\n", "\n", ". ", " and ", ", and ", " and then ", ", then ", ". Then ", ". Also ")
+# Within names of tools.
+_JOINTS = ("_", "_", "_", "-", "")
+_USER, _ASSISTANT, _END = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n"
+_CALL, _ARGUMENTS, _CALL_END = '<tool_call>\n{"name": "', '", "arguments": {"', "\n</tool_call>"
+MARKS = (
+    *_BEFORE_A_VALUE,
+    *(mark for marks in _AROUND_A_FIELD for mark in marks),
+    *_BETWEEN_VERB_AND_NOUN,
+    *_BETWEEN_REQUESTS,
+    *_JOINTS[:-1],
+    *(_USER, _ASSISTANT, _END, _CALL, _ARGUMENTS, _CALL_END, '": "', '": ', '", "', ', "', '{"', '"}}', "}}"),
+    *("\n", "\n- ", ": ", ". ", "(", "string", "integer", "|", "=", ")\n"),
+)
+
+
+class Field(NamedTuple):
+    """A parameter: its name, and its options or whether it is a number."""
+
+    name: Tokens
+    options: list[Tokens]
+    is_number: bool = False
+
+
+class Tool(NamedTuple):
+    """What it does to what, what it is called, and what it needs."""
+
+    verb: Tokens
+    noun: Tokens
+    name: Tokens
+    fields: list[Field]
 
 
 class _Writer:
     """A row in the making, from an alphabet of its own."""
 
-    def __init__(self, rng: np.random.Generator, n_tokens: int) -> None:
+    def __init__(self, rng: np.random.Generator, tokenizer: Tokenizer, letters: np.ndarray) -> None:
         self._rng = rng
+        self._tokenizer = tokenizer
         n = int(np.exp(rng.uniform(np.log(5), np.log(200))))
-        # The same in all rows: what is to be read is what stands between them.
-        self.marks = MARKS
-        self._letters: Tokens = rng.choice(np.setdiff1d(np.arange(n_tokens), MARKS), n, replace=False).tolist()
+        self._letters: Tokens = rng.choice(letters, n, replace=False).tolist()
         self.tokens: Tokens = []
         self.follows: list[bool] = []
         self._seen: set[int] = set()
+        self._texts: list[Tokens] = []
 
     @property
     def is_full(self) -> bool:
@@ -40,6 +84,9 @@ class _Writer:
 
     def number(self, least: int, most: int) -> int:
         return int(self._rng.integers(least, most + 1))
+
+    def chance(self, share: float) -> bool:
+        return self._rng.random() < share
 
     def span(self, least: int, most: int) -> Tokens:
         """Random letters."""
@@ -50,21 +97,93 @@ class _Writer:
         found = {tuple(self.span(least, most)): None for _ in range(4 * n)}
         return [list(span) for span in found][:n]
 
+    def joint(self) -> Tokens:
+        """What stands between the words of a name."""
+        return self._tokenizer.encode(_JOINTS[self.number(0, len(_JOINTS) - 1)])
+
+    def fields(self) -> list[Field]:
+        """A tool's fields; no two share an option."""
+        free = self.spans(9, 1, 3)
+        found = []
+        for name in self.spans(self.number(1, 3), 1, 3):
+            kind = self.number(0, 3)
+            its_own = [free.pop() for _ in range(min(len(free), self.number(2, 3)))] if kind < 2 else []
+            found.append(Field(name, its_own, kind == 3))
+        return found
+
     def shuffled(self, n: int) -> list[int]:
         return self._rng.permutation(n).tolist()
 
     def write(self, tokens: Tokens, follows: bool = False) -> None:
         # Nobody could know a letter that the row has not had yet.
-        self.follows += [follows and (token in self._seen or token in self.marks) for token in tokens]
+        self.follows += [follows and token in self._seen for token in tokens]
         self.tokens += tokens
         self._seen.update(tokens)
 
-    def write_field(self, field: Tokens, options: list[Tokens]) -> None:
-        """A field, and its options with the field's name after each of them."""
-        field_mark, _, option_mark, _, _, _, key_mark, _ = self.marks
-        self.write([field_mark, *field])
-        for option in options:
-            self.write([option_mark, *option, key_mark, *field])
+    def mark(self, text: str, follows: bool = False) -> None:
+        """One of `MARKS`."""
+        tokens = self._tokenizer.encode_template(text)
+        self.tokens += tokens
+        self.follows += [follows] * len(tokens)
+
+    def any_mark(self, texts: tuple[str, ...]) -> None:
+        """One of these."""
+        self.mark(texts[self.number(0, len(texts) - 1)])
+
+    def write_purpose(self, tool: Tool) -> None:
+        """What the tool does, as descriptions and requests have it."""
+        self.write(tool.verb)
+        self.any_mark(_BETWEEN_VERB_AND_NOUN)
+        self.write(tool.noun)
+
+    def write_field(self, field: Field) -> None:
+        """A field with its type, or with its options and its name after each of them, as the template writes them."""
+        self.write(field.name)
+        self.mark(": ")
+        if not field.options:
+            self.mark("integer" if field.is_number else "string")
+        for i, option in enumerate(field.options):
+            if i:
+                self.mark("|")
+            self.write(option)
+            self.mark("=")
+            self.write(field.name)
+
+    def value_of(self, field: Field) -> Tokens:
+        """One of its options, a number, or any text, which may look like a number."""
+        if field.options:
+            return field.options[self.number(0, len(field.options) - 1)]
+        if field.is_number or self.chance(0.2):
+            return self._tokenizer.encode(str(self.number(0, 10 ** self.number(1, 6))))
+        text = self.span(1, 6) if self.chance(0.85) else self.span(6, 14)
+        if self._texts and self.chance(0.4):
+            # As addresses and names do, some begin or end like others.
+            other = self._texts[self.number(0, len(self._texts) - 1)]
+            half = self.number(1, len(other))
+            text = other[:half] + self.span(1, 2) if self.chance(0.6) else self.span(1, 2) + other[-half:]
+        self._texts.append(text)
+        return text
+
+    def write_request(self, field: Field, value: Tokens, is_named: bool) -> None:
+        """The value in words, with its field's name or without."""
+        if is_named:
+            before, between = _AROUND_A_FIELD[self.number(0, len(_AROUND_A_FIELD) - 1)]
+            self.mark(before)
+            self.write(field.name)
+            self.mark(between)
+        else:
+            self.any_mark(_BEFORE_A_VALUE)
+        self.write(value)
+
+    def write_arguments(self, arguments: list[tuple[Field, Tokens]]) -> None:
+        """Fields and values from behind the first quote on, and the braces after them."""
+        for i, (field, value) in enumerate(arguments):
+            self.write(field.name, True)
+            self.mark('": ' if field.is_number else '": "', True)
+            self.write(value, True)
+            # Quotes and what follows them are one token.
+            quote = "" if field.is_number else '"'
+            self.mark(quote + (', "' if i < len(arguments) - 1 else "}}"), True)
 
     def row(self) -> Row:
         return self.tokens[: LENGTH + 1], self.follows[: LENGTH + 1]
@@ -79,101 +198,133 @@ def repetition(writer: _Writer) -> None:
 
 
 def listing(writer: _Writer) -> None:
-    """Things that were named one after the other, each between marks of another kind."""
-    between, end, bullet, line_end = writer.marks[:4]
+    """Things that were named one after the other, each on a line of its own."""
     while not writer.is_full:
         items = writer.spans(writer.number(2, _MOST_ITEMS), 1, 5)
-        for item in items:
-            writer.write([*item, between])
-        writer.write([end, bullet])
+        writer.mark(_USER)
         for i, item in enumerate(items):
-            writer.write([*item, line_end], True)
-            if i < len(items) - 1:
-                writer.write([bullet], True)
-        writer.write([end], True)
+            if i:
+                writer.mark(", ")
+            writer.write(item)
+        writer.mark(_ASSISTANT)
+        for i, item in enumerate(items):
+            writer.mark("\n- ", bool(i))
+            writer.write(item, True)
+        writer.mark(_END, True)
 
 
-def form(writer: _Writer) -> None:
-    """Records of a name and fields; then values for one or two of them in any order, and the fields so filled in.
+def calls(writer: _Writer) -> None:
+    """Tools of a name, what they are for and fields; then requests for one or two of them, and the calls.
 
-    Some fields get no value and are left out. Some have options, each with the field's name after it, of which one
-    may be given without that name, as may the value of a record's only field. That is a call of a tool, without its
-    words.
+    Tools differ in their verb, in their noun or in both.
     """
-    field_mark, record_end, _, answer, end, ask, key_mark, value_mark = writer.marks
-    names = writer.spans(writer.number(1, 3), 1, 4)
-    records = []
-    for name in names:
-        fields = [
-            (field, writer.spans(writer.number(2, 3), 1, 3) if writer.number(0, 4) < 3 else [])
-            for field in writer.spans(writer.number(1, 3), 1, 3)
-        ]
-        records.append((name, fields))
-        writer.write(name)
-        for field, options in fields:
-            writer.write_field(field, options)
-        writer.write([record_end])
+    verbs, nouns = (writer.spans(writer.number(1, 3), 1, 3) for _ in range(2))
+    pairs = [(verb, noun) for verb in verbs for noun in nouns]
+    tools = [_listed_tool(writer, *pairs[i]) for i in writer.shuffled(len(pairs))[: writer.number(1, 3)]]
     while not writer.is_full:
         asked = []
-        for _ in range(1 if writer.number(0, 2) else 2):
-            name, fields = records[writer.number(0, len(records) - 1)]
-            given = [i for i in writer.shuffled(len(fields)) if i == 0 or writer.number(0, 3)]
-            values = {}
-            writer.write([ask, *name])
-            for i in given:
-                field, options = fields[i]
-                values[i] = options[writer.number(0, len(options) - 1)] if options else writer.span(1, 6)
-                if writer.number(0, 1) or not (options or len(fields) == 1):
-                    writer.write([key_mark, *field])
-                writer.write([value_mark, *values[i]])
-            asked.append((name, fields, values))
-        for name, fields, values in asked:
-            writer.write([answer])
+        writer.mark(_USER)
+        for i in range(writer.number(1, 2)):
+            if i:
+                writer.any_mark(_BETWEEN_REQUESTS)
+            tool = tools[writer.number(0, len(tools) - 1)]
+            asked.append((tool.name, _asked_arguments(writer, tool)))
+        writer.mark(_ASSISTANT)
+        for i, (name, arguments) in enumerate(asked):
+            if i:
+                writer.mark("\n", True)
+            writer.mark(_CALL, bool(i))
             writer.write(name, True)
-            for i, value in values.items():
-                writer.write([field_mark, *fields[i][0], value_mark, *value], True)
-        writer.write([end], True)
+            writer.mark(_ARGUMENTS, True)
+            writer.write_arguments(arguments)
+            writer.mark(_CALL_END, True)
+        writer.mark(_END, True)
+
+
+def _listed_tool(writer: _Writer, verb: Tokens, noun: Tokens) -> Tool:
+    """Some names have another word than the noun, as camelCase has for a reader of tokens."""
+    is_other = writer.chance(0.2)
+    name = [*verb, *writer.joint(), *(writer.span(1, 3) if is_other else noun)]
+    tool = Tool(verb, noun, name, writer.fields())
+    writer.write(name)
+    writer.mark(": ")
+    if is_other or writer.chance(0.8):
+        writer.write_purpose(tool)
+        writer.mark(". ")
+    writer.write(name)
+    writer.mark("(")
+    for i, field in enumerate(tool.fields):
+        if i:
+            writer.mark(", ")
+        writer.write_field(field)
+    writer.mark(")\n")
+    return tool
+
+
+def _asked_arguments(writer: _Writer, tool: Tool) -> list[tuple[Field, Tokens]]:
+    """Values come in any order, and some fields get none.
+
+    An option may be given without its field's name, as may the value of a tool's only field.
+    """
+    writer.write_purpose(tool)
+    arguments = []
+    for i in writer.shuffled(len(tool.fields)):
+        if i and writer.chance(0.25):
+            continue
+        field, value = tool.fields[i], writer.value_of(tool.fields[i])
+        writer.write_request(field, value, writer.chance(0.5) or not (field.options or len(tool.fields) == 1))
+        arguments.append((field, value))
+    return arguments
 
 
 def options(writer: _Writer) -> None:
     """Fields with their options; then some of the options, and each of them behind its field.
 
-    This is what is hardest in a form, again and again.
+    This is what is hardest in a call, again and again.
     """
-    field_mark, record_end, _, answer, end, _, _, value_mark = writer.marks
     longest = writer.number(1, 3)
-    fields = writer.spans(writer.number(2, 5), 1, longest)
-    free = writer.spans(4 * len(fields), 1, longest)
+    names = writer.spans(writer.number(2, 5), 1, longest)
+    free = writer.spans(4 * len(names), 1, longest)
     found = []
-    for field in fields:
-        its_own = [free.pop() for _ in range(min(len(free), writer.number(1, 3)))]
-        writer.write_field(field, its_own)
-        found += [(field, option) for option in its_own]
-    writer.write([record_end])
+    for i, name in enumerate(names):
+        field = Field(name, [free.pop() for _ in range(min(len(free), writer.number(1, 3)))])
+        if i:
+            writer.mark(", ")
+        writer.write_field(field)
+        found += [(field, option) for option in field.options]
+    writer.mark(")\n")
     while not writer.is_full:
         asked = [found[i] for i in writer.shuffled(len(found))[: writer.number(1, 4)]]
-        for _, option in asked:
-            writer.write([value_mark, *option])
-        writer.write([answer])
+        writer.mark(_USER)
         for field, option in asked:
-            writer.write([field_mark, *field, value_mark, *option], True)
-        writer.write([end], True)
+            writer.write_request(field, option, is_named=False)
+        writer.mark(_ASSISTANT)
+        writer.mark('{"')
+        writer.write_arguments(asked)
+        writer.mark(_END, True)
 
 
 _DRILLS: tuple[tuple[float, Callable[[_Writer], None]], ...] = (
     (0.05, repetition),
     (0.05, listing),
-    (0.4, form),
-    (0.5, options),
+    (0.45, calls),
+    (0.45, options),
 )
 
 
-def drill_rows(rng: np.random.Generator, n_tokens: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [rows, LENGTH + 1] below `n_tokens`, of rows of all kinds, and whether each follows from those before."""
+def _letters(tokenizer: Tokenizer) -> np.ndarray:
+    """All tokens that are in no mark."""
+    marks = {token for mark in MARKS for token in tokenizer.encode_template(mark)}
+    return np.setdiff1d(np.arange(len(tokenizer.tokens) - len(SPECIAL_TOKENS)), list(marks))
+
+
+def drill_rows(rng: np.random.Generator, tokenizer: Tokenizer, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [rows, LENGTH + 1], of rows of all kinds, and whether each follows from those before."""
     tokens = np.zeros((rows, LENGTH + 1), np.int64)
     follows = np.zeros((rows, LENGTH + 1), bool)
+    letters = _letters(tokenizer)
     for i, kind in enumerate(rng.choice(len(_DRILLS), rows, p=[share for share, _ in _DRILLS])):
-        writer = _Writer(rng, n_tokens)
+        writer = _Writer(rng, tokenizer, letters)
         _DRILLS[kind][1](writer)
         tokens[i], follows[i] = writer.row()
     return tokens, follows

@@ -24,7 +24,7 @@ from .dialogue import render
 from .drills import drill_rows
 from .model import DemoModel
 from .muon import Muon
-from .tokenizer import SPECIAL_TOKENS, Tokenizer
+from .tokenizer import Tokenizer
 from .tokenizer import train as train_tokenizer
 from .warm_start import CONSTANT_CHANNEL, repeated_tokens, repetition_loss, set_previous_token_heads
 
@@ -35,7 +35,7 @@ COPYING_LOSS = 0.35
 MAX_WARM_START_STEPS = 600
 # Every so many steps have a drill beside the dialogues, of so many rows for each worker.
 DRILL_EVERY_STEPS = 3
-DRILL_ROWS = 6
+DRILL_ROWS = 5
 LOG_EVERY_STEPS = 50
 
 
@@ -153,7 +153,7 @@ class Trainer:
 
     def _drill_loss(self) -> torch.Tensor:
         rng = np.random.default_rng((self.config.seed, self.batches_done, workers.rank()))
-        tokens, follows = drill_rows(rng, self.model_config.vocab_size - len(SPECIAL_TOKENS), DRILL_ROWS)
+        tokens, follows = drill_rows(rng, self.tokenizer, DRILL_ROWS)
         positions = np.flatnonzero(follows[:, 1:])
         targets = tokens[:, 1:].reshape(-1)[positions]
         arrays = (tokens[:, :-1], positions, targets, np.ones(len(positions), np.float32))

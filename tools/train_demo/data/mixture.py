@@ -211,7 +211,7 @@ def with_mode(source: Source, dialogue: Dialogue) -> Dialogue:
     system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
     if not system and source.chance(0.45):
         system = source.phrase(SYSTEM_TEXTS)
-    mode = source.rng.choices(("plain", "on", "off", "asked"), (44, 24, 12, 20))[0]
+    mode = source.rng.choices(("plain", "on", "off", "asked"), (38, 22, 12, 28))[0]
     if mode == "asked":
         last_user = max(i for i, message in enumerate(messages) if message["role"] == "user")
         if source.chance(0.25):

@@ -276,8 +276,10 @@ def one_call(source: Source, n_tools: int = 0, sample: bool = False) -> Dialogue
     """A request that one of the tools answers, often followed by its result and by more requests."""
     tools = tool_set(source, n_tools or _count(source))
     if sample:
-        tools[source.rng.randrange(len(tools))] = source.choice(SAMPLE_TOOLS)
-        tools = list({tool.name: tool for tool in tools}.values())
+        wanted = source.choice(SAMPLE_TOOLS)
+        tools[source.rng.randrange(len(tools))] = wanted
+        # Of several by one name it is the one that stays.
+        tools = list({tool.name: tool for tool in (*tools, wanted)}.values())
         first = source.choice([tool for tool in tools if tool.asks])
     else:
         first = source.choice(tools)
