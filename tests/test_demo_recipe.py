@@ -15,8 +15,9 @@ import pytest
 
 jinja2 = pytest.importorskip("jinja2")
 
-from tools.train_demo import drills, everyday  # noqa: E402
+from tools.train_demo import batches, drills, everyday  # noqa: E402
 from tools.train_demo import tokenizer as tokenizer_module  # noqa: E402
+from tools.train_demo.config import TrainConfig  # noqa: E402
 from tools.train_demo.data import (  # noqa: E402
     chat_skills,
     localchat_facts,
@@ -340,15 +341,20 @@ def test_vocabulary_has_its_exact_size(tokenizer):
 
 
 def test_batches_learn_answers_fully(tokenizer):
-    """Every token of an answer has weight one, its end included, and prompts a little on average."""
-    numpy = pytest.importorskip("numpy")
-    batches = pytest.importorskip("tools.train_demo.batches")
-    stream = batches.BatchStream(tokenizer, seed=5, batch_tokens=2048, prompt_weight=0.1)
-    batch = next(iter(stream))
+    """Every token of an answer has weight one, its end included, the first three more, and prompts a little."""
+    batch = next(iter(batches.BatchStream(tokenizer, TrainConfig(seed=5, batch_tokens=2048, prompt_weight=0.1))))
+    weights = np.zeros(batch.inputs.size)
+    weights[batch.positions] = batch.weights
+    weights = weights.reshape(batch.inputs.shape)
     end = tokenizer.ids["<|im_end|>"]
     assert batch.inputs.size <= max(2048, batch.inputs.shape[1])
-    assert numpy.count_nonzero(batch.targets[batch.weights == 1] == end) >= batch.inputs.shape[0]
-    assert set(batch.weights.round(3)) <= {numpy.float32(1), numpy.float32(0.3)}
+    assert np.count_nonzero(batch.targets[batch.weights >= 1] == end) >= len(weights)
+    assert set(batch.weights.round(3)) == {np.float32(1), np.float32(0.3), np.float32(TrainConfig.opening_weight)}
+    for row in weights:
+        openings = np.flatnonzero(row == TrainConfig.opening_weight)
+        starts = [i for i in openings if row[i - 1] < 1]
+        assert starts
+        assert set(openings) == {j for i in starts for j in range(i, i + 3) if row[i : j + 1].min() >= 1}
 
 
 @pytest.mark.parametrize("time", [1, 32, 128, 129, 300])

@@ -12,6 +12,7 @@ from itertools import islice
 
 import numpy as np
 
+from .config import TrainConfig
 from .data.mixture import dialogues
 from .dialogue import Dialogue, render
 from .tokenizer import Tokenizer
@@ -20,6 +21,8 @@ from .tokenizer import Tokenizer
 LONGEST = 4096
 # Batches are padded to a multiple of this, which keeps the number of different shapes small.
 _LENGTH_STEP = 32
+# So many tokens of an answer decide what kind of answer it is.
+_OPENING = 3
 # Dialogues sorted by length at a time: enough for batches with little padding.
 _POOL = 4096
 
@@ -46,15 +49,20 @@ def encode(tokenizer: Tokenizer, dialogue: Dialogue) -> tuple[list[int], list[bo
     return ids, learned
 
 
+def _opens(learned: list[bool]) -> np.ndarray:
+    """Which tokens are the first ones of an answer."""
+    starts = np.diff(np.asarray([False, *learned], np.int8)) == 1
+    return (np.convolve(starts, np.ones(_OPENING))[: len(learned)] > 0) & learned
+
+
 class BatchStream:
     """Batches for one seed, without end."""
 
-    def __init__(self, tokenizer: Tokenizer, seed: int, batch_tokens: int, prompt_weight: float) -> None:
+    def __init__(self, tokenizer: Tokenizer, config: TrainConfig) -> None:
         self._tokenizer = tokenizer
-        self._dialogues = dialogues(seed)
-        self._rng = np.random.default_rng(seed)
-        self._batch_tokens = batch_tokens
-        self._prompt_weight = prompt_weight
+        self._dialogues = dialogues(config.seed)
+        self._rng = np.random.default_rng(config.seed)
+        self._config = config
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
@@ -63,7 +71,7 @@ class BatchStream:
             groups = []
             while rows:
                 length = -(-(len(rows[0][0]) - 1) // _LENGTH_STEP) * _LENGTH_STEP
-                n = max(1, self._batch_tokens // length)
+                n = max(1, self._config.batch_tokens // length)
                 groups.append((rows[:n], length))
                 del rows[:n]
             for i in self._rng.permutation(len(groups)):
@@ -79,7 +87,8 @@ class BatchStream:
             # Scoring every prompt token is costly and teaches little: a third of them, at three
             # times the weight, has the same mean.
             scored = self._rng.random(n) < 1 / 3
-            weights[row, :n] = np.where(learned[1:], 1.0, 3 * self._prompt_weight * scored)
+            weights[row, :n] = np.where(learned[1:], 1.0, 3 * self._config.prompt_weight * scored)
+            weights[row, :n][_opens(learned)[1:]] = self._config.opening_weight
         positions = np.flatnonzero(weights)
         return Batch(
             inputs,

@@ -39,4 +39,6 @@ class TrainConfig:
     adam_lr: float = 0.0015
     # The prompt's tokens keep a little weight: they teach copying, and train every symbol's row.
     prompt_weight: float = 0.08
+    # An answer's first tokens have more: they decide between a call, a thought and one of many texts.
+    opening_weight: float = 4.0
     save_every_s: float = 150.0

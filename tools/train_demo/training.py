@@ -7,7 +7,7 @@ checkpoint holds everything to go on: weights, optimisers, tokens done.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -183,9 +183,7 @@ class Trainer:
         if not self.warm:
             self.warm_start(log)
         n_workers = workers.count()
-        stream = BatchStream(
-            self.tokenizer, self.config.seed, self.config.batch_tokens // n_workers, self.config.prompt_weight
-        )
+        stream = BatchStream(self.tokenizer, replace(self.config, batch_tokens=self.config.batch_tokens // n_workers))
         batches = islice(stream, workers.rank() + self.batches_done * n_workers, None, n_workers)
         saved = began = time.monotonic()
         began_at, losses = self.tokens_done, []
