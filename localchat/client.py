@@ -221,8 +221,7 @@ class Address(NamedTuple):
 
     @property
     def host_header(self) -> str:
-        usual = self.port == PORTS[self.scheme]
-        return self.authority.rpartition(":")[0] if usual else self.authority
+        return self.authority.rpartition(":")[0] if self.port == PORTS[self.scheme] else self.authority
 
     @property
     def shown(self) -> str:
@@ -1004,8 +1003,7 @@ class CallState:
         target = self.caller.address.same_origin(self._target, self.headers.get("location", ""))
         if target is None:
             return False
-        self._redirects += 1
-        self._target = target
+        self._target, self._redirects = target, self._redirects + 1
         return True
 
     def status_error(self, raw: bytes) -> StatusError:

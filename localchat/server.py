@@ -56,6 +56,8 @@ NO_FILES_PAUSE_S = 0.5
 # After so long, in seconds, a thread of Python's gives way to one that waits. Its own default, 5 ms, is more than a
 # turn of the engine takes, which would be spent waiting for a request to be parsed.
 SWITCH_INTERVAL_S = 0.001
+# How much of the disk kept prompts may take where nothing is said.
+_DEFAULT_CACHE_MB = 4096
 # How long threads get to send their last words when the server ends.
 CLOSE_TIMEOUT_S = 5.0
 
@@ -301,7 +303,7 @@ def _parser() -> argparse.ArgumentParser:
         "--no-speculation", action="store_true", help="never guess ahead, as else where a text repeats itself"
     )
     add("--cache-dir", type=_folder, metavar="DIR", help="keep what was read of prompts there, across restarts")
-    add("--cache-size", type=positive, default=4096, metavar="MB", help="most that it takes (default: %(default)s)")
+    add("--cache-size", type=positive, metavar="MB", help=f"most that it takes (default: {_DEFAULT_CACHE_MB})")
     add(
         "--cache-ram",
         type=whole,
@@ -400,7 +402,10 @@ def _sampling_value(text: str) -> dict[str, Any]:
 
 def main(arguments: Optional[list[str]] = None) -> int:
     """Serves until Ctrl-C or SIGTERM, then returns 0; 1 when the server or the model cannot start."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.cache_size and not options.cache_dir:
+        parser.error(f"--cache-size {options.cache_size} bounds a folder: name it with --cache-dir")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
@@ -495,7 +500,7 @@ class _Loader(threading.Thread):
             load_options,
             draft_path=options.draft,
             cache_folder=options.cache_dir,
-            cache_bytes=options.cache_size << 20,
+            cache_bytes=(options.cache_size or _DEFAULT_CACHE_MB) << 20,
             max_copied_bytes=options.cache_ram << 20,
             proof_model=str(DEMO_PATH),
             max_queue=options.queue,

@@ -46,7 +46,11 @@ class Fault(NamedTuple):
 
 
 def faults(value: Any, schema: Any) -> Iterator[Fault]:
-    """What in a parsed JSON value breaks a schema."""
+    """What in a parsed JSON value breaks a schema.
+
+    Raises:
+        ValueError: The schema itself is broken.
+    """
     return _Checker(schema).check(value, schema, "$")
 
 
@@ -300,6 +304,8 @@ _FORMATS: dict[str, Callable[[str], object]] = {
 
 
 def _is_multiple(value: float, step: float) -> bool:
+    if step <= 0:
+        raise ValueError(f"the schema has 'multipleOf': {step}, which must be greater than 0")
     if isinstance(value, int) and isinstance(step, int):
         return value % step == 0
     from fractions import Fraction  # Late: it costs some ms.

@@ -98,12 +98,18 @@ def build_request(
     Only what the caller set is sent: None means "not set" (K9). An empty list of tools is left out,
     since servers refuse it (C5), and a stream asks for its usage unless `stream_options` says otherwise.
     Members may also come in `extra_body`, as OpenAI's client has it.
+
+    Raises:
+        ValueError: `options` has messages too.
+        TypeError: A tool is a function.
     """
     given = dict(options or {})
     given.update(given.pop("extra_body", None) or {})
     if "messages" in given:
         raise ValueError("messages are the first argument: as an option they would take the place of the prompt")
     members = {name: value for name, value in given.items() if value is not None}
+    if any(map(callable, members.get("tools") or ())):
+        raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
     if not members.get("tools"):
         members.pop("tools", None)
         if members.get("tool_choice") in ("auto", "none"):

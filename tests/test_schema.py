@@ -515,6 +515,12 @@ def test_reference_that_leads_nowhere_is_the_fault_of_the_schema(reference: str)
         list(faults(1, {"$ref": reference, "allOf": [True]}))
 
 
+@pytest.mark.parametrize("step", [0, -2, 0.0])
+def test_step_that_numbers_cannot_have_is_the_fault_of_the_schema(step):
+    with pytest.raises(ValueError, match=rf"'multipleOf': {step}, which must be greater than 0"):
+        list(faults(1.5, {"multipleOf": step}))
+
+
 def test_docstring_is_taken_apart():
     summary, described = read_docstring(sample.__doc__ or "")
     assert summary == "Do it.\n\nMore text."

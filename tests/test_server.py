@@ -672,6 +672,7 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.param(["--api-key", ""], 2, "the key is empty", id="a variable that is not set in place of the key"),
         pytest.param(["--api-key", "a\nb"], 2, "that no client can send", id="key of two lines"),
         pytest.param(["--cache-dir", ""], 2, "the folder has no name", id="no folder"),
+        pytest.param(["--cache-size", "100"], 2, "--cache-size 100 bounds a folder: name", id="bound of no folder"),
         pytest.param(["--cors", "localhost:3000"], 2, "such as https://example.org", id="origin without its scheme"),
         pytest.param(["--cors", "https://example.org/app"], 2, "example.org/app'", id="origin with a path"),
         pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),

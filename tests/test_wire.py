@@ -197,6 +197,12 @@ def test_request_options(options, members):
     assert body == {"messages": body["messages"], **members, "stream": False}
 
 
+def test_function_as_a_tool_is_sent_to_run():
+    """It is no JSON, and only `run` would call it."""
+    with pytest.raises(TypeError, match=r"functions as tools go to run\(\)"):
+        build_request("hi", options={"tools": [{"type": "function"}, print]})
+
+
 def test_messages_are_no_option():
     """They would take the place of the prompt."""
     with pytest.raises(ValueError, match="messages are the first argument"):
