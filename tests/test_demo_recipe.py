@@ -8,6 +8,8 @@ import json
 import random
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -588,6 +590,22 @@ def test_workers_share_the_updates_of_matrices(tmp_path):
         updated += [torch.load(tmp_path / str(rank)) for rank in range(n)]
     assert torch.equal(updated[1], updated[2])
     assert torch.allclose(updated[0], updated[1], atol=1e-6)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing tells a process that its parent has ended")
+def test_workers_end_with_their_command():
+    """Also those of a background job, which ignore Ctrl-C: they would write over the checkpoints of the next run."""
+    pytest.importorskip("torch")
+    work = "import os, time; os.kill(os.getppid(), 9); time.sleep(600)"
+    code = f"""
+import signal
+from tools.train_demo import workers
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+workers.run(2, exec, {work!r})
+"""
+    # It waits until the last process that could write something has ended.
+    command = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120)
+    assert command.returncode == -9
 
 
 def test_training_goes_on_from_an_exported_file(tmp_path):

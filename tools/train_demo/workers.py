@@ -7,6 +7,7 @@ with the same weights and make the same updates, so that only the batches differ
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -42,6 +43,8 @@ def run(n: int, work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _join(rank: int, n: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    # So the system tells them that the command has ended; they would have to ignore it in a background job.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=n)
     try:
