@@ -34,6 +34,7 @@ from .api.sampling import parse_default
 from .engine import LoadOptions, load
 from .engine.proof import LIBRARY
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
+from .models.gguf import GGUFError, read_header
 from .serving.exchange import Exchange, Head, linger
 from .serving.incoming import Incoming
 from .serving.routes import DEFAULT_MAX_CONNECTIONS, Routes, Settings
@@ -475,7 +476,7 @@ class _Loader(threading.Thread):
             self.has_failed = True
             self._clear()
             log.debug("loading failed", exc_info=True)
-            _complain(f"cannot load {self._file.path}: {error}")
+            _complain(f"cannot load {_fault_of(self._file.path) or f'{self._file.path}: {error}'}")
             self._server.shutdown()
             return
         self._clear()
@@ -531,6 +532,15 @@ class _Loader(threading.Thread):
     def _clear(self) -> None:
         if self._shown >= 0:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _fault_of(path: Path) -> str:
+    """What is wrong with a model file by its header, in plainer words than llama.cpp has for it; "" for nothing."""
+    try:
+        read_header(path)
+    except (GGUFError, OSError) as error:
+        return str(error)
+    return ""
 
 
 def _say(message: str) -> None:

@@ -691,6 +691,16 @@ def test_command_line(arguments, status, text):
     assert "Traceback" not in done.stderr
 
 
+def test_model_that_was_cut_is_told_with_both_sizes(tmp_path):
+    """Not in the words of llama.cpp's log."""
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(DEMO_PATH.read_bytes()[:-1000])
+    done = command(str(cut), "--port", "0")
+    size = DEMO_PATH.stat().st_size
+    assert done.returncode == 1
+    assert f"cannot load {cut}: the file has {size - 1000} bytes, its tensors need {size}: it was cut" in done.stderr
+
+
 def test_home_folder_is_found_where_the_shell_leaves_it_to_us():
     options = _parser().parse_args(["--cache-dir=~/prefixes", "--draft=~/small.gguf"])
     assert options.cache_dir == Path.home() / "prefixes"

@@ -56,6 +56,9 @@ class UnsupportedVersion(GGUFError):
 class Truncated(GGUFError):
     """The file ends before what its header announces: an interrupted download, most often."""
 
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(path, f"{problem}: it was cut, so copy or download it again")
+
 
 @dataclass(frozen=True)
 class SkippedArray:
