@@ -115,7 +115,10 @@ def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnec
         connection, "/v1/completions", {**members, "stream": True, "stream_options": {"include_usage": True}}
     )
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
-    assert len({choice["text"] for choice in whole["choices"]}) == 4
+    # Those of one prompt have seeds of their own; those of two prompts may be alike, where tokens are equally likely.
+    texts = [choice["text"] for choice in whole["choices"]]
+    assert texts[0] != texts[1]
+    assert texts[2] != texts[3]
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     assert chunks[-1]["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]

@@ -383,6 +383,7 @@ def test_forced_token_is_certain_after_sampling(
     request = GenerationRequest(
         chat(engine, "Tell me about yourself."),
         max_tokens=budget + len(closing) + 2,
+        min_tokens=budget + len(closing) + 2,
         constraint=grammar,
         sampling=sampling,
         thinking=ThinkingLimit(budget, closing, "<think>", ("</think>",), is_open=True),
