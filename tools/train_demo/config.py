@@ -31,7 +31,7 @@ class ModelConfig:
 class TrainConfig:
     """Everything that decides the result of a run besides the data."""
 
-    tokens: int = 448_000_000
+    tokens: int = 457_000_000
     batch_tokens: int = 6144
     seed: int = 2026
     warmup_steps: int = 30
