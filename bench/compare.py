@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from .measure import Refused, first_model, percentile, post, run_load
 from .servers import Command, Server, commands, running
@@ -171,7 +171,7 @@ LOADS = {
 }
 
 
-def main(arguments: Optional[list[str]] = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     options = read_arguments(arguments)
     sizes = (options.model, options.slots, options.ctx, options.threads)
     found = commands(*sizes)
@@ -186,7 +186,7 @@ def main(arguments: Optional[list[str]] = None) -> None:
     report(names, figures)
 
 
-def read_arguments(arguments: Optional[list[str]]) -> argparse.Namespace:
+def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.compare",
         description=__doc__,

@@ -13,7 +13,7 @@ import argparse
 import contextlib
 import json
 import statistics
-from typing import Any, Optional
+from typing import Any
 from urllib.parse import urlsplit
 
 from .measure import Round, first_model, percentile, run_load
@@ -28,7 +28,7 @@ PROMPTS = (
 )
 
 
-def main(arguments: Optional[list[str]] = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     options = read_arguments(arguments)
     with contextlib.ExitStack() as stack:
         urls = dict(named(server) for server in options.servers)
@@ -46,7 +46,7 @@ def main(arguments: Optional[list[str]] = None) -> None:
             report(n_streams, rounds)
 
 
-def read_arguments(arguments: Optional[list[str]]) -> argparse.Namespace:
+def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     from localchat.models.catalog import DEMO_PATH
 
     parser = argparse.ArgumentParser(prog="python -m bench.serve", description=(__doc__ or "").splitlines()[0])
@@ -83,7 +83,7 @@ def report(n_streams: int, rounds: dict[str, list[Round]]) -> None:
     print(f"\n{n_streams} stream{'s' if n_streams > 1 else ''}")
     heads = ("tokens/s", "first ms", "p95", "gap ms", "p95", "ratio")
     print(f"  {'server':<16}" + "".join(f"{head:>10}" for head in heads))
-    base: Optional[list[float]] = None
+    base: list[float] | None = None
     for name, its_rounds in rounds.items():
         rates = [round_.tokens_per_s for round_ in its_rounds]
         base = base or rates

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from .measure import DEADLINE_S, first_model
 
@@ -50,7 +50,7 @@ class Command:
     """How a server is started: {port} is filled in, and {config} is a file with `config` and the port in it."""
 
     arguments: list[str]
-    config: Optional[dict[str, Any]] = None
+    config: dict[str, Any] | None = None
 
 
 def commands(model: str, n_slots: int, n_ctx: int, n_threads: int, *, embeds: bool = False) -> dict[str, Command]:

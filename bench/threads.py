@@ -20,13 +20,12 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import product
-from typing import Optional
 
 # 300000 is OpenMP's own default, 0 sleeps at once.
 SPINS = (0, 200, 2_000, 20_000, 300_000)
 
 
-def main(arguments: Optional[list[str]] = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     options = read_arguments(arguments)
     if options.child:
         print(decode_rate(options.model, options.threads[0], options.streams[0], options.seconds))
@@ -46,7 +45,7 @@ def main(arguments: Optional[list[str]] = None) -> None:
         print(f"{name:<14}" + "".join(f"{median:>12.0f}" for median in medians), flush=True)
 
 
-def read_arguments(arguments: Optional[list[str]]) -> argparse.Namespace:
+def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.threads", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", help="a GGUF file; bench.model writes one of any size")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, os.cpu_count() or 1])

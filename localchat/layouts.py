@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Optional
 
 # Gaps in texts: a number of one to three digits, the name that the text is about, up to two line breaks, any
 # indentation, an id.
@@ -75,9 +74,9 @@ class CallLayout:
     separator: str = ""
     end: str = ""
     json_name: bool = True
-    indent: Optional[int] = None
+    indent: int | None = None
     notation: str = "json"
-    arguments: Optional[ArgumentsLayout] = None
+    arguments: ArgumentsLayout | None = None
 
     def head(self, name: str) -> str:
         """How a call of the tool of that name begins, up to its arguments."""

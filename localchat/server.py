@@ -26,7 +26,7 @@ from email import errors as defects
 from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .api import errors
@@ -108,7 +108,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def handle_expect_100(self) -> bool:
         return True  # whoever reads the body says so
 
-    def send_error(self, code: int, message: Optional[str] = None, explain: Optional[str] = None) -> None:
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What http.server found wrong with a request. The rest of the connection cannot be trusted."""
         self.rfile.limit(None)
         self._refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), self.command or "")
@@ -401,7 +401,7 @@ def _sampling_value(text: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(error.message) from error
 
 
-def main(arguments: Optional[list[str]] = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Serves until Ctrl-C or SIGTERM, then returns 0; 1 when the server or the model cannot start."""
     parser = _parser()
     options = parser.parse_args(arguments)

@@ -11,7 +11,7 @@ import math
 import threading
 from array import array
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any
 
 from localchat.engine import GenerationRequest, ModelFacts, Sampling
 from localchat.engine.backend import DecodeFailed, NoRoom
@@ -52,12 +52,12 @@ class FakeBackend:
         n_batch: int = 64,
         can_cut: bool = True,
         n_drafted: int = 0,
-        n_idle_cells: Optional[int] = None,
-        n_real_cells: Optional[int] = None,
-        poison: Optional[int] = None,
-        gate: Optional[threading.Semaphore] = None,
+        n_idle_cells: int | None = None,
+        n_real_cells: int | None = None,
+        poison: int | None = None,
+        gate: threading.Semaphore | None = None,
         n_vocab: int = N_VOCAB,
-        chat_template: Optional[str] = None,
+        chat_template: str | None = None,
     ):
         self.facts = ModelFacts(
             description="a fake",

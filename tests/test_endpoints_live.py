@@ -12,7 +12,7 @@ import re
 import struct
 import threading
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -72,7 +72,7 @@ def client(port: int) -> Iterator[Any]:
 
 
 def ask(
-    connection: http.client.HTTPConnection, path: str, members: Optional[Any] = None, method: str = ""
+    connection: http.client.HTTPConnection, path: str, members: Any | None = None, method: str = ""
 ) -> tuple[int, Any]:
     """Status, and the JSON, the events or the text."""
     body = None if members is None else json.dumps(members)
@@ -321,7 +321,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("path", "members", "status", "param", "code"), WRONG)
 def test_wrong_request_gets_an_error_and_the_connection_goes_on(
-    connection: http.client.HTTPConnection, path: str, members: Any, status: int, param: str, code: Optional[str]
+    connection: http.client.HTTPConnection, path: str, members: Any, status: int, param: str, code: str | None
 ):
     found, body = ask(connection, path, members)
     error = body["error"]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -245,7 +245,7 @@ def test_prompt_may_be_read_for_its_own_sake(model: Callable[[list[int], int], i
         pytest.param({"max_tokens": 2}, None, id="the limit"),
     ],
 )
-def test_end_tells_the_token_that_was_hit(members: dict[str, Any], last: Optional[int]):
+def test_end_tells_the_token_that_was_hit(members: dict[str, Any], last: int | None):
     with stepped(FakeBackend()) as engine:
         generation = engine.submit(request("abc", top_logprobs=1, **members))
         step_until_idle(engine)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -265,7 +265,7 @@ def test_min_tokens_forbids_the_end_until_then_and_allows_it_after(engine: Engin
 @pytest.mark.parametrize("constraint", [None, Constraint("root ::= [a-z ]+")], ids=["free", "grammar"])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
 def test_min_tokens_forbids_stop_tokens_until_then_and_ignored_ends_for_ever(
-    engine: Engine, sampling: Sampling, constraint: Optional[Constraint], n_least: int
+    engine: Engine, sampling: Sampling, constraint: Constraint | None, n_least: int
 ):
     (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
     wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
@@ -347,7 +347,7 @@ def test_many_prompts_are_scored_beside_as_many_answers(engine: Engine):
 )
 @pytest.mark.parametrize("grammar", [None, Constraint('root ::= ("ab" | "cd" | [e-z])+')], ids=["free", "grammar"])
 def test_probabilities_after_sampling_are_of_what_was_left_to_draw_from(
-    engine: Engine, sampling: Sampling, grammar: Optional[Constraint]
+    engine: Engine, sampling: Sampling, grammar: Constraint | None
 ):
     request = GenerationRequest(
         chat(engine, "Tell me about yourself."), max_tokens=12, constraint=grammar, sampling=replace(sampling, seed=3)
@@ -376,7 +376,7 @@ def test_probabilities_after_sampling_are_of_what_was_left_to_draw_from(
     "sampling", [Sampling(top_k=5, top_p=1, min_p=0, seed=2), Sampling(temperature=0)], ids=["drawn", "greedy"]
 )
 def test_forced_token_is_certain_after_sampling(
-    engine: Engine, sampling: Sampling, n_top: int, budget: int, grammar: Optional[Constraint]
+    engine: Engine, sampling: Sampling, n_top: int, budget: int, grammar: Constraint | None
 ):
     """It was not drawn, and what the token before it was drawn from is not shown for it."""
     closing = tuple(engine.tokenize("So.</think>"))

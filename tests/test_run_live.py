@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
 
@@ -67,7 +67,7 @@ class Guest:
     age: int
     mood: Mood
     friends: list[Mood]
-    note: Optional[bool] = None
+    note: bool | None = None
 
 
 @dataclass

@@ -11,7 +11,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -31,10 +31,10 @@ class Example(NamedTuple):
     """A request and what comes of it: an answer, or the error's `param`, or its `code`."""
 
     path: str
-    members: Optional[dict[str, Any]] = None
+    members: dict[str, Any] | None = None
     status: int = 200
-    param: Optional[str] = None
-    code: Optional[str] = None
+    param: str | None = None
+    code: str | None = None
     method: str = "POST"
 
 
@@ -54,7 +54,7 @@ def embed(given: Any, **members: Any) -> Example:
     return Example("/v1/embeddings", {"input": given, **members})
 
 
-def absent(path: str, members: Optional[dict[str, Any]] = None, method: str = "POST") -> Example:
+def absent(path: str, members: dict[str, Any] | None = None, method: str = "POST") -> Example:
     """What this server has not: a typed 404 that says what to use."""
     return Example(path, members, 404, None, "unknown_path", method)
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from localchat.chat.errors import TemplateError
 from localchat.chat.events import Content, Event, Reasoning, ToolArguments, ToolHead
@@ -266,7 +266,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     yield f"{n_passed} of {len(rows)} templates pass"
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     rows = [check(name, source) for name, source in sources(sys.argv[1:] if arguments is None else arguments)]
     print("\n".join(table(rows)))
     return 1 if not rows or any(row.failures for row in rows) else 0

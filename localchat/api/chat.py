@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any
 
 from .errors import BadRequest
 from .fields import Members, parse_body, refuse_unsupported, show, unknown_members
@@ -78,21 +78,21 @@ class ChatRequest(Drawing, Streaming):
     tool_choice: str = "none"
     allowed: tuple[str, ...] = ()
     parallel_tool_calls: bool = True
-    shape: Optional[Shape] = None
+    shape: Shape | None = None
     template_vars: Mapping[str, Any] = field(default_factory=dict)
-    chat_template: Optional[str] = None
+    chat_template: str | None = None
     add_generation_prompt: bool = True
-    continue_final_message: Union[bool, str] = False
+    continue_final_message: bool | str = False
     prefix: str = ""
     echo: bool = False
     splits_reasoning: bool = True
     keeps_reasoning: bool = False
-    reasoning_budget: Optional[int] = None
-    reasoning_budget_message: Optional[str] = None
+    reasoning_budget: int | None = None
+    reasoning_budget_message: str | None = None
     n: int = 1
     return_token_ids: bool = False
     tokens_as_ids: bool = False
-    request_id: Optional[str] = None
+    request_id: str | None = None
     unknown: tuple[str, ...] = ()
 
     @property
@@ -154,7 +154,7 @@ def _n(body: Members) -> int:
     return body.integer("n", 1, MAX_N) or older or 1
 
 
-def _top_logprobs(body: Members) -> Optional[int]:
+def _top_logprobs(body: Members) -> int | None:
     """K26: `logprobs: true` alone asks for the drawn tokens; `n_probs` says both at once."""
     wanted = body.boolean("logprobs")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
@@ -202,7 +202,7 @@ def _reasoning_format(body: Members) -> dict[str, Any]:
     return {"splits_reasoning": splits, "keeps_reasoning": keeps}
 
 
-def _chat_template(body: Members, is_allowed: bool) -> Optional[str]:
+def _chat_template(body: Members, is_allowed: bool) -> str | None:
     template = body.text("chat_template")
     if template and not is_allowed:
         raise BadRequest(
@@ -228,7 +228,7 @@ def _template_vars(body: Members) -> dict[str, Any]:
     return {**variables, **_without_nulls(own)}
 
 
-def _reasoning_budget(body: Members) -> Optional[int]:
+def _reasoning_budget(body: Members) -> int | None:
     """The first that is said: llama.cpp's names, vLLM's and Qwen's, and what templates are told by."""
     values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
     variables = body.object("chat_template_kwargs") or Members({})
@@ -329,7 +329,7 @@ def _message(message: Members) -> dict[str, Any]:
     return _without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
-def _content(message: Members) -> Optional[str]:
+def _content(message: Members) -> str | None:
     """K25: text parts are joined with nothing between them."""
     value = message.get("content")
     if value is None or isinstance(value, str):

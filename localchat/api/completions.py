@@ -10,7 +10,7 @@ import codecs
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any
 
 from .errors import ApiError, BadRequest
 from .fields import Members, parse_body, unknown_members
@@ -35,9 +35,9 @@ class CompletionRequest(Drawing, Streaming):
 
     model: str = ""
     prompts: tuple[Input, ...] = ()
-    suffix: Optional[str] = None
+    suffix: str | None = None
     echo: bool = False
-    shape: Optional[Shape] = None
+    shape: Shape | None = None
     n: int = 1
     best_of: int = 1
     return_token_ids: bool = False
@@ -84,7 +84,7 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
     return request
 
 
-def _top_logprobs(body: Members) -> Optional[int]:
+def _top_logprobs(body: Members) -> int | None:
     older = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
     wanted = body.integer("logprobs", 0, MAX_TOP_LOGPROBS)
     return older if wanted is None else wanted
@@ -122,9 +122,9 @@ class ScoredToken:
     """
 
     piece: bytes
-    logprob: Optional[float]
+    logprob: float | None
     top: tuple[tuple[bytes, float], ...] = ()
-    name: Optional[str] = None
+    name: str | None = None
 
 
 class LogprobWriter:
@@ -143,8 +143,8 @@ class LogprobWriter:
     def write(self, tokens: Iterable[ScoredToken]) -> dict[str, Any]:
         names: list[str] = []
         offsets: list[int] = []
-        values: list[Optional[float]] = []
-        tops: list[Optional[dict[str, float]]] = []
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
         for token in tokens:
             name = token.name or _text(token.piece)
             names.append(name)
@@ -174,18 +174,18 @@ class Choice:
 
     text: list[str] = field(default_factory=list)
     tokens: list[ScoredToken] = field(default_factory=list)
-    reason: Optional[str] = None
-    stop: Union[str, int, None] = None
+    reason: str | None = None
+    stop: str | int | None = None
     token_ids: list[int] = field(default_factory=list)
     prompt_token_ids: Sequence[int] = ()
-    prompt_logprobs: Optional[Sequence[Any]] = None
-    progress: Optional[Mapping[str, Any]] = None
+    prompt_logprobs: Sequence[Any] | None = None
+    progress: Mapping[str, Any] | None = None
 
     @property
     def has_news(self) -> bool:
         return bool(self.text or self.tokens or self.token_ids or self.prompt_token_ids or self.progress)
 
-    def body(self, index: int, logprobs: Optional[LogprobWriter]) -> dict[str, Any]:
+    def body(self, index: int, logprobs: LogprobWriter | None) -> dict[str, Any]:
         body: dict[str, Any] = {
             "index": index,
             "text": "".join(self.text),
@@ -216,7 +216,7 @@ class CompletionStream:
     def wants_figures(self) -> bool:
         return self._request.continuous_usage or self._request.timings_per_token
 
-    def chunk(self, index: int, news: Choice, usage: Optional[Usage] = None) -> str:
+    def chunk(self, index: int, news: Choice, usage: Usage | None = None) -> str:
         """What is new of a choice, with the figures of the moment where they are wanted."""
         beside: dict[str, Any] = {} if news.progress is None else {"prompt_progress": news.progress}
         if self._request.include_usage:
@@ -239,7 +239,7 @@ def _figures(usage: Usage) -> dict[str, Any]:
     return {"usage": usage.body(), "timings": usage.timings()}
 
 
-def _logprob_writer(request: CompletionRequest) -> Optional[LogprobWriter]:
+def _logprob_writer(request: CompletionRequest) -> LogprobWriter | None:
     return None if request.top_logprobs is None else LogprobWriter(after_sampling=request.after_sampling)
 
 

@@ -7,7 +7,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from .errors import BadRequest
 from .fields import parse_body, refuse_unsupported, unknown_members
@@ -32,7 +32,7 @@ class EmbeddingsRequest:
 
     model: str
     inputs: tuple[Input, ...]
-    dimensions: Optional[int]
+    dimensions: int | None
     as_base64: bool
     unknown: tuple[str, ...] = ()
 

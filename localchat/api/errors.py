@@ -24,7 +24,7 @@ The message says what was expected and what came; details of internal errors go 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any
 
 SHUTTING_DOWN = "the server is shutting down"
 INTERNAL_ERROR = "internal error: the server's log says more"
@@ -40,10 +40,10 @@ class ApiError(Exception):
 
     status = 500
     type = "inference_error"
-    code: Optional[str] = None
-    retry_after_s: Optional[int] = None
+    code: str | None = None
+    retry_after_s: int | None = None
 
-    def __init__(self, message: str, param: Optional[str] = None) -> None:
+    def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn
 
 from .errors import BadRequest
 
@@ -86,7 +86,7 @@ class Members:
         self._asked.add(name)
         return self.raw.get(name)
 
-    def number(self, name: str, low: Optional[float] = None, high: Optional[float] = None) -> Optional[float]:
+    def number(self, name: str, low: float | None = None, high: float | None = None) -> float | None:
         value = self.get(name)
         if value is None:
             return None
@@ -94,7 +94,7 @@ class Members:
             self.refuse(name, "a number" + _range(low, high))
         return float(value)
 
-    def integer(self, name: str, low: Optional[float] = None, high: Optional[float] = None) -> Optional[int]:
+    def integer(self, name: str, low: float | None = None, high: float | None = None) -> int | None:
         """A whole number; 16.0 is one too, since some languages have only floats."""
         value = self.get(name)
         if value is None:
@@ -103,19 +103,19 @@ class Members:
             self.refuse(name, "an integer" + _range(low, high))
         return int(value)
 
-    def boolean(self, name: str) -> Optional[bool]:
+    def boolean(self, name: str) -> bool | None:
         value = self.get(name)
         if value is not None and not isinstance(value, bool):
             self.refuse(name, "true or false")
         return value
 
-    def text(self, name: str) -> Optional[str]:
+    def text(self, name: str) -> str | None:
         value = self.get(name)
         if value is not None and not isinstance(value, str):
             self.refuse(name, "a string")
         return value
 
-    def choice(self, name: str, values: Collection[str]) -> Optional[str]:
+    def choice(self, name: str, values: Collection[str]) -> str | None:
         value = self.get(name)
         if value is not None and (not isinstance(value, str) or value not in values):
             self.refuse(name, "one of " + ", ".join(f'"{v}"' for v in values))
@@ -136,7 +136,7 @@ class Members:
             self.refuse(name, f"a list of integers{_range(low, None)}")
         return tuple(values)
 
-    def object(self, name: str) -> Optional[Members]:
+    def object(self, name: str) -> Members | None:
         value = self.get(name)
         if value is None:
             return None
@@ -188,11 +188,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _within(value: float, low: Optional[float], high: Optional[float]) -> bool:
+def _within(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def _range(low: Optional[float], high: Optional[float]) -> str:
+def _range(low: float | None, high: float | None) -> str:
     if high is None:
         return "" if low is None else f" of at least {low}"
     return f" from {low} to {high}"

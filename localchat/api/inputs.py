@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from .errors import BadRequest
 from .fields import Members, show
@@ -38,7 +38,7 @@ def _listed(value: Any, path: str) -> Input:
     return one
 
 
-def _input(value: Any) -> Optional[Input]:
+def _input(value: Any) -> Input | None:
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value and all(map(is_token, value)):

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Protocol, Union
+from typing import Any, Protocol
 
 from .errors import ApiError
 from .streams import progress_body
@@ -32,7 +32,7 @@ class ReplyHead:
     created: int
     model: str
     role: str = "assistant"
-    prompt_tokens: Optional[tuple[int, ...]] = None
+    prompt_tokens: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Usage:
         )
 
     @property
-    def prompt_rate(self) -> Optional[float]:
+    def prompt_rate(self) -> float | None:
         """Tokens per second, of those that were not cached."""
         return _rate(self.n_prompt - self.n_cached, self.prompt_s)
 
     @property
-    def completion_rate(self) -> Optional[float]:
+    def completion_rate(self) -> float | None:
         """Tokens per second; the first token belongs to the prompt's time."""
         return _rate(self.n_completion - 1, self.completion_s)
 
@@ -134,7 +134,7 @@ class Reply(Protocol):
     def token_ids(self, i: int, ids: list[int]) -> None:
         """The tokens whose text comes now or later."""
 
-    def finish(self, i: int, reason: str, stop: Union[str, int, None]) -> None: ...
+    def finish(self, i: int, reason: str, stop: str | int | None) -> None: ...
 
 
 def finish_reason(reason: str, *, has_calls: bool, is_cut: bool) -> str:
@@ -257,7 +257,7 @@ class StreamReply:
     def token_ids(self, i: int, ids: list[int]) -> None:
         self._token_ids[i] += ids
 
-    def finish(self, i: int, reason: str, stop: Union[str, int, None]) -> None:
+    def finish(self, i: int, reason: str, stop: str | int | None) -> None:
         """A chunk of its own with an empty delta (K3), and what was hit (K12)."""
         end = f'"finish_reason":{to_json(reason)},"stop_reason":{to_json(stop)}'
         self._chunks.append(f"{self._delta_starts[i]}{{}}{self._riders(i)},{end}}}]{self._end}")
@@ -356,10 +356,10 @@ class WholeReply:
     def token_ids(self, i: int, ids: list[int]) -> None:
         self._choices[i].token_ids += ids
 
-    def finish(self, i: int, reason: str, stop: Union[str, int, None]) -> None:
+    def finish(self, i: int, reason: str, stop: str | int | None) -> None:
         self._choices[i].end = {"finish_reason": reason, "stop_reason": stop}
 
-    def body(self, usage: Usage, prompt_logprobs: Optional[Sequence[Any]] = None) -> dict[str, Any]:
+    def body(self, usage: Usage, prompt_logprobs: Sequence[Any] | None = None) -> dict[str, Any]:
         head, thought = self._head, self._choices[0].thought
         return {
             "id": head.id,
@@ -381,9 +381,9 @@ def _token(id: int, piece: bytes, logprob: float, as_ids: bool, after_sampling: 
     return {"token": text, **value, "bytes": list(piece)}
 
 
-def _rate(n: int, seconds: float) -> Optional[float]:
+def _rate(n: int, seconds: float) -> float | None:
     return round(n / seconds, 2) if n > 0 and seconds > 0 else None
 
 
-def _ms_each(n: int, seconds: float) -> Optional[float]:
+def _ms_each(n: int, seconds: float) -> float | None:
     return round(seconds * 1000 / n, 3) if n > 0 else None

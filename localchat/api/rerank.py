@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from .embeddings import usage_body
 from .errors import BadRequest
@@ -21,7 +21,7 @@ class RerankRequest:
     model: str
     query: str
     documents: tuple[str, ...]
-    top_n: Optional[int]
+    top_n: int | None
     returns_documents: bool
     unknown: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from .errors import BadRequest
 from .fields import DECODER, Members, refuse_unsupported, show
@@ -134,15 +134,15 @@ class Drawing:
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     logit_bias: tuple[Bias, ...] = ()
-    max_tokens: Optional[int] = None
+    max_tokens: int | None = None
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    top_logprobs: Optional[int] = None
+    top_logprobs: int | None = None
     after_sampling: bool = False
-    prompt_logprobs: Optional[int] = None
-    max_completion_s: Optional[float] = None
+    prompt_logprobs: int | None = None
+    max_completion_s: float | None = None
     n_prompt_kept: int = 0
 
 
@@ -204,7 +204,7 @@ def parse_default(text: str) -> dict[str, Any]:
     return values
 
 
-def _max_tokens(body: Members, least: int) -> Optional[int]:
+def _max_tokens(body: Members, least: int) -> int | None:
     given = [body.integer(name, -1 if name == "n_predict" else least) for name in _LENGTHS]
     first = next((value for value in given if value is not None), None)
     if first == 0 and least > 0:
@@ -212,7 +212,7 @@ def _max_tokens(body: Members, least: int) -> Optional[int]:
     return None if first == -1 else first
 
 
-def _prompt_logprobs(body: Members) -> Optional[int]:
+def _prompt_logprobs(body: Members) -> int | None:
     """V44: a list of all the prompt, which no chunk has."""
     wanted = body.integer("prompt_logprobs", 0, MAX_TOP_LOGPROBS)
     if not body.boolean("stream"):
@@ -222,12 +222,12 @@ def _prompt_logprobs(body: Members) -> Optional[int]:
     return None
 
 
-def _max_completion_s(body: Members) -> Optional[float]:
+def _max_completion_s(body: Members) -> float | None:
     milliseconds = body.number("t_max_predict_ms", -1)
     return milliseconds / 1000 if milliseconds and milliseconds > 0 else None
 
 
-def _min_tokens(body: Members, max_tokens: Optional[int]) -> int:
+def _min_tokens(body: Members, max_tokens: int | None) -> int:
     least = body.integer("min_tokens", 0) or 0
     if max_tokens is not None and least > max_tokens:
         raise BadRequest(f"'min_tokens' is {least}, and the limit of the answer is {max_tokens}", "min_tokens")
@@ -243,7 +243,7 @@ def _stop(body: Members) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _samplers(body: Members) -> Optional[tuple[str, ...]]:
+def _samplers(body: Members) -> tuple[str, ...] | None:
     value = body.get("samplers")
     if value is None:
         return None
@@ -258,7 +258,7 @@ def _samplers(body: Members) -> Optional[tuple[str, ...]]:
     return tuple(step for step in steps_given if step != _DRAW)
 
 
-def _breakers(body: Members) -> Optional[tuple[str, ...]]:
+def _breakers(body: Members) -> tuple[str, ...] | None:
     if body.get("dry_sequence_breakers") is None:
         return None
     values = body.items("dry_sequence_breakers", "strings")
@@ -294,7 +294,7 @@ def _listed_bias(pair: Any, path: str) -> Bias:
     raise BadRequest(f"'{path}' must begin with a token id or a text, got {show(token)}", path)
 
 
-def _token_or_text(name: str) -> Union[int, str]:
+def _token_or_text(name: str) -> int | str:
     if not name:
         raise BadRequest("the names in 'logit_bias' must be token ids or texts, got an empty one", "logit_bias")
     if not (name.isascii() and name.isdigit()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from .errors import BadRequest
 from .fields import Members, refuse_unsupported
@@ -29,7 +29,7 @@ class Shape:
     param: str
 
 
-def read_shape(body: Members) -> Optional[Shape]:
+def read_shape(body: Members) -> Shape | None:
     """The form that the request asks for, if it asks for any.
 
     Raises:
@@ -72,7 +72,7 @@ def _named(holder: Members, names: Mapping[str, str]) -> Iterator[Shape]:
         yield Shape("choice", tuple(choices), holder.at(names["choice"]))
 
 
-def _response_format(body: Members) -> Optional[Shape]:
+def _response_format(body: Members) -> Shape | None:
     """OpenAI's forms, and llama-server's: a schema beside the type, with either of both types."""
     form = body.object("response_format")
     kind = form.choice("type", _TYPES) if form else "text"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any
 
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -42,12 +42,12 @@ def props_body(
 
 def slots_body(slots: Sequence[Slot], n_slots: int, n_ctx: int) -> list[dict[str, Any]]:
     """As many as can run, the busy ones first: none belongs to a slot for longer than it runs."""
-    busy: list[Optional[Slot]] = [*slots[:n_slots]]
-    idle: list[Optional[Slot]] = [None] * (n_slots - len(busy))
+    busy: list[Slot | None] = [*slots[:n_slots]]
+    idle: list[Slot | None] = [None] * (n_slots - len(busy))
     return [{"id": i, "n_ctx": n_ctx, **_slot(slot)} for i, slot in enumerate([*busy, *idle])]
 
 
-def _slot(slot: Optional[Slot]) -> dict[str, Any]:
+def _slot(slot: Slot | None) -> dict[str, Any]:
     if slot is None:
         return {"is_processing": False}
     n_left = slot.max_tokens - slot.n_prompt - slot.n_drawn
@@ -68,7 +68,7 @@ Labels = Mapping[str, str]
 class Series:
     """One number of a metric, under its labels."""
 
-    value: Union[int, float]
+    value: int | float
     labels: tuple[tuple[str, str], ...] = ()
     suffix: str = ""
 
@@ -87,7 +87,7 @@ def counter(name: str, help: str, *series: Series) -> Metric:
     return Metric(name, "counter", help, series)
 
 
-def gauge(name: str, help: str, value: Union[int, float]) -> Metric:
+def gauge(name: str, help: str, value: int | float) -> Metric:
     return Metric(name, "gauge", help, (Series(value),))
 
 
@@ -120,5 +120,5 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: Union[int, float]) -> str:
+def _number(value: int | float) -> str:
     return repr(round(value, 6)) if isinstance(value, float) else str(value)

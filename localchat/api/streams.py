@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from .fields import Members
 
@@ -25,7 +25,7 @@ class Streaming:
     continuous_usage: bool = False
     timings_per_token: bool = False
     return_progress: bool = False
-    ping_s: Optional[float] = None
+    ping_s: float | None = None
 
 
 def read_streaming(body: Members) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from .fields import Members, parse_body, unknown_members
 from .inputs import is_token
@@ -82,7 +82,7 @@ def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:
     return {"content": b"".join(pieces).decode("utf-8", "replace")}
 
 
-def _text_or_bytes(piece: bytes) -> Union[str, list[int]]:
+def _text_or_bytes(piece: bytes) -> str | list[int]:
     try:
         return piece.decode()
     except UnicodeDecodeError:

@@ -8,11 +8,12 @@ A family with a form of its own is told of that and shown calls in it.
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 from .messages import Dialect
 
-Message = Dict[str, Any]
+Message = dict[str, Any]
 # Writes calls, of which name and arguments are read, as a model of some family would.
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 
@@ -32,11 +33,11 @@ def calls_text(calls: Sequence[Mapping[str, Any]]) -> str:
 
 
 def adapted(
-    messages: List[Message],
-    tools: Optional[Sequence[Mapping[str, Any]]],
+    messages: list[Message],
+    tools: Sequence[Mapping[str, Any]] | None,
     dialect: Dialect,
     write_calls: CallsWriter = calls_text,
-) -> List[Message]:
+) -> list[Message]:
     """The same conversation without what the template would not show or would refuse."""
     if tools and not dialect.shows_tools:
         messages = [_system(_described(tools, write_calls)), *messages]
@@ -67,10 +68,10 @@ def _described(tools: Sequence[Mapping[str, Any]], write_calls: CallsWriter) -> 
     return _INSTRUCTIONS.format(tools=lines, example=write_calls([_EXAMPLE]))
 
 
-def _one_call_each(messages: List[Message]) -> List[Message]:
+def _one_call_each(messages: list[Message]) -> list[Message]:
     """Each call as a message of its own, before its result."""
-    result: List[Message] = []
-    waiting: List[Message] = []
+    result: list[Message] = []
+    waiting: list[Message] = []
     for message in messages:
         if message.get("role") == "tool":
             result += [*_called_for(message, waiting), message]
@@ -85,7 +86,7 @@ def _one_call_each(messages: List[Message]) -> List[Message]:
     return result + waiting
 
 
-def _called_for(answer: Message, waiting: List[Message]) -> List[Message]:
+def _called_for(answer: Message, waiting: list[Message]) -> list[Message]:
     """Take the message with the call of this result: by its id or, where either has none, in their order."""
     call_id = answer.get("tool_call_id")
     for i, message in enumerate(waiting):
@@ -108,9 +109,9 @@ def _with_result_told(message: Message) -> Message:
     return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
 
 
-def _joined(messages: List[Message]) -> List[Message]:
+def _joined(messages: list[Message]) -> list[Message]:
     """Neighbours of one role as one message, unless either says more than text."""
-    result: List[Message] = []
+    result: list[Message] = []
     for message in messages:
         last = result[-1] if result else None
         if last and last.keys() == message.keys() == {"role", "content"} and last["role"] == message["role"]:

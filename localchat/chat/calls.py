@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 from .events import Event, ToolArguments, ToolHead
 
@@ -21,11 +22,11 @@ class Calls:
 
     def __init__(self, tools: Sequence[Mapping[str, Any]] = (), new_id: Callable[[], str] = new_call_id) -> None:
         functions = [tool.get("function", tool) for tool in tools]
-        self._schemas: Dict[str, Mapping[str, Any]] = {
+        self._schemas: dict[str, Mapping[str, Any]] = {
             function["name"]: function.get("parameters") or {} for function in functions if function.get("name")
         }
         self._new_id = new_id
-        self._ids: Set[str] = set()
+        self._ids: set[str] = set()
         self.made = 0
         # A head was sent and the arguments are not complete: an answer cut here is cut in a call (K6).
         self.is_open = False
@@ -43,7 +44,7 @@ class Calls:
         """The JSON schema of that tool's arguments."""
         return self._schemas.get(name, {})
 
-    def head(self, name: str, call_id: Optional[str] = None) -> Event:
+    def head(self, name: str, call_id: str | None = None) -> Event:
         """Begin a call. An id that the model has given to another call of this answer already counts for nothing."""
         own_id = call_id if call_id and call_id not in self._ids else self._new_id()
         self._ids.add(own_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from enum import Enum, auto
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable
 
 from .events import Event
 from .scan import Cursor, Reader, more, space
@@ -41,7 +41,7 @@ class JsonScanner:
 
     def __init__(self) -> None:
         self.state = State.START
-        self._closers: List[str] = []
+        self._closers: list[str] = []
 
     def scan(self, text: str, at: int) -> int:
         """How far `text` from `at` on belongs to the value; `state` says whether it is complete."""
@@ -131,10 +131,10 @@ def stream_value(cursor: Cursor, event: Callable[[str], Event]) -> Reader[bool]:
         yield None
 
 
-def read_value(cursor: Cursor) -> Reader[Tuple[str, bool]]:
+def read_value(cursor: Cursor) -> Reader[tuple[str, bool]]:
     """The raw text of the JSON value that comes next, and whether it is complete."""
     scanner = JsonScanner()
-    parts: List[str] = []
+    parts: list[str] = []
     while True:
         parts.append(cursor.take(scanner.scan(cursor.text, cursor.at) - cursor.at))
         if cursor.ended:

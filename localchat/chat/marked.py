@@ -8,17 +8,18 @@ or loses the marks, and lost marks only mean that the text counts as the templat
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, SupportsIndex, Tuple, Union
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, SupportsIndex
 
-Range = Tuple[int, int]
+Range = tuple[int, int]
 
 
 class Marked(str):
     """A string with the ranges of it, in order and apart, that a user wrote; by default all of it."""
 
-    _ranges: Tuple[Range, ...]
+    _ranges: tuple[Range, ...]
 
-    def __new__(cls, text: str, ranges: Optional[Iterable[Range]] = None) -> Marked:
+    def __new__(cls, text: str, ranges: Iterable[Range] | None = None) -> Marked:
         self = super().__new__(cls, text)
         self._ranges = ((0, len(text)),) if ranges is None else tuple(ranges)
         return self
@@ -34,7 +35,7 @@ class Marked(str):
         # str has no numeric slot, so Python asks the right operand even where the left is plain.
         return join("", (other, self)) if isinstance(other, str) else NotImplemented
 
-    def __getitem__(self, key: Union[SupportsIndex, slice]) -> str:
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
         text = str.__getitem__(self, key)
         if not isinstance(key, slice):
             start = range(len(self))[key]
@@ -50,13 +51,13 @@ class Marked(str):
         pairs = ((max(a, start) - start, min(b, stop) - start) for a, b in self._ranges)
         return _marked(text, [(a, b) for a, b in pairs if a < b])
 
-    def strip(self, chars: Optional[str] = None, /) -> str:
+    def strip(self, chars: str | None = None, /) -> str:
         return _trimmed(_trimmed(self, str.lstrip(self, chars), left=True), str.strip(self, chars))
 
-    def lstrip(self, chars: Optional[str] = None, /) -> str:
+    def lstrip(self, chars: str | None = None, /) -> str:
         return _trimmed(self, str.lstrip(self, chars), left=True)
 
-    def rstrip(self, chars: Optional[str] = None, /) -> str:
+    def rstrip(self, chars: str | None = None, /) -> str:
         return _trimmed(self, str.rstrip(self, chars))
 
     def removeprefix(self, prefix: str, /) -> str:
@@ -65,31 +66,31 @@ class Marked(str):
     def removesuffix(self, suffix: str, /) -> str:
         return self[: -len(suffix)] if suffix and self.endswith(suffix) else self
 
-    def split(self, sep: Optional[str] = None, maxsplit: SupportsIndex = -1) -> List[str]:
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         return self._pieces(str.split(self, sep, maxsplit), sep)
 
-    def rsplit(self, sep: Optional[str] = None, maxsplit: SupportsIndex = -1) -> List[str]:
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         return self._pieces(str.rsplit(self, sep, maxsplit), sep)
 
-    def splitlines(self, keepends: bool = False) -> List[str]:
+    def splitlines(self, keepends: bool = False) -> list[str]:
         lines = self._pieces(str.splitlines(self, True), "")
         if keepends:
             return lines
         return [line[: len(bare)] for line, bare in zip(lines, str.splitlines(self))]
 
-    def partition(self, sep: str, /) -> Tuple[str, str, str]:
+    def partition(self, sep: str, /) -> tuple[str, str, str]:
         head, middle, tail = str.partition(self, sep)
         return self._three(head, middle, tail)
 
-    def rpartition(self, sep: str, /) -> Tuple[str, str, str]:
+    def rpartition(self, sep: str, /) -> tuple[str, str, str]:
         head, middle, tail = str.rpartition(self, sep)
         return self._three(head, middle, tail)
 
-    def _three(self, head: str, middle: str, tail: str) -> Tuple[str, str, str]:
+    def _three(self, head: str, middle: str, tail: str) -> tuple[str, str, str]:
         border = len(head) + len(middle)
         return self[: len(head)], self[len(head) : border], self[border : border + len(tail)]
 
-    def _pieces(self, pieces: List[str], sep: Optional[str]) -> List[str]:
+    def _pieces(self, pieces: list[str], sep: str | None) -> list[str]:
         # Without a separator any white space stands between the pieces, so they are looked for.
         found, at = [], 0
         for piece in pieces:
@@ -117,7 +118,7 @@ class Marked(str):
         return _whole(str.capitalize(self), self)
 
 
-def user_ranges(text: str) -> Tuple[Range, ...]:
+def user_ranges(text: str) -> tuple[Range, ...]:
     """The ranges of `text` that a user wrote: none for a plain string."""
     return text._ranges if isinstance(text, Marked) else ()
 
@@ -126,7 +127,7 @@ def join(separator: str, items: Iterable[object]) -> str:
     """`separator.join(map(str, items))` with the marks of all that is joined."""
     texts = [str(item) for item in items]
     parts = [part for text in texts for part in (separator, text)][1:] if separator else texts
-    ranges: List[Range] = []
+    ranges: list[Range] = []
     at = 0
     for part in parts:
         for start, stop in user_ranges(part):
@@ -172,7 +173,7 @@ def marking(function: Callable[..., Any]) -> Callable[..., Any]:
     return marked
 
 
-def _marked(text: str, ranges: List[Range]) -> str:
+def _marked(text: str, ranges: list[Range]) -> str:
     return Marked(text, ranges) if ranges else str(text)
 
 

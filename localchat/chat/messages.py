@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .errors import TemplateError
 
@@ -31,10 +32,10 @@ class Dialect(NamedTuple):
     whole_tools: bool = False  # fails on tools without a description or parameters
     shows_calls: bool = True  # prints calls; else they are text of the message
     shows_results: bool = True  # has a role "tool"; else the user tells the result
-    no_tools: Optional[Tuple[()]] = None  # what stands for no tools: most test for none, some iterate
+    no_tools: tuple[()] | None = None  # what stands for no tools: most test for none, some iterate
 
 
-def prepared(messages: Sequence[Mapping[str, Any]], dialect: Dialect, *, at: int = 0) -> List[Dict[str, Any]]:
+def prepared(messages: Sequence[Mapping[str, Any]], dialect: Dialect, *, at: int = 0) -> list[dict[str, Any]]:
     """Messages for a template, of which the first is number `at` of the request.
 
     Null members are removed (T28), text parts joined (K25, T27), arguments decoded (T29).
@@ -45,7 +46,7 @@ def prepared(messages: Sequence[Mapping[str, Any]], dialect: Dialect, *, at: int
     return [_prepared(message, f"messages[{at + i}]", dialect) for i, message in enumerate(messages)]
 
 
-def prepared_tools(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> List[Mapping[str, Any]]:
+def prepared_tools(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> list[Mapping[str, Any]]:
     """Tools for a template, with what it expects of each and the API lets out."""
     return [_whole_tool(tool) for tool in tools] if dialect.whole_tools else list(tools)
 
@@ -59,12 +60,12 @@ _NO_PARAMETERS = {"type": "object", "properties": {}}
 _WHOLE_FUNCTION = {"description": "", "parameters": _NO_PARAMETERS}
 
 
-def _filled(value: Mapping[str, Any], missing: Mapping[str, Any]) -> Dict[str, Any]:
+def _filled(value: Mapping[str, Any], missing: Mapping[str, Any]) -> dict[str, Any]:
     """The same members in the same order, then those that are missing."""
     return {**value, **{key: item for key, item in missing.items() if key not in value}}
 
 
-def _prepared(message: Mapping[str, Any], where: str, dialect: Dialect) -> Dict[str, Any]:
+def _prepared(message: Mapping[str, Any], where: str, dialect: Dialect) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise TemplateError(f"{where} must be an object", param=where)
     result = {key: value for key, value in message.items() if value is not None}
@@ -104,13 +105,13 @@ def _part_text(part: Any, where: str) -> str:
     return text
 
 
-def _tool_calls(calls: Any, where: str, dialect: Dialect) -> List[Dict[str, Any]]:
+def _tool_calls(calls: Any, where: str, dialect: Dialect) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise TemplateError(f"{where} must be a list", param=where)
     return [_tool_call(call, f"{where}[{j}]", dialect) for j, call in enumerate(calls)]
 
 
-def _tool_call(call: Any, where: str, dialect: Dialect) -> Dict[str, Any]:
+def _tool_call(call: Any, where: str, dialect: Dialect) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise TemplateError(f"{where}.function.name is missing", param=f"{where}.function.name")

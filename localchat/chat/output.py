@@ -7,7 +7,8 @@ end-of-turn tokens are the engine's business and must not be in the text.
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 from .calls import Calls, new_call_id
 from .events import Content, Event, Reasoning, ToolArguments
@@ -51,18 +52,18 @@ class OutputParser:
         """Whether a call was begun and is not complete: cut now, the answer ends as `length` (K6)."""
         return self._calls.is_open
 
-    def feed(self, text: str) -> List[Event]:
+    def feed(self, text: str) -> list[Event]:
         """The events that this text completes; text that may still become a marker waits."""
         self._cursor.feed(text)
         return self._read()
 
-    def finish(self) -> List[Event]:
+    def finish(self) -> list[Event]:
         """The events of what still waits, since no more text will come."""
         self._cursor.ended = True
         return self._read()
 
-    def _read(self) -> List[Event]:
-        events: List[Event] = []
+    def _read(self) -> list[Event]:
+        events: list[Event] = []
         for event in self._reader:
             if event is None:
                 break
@@ -70,9 +71,9 @@ class OutputParser:
         return merged(events)
 
 
-def merged(events: Sequence[Event]) -> List[Event]:
+def merged(events: Sequence[Event]) -> list[Event]:
     """The same events with neighbouring texts of one kind joined."""
-    result: List[Event] = []
+    result: list[Event] = []
     for event in events:
         joined = _joined(result[-1], event) if result else None
         if joined is None:
@@ -82,7 +83,7 @@ def merged(events: Sequence[Event]) -> List[Event]:
     return result
 
 
-def _joined(last: Event, event: Event) -> Optional[Event]:
+def _joined(last: Event, event: Event) -> Event | None:
     if isinstance(last, Content) and isinstance(event, Content):
         return Content(last.text + event.text)
     if isinstance(last, Reasoning) and isinstance(event, Reasoning):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Tuple
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class ReasoningTags:
 THINK = ReasoningTags("<think>", "</think>")
 
 # The first whose start and end are both in the template's text.
-_KNOWN: Tuple[ReasoningTags, ...] = (
+_KNOWN: tuple[ReasoningTags, ...] = (
     THINK,
     ReasoningTags("[THINK]", "[/THINK]"),
     ReasoningTags("<seed:think>", "</seed:think>"),
@@ -34,6 +33,6 @@ _KNOWN: Tuple[ReasoningTags, ...] = (
 )
 
 
-def reasoning_tags(template: str) -> Optional[ReasoningTags]:
+def reasoning_tags(template: str) -> ReasoningTags | None:
     """The tags that a template's text names, or None: many models think in tags it does not name."""
     return next((tags for tags in _KNOWN if tags.start in template and tags.end in template), None)

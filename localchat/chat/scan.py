@@ -9,7 +9,9 @@ to be a seam before one, waits; everything else goes out at once.
 from __future__ import annotations
 
 import re
-from typing import Callable, Generator, List, Optional, Pattern, Tuple, TypeVar
+from collections.abc import Generator
+from re import Pattern
+from typing import Callable, Optional, TypeVar
 
 from .events import Event
 
@@ -28,7 +30,7 @@ class Cursor:
         # True when no more text will come: what waits must be decided now.
         self.ended = False
         # What was read since `begin`: it becomes content again if it was no call.
-        self._record: Optional[List[str]] = None
+        self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
         """Add generated text."""
@@ -81,7 +83,7 @@ class Markers:
         self._pattern: Pattern[str] = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._longest = max(map(len, literals), default=0)
 
-    def find(self, text: str, at: int) -> Optional[Tuple[int, str]]:
+    def find(self, text: str, at: int) -> tuple[int, str] | None:
         """The first marker and its place."""
         match = self._pattern.search(text, at)
         return (match.start(), match.group()) if match else None
@@ -120,7 +122,7 @@ def space(cursor: Cursor) -> Reader[None]:
         yield None
 
 
-def one_of(cursor: Cursor, *literals: str) -> Reader[Optional[str]]:
+def one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
     """Read the longest of these literals that comes next, or nothing and return None."""
     longest = max(map(len, literals), default=0)
     while True:
@@ -134,7 +136,7 @@ def one_of(cursor: Cursor, *literals: str) -> Reader[Optional[str]]:
     return found
 
 
-def closing(cursor: Cursor, *literals: str) -> Reader[Optional[str]]:
+def closing(cursor: Cursor, *literals: str) -> Reader[str | None]:
     """Read white space and one of these literals, or as much of one as the end left of it.
 
     If another text comes, nothing but the white space is read and None returned.
@@ -147,9 +149,9 @@ def closing(cursor: Cursor, *literals: str) -> Reader[Optional[str]]:
     return found
 
 
-def until(cursor: Cursor, markers: Markers) -> Reader[Tuple[str, Optional[str]]]:
+def until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
     """Collect the text before a marker and read the marker too: (text, marker), or (rest, None)."""
-    parts: List[str] = []
+    parts: list[str] = []
     while True:
         hit = markers.find(cursor.text, cursor.at)
         if hit:
@@ -162,9 +164,7 @@ def until(cursor: Cursor, markers: Markers) -> Reader[Tuple[str, Optional[str]]]
         yield None
 
 
-def stream(
-    cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, seam: bool = True
-) -> Reader[Optional[str]]:
+def stream(cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, seam: bool = True) -> Reader[str | None]:
     """Send the text before a marker as it comes and return the marker, which is not read yet.
 
     With `seam` the white space before the marker stays unread as well: it belongs to the format.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Callable, Iterable, Iterator, List, Match, Sequence
+from re import Match
+from typing import Callable
 
 from .marked import user_ranges
 
-Tokenize = Callable[[str, bool], List[int]]
+Tokenize = Callable[[str, bool], list[int]]
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,9 @@ def text_of(segments: Iterable[Segment]) -> str:
     return "".join(segment.text for segment in segments)
 
 
-def segments_of(text: str) -> List[Segment]:
+def segments_of(text: str) -> list[Segment]:
     """Cut a text at the borders of what a user wrote in it."""
-    found: List[Segment] = []
+    found: list[Segment] = []
     plain, at = str.__str__(text), 0
     for start, stop in user_ranges(text):
         found += [Segment(plain[at:start], True), Segment(plain[start:stop], False)]
@@ -39,9 +41,9 @@ def segments_of(text: str) -> List[Segment]:
     return merged([*found, Segment(plain[at:], True)])
 
 
-def merged(segments: Iterable[Segment]) -> List[Segment]:
+def merged(segments: Iterable[Segment]) -> list[Segment]:
     """The same text in as few segments as possible."""
-    result: List[Segment] = []
+    result: list[Segment] = []
     for segment in segments:
         if result and result[-1].is_markup == segment.is_markup:
             result[-1] = Segment(result[-1].text + segment.text, segment.is_markup)
@@ -78,7 +80,7 @@ class SpecialTexts:
         )
 
 
-def tokens_of(segments: Sequence[Segment], tokenize: Tokenize, special: SpecialTexts) -> List[int]:
+def tokens_of(segments: Sequence[Segment], tokenize: Tokenize, special: SpecialTexts) -> list[int]:
     """The tokens of a prompt, in which no control token comes from a user's text.
 
     `tokenize(text, parse_special)` must add nothing of its own (no BOS). As long as no control
@@ -110,10 +112,10 @@ def _is_forged(segments: Sequence[Segment], special: SpecialTexts) -> bool:
     return False
 
 
-def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> List[Segment]:
+def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]:
     """What stands between the template's control tokens, as text if a user wrote any of it."""
-    pieces: List[Segment] = []
-    between: List[Segment] = []
+    pieces: list[Segment] = []
+    between: list[Segment] = []
     for segment in segments:
         if not segment.is_markup:
             between.append(segment)
@@ -127,5 +129,5 @@ def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> List[Segment]
     return merged([*pieces, _joined(between)])
 
 
-def _joined(segments: List[Segment]) -> Segment:
+def _joined(segments: list[Segment]) -> Segment:
     return Segment(text_of(segments), all(segment.is_markup for segment in segments))

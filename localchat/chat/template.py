@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable
 
 import jinja2
 from jinja2 import nodes
@@ -67,7 +68,7 @@ class ChatTemplate:
 
     def __init__(
         self,
-        source: Optional[str],
+        source: str | None,
         *,
         bos_token: str = "",
         eos_token: str = "",
@@ -101,12 +102,12 @@ class ChatTemplate:
         self,
         messages: Messages,
         *,
-        tools: Optional[Messages] = None,
+        tools: Messages | None = None,
         add_generation_prompt: bool = True,
-        continue_final_message: Union[bool, str] = False,
+        continue_final_message: bool | str = False,
         prefix: str = "",
-        variables: Optional[Mapping[str, Any]] = None,
-    ) -> List[Segment]:
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[Segment]:
         """The prompt for these messages, complete with its BOS: tokenise it without adding one.
 
         Args:
@@ -136,9 +137,7 @@ class ChatTemplate:
             return segments
         return merged([*segments, *self.format.opened_text(thought, text, text_of(segments))])
 
-    def _given(
-        self, messages: Messages, tools: Optional[Messages], variables: Optional[Mapping[str, Any]]
-    ) -> Dict[str, Any]:
+    def _given(self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         shown = prepared(messages, self._dialect)
         return {
             **(variables or {}),
@@ -146,7 +145,7 @@ class ChatTemplate:
             "tools": prepared_tools(tools or (), self._dialect) or self._dialect.no_tools,
         }
 
-    def _segments(self, given: Dict[str, Any]) -> List[Segment]:
+    def _segments(self, given: dict[str, Any]) -> list[Segment]:
         plain = self._run(copied(given))
         if self.special and not _mentions(given, self.special):
             return merged([Segment(plain, True)])
@@ -178,7 +177,7 @@ class ChatTemplate:
                 "check their roles and order"
             ) from error
 
-    def _with_bos(self, segments: List[Segment]) -> List[Segment]:
+    def _with_bos(self, segments: list[Segment]) -> list[Segment]:
         first = segments[0] if segments else Segment("", True)
         has_bos = first.is_markup and first.text.startswith(self._bos_token)
         if has_bos or not self._add_bos:
@@ -220,10 +219,10 @@ class ChatTemplate:
             only_objects=found.shows_calls and not self._shows(_CALL_WITH_TEXT, found),
         )
 
-    def _first_that_shows(self, messages: Messages, trials: Sequence[Dialect]) -> Optional[Dialect]:
+    def _first_that_shows(self, messages: Messages, trials: Sequence[Dialect]) -> Dialect | None:
         return next((trial for trial in trials if self._shows(messages, trial)), None)
 
-    def _shows(self, messages: Messages, dialect: Dialect, tools: Optional[Messages] = None) -> bool:
+    def _shows(self, messages: Messages, dialect: Dialect, tools: Messages | None = None) -> bool:
         shown = adapted(prepared(messages, dialect), None, dialect)
         try:
             text = self._run({"messages": shown, "tools": tools or dialect.no_tools})
@@ -255,7 +254,7 @@ _TOOLS: Messages = (
 _BARE_TOOLS: Messages = ({"type": "function", "function": {"name": _NEEDLE}},)
 
 
-def _called(arguments: Union[str, Mapping[str, str]], result: str) -> Messages:
+def _called(arguments: str | Mapping[str, str], result: str) -> Messages:
     function = {"name": "hay", "arguments": arguments}
     call = {"id": "call_" + 24 * "0", "type": "function", "function": function}
     return (
@@ -289,8 +288,8 @@ def _final_message(messages: Messages) -> tuple[Messages, Mapping[str, Any]]:
     return messages[:-1], prepared([last], Dialect(), at=len(messages) - 1)[0]
 
 
-def _marked(given: Mapping[str, Any]) -> Dict[str, Any]:
-    marked: Dict[str, Any] = copied(given, Marked)
+def _marked(given: Mapping[str, Any]) -> dict[str, Any]:
+    marked: dict[str, Any] = copied(given, Marked)
     for message, original in zip(marked["messages"], given["messages"]):
         if original.get("role") in _ROLES:
             message["role"] = original["role"]
@@ -343,7 +342,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         _check_size(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
-    def wrap_str_format(self, value: Any) -> Optional[Callable[..., str]]:
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
         if wrapped is not None and re.search(r"\{[^}]*\d{4}", value.__self__):
             raise TemplateError("the chat template formats to a width of 1000 or more")
@@ -386,7 +385,7 @@ class _Generation(Extension):
 
     tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
 
-    def parse(self, parser: Parser) -> List[nodes.Node]:
+    def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -421,8 +420,8 @@ def _join(environment: jinja2.Environment, value: Any, d: str = "", attribute: A
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
-    indent: Optional[int] = None,
-    separators: Optional[tuple[str, str]] = None,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
     if isinstance(value, Iterator):

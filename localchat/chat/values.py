@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-from typing import Any, FrozenSet, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from ..layouts import ALL_TYPES, STRING
 
@@ -21,7 +22,7 @@ _TYPE_NAMES: Mapping[type, str] = {
 _MAX_REFERENCES = 8
 
 
-def parameter_types(schema: Mapping[str, Any], *path: Optional[str]) -> FrozenSet[str]:
+def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
     """The JSON types that a tool's schema allows for an argument; all of them if it does not say.
 
     What is within an argument has a longer path, with None for the items of a list.
@@ -32,7 +33,7 @@ def parameter_types(schema: Mapping[str, Any], *path: Optional[str]) -> FrozenSe
     return _types(member, schema, _MAX_REFERENCES)
 
 
-def _member(schema: Any, name: Optional[str], root: Mapping[str, Any]) -> Any:
+def _member(schema: Any, name: str | None, root: Mapping[str, Any]) -> Any:
     for _ in range(_MAX_REFERENCES):
         if isinstance(schema, Mapping) and "$ref" in schema:
             schema = _resolved(schema["$ref"], root)
@@ -44,7 +45,7 @@ def _member(schema: Any, name: Optional[str], root: Mapping[str, Any]) -> Any:
     return properties.get(name) if isinstance(properties, Mapping) else None
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> FrozenSet[str]:
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     if not isinstance(schema, Mapping) or depth == 0:
         return ALL_TYPES
     if "$ref" in schema:
@@ -71,7 +72,7 @@ def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
     return target
 
 
-def is_text_only(types: FrozenSet[str]) -> bool:
+def is_text_only(types: frozenset[str]) -> bool:
     """Whether a value must be a string, so that it can be sent before its end is known."""
     return types == STRING
 
@@ -81,7 +82,7 @@ def text_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def value_json(raw: str, types: FrozenSet[str]) -> str:
+def value_json(raw: str, types: frozenset[str]) -> str:
     """The JSON of a value written as `raw`: as it is if it is JSON of an allowed type, else a string.
 
     Python's words and literals are understood too, since some templates print them.
@@ -97,7 +98,7 @@ def value_json(raw: str, types: FrozenSet[str]) -> str:
     return json.dumps(raw, ensure_ascii=False)
 
 
-def _from_json(text: str) -> Tuple[Any, str]:
+def _from_json(text: str) -> tuple[Any, str]:
     return json.loads(text, parse_constant=_refuse_constant), text
 
 
@@ -105,16 +106,16 @@ def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is no JSON, though Python reads it")
 
 
-_WORDS: Mapping[str, Optional[bool]] = {"true": True, "false": False, "null": None, "none": None}
+_WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 
 
-def _from_python(text: str) -> Tuple[Any, str]:
+def _from_python(text: str) -> tuple[Any, str]:
     word = text.lower()
     value = _WORDS[word] if word in _WORDS else ast.literal_eval(text)
     return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _is_allowed(value: Any, types: FrozenSet[str]) -> bool:
+def _is_allowed(value: Any, types: frozenset[str]) -> bool:
     name = _TYPE_NAMES.get(type(value))
     # A string that was meant as one has no quotes of its own here.
     if name is None or name == "string":

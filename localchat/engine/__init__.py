@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Optional
 
 from .copies import DEFAULT_BYTES
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
@@ -83,13 +82,13 @@ def load(
     path: str,
     options: LoadOptions,
     *,
-    draft_path: Optional[str] = None,
-    cache_folder: Optional[Path] = None,
+    draft_path: str | None = None,
+    cache_folder: Path | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     max_copied_bytes: int = DEFAULT_BYTES,
-    proof_model: Optional[str] = None,
+    proof_model: str | None = None,
     max_queue: int = 256,
-    progress: Optional[Callable[[float], None]] = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Engine:
     """Loads a GGUF model and starts its engine thread.
 

@@ -7,7 +7,6 @@ itself in time is left alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
 
 from .constraint import TriggerWatch, rest_of_character
 from .values import ThinkingLimit
@@ -22,7 +21,7 @@ class ThinkingBudget:
         # The tokens that end the thinking, of those that are still to be said.
         self._closing: Sequence[int] = ()
         # Looks for the end of thinking while there is thinking, else for its start; None when neither can come.
-        self._watch: Optional[TriggerWatch] = None
+        self._watch: TriggerWatch | None = None
         self._is_inside = False
         # What was said where nothing but a start of thinking could come.
         self._opening = b""
@@ -34,7 +33,7 @@ class ThinkingBudget:
             self._leave(is_first=True)
 
     @property
-    def forced(self) -> Optional[int]:
+    def forced(self) -> int | None:
         """The token that has to come next; None where the model is free."""
         return self._closing[0] if self._closing else None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from typing import Optional
 
 
 class TriggerWatch:
@@ -17,7 +16,7 @@ class TriggerWatch:
         self._n_held = max(map(len, self._triggers)) - 1
         self._tail = b""
 
-    def feed(self, piece: bytes) -> Optional[bytes]:
+    def feed(self, piece: bytes) -> bytes | None:
         """What was said from the start of the trigger on, once it is complete; None before."""
         text = self._tail + piece
         starts = [start for trigger in self._triggers if (start := text.find(trigger)) >= 0]
@@ -27,7 +26,7 @@ class TriggerWatch:
         return None
 
 
-def rest_of_character(data: bytes) -> Optional[bytes]:
+def rest_of_character(data: bytes) -> bytes | None:
     """The bytes at the end that begin a character of UTF-8; None if the data is no UTF-8 however it goes on."""
     try:
         _, n_read = codecs.utf_8_decode(data, "strict", False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Optional
 
 from .prefix import n_common_of
 from .state_files import Data
@@ -48,7 +47,7 @@ class Copies:
         """How many of the tokens, from the first one on, the best copy can give."""
         return self._best(tuple(tokens))[1]
 
-    def find(self, tokens: Sequence[int], n_least: int = 1) -> Optional[tuple[list[int], Data]]:
+    def find(self, tokens: Sequence[int], n_least: int = 1) -> tuple[list[int], Data] | None:
         """The copy that gives most of the tokens, with its own; None if that are fewer than `n_least`."""
         best, n_known = self._best(tuple(tokens))
         if n_known < n_least:

@@ -6,8 +6,6 @@ small model with a large vocabulary on few cores pays nearly the whole price for
 
 from __future__ import annotations
 
-from typing import Optional
-
 # What is assumed until turns of different sizes were seen.
 UNKNOWN = 0.25
 _LEAST, _MOST = 0.01, 1.0
@@ -25,7 +23,7 @@ class TurnCost:
     def __init__(self) -> None:
         self._n = self._rows = self._seconds = self._rows_squared = self._products = 0.0
         # Seconds per row, since turns differed in size the last time; None before.
-        self._row_s: Optional[float] = None
+        self._row_s: float | None = None
 
     def note(self, n_rows: int, seconds: float) -> None:
         """A turn that drew a token for each sequence, and read no prompt."""

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Optional
 
 from .backend import Backend, DecodeFailed, NoRoom
 from .drafting import DraftLength
@@ -87,7 +86,7 @@ class DraftModel:
         self._backend.free_sampler(self._greedy)
         self._backend.close()
 
-    def _text(self, sequence: Sequence) -> Optional[_Text]:
+    def _text(self, sequence: Sequence) -> _Text | None:
         """Where the small model has this sequence's text; None if there is no slot for it."""
         if sequence.id in self._without_room:
             return None
@@ -98,7 +97,7 @@ class DraftModel:
             self._texts[sequence.id] = _Text(own)
         return self._texts[sequence.id]
 
-    def _slot_for(self, sequence: Sequence) -> Optional[Sequence]:
+    def _slot_for(self, sequence: Sequence) -> Sequence | None:
         """The ended text that is most like this one, if they have more than a little in common; else a free slot."""
 
         def n_common(ended: Sequence) -> int:

@@ -12,7 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional, Protocol
+from typing import Protocol
 
 from .values import Cancelled, EngineError, EngineStopped, InvalidToken
 
@@ -79,7 +79,7 @@ class Embedder:
         self._open_backend = open_backend
         # Held for a step, or while the context is made or closed.
         self._lock = threading.Lock()
-        self._backend: Optional[EmbeddingBackend] = None
+        self._backend: EmbeddingBackend | None = None
         self._is_closed = False
 
     def embed(

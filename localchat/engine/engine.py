@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
 from .copies import DEFAULT_BYTES, Copies
@@ -120,7 +120,7 @@ class _Job:
     generation: Generation
     sequence: Sequence
     sampler: Any
-    source: Optional[_DraftSource] = None  # where its newest draft is from
+    source: _DraftSource | None = None  # where its newest draft is from
     has_ended: bool = False
     # Whether a copy of its beginning has been looked for.
     has_asked: bool = False
@@ -147,8 +147,8 @@ class Engine:
         backend: Backend,
         *,
         max_queue: int = 256,
-        draft_backend: Optional[Backend] = None,
-        state_files: Optional[StateFiles] = None,
+        draft_backend: Backend | None = None,
+        state_files: StateFiles | None = None,
         max_copied_bytes: int = DEFAULT_BYTES,
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -157,11 +157,11 @@ class Engine:
         self.facts = facts
         self._clock = clock
         self.embedder = Embedder(lambda: backend.open_embeddings())
-        self.failure: Optional[BaseException] = None
+        self.failure: BaseException | None = None
         self._copies = Copies(max_copied_bytes, can_cut=backend.room.can_cut)
         self._scheduler = Scheduler(backend.room, self._bring_copy)
         self._parking = Parking(self._copies, backend, self._scheduler, self._apply_changes)
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         # So many requests may run and wait, all together.
         self.max_open = facts.n_slots + max_queue
@@ -188,7 +188,7 @@ class Engine:
         if draft_backend is not None:
             self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
         self._turn_cost = TurnCost()
-        self._keeper: Optional[Keeper] = None
+        self._keeper: Keeper | None = None
         if state_files is not None and not backend.room.can_copy:
             log.warning("no prefixes are kept in files: this model has a sliding window, and a copy only what is in it")
         elif state_files is not None:
@@ -204,7 +204,7 @@ class Engine:
         return self
 
     def __exit__(
-        self, type: Optional[type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
+        self, type: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -419,7 +419,7 @@ class Engine:
             log.exception("a request could not be started")
             self._end(job, EngineError(f"the request could not be started: {error}"))
 
-    def _end(self, job: _Job, end: Union[Ended, EngineError], *, keep: bool = True) -> None:
+    def _end(self, job: _Job, end: Ended | EngineError, *, keep: bool = True) -> None:
         """Gives a generation its one end; later ones are ignored. What it computed is kept for others, or not."""
         if job.has_ended:
             return
@@ -447,7 +447,7 @@ class Engine:
             else:
                 self.backend.share(change.source, change.target, change.n_tokens)
 
-    def _bring(self, tokens: list[int], data: Data) -> Optional[int]:
+    def _bring(self, tokens: list[int], data: Data) -> int | None:
         """Puts a copy of these tokens' cells into the memory, to rest there; its slot, or None if it found no room."""
         slot = self._scheduler.place(tokens)
         self._apply_changes()
@@ -618,7 +618,7 @@ class Engine:
                 break
         return run
 
-    def _draw(self, job: _Job, row: int) -> Union[Drawn, EngineError]:
+    def _draw(self, job: _Job, row: int) -> Drawn | EngineError:
         try:
             token = self.backend.sample(job.sampler, row)
             request = job.generation.request
@@ -652,7 +652,7 @@ class Engine:
     def _ends_draft(self, job: _Job, token: int, guess: int) -> bool:
         return token != guess or self.backend.is_end(token) or token in job.generation.request.stop_token_ids
 
-    def _natural_end(self, job: _Job) -> Optional[Ended]:
+    def _natural_end(self, job: _Job) -> Ended | None:
         token = job.sequence.tokens[-1]
         if job.generation.request.max_tokens == 0:
             return Ended("length", None)
@@ -692,7 +692,7 @@ class Engine:
                 log.exception("a request could not be taken out")
 
 
-def _token_of(item: Union[Drawn, EngineError]) -> int:
+def _token_of(item: Drawn | EngineError) -> int:
     """The token of a draw; of a failed one any: its sequence ends before it is ever computed."""
     if isinstance(item, int):
         return item

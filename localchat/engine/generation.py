@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Optional, Union
+from typing import Union
 
 from .backend import Backend
 from .text import TextStream
@@ -23,7 +23,7 @@ class Ended:
     """The engine thread's last word on a generation that ended by itself."""
 
     reason: str
-    stop: Optional[int]
+    stop: int | None
 
 
 # A drawn token; with log probabilities a tuple of the token, its own and the likeliest ones.
@@ -49,9 +49,9 @@ class Generation:
         self._taken: list[Item] = []
         self._text = TextStream(request.stop)
         self._n_drawn = 0
-        self._last: Optional[OutputToken] = None
+        self._last: OutputToken | None = None
         # The end, from when it is known until it is handed out; `_is_over` from then on.
-        self._end: Union[Finish, EngineError, None] = None
+        self._end: Finish | EngineError | None = None
         self._is_over = False
         # Written by the engine thread before the token they belong to is delivered.
         self.n_cached = 0
@@ -66,15 +66,15 @@ class Generation:
         return self
 
     def __exit__(
-        self, type: Optional[type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
+        self, type: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._end is None and not self._is_over:
             self.cancel()
 
-    def __iter__(self) -> Iterator[Union[Progress, Delta, Finish]]:
+    def __iter__(self) -> Iterator[Progress | Delta | Finish]:
         return self
 
-    def __next__(self) -> Union[Progress, Delta, Finish]:
+    def __next__(self) -> Progress | Delta | Finish:
         if self._is_over:
             raise StopIteration
         if self._end is None:
@@ -95,7 +95,7 @@ class Generation:
         """Ends the generation within one turn; who iterates then gets Cancelled."""
         self._cancel()
 
-    def wait(self, timeout_s: Optional[float]) -> bool:
+    def wait(self, timeout_s: float | None) -> bool:
         """Waits until there is something to iterate; False if nothing came by then. For the thread that iterates."""
         if not self._taken and self._end is None and not self._is_over:
             try:
@@ -139,7 +139,7 @@ class Generation:
             pass
         return items
 
-    def _progress(self, items: list[Item]) -> Optional[Progress]:
+    def _progress(self, items: list[Item]) -> Progress | None:
         """The newest progress, if the items begin with any; what follows it is left for later."""
         n = next((i for i, item in enumerate(items) if not isinstance(item, Progress)), len(items))
         if n == 0:
@@ -195,7 +195,7 @@ class Generation:
         """Of a prompt, all is shown."""
         return self._backend.piece(token, True)
 
-    def _finish(self, reason: str, stop: Union[str, int, None]) -> Finish:
+    def _finish(self, reason: str, stop: str | int | None) -> Finish:
         return Finish(
             reason=reason,
             stop=stop,

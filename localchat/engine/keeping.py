@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Optional
 
 from .backend import Backend
 from .prefix import n_common_of
@@ -44,7 +43,7 @@ class Keeper:
         n_known: Callable[[Sequence], int],
         post: Callable[[Callable[[], None]], None],
         change_memory: Callable[[], None],
-        bring: Callable[[list[int], Data], Optional[int]],
+        bring: Callable[[list[int], Data], int | None],
     ):
         self._files = files
         self._backend = backend
@@ -63,7 +62,7 @@ class Keeper:
         self._idle_s = _IDLE_S
 
     @property
-    def patience_s(self) -> Optional[float]:
+    def patience_s(self) -> float | None:
         """How long to wait for work before something is to be saved; None for ever."""
         return self._idle_s if self._has_news and not self._is_writing else None
 
@@ -158,7 +157,7 @@ class Keeper:
         finally:
             self._post(lambda: self._place(prefix, data))
 
-    def _place(self, prefix: SavedPrefix, data: Optional[Data]) -> None:
+    def _place(self, prefix: SavedPrefix, data: Data | None) -> None:
         waiting = self._waiting.pop(prefix.path, [])
         slot = None if data is None or not waiting else self._bring(prefix.tokens, data)
         if slot is not None:

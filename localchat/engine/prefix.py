@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Optional
 
 
 @dataclass(eq=False)
 class Node:
     """A run of tokens after those of its parent. `n_holders` slots have cells of it, `n_active` of them are running."""
 
-    parent: Optional[Node]
+    parent: Node | None
     start: int
     tokens: list[int]
     children: list[Node] = field(default_factory=list)
@@ -75,14 +74,14 @@ class PrefixTree:
         """The idle slots in order of use, the least recent first."""
         return list(self._idle)
 
-    def match(self, tokens: list[int]) -> Optional[Match]:
+    def match(self, tokens: list[int]) -> Match | None:
         """The longest known prefix of `tokens`, and a slot that has it."""
         node, n_common = self._descend(tokens)
         if node is None:
             return None
         return Match(self._holder(node), node.start + n_common)
 
-    def match_whole(self, tokens: list[int]) -> Optional[Match]:
+    def match_whole(self, tokens: list[int]) -> Match | None:
         """The idle slot with the most tokens, all of which `tokens` begin with: for memories that cannot be cut."""
         fitting = [slot for slot in self._idle if self._is_prefix(self._leaves[slot], tokens)]
         best = max(fitting, key=self.length, default=None)
@@ -97,7 +96,7 @@ class PrefixTree:
             if node.n_active == 0 and node.start < match.length
         )
 
-    def hold(self, slot: int, match: Optional[Match] = None) -> None:
+    def hold(self, slot: int, match: Match | None = None) -> None:
         """Makes a free slot active, with the tokens of a match or none."""
         leaf = self._root if match is None else self._cut(self._leaves[match.slot], match.length)
         self._leaves[slot] = leaf
@@ -132,7 +131,7 @@ class PrefixTree:
         for node in self._leaves[slot].path():
             self._activate(node)
 
-    def twin(self, slot: int, *, exact: bool = False) -> Optional[int]:
+    def twin(self, slot: int, *, exact: bool = False) -> int | None:
         """Another slot with the same tokens, in these cells or others, and maybe more after them.
 
         With `exact` it has no more, and is idle.
@@ -147,11 +146,11 @@ class PrefixTree:
             del self._idle[slot]
             self._idle[slot] = None
 
-    def least_recent(self, but: Optional[int] = None) -> Optional[int]:
+    def least_recent(self, but: int | None = None) -> int | None:
         """The idle slot to drop first, other than `but`."""
         return next((slot for slot in self._idle if slot != but), None)
 
-    def most_recent(self) -> Optional[int]:
+    def most_recent(self) -> int | None:
         """The idle slot that was used last."""
         return next(reversed(self._idle), None)
 
@@ -180,9 +179,9 @@ class PrefixTree:
         if node.n_active == 0:
             self.n_active_cells -= len(node.tokens)
 
-    def _descend(self, tokens: list[int]) -> tuple[Optional[Node], int]:
+    def _descend(self, tokens: list[int]) -> tuple[Node | None, int]:
         """The node in which the longest common prefix ends, and how many tokens of that node are in it."""
-        best: Optional[Node] = None
+        best: Node | None = None
         length, n_common = 0, 0
         # More than one branch can begin alike: sequences that computed the same tokens apart.
         open_nodes = [self._root]

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from .values import EngineError, LoadOptions
 
@@ -98,7 +98,7 @@ def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
     return False
 
 
-def _run_child(options: LoadOptions, model_path: str) -> Optional[str]:
+def _run_child(options: LoadOptions, model_path: str) -> str | None:
     """Decodes in a child; the name of the signal that killed it, or None if it lived."""
     # The child must find this very package, wherever it was imported from.
     package_parent = str(Path(__file__).resolve().parents[2])
@@ -132,7 +132,7 @@ def to_json(options: LoadOptions) -> str:
     return json.dumps(asdict(options))
 
 
-def signal_name(returncode: int) -> Optional[str]:
+def signal_name(returncode: int) -> str | None:
     """What killed a process, by its return code; None if it ended by itself."""
     if returncode < 0:
         with contextlib.suppress(ValueError):

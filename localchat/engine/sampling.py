@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Optional, Union
 
 from .values import Sampling
 
@@ -22,7 +21,7 @@ class Step:
     """One sampler of the chain: the name of its constructor (without `llama_sampler_init_`) and its numbers."""
 
     name: str
-    arguments: tuple[Union[int, float], ...] = ()
+    arguments: tuple[int | float, ...] = ()
 
 
 GREEDY = Step("greedy")
@@ -42,7 +41,7 @@ def chain_steps(sampling: Sampling) -> list[Step]:
     return [*steps, GREEDY if greedy else _draw(sampling, seed)]
 
 
-def seed_of(seed: Optional[int]) -> int:
+def seed_of(seed: int | None) -> int:
     """The 32 bits that the sampler takes; None draws a fresh seed, 0 is a seed like any other."""
     if seed is None:
         return secrets.randbelow(_RANDOM_SEED)
@@ -59,33 +58,33 @@ def _draw(s: Sampling, seed: int) -> Step:
     return Step("dist", (seed,))
 
 
-def _penalties(s: Sampling, seed: int) -> Optional[Step]:
+def _penalties(s: Sampling, seed: int) -> Step | None:
     changes = (s.repeat_penalty != 1, s.frequency_penalty != 0, s.presence_penalty != 0)
     if s.penalty_last_n == 0 or not any(changes):
         return None
     return Step("penalties", (s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty))
 
 
-def _dry(s: Sampling, seed: int) -> Optional[Step]:
+def _dry(s: Sampling, seed: int) -> Step | None:
     if s.dry_multiplier == 0 or s.dry_penalty_last_n == 0:
         return None
     return Step("dry", (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n))
 
 
-def _temperature(s: Sampling, seed: int) -> Optional[Step]:
+def _temperature(s: Sampling, seed: int) -> Step | None:
     if s.dynatemp_range > 0:
         lowest, highest = max(s.temperature - s.dynatemp_range, _LEAST_TEMPERATURE), s.temperature + s.dynatemp_range
         return Step("temp_ext", ((highest + lowest) / 2, (highest - lowest) / 2, s.dynatemp_exponent))
     return Step("temp", (max(s.temperature, _LEAST_TEMPERATURE),)) if s.temperature != 1 else None
 
 
-def _xtc(s: Sampling, seed: int) -> Optional[Step]:
+def _xtc(s: Sampling, seed: int) -> Step | None:
     if s.xtc_probability <= 0:
         return None
     return Step("xtc", (s.xtc_probability, s.xtc_threshold, s.min_keep, seed))
 
 
-_STEPS: dict[str, Callable[[Sampling, int], Optional[Step]]] = {
+_STEPS: dict[str, Callable[[Sampling, int], Step | None]] = {
     "penalties": _penalties,
     "dry": _dry,
     "top_n_sigma": lambda s, seed: Step("top_n_sigma", (s.top_n_sigma,)) if s.top_n_sigma >= 0 else None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Optional, Union
+from typing import Union
 
 from .prefix import Match, PrefixTree, n_common_of
 
@@ -43,8 +43,8 @@ class Sequence:
         self.max_tokens = max_tokens
         self.n_prompt = len(prompt)
         self.n_computed = 0
-        self.n_cached: Optional[int] = None
-        self.slot: Optional[int] = None
+        self.n_cached: int | None = None
+        self.slot: int | None = None
         self.draft: list[int] = []
         self.scores_prompt = scores_prompt
         self.n_scored = 0
@@ -179,7 +179,7 @@ class Room:
     n_batch: int
     can_cut: bool = True
     n_drafted: int = 0
-    n_idle_cells: Optional[int] = None
+    n_idle_cells: int | None = None
     can_copy: bool = True
 
     @property
@@ -212,7 +212,7 @@ class Scheduler:
     least size those of any turn; who measures turns sets it between them.
     """
 
-    def __init__(self, room: Room, bring: Optional[Callable[[Sequence], None]] = None):
+    def __init__(self, room: Room, bring: Callable[[Sequence], None] | None = None):
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.n_prompt_batch = room.n_batch
@@ -312,7 +312,7 @@ class Scheduler:
             return False
         return self.n_cells_resting - self._tree.length(newest) > limit
 
-    def place(self, tokens: list[int]) -> Optional[int]:
+    def place(self, tokens: list[int]) -> int | None:
         """A slot that rests with these tokens, for who brings their cells after the changes; None without room."""
         n_least = self._tree.n_active_cells + self._n_to_compute + len(tokens)
         if n_least > self._n_usable or not (self._free_slots or self._tree.n_idle):
@@ -376,12 +376,12 @@ class Scheduler:
             self.waiting.remove(sequence)
             self._start(sequence, match)
 
-    def _match(self, sequence: Sequence) -> Optional[Match]:
+    def _match(self, sequence: Sequence) -> Match | None:
         # The last token is always computed: its logits are what the sequence runs for.
         tokens = sequence.tokens[: sequence.n_scored] if sequence.is_to_score else sequence.tokens[:-1]
         return self._tree.match(tokens) if self._room.can_cut else self._tree.match_whole(tokens)
 
-    def _is_being_computed(self, sequence: Sequence, match: Optional[Match]) -> bool:
+    def _is_being_computed(self, sequence: Sequence, match: Match | None) -> bool:
         """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
         if sequence.is_to_score:
             return False
@@ -402,7 +402,7 @@ class Scheduler:
             return n_common
         return n_checkpoint if _MIN_CHECKPOINT <= n_checkpoint <= n_common else 0
 
-    def _fits(self, sequence: Sequence, match: Optional[Match]) -> bool:
+    def _fits(self, sequence: Sequence, match: Match | None) -> bool:
         n_new = len(sequence.tokens)
         if match is not None:
             n_new += self._tree.n_inactive_cells(match) - match.length
@@ -410,7 +410,7 @@ class Scheduler:
         n_needed = self._tree.n_active_cells + self._n_to_compute + n_new + len(self.running) + 1
         return n_needed <= self._n_usable
 
-    def _start(self, sequence: Sequence, match: Optional[Match]) -> None:
+    def _start(self, sequence: Sequence, match: Match | None) -> None:
         sequence.slot = self._slot_for(match)
         sequence.n_computed = 0 if match is None else match.length
         if sequence.n_cached is None:
@@ -418,7 +418,7 @@ class Scheduler:
         _insert(self.running, sequence)
         self._make_room()
 
-    def _slot_for(self, match: Optional[Match]) -> int:
+    def _slot_for(self, match: Match | None) -> int:
         """An active slot with the tokens of the match, and nothing else."""
         if match is not None and self._tree.is_idle(match.slot) and self._tree.length(match.slot) == match.length:
             self._tree.resume(match.slot)
@@ -449,7 +449,7 @@ class Scheduler:
         self._release(sequence, keep=True)
         _insert(self.waiting, sequence)
 
-    def _drop_least_recent(self, but: Optional[Match] = None) -> bool:
+    def _drop_least_recent(self, but: Match | None = None) -> bool:
         slot = self._tree.least_recent(None if but is None else but.slot)
         if slot is None:
             return False

@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Optional, Union
+from typing import Any, BinaryIO, Union
 
 from .prefix import n_common_of
 
@@ -66,7 +66,7 @@ class StateFiles:
         self._sweep()
         self._saved = {path: prefix for path in self._files() if (prefix := self._look_into(path)) is not None}
 
-    def find(self, tokens: list[int], *, whole: bool = False) -> Optional[SavedPrefix]:
+    def find(self, tokens: list[int], *, whole: bool = False) -> SavedPrefix | None:
         """The saved prefix with the most tokens in common; with `whole`, of those that are part of `tokens`."""
         with self._lock:
             saved = list(self._saved.values())
@@ -77,7 +77,7 @@ class StateFiles:
                 best, n_best = prefix, n
         return best
 
-    def read(self, prefix: SavedPrefix) -> Optional[memoryview]:
+    def read(self, prefix: SavedPrefix) -> memoryview | None:
         """What was saved of a prefix; None if it is not there any more or was changed."""
         try:
             data = _content(prefix.path.read_bytes(), self._key, prefix.tokens)
@@ -130,7 +130,7 @@ class StateFiles:
                 if time.time() - path.stat().st_mtime > _MAX_WRITE_S:
                     path.unlink()
 
-    def _look_into(self, path: Path) -> Optional[SavedPrefix]:
+    def _look_into(self, path: Path) -> SavedPrefix | None:
         try:
             with path.open("rb") as file:
                 key, n_tokens, n_bytes = _read_header(file)

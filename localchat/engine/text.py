@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from typing import Optional
 
 
 class TextStream:
@@ -27,7 +26,7 @@ class TextStream:
         self._prefixes = tuple(sorted(prefixes, key=len, reverse=True))
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
-        self.stopped_by: Optional[str] = None
+        self.stopped_by: str | None = None
 
     def feed(self, piece: bytes) -> str:
         """The text that is safe to show now; empty once a stop text was hit."""
@@ -53,7 +52,7 @@ class TextStream:
             self._held = ""
         return text[:end]
 
-    def _find_stop(self, text: str) -> Optional[int]:
+    def _find_stop(self, text: str) -> int | None:
         found = [(start + len(stop), start, stop) for stop in self._stop if (start := text.find(stop)) >= 0]
         if not found:
             return None

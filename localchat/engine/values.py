@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Optional, Union
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The steps of a sampler chain, in the order of llama.cpp. Cutting to the top k makes all later ones cheap."""
@@ -52,7 +51,7 @@ class Sampling:
     adaptive_decay: float = 0.9
     min_keep: int = 1
     samplers: tuple[str, ...] = SAMPLERS
-    seed: Optional[int] = None
+    seed: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
 
 
@@ -105,20 +104,20 @@ class GenerationRequest:
     """
 
     prompt: tuple[int, ...]
-    max_tokens: Optional[int] = None
+    max_tokens: int | None = None
     min_tokens: int = 0
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_end: bool = False
-    constraint: Optional[Constraint] = None
-    top_logprobs: Optional[int] = None
+    constraint: Constraint | None = None
+    top_logprobs: int | None = None
     after_sampling: bool = False
-    prompt_logprobs: Optional[int] = None
-    max_completion_s: Optional[float] = None
+    prompt_logprobs: int | None = None
+    max_completion_s: float | None = None
     visible_tokens: frozenset[int] = frozenset()
     reports_progress: bool = False
-    thinking: Optional[ThinkingLimit] = None
+    thinking: ThinkingLimit | None = None
     one_by_one: bool = False
 
 
@@ -137,7 +136,7 @@ class OutputToken:
 
     id: int
     piece: bytes
-    logprob: Optional[float] = None
+    logprob: float | None = None
     top: tuple[TokenLogprob, ...] = ()
 
 
@@ -174,7 +173,7 @@ class Finish:
     """
 
     reason: str
-    stop: Union[str, int, None]
+    stop: str | int | None
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -182,7 +181,7 @@ class Finish:
     completion_s: float
     n_drafted: int = 0
     n_draft_accepted: int = 0
-    last: Optional[OutputToken] = None
+    last: OutputToken | None = None
 
 
 @dataclass(frozen=True)
@@ -222,14 +221,14 @@ class ModelFacts:
     n_ctx: int
     n_cells: int
     n_slots: int
-    chat_template: Optional[str]
+    chat_template: str | None
     bos: str
     eos: str
     add_bos: bool
     special_tokens: frozenset[str]
     sampling: Sampling
     metadata: Mapping[str, str]
-    fill_in: Optional[tuple[int, int, int]] = None
+    fill_in: tuple[int, int, int] | None = None
 
 
 class EngineError(Exception):

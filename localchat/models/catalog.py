@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable
 
 DEMO = "demo"
 DEMO_PATH = Path(__file__).with_name("demo.gguf")
@@ -39,7 +40,7 @@ class ModelNotFound(LookupError):
         self.names = tuple(names)
 
 
-def model_file(argument: Optional[str] = None, *, alias: Optional[str] = None) -> ModelFile:
+def model_file(argument: str | None = None, *, alias: str | None = None) -> ModelFile:
     """The file that a model argument means: a path, a folder with one model, or the built-in one.
 
     Raises:
@@ -67,7 +68,7 @@ def _existing(path: Path) -> Path:
     return files[0]
 
 
-def _model_files(folder: Path) -> List[Path]:
+def _model_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.gguf"))
     return [file for file in files if _first_part(file) == file]
 
@@ -82,15 +83,15 @@ class Catalog:
 
     def __init__(self, models: Sequence[ModelFile], *, any_name: bool = False) -> None:
         """Offer these models; with `any_name` a single one answers to every name."""
-        self.models: Tuple[ModelFile, ...] = tuple(models)
+        self.models: tuple[ModelFile, ...] = tuple(models)
         self._any_name = any_name
 
     @property
-    def names(self) -> Tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The names on offer, in order."""
         return tuple(model.name for model in self.models)
 
-    def find(self, requested: Optional[str] = None) -> ModelFile:
+    def find(self, requested: str | None = None) -> ModelFile:
         """The model that a request's `model` means.
 
         The name as it is, then in any case, then without its `:tag`; nothing or a blank means the
@@ -107,10 +108,10 @@ class Catalog:
             raise ModelNotFound(name, self.names)
         return found[0]
 
-    def _named(self, name: str) -> List[ModelFile]:
+    def _named(self, name: str) -> list[ModelFile]:
         folded = name.casefold()
         family = folded.partition(":")[0]
-        rules: Tuple[Callable[[str], bool], ...] = (
+        rules: tuple[Callable[[str], bool], ...] = (
             lambda known: known == name,
             lambda known: known.casefold() == folded,
             # "llama:8b" may mean the only file of the family "llama", not one of several.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Union
 
 Buffer = Union[mmap.mmap, bytes]
 
@@ -28,7 +29,7 @@ _SCALARS: Mapping[int, str] = {
 _STRING, _ARRAY = 8, 9
 
 # ggml's tensor types: number -> (values in a block, bytes of a block).
-_BLOCKS: Mapping[int, Tuple[int, int]] = {
+_BLOCKS: Mapping[int, tuple[int, int]] = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
     10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292),
     16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110),
@@ -77,12 +78,12 @@ class GGUFHeader:
     metadata: Mapping[str, Any]
     size_bytes: int
 
-    def text(self, key: str) -> Optional[str]:
+    def text(self, key: str) -> str | None:
         """A metadata value if it is text."""
         value = self.metadata.get(key)
         return value if isinstance(value, str) else None
 
-    def number(self, key: str) -> Optional[int]:
+    def number(self, key: str) -> int | None:
         """A metadata value if it is an integer."""
         value = self.metadata.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -93,17 +94,17 @@ class GGUFHeader:
         return self.text("general.architecture") or ""
 
     @property
-    def context_length(self) -> Optional[int]:
+    def context_length(self) -> int | None:
         """The number of tokens that the model was trained for."""
         return self.number(f"{self.architecture}.context_length")
 
     @property
-    def chat_template(self) -> Optional[str]:
+    def chat_template(self) -> str | None:
         """The Jinja text that turns messages into a prompt."""
         return self.text("tokenizer.chat_template")
 
 
-def read_header(path: Union[str, Path]) -> GGUFHeader:
+def read_header(path: str | Path) -> GGUFHeader:
     """Read the header of a model file and check that the file is as long as it announces.
 
     Raises:
@@ -123,7 +124,7 @@ def _parsed(path: Path, data: Buffer) -> GGUFHeader:
     reader = _Reader(path, data)
     version = reader.version()
     n_tensors, n_values = reader.number("Q"), reader.number("Q")
-    metadata: Dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for _ in range(n_values):
         key = reader.string()
         metadata[key] = reader.value(reader.number("I"))
@@ -202,7 +203,7 @@ class _Reader:
 
     def _skip_strings(self, length: int) -> None:
         # One call per string of a vocabulary: nothing here may be slower than it must.
-        unpack: Callable[..., Tuple[int]] = struct.Struct(f"{self._order}Q").unpack_from
+        unpack: Callable[..., tuple[int]] = struct.Struct(f"{self._order}Q").unpack_from
         data, at = self._data, self._at
         try:
             for _ in range(length):

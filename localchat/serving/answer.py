@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Optional, Protocol, TypeVar, Union
+from typing import Any, Protocol, TypeVar
 
 from ..api import errors
 from ..api.chat import ChatRequest
@@ -48,7 +48,7 @@ class Answer:
         return self
 
     def __exit__(
-        self, type: Optional[type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]
+        self, type: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
 
@@ -89,7 +89,7 @@ class Answer:
     def is_running(self) -> bool:
         return bool(self._running)
 
-    def advance(self, reply: Reply, patience_s: Optional[float] = None) -> bool:
+    def advance(self, reply: Reply, patience_s: float | None = None) -> bool:
         """Tell `reply` what is new of the running choices; False if nothing is after so long a time.
 
         Looking at all in turn interleaves the choices (T17); one that still waits for its slot holds up
@@ -121,7 +121,7 @@ class Answer:
         return Usage.total(choice.usage for choice in self._choices)
 
     @property
-    def prompt_logprobs(self) -> Optional[list[Any]]:
+    def prompt_logprobs(self) -> list[Any] | None:
         """Once all is read, where they are asked for."""
         n_top = self.request.prompt_logprobs
         return None if n_top is None else prompt_logprobs(self._choices[0].generation, n_top)
@@ -150,7 +150,7 @@ class Running(Protocol):
 AnyRunning = TypeVar("AnyRunning", bound=Running)
 
 
-def ready(running: Sequence[AnyRunning], patience_s: Optional[float]) -> list[AnyRunning]:
+def ready(running: Sequence[AnyRunning], patience_s: float | None) -> list[AnyRunning]:
     """Those that have news, as soon as there is any; none where there is none after so long a time."""
     until = None if patience_s is None else time.monotonic() + patience_s
     while True:
@@ -234,7 +234,7 @@ class _Choice:
         self, i: int, generation: Generation, parser: OutputParser, thinking: _Thinking, request: ChatRequest
     ) -> None:
         self.generation = generation
-        self.finish_reason: Optional[str] = None
+        self.finish_reason: str | None = None
         self._i = i
         self._parser = parser
         self._thinking = thinking
@@ -265,7 +265,7 @@ class _Choice:
         if text:
             reply.content(self._i, text)
 
-    def tell(self, reply: Reply, item: Union[Progress, Delta, Finish]) -> bool:
+    def tell(self, reply: Reply, item: Progress | Delta | Finish) -> bool:
         """Tell an item; False when it was the last."""
         if isinstance(item, Finish):
             events = self._parser.finish()

@@ -8,7 +8,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Optional
 
 from ..api import errors
 from ..api.completions import Choice, CompletionRequest, ScoredToken
@@ -82,7 +81,7 @@ class Completion:
     def is_running(self) -> bool:
         return bool(self._running)
 
-    def advance(self, patience_s: Optional[float] = None) -> None:
+    def advance(self, patience_s: float | None = None) -> None:
         """Waits for news of the running choices, at most so long, and takes them.
 
         Raises:
@@ -140,7 +139,7 @@ class Completion:
         reports = k == 0 and self.request.stream and self.request.return_progress
         return replace(nth(work, k), reports_progress=reports)
 
-    def _echo(self, given: Input) -> Optional[_Echo]:
+    def _echo(self, given: Input) -> _Echo | None:
         if not self.request.echo:
             return None
         return _Echo(_echoed(self._engine, given), self._n_begin(given) if self.request.scores_prompt else None)
@@ -165,7 +164,7 @@ class _Echo:
     """A prompt that is repeated; with log probabilities where `n_begin` says how many tokens come before its text."""
 
     text: str
-    n_begin: Optional[int]
+    n_begin: int | None
 
     def tokens(self, generation: Generation) -> list[OutputToken]:
         if self.n_begin is None:
@@ -180,10 +179,10 @@ class _Echo:
 class _Run:
     """One answer on its way, with what has not been handed out yet."""
 
-    def __init__(self, generation: Generation, request: CompletionRequest, echo: Optional[_Echo]) -> None:
+    def __init__(self, generation: Generation, request: CompletionRequest, echo: _Echo | None) -> None:
         self.generation = generation
         self.choice = Choice()
-        self.finish_reason: Optional[str] = None
+        self.finish_reason: str | None = None
         self._request = request
         # What comes before the first token, as the prompt is known by then.
         self._is_begun = False

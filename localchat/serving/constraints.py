@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, Optional
+from typing import Any
 
 from ..api.chat import ChatRequest
 from ..api.completions import CompletionRequest
@@ -72,7 +72,7 @@ class _Answer:
     after_thought: Expr
 
 
-def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Optional[Constraint]:
+def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
     """What binds the answer to a request of which this is the prompt; None if nothing does.
 
     Raises:
@@ -98,7 +98,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
     )
 
 
-def plain_constraint(request: CompletionRequest) -> Optional[Constraint]:
+def plain_constraint(request: CompletionRequest) -> Constraint | None:
     """What binds an answer that is plain text from its start; None if nothing does.
 
     Raises:
@@ -119,8 +119,8 @@ class _Order:
     is_opened: bool
     tools: tuple[tuple[int, str], ...]
     must_call: bool
-    max_calls: Optional[int]
-    shape: Optional[tuple[str, str, str]]
+    max_calls: int | None
+    shape: tuple[str, str, str] | None
 
 
 @functools.lru_cache(MAX_KEPT)

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..api import errors
@@ -180,7 +180,7 @@ class Endpoints:
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
 
     @contextlib.contextmanager
-    def _busy(self, exchange: Exchange, work: Union[Answer, Completion]) -> Iterator[None]:
+    def _busy(self, exchange: Exchange, work: Answer | Completion) -> Iterator[None]:
         """As `_watched`, and the log tells what became of it."""
         exchange.id = work.head.id
         try:
@@ -190,7 +190,7 @@ class Endpoints:
             exchange.summary = work.summary
 
     @contextlib.contextmanager
-    def _watched(self, exchange: Exchange, work: Union[Answer, Completion, Embedding]) -> Iterator[None]:
+    def _watched(self, exchange: Exchange, work: Answer | Completion | Embedding) -> Iterator[None]:
         """Within the `with`, the work ends when its client leaves or the server ends."""
         try:
             with self._service.at_work.during(work), exchange.watched(work.cancel):
@@ -198,7 +198,7 @@ class Endpoints:
         except Cancelled as error:
             raise PeerGone from error
 
-    def _patience_s(self, asked: Streaming) -> Optional[float]:
+    def _patience_s(self, asked: Streaming) -> float | None:
         """How long a stream may be silent; None for ever."""
         return (self._ping_s if asked.ping_s is None else asked.ping_s) or None
 
@@ -209,7 +209,7 @@ class Endpoints:
                 log.info("requests have the member '%s', which is ignored here", printable(name))
 
 
-def _chunks_of_answer(answer: Answer, reply: StreamReply, patience_s: Optional[float]) -> News:
+def _chunks_of_answer(answer: Answer, reply: StreamReply, patience_s: float | None) -> News:
     has_news = answer.advance(reply, patience_s)
     while answer.is_running:
         yield reply.take() if has_news else []
@@ -218,7 +218,7 @@ def _chunks_of_answer(answer: Answer, reply: StreamReply, patience_s: Optional[f
     return reply.take()
 
 
-def _chunks_of_completion(completion: Completion, stream: CompletionStream, patience_s: Optional[float]) -> News:
+def _chunks_of_completion(completion: Completion, stream: CompletionStream, patience_s: float | None) -> News:
     def chunks() -> list[str]:
         usage = completion.usage if stream.wants_figures else None
         return [stream.chunk(i, news, usage) for i, news in completion.news()]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from email.message import Message
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
 from .. import sse
 from ..api import errors
@@ -58,7 +58,7 @@ class Readable(Protocol):
 
     def readline(self, limit: int, /) -> bytes: ...
 
-    def limit(self, seconds: Optional[float]) -> None: ...
+    def limit(self, seconds: float | None) -> None: ...
 
 
 class PeerGone(Exception):
@@ -228,14 +228,14 @@ class Exchange:
         # Whether the connection can take another request afterwards; known once the answer has begun.
         wishes = [wish.lower() for wish in _listed(head.headers.get_all("Connection", ()))]
         self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1" and "close" not in wishes
-        self.status: Optional[int] = None
+        self.status: int | None = None
         # For the log: which answer, and what it took.
         self.id = "-"
         self.summary = ""
         # What asks every second how the server is: of success the log says nothing.
         self.is_probe = False
         # The client's own name for the request, or one of ours.
-        self._given_id: Optional[str] = None
+        self._given_id: str | None = None
         self.name_request(head.headers.get("X-Request-Id"))
         self._headers = headers
         self._watcher = watcher
@@ -248,7 +248,7 @@ class Exchange:
     def body(self) -> bytes:
         return self._body.read()
 
-    def name_request(self, id: Optional[str]) -> None:
+    def name_request(self, id: str | None) -> None:
         """The client's name for this request, which the answer's header and the log repeat; the first counts (K1)."""
         if self._given_id is None and id is not None and _REQUEST_ID.fullmatch(id):
             self._given_id = id

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import socket
 import time
-from typing import Any, Optional
+from typing import Any
 
 
 class _Source(io.RawIOBase):
     """A socket's bytes. `deadline` is when all that is wanted must be there; without it each wait has the socket's."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.deadline: Optional[float] = None
+        self.deadline: float | None = None
         self._socket = sock
 
     def readable(self) -> bool:
@@ -44,7 +44,7 @@ class Incoming(io.BufferedReader):
         super().__init__(self._source)
         self.is_ambiguous = False
 
-    def limit(self, seconds: Optional[float]) -> None:
+    def limit(self, seconds: float | None) -> None:
         """All that is read from now on must come within so many seconds; None gives each wait the socket's time.
 
         A peer that sends a byte now and then would otherwise hold its thread for ever.
@@ -56,7 +56,7 @@ class Incoming(io.BufferedReader):
         self.is_ambiguous = False
         self.limit(seconds)
 
-    def readline(self, size: Optional[int] = -1, /) -> bytes:
+    def readline(self, size: int | None = -1, /) -> bytes:
         line = super().readline(size)
         text = line[:-2] if line.endswith(b"\r\n") else line
         self.is_ambiguous |= b"\r" in text or b"\0" in text or text.startswith((b" ", b"\t"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import Optional
 
 from ..api.status import Metric, Series, counter, gauge, histogram
 from ..engine import Engine, Histogram, HistogramValues
@@ -24,7 +23,7 @@ class Metrics:
         self._requests: Counter[tuple[str, str]] = Counter()
         self._duration_s = Histogram(_DURATION_BOUNDS_S)
 
-    def count(self, path: str, status: Optional[int], seconds: float) -> None:
+    def count(self, path: str, status: int | None, seconds: float) -> None:
         """A request has ended. `path` must be one of few: each gets a number of its own for ever."""
         with self._lock:
             self._requests[path, str(status or 0)] += 1

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ..api import errors
@@ -38,7 +38,7 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 8080
-    api_key: Optional[str] = None
+    api_key: str | None = None
     strict: bool = False
     allow_chat_template: bool = False
     thought_field: bool = False

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from ..api import errors
 from ..api.chat import ChatRequest
@@ -65,10 +65,10 @@ class Model:
         name: str,
         engine: Engine,
         *,
-        max_tokens: Optional[int] = None,
-        defaults: Optional[Mapping[str, Any]] = None,
+        max_tokens: int | None = None,
+        defaults: Mapping[str, Any] | None = None,
         keep_tools: bool = False,
-        thinking: Optional[ThinkingDefaults] = None,
+        thinking: ThinkingDefaults | None = None,
     ) -> None:
         self.name = name
         self.engine = engine
@@ -195,7 +195,7 @@ class Model:
         except TemplateError as error:
             raise errors.BadRequest(str(error), "chat_template") from error
 
-    def _compiled(self, source: Optional[str]) -> _Dialect:
+    def _compiled(self, source: str | None) -> _Dialect:
         facts = self.engine.facts
         template = ChatTemplate(
             source,
@@ -237,7 +237,7 @@ class Service:
         self._began_at = clock()
         # Guards the rest against what ends to load while the server ends.
         self._lock = threading.Lock()
-        self._model: Optional[Model] = None
+        self._model: Model | None = None
         self._is_closed = False
 
     def ready(self, model: Model) -> None:
@@ -303,7 +303,7 @@ def nth(work: GenerationRequest, i: int) -> GenerationRequest:
 
 
 # The first class that fits; what fits none is an InferenceError.
-_ANSWERS: tuple[tuple[type[EngineError], type[errors.ApiError], Optional[str]], ...] = (
+_ANSWERS: tuple[tuple[type[EngineError], type[errors.ApiError], str | None], ...] = (
     (PromptTooLong, errors.ContextLengthExceeded, "messages"),
     (InvalidToken, errors.BadRequest, "messages"),
     (QueueFull, errors.QueueFull, None),

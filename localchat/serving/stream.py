@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator
-from typing import Optional
 
 from ..api import errors
 from ..engine import Cancelled
@@ -20,7 +19,7 @@ News = Generator[list[str], None, list[str]]
 
 
 def send_stream(
-    exchange: Exchange, news: News, failed: Callable[[errors.ApiError], list[str]], patience_s: Optional[float]
+    exchange: Exchange, news: News, failed: Callable[[errors.ApiError], list[str]], patience_s: float | None
 ) -> None:
     """Chunks as they come. The status line waits for the first news or an error (K31).
 

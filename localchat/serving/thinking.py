@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Optional
 
 from ..api.chat import ChatRequest
 from ..chat.formats import Format
@@ -15,7 +14,7 @@ from ..engine import ThinkingLimit
 class ThinkingDefaults:
     """What holds where a request says nothing: tokens of thinking (None: no limit), and the last words of it."""
 
-    max_tokens: Optional[int] = None
+    max_tokens: int | None = None
     message: str = ""
 
 
@@ -25,7 +24,7 @@ def thinking_limit(
     prompt: str,
     tokenize: Callable[[str, bool], list[int]],
     defaults: ThinkingDefaults,
-) -> Optional[ThinkingLimit]:
+) -> ThinkingLimit | None:
     """What bounds the thinking of the answer to a request of which this is the prompt; None if nothing does.
 
     `tokenize(text, parse_special)` adds nothing of its own. The message counts as what the model says, and so

@@ -11,7 +11,6 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import Optional
 
 # How much is looked at of what a peer says too early.
 _PEEKED = 64
@@ -83,7 +82,7 @@ class Watcher:
             if has_left and on_gone is not None:
                 on_gone()
 
-    def _forget(self, sock: socket.socket) -> Optional[Callable[[], None]]:
+    def _forget(self, sock: socket.socket) -> Callable[[], None] | None:
         # Meanwhile its watching may have ended (KeyError), and it may be closed too (ValueError).
         try:
             on_gone: Callable[[], None] = self._selector.unregister(sock).data
@@ -92,7 +91,7 @@ class Watcher:
         return on_gone
 
 
-def _has_left(sock: socket.socket) -> Optional[bool]:
+def _has_left(sock: socket.socket) -> bool | None:
     """Whether the peer has closed its end; None if there is nothing to tell it from, any more."""
     # A look at the socket itself would wait for as long as its timeout says.
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from email.message import Message
-from typing import Optional
 from urllib.parse import urlsplit
 
 from ..api import errors
@@ -78,7 +77,7 @@ def is_loopback(host: str) -> bool:
     return _LOOPBACK.fullmatch(host) is not None
 
 
-def _is_friendly(origin: str, host: Optional[str]) -> bool:
+def _is_friendly(origin: str, host: str | None) -> bool:
     """Whether a page of this origin may ask: one of this machine or of this server, or no web page at all."""
     if origin != "null" and not origin.startswith(("http://", "https://")):
         return True  # an extension or a desktop program
@@ -94,7 +93,7 @@ def _host_of(url: str) -> str:
         return ""
 
 
-def _plain(names: Optional[str]) -> str:
+def _plain(names: str | None) -> str:
     """A list of header names as it came, if it is one and nothing else."""
     names = names or ""
     return names if len(names) < 1000 and all(c.isalnum() or c in "-_, " for c in names) and names.isascii() else ""

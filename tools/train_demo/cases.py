@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from .data import chat_skills, localchat_facts, memory, mixture, tool_calls, values
 from .data.source import Source
@@ -29,8 +29,8 @@ class Case:
     """What is sent, and the columns that the answer passes or fails."""
 
     messages: list[Message]
-    tools: Optional[list[dict[str, Any]]]
-    thinking: Optional[bool]
+    tools: list[dict[str, Any]] | None
+    thinking: bool | None
     judge: Judge
 
 
@@ -62,13 +62,13 @@ def _call_judge(column: str, wanted: list[tuple[str, Any]]) -> Judge:
     return judge
 
 
-def _call_case(column: str, dialogue: Dialogue, thinking: Optional[bool] = None) -> Case:
+def _call_case(column: str, dialogue: Dialogue, thinking: bool | None = None) -> Case:
     at = next(i for i, message in enumerate(dialogue.messages) if message.get("tool_calls"))
     wanted = [(c["function"]["name"], c["function"]["arguments"]) for c in dialogue.messages[at]["tool_calls"]]
     return Case(dialogue.messages[:at], dialogue.tools, thinking, _call_judge(column, wanted))
 
 
-def _last_case(dialogue: Dialogue, judge: Judge, thinking: Optional[bool] = None) -> Case:
+def _last_case(dialogue: Dialogue, judge: Judge, thinking: bool | None = None) -> Case:
     messages = [{k: v for k, v in m.items() if k != "reasoning_content"} for m in dialogue.messages[:-1]]
     return Case(messages, dialogue.tools, thinking, judge)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 Message = dict[str, Any]
 Tool = dict[str, Any]
@@ -27,8 +27,8 @@ class Dialogue:
     """
 
     messages: list[Message]
-    tools: Optional[list[Tool]] = None
-    thinking: Optional[bool] = None
+    tools: list[Tool] | None = None
+    thinking: bool | None = None
     skill: str = ""
 
 
@@ -93,7 +93,7 @@ def _signature(tool: Tool) -> str:
     return f"{function['name']}: {description}{function['name']}({', '.join(params)})"
 
 
-def _system_text(dialogue: Dialogue) -> Optional[str]:
+def _system_text(dialogue: Dialogue) -> str | None:
     first = dialogue.messages[0]
     text = first["content"] if first["role"] == "system" else None
     if not dialogue.tools:
@@ -132,7 +132,7 @@ def render(dialogue: Dialogue) -> list[Segment]:
     return segments
 
 
-def _render_answer(message: Message, thinking: Optional[bool], current: bool, learn_earlier: bool) -> list[Segment]:
+def _render_answer(message: Message, thinking: bool | None, current: bool, learn_earlier: bool) -> list[Segment]:
     opening, thought = "<|im_start|>assistant\n", ""
     if current and thinking is False:
         opening += "<think>\n\n</think>\n\n"

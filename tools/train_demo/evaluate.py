@@ -6,7 +6,7 @@ import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import Protocol
 
 from .cases import Case, everyday_cases, held_out_cases, without_thought
 from .llama_runner import Completion, LlamaRunner, Question
@@ -48,7 +48,7 @@ class Runner(Protocol):
 class Evaluation:
     """Runs cases and probes on one file."""
 
-    def __init__(self, runner: Runner, temperature: float = 0.0, failures: Optional[Path] = None) -> None:
+    def __init__(self, runner: Runner, temperature: float = 0.0, failures: Path | None = None) -> None:
         self._runner = runner
         self._temperature = temperature
         self._n_answers = 0
@@ -94,7 +94,7 @@ def evaluate_file(
     n_cases: int = DEFAULT_CASES,
     temperature: float = 0.0,
     held_out: bool = True,
-    failures: Optional[Path] = None,
+    failures: Path | None = None,
     served: bool = False,
 ) -> Table:
     """Measure a file and print the table; `served` asks our server in place of bare llama.cpp."""

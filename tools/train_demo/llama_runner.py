@@ -6,7 +6,7 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,8 @@ class Question(NamedTuple):
     """A conversation that the model goes on with; `thinking` None leaves that to the template."""
 
     messages: list[dict[str, Any]]
-    tools: Optional[list[dict[str, Any]]]
-    thinking: Optional[bool]
+    tools: list[dict[str, Any]] | None
+    thinking: bool | None
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,7 @@ class LlamaRunner:
         prompt = self.render(question.messages, question.tools, question.thinking)
         return prompt, self.complete(prompt, max_tokens, temperature, np.random.default_rng(seed))
 
-    def render(
-        self, messages: list[dict[str, Any]], tools: Optional[list[dict[str, Any]]], thinking: Optional[bool]
-    ) -> str:
+    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, thinking: bool | None) -> str:
         """The prompt up to where the model goes on."""
         variables: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
         return self.template.render(messages=messages, tools=tools, add_generation_prompt=True, **variables)
@@ -104,7 +102,7 @@ class LlamaRunner:
         return buffer.raw[:n]
 
     def complete(
-        self, prompt: str, max_tokens: int = 200, temperature: float = 0.0, rng: Optional[np.random.Generator] = None
+        self, prompt: str, max_tokens: int = 200, temperature: float = 0.0, rng: np.random.Generator | None = None
     ) -> Completion:
         """Continue the prompt; the likeliest token each time at temperature 0, else from the top 40."""
         L.llama_memory_clear(L.llama_get_memory(self._context), False)

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from .data import chat_skills, values
 from .data.mixture import dialogues
@@ -102,7 +102,7 @@ class Probe(NamedTuple):
 
     column: str
     messages: list[Message]
-    tools: Optional[list[dict[str, Any]]] = None
+    tools: list[dict[str, Any]] | None = None
 
 
 def known_words(n_dialogues: int = 6000) -> set[str]:

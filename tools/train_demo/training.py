@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 import torch
@@ -219,7 +219,7 @@ class Trainer:
         unfinished.replace(path)
 
 
-def resume(path: Path, tokens: Optional[int] = None) -> Trainer:
+def resume(path: Path, tokens: int | None = None) -> Trainer:
     """A trainer that goes on where the checkpoint stopped, perhaps to more tokens than planned then."""
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     config = state["config"]

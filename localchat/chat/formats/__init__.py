@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Dict, Tuple
-
 from . import (
     apertus,
     deepseek,
@@ -28,7 +26,7 @@ from .channels import HARMONY, MUSE
 from .json_families import JSON_FAMILIES
 
 # In the order of detection: a family whose marks are part of another's comes after it.
-_FORMATS: Tuple[Format, ...] = (
+_FORMATS: tuple[Format, ...] = (
     mistral.FORMAT,
     MUSE,
     HARMONY,
@@ -53,7 +51,7 @@ _FORMATS: Tuple[Format, ...] = (
     hermes.FORMAT,
 )
 
-FORMATS: Dict[str, Format] = {format.name: format for format in _FORMATS}
+FORMATS: dict[str, Format] = {format.name: format for format in _FORMATS}
 
 
 def detect(template: str) -> Format:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Callable, List, Optional, Tuple
+from typing import Callable
 
 from ...layouts import A_SPACE, CallLayout
 from ..adapted import CallsWriter, calls_text
@@ -41,14 +41,14 @@ class CallTexts(CallLayout):
     is_native: bool = True
     after_thought: str = "\n\n"
     mark: str = ""
-    more: Optional[CallTexts] = None
+    more: CallTexts | None = None
 
     def bare(self, opener: str) -> CallTexts:
         """The same calls without what stands around all of them, as models forget to begin it."""
         return replace(self, opener=opener, begin="", end="")
 
     @property
-    def fixed(self) -> Tuple[str, ...]:
+    def fixed(self) -> tuple[str, ...]:
         """What is the same in all such calls, in pieces."""
         around = (self.begin, self.before_name, self.before_arguments, self.after_call, self.separator, self.end)
         return tuple(piece for text in (*around, self.after_thought) for piece in _GAPS.split(text) if piece)
@@ -62,7 +62,7 @@ def call_objects(
     before_arguments: str = '", "arguments": ',
     after_call: str = "}",
     line: str = "",
-    indent: Optional[int] = None,
+    indent: int | None = None,
 ) -> CallTexts:
     """Calls as a list of JSON objects between two texts, `line` parts them from the list."""
     return CallTexts(
@@ -100,20 +100,20 @@ class Format:
     """
 
     name: str
-    detected_by: Tuple[Tuple[str, ...], ...]
-    openers: Tuple[str, ...] = ()
-    read_call: Optional[CallReader] = None
-    closers: Tuple[str, ...] = ()
-    dropped: Tuple[str, ...] = ()
-    read_bare: Optional[CallReader] = None
+    detected_by: tuple[tuple[str, ...], ...]
+    openers: tuple[str, ...] = ()
+    read_call: CallReader | None = None
+    closers: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    read_bare: CallReader | None = None
     think: ReasoningTags = THINK
     thought_ends_at_call: bool = False
     no_thought: str = ""
     write_calls: CallsWriter = calls_text
-    text_start: Tuple[str, str] = ("", "\n\n")
+    text_start: tuple[str, str] = ("", "\n\n")
     text_end: str = ""
     part_mark: str = ""
-    call_texts: Tuple[CallTexts, ...] = ()
+    call_texts: tuple[CallTexts, ...] = ()
 
     @property
     def thinks_anywhere(self) -> bool:
@@ -121,12 +121,12 @@ class Format:
         return False
 
     @property
-    def thought_ends(self) -> Tuple[str, ...]:
+    def thought_ends(self) -> tuple[str, ...]:
         """The markers that thinking may end with."""
         return (self.think.end, *(self.openers if self.thought_ends_at_call else ()))
 
     @property
-    def preserved(self) -> Tuple[str, ...]:
+    def preserved(self) -> tuple[str, ...]:
         """The markers whose tokens must reach the parser as text, even where the vocabulary hides them."""
         markers = (*self.openers, *self.closers, *self.dropped, *self.text_start, self.think.start, self.think.end)
         return (*markers, *(text for texts in self.call_texts for text in texts.fixed))
@@ -140,12 +140,12 @@ class Format:
         named = tuple(texts for texts in self.call_texts if texts.mark in template)
         return replace(self, think=reasoning_tags(template) or self.think, call_texts=named or self.call_texts)
 
-    def opened_thought(self, thought: str, prompt: str) -> List[Segment]:
+    def opened_thought(self, thought: str, prompt: str) -> list[Segment]:
         """What a prompt needs more to go on with this thinking (K24)."""
         start = [] if self.think.is_open(prompt) else [Segment(self.think.start + "\n", True)]
         return [*start, Segment(thought, False)]
 
-    def opened_text(self, thought: str, text: str, prompt: str) -> List[Segment]:
+    def opened_text(self, thought: str, text: str, prompt: str) -> list[Segment]:
         """What a prompt needs more to go on with this text after this thinking, if any (K24)."""
         if not thought and not self.think.is_open(prompt):
             return [Segment(self.text_start[0], True), Segment(text, False)]
@@ -175,7 +175,7 @@ class Format:
         """Read a call, if one comes first; else nothing."""
         openers = self.openers if calls.offered else ()
         cursor.begin()
-        marker: Optional[str] = ""
+        marker: str | None = ""
         while marker is not None and marker not in openers:
             yield from space(cursor)
             marker = yield from one_of(cursor, *openers, *self.dropped)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Callable, Optional, Tuple
+from typing import Callable
 
 from ...layouts import A_BREAK, THE_NAME
 from ..calls import Calls
@@ -39,19 +39,19 @@ class Kind(Enum):
 class _Channels(Format):
     """Headers up to <|message|>, bodies up to one of `ends`."""
 
-    ends: Tuple[str, ...] = ()
-    thought_marks: Tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    thought_marks: tuple[str, ...] = ()
 
     @property
     def thinks_anywhere(self) -> bool:
         return True
 
     @property
-    def thought_ends(self) -> Tuple[str, ...]:
+    def thought_ends(self) -> tuple[str, ...]:
         return (*self.ends, _START)
 
     @property
-    def preserved(self) -> Tuple[str, ...]:
+    def preserved(self) -> tuple[str, ...]:
         return (_START, _CHANNEL, _MESSAGE, "<|constrain|>", *self.ends)
 
     def for_template(self, template: str) -> Format:
@@ -71,7 +71,7 @@ class _Channels(Format):
                 yield from self._message(cursor, calls, header, reasoning, has_form)
             header = None
 
-    def _header(self, cursor: Cursor) -> Reader[Optional[str]]:
+    def _header(self, cursor: Cursor) -> Reader[str | None]:
         """Read a header, if one comes and is complete."""
         start = yield from one_of(cursor, _START + "assistant", _CHANNEL, " to=", "to=")
         if start is None:
@@ -104,7 +104,7 @@ class _Channels(Format):
             if shown:
                 yield Content(end)
 
-    def _kind(self, header: str, calls: Calls) -> Tuple[Kind, str]:
+    def _kind(self, header: str, calls: Calls) -> tuple[Kind, str]:
         if any(mark in header for mark in self.thought_marks) and "to=functions" not in header:
             return Kind.THOUGHT, ""
         match = _RECIPIENT.search(header)
@@ -130,7 +130,7 @@ class _Channels(Format):
             calls.close()
 
 
-def _open_header(prompt: str) -> Optional[str]:
+def _open_header(prompt: str) -> str | None:
     """The header that the prompt has written to its end, if it has."""
     _, _, last = prompt.rpartition(_START + "assistant")
     header, found, body = last.partition(_MESSAGE)

@@ -9,8 +9,9 @@ R1 writes "function" for the name, then the name and a block of JSON code.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 from ..calls import Calls
 from ..scan import Cursor, Reader, one_of, space

@@ -11,8 +11,6 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, Optional
-
 from ...layouts import ALL_TYPES, STRING
 from .base import Format
 from .tagged import Tags
@@ -37,7 +35,7 @@ MINIMAX = Format(
 )
 
 
-def _dsml_types(attribute: str) -> Optional[FrozenSet[str]]:
+def _dsml_types(attribute: str) -> frozenset[str] | None:
     # 'true' says that the value is a string as it stands; else it is JSON of the schema's type.
     return STRING if attribute == "true" else None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Optional, Tuple
 
 from ..calls import Calls
 from ..events import Content
@@ -29,10 +28,10 @@ class Keys:
     should not wait for its end.
     """
 
-    name: Tuple[str, ...] = ("name",)
-    arguments: Tuple[str, ...] = ("arguments", "parameters")
-    id: Tuple[str, ...] = ("id",)
-    wrapper: Tuple[str, ...] = ("function",)
+    name: tuple[str, ...] = ("name",)
+    arguments: tuple[str, ...] = ("arguments", "parameters")
+    id: tuple[str, ...] = ("id",)
+    wrapper: tuple[str, ...] = ("function",)
     is_strict: bool = False
 
     def allows(self, key: str) -> bool:
@@ -76,7 +75,7 @@ def json_calls(*ends: str, keys: Keys = KEYS) -> CallReader:
     return read_calls
 
 
-def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[Optional[str]]:
+def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
     """Send what follows a broken call's head as its arguments, since it can be nothing else (K19); the end, if any."""
     end = yield from stream(cursor, Markers(*ends), calls.arguments)
     if end:
@@ -95,9 +94,9 @@ class CallObject:
         self._is_wrapped = False
         self._has_head = False
         self._has_arguments = False
-        self._id: Optional[str] = None
+        self._id: str | None = None
         # Arguments that came before the name.
-        self._held: Optional[str] = None
+        self._held: str | None = None
 
     def read(self) -> Reader[Outcome]:
         """Read from the opening brace to the closing one."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Tuple
 
 from ...layouts import A_BREAK, A_NUMBER, A_SPACE
 from ..calls import Calls
@@ -170,7 +169,7 @@ LLAMA = Format(
     call_texts=(_LLAMA_CALL, replace(_LLAMA_CALL, opener="<|python_tag|>", begin="<|python_tag|>")),
 )
 
-JSON_FAMILIES: Tuple[Format, ...] = (
+JSON_FAMILIES: tuple[Format, ...] = (
     COHERE,
     COMMAND_R,
     NEMOTRON,

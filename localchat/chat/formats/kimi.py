@@ -8,8 +8,6 @@ K3: <|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument k
 
 from __future__ import annotations
 
-from typing import FrozenSet, Optional
-
 from ...layouts import A_NUMBER, ALL_TYPES
 from ..calls import Calls
 from ..reasoning import ReasoningTags
@@ -60,7 +58,7 @@ K2 = Format(
 )
 
 
-def _attribute_types(attributes: str) -> Optional[FrozenSet[str]]:
+def _attribute_types(attributes: str) -> frozenset[str] | None:
     _, found, rest = attributes.partition('type="')
     return frozenset({rest.partition('"')[0]}) if found else None
 

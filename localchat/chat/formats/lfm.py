@@ -11,7 +11,8 @@ import keyword
 import math
 import re
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...layouts import ALL_TYPES, ArgumentsLayout, ValueLayout
 from ..calls import Calls
@@ -23,7 +24,7 @@ _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _NAMES = rf"(?!(?:{'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*"
 _STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 # JSON's words are printed by some templates within Python's syntax.
-_WORDS: Dict[str, Optional[bool]] = {"true": True, "false": False, "null": None}
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
@@ -39,7 +40,7 @@ def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
     return True
 
 
-def json_calls(text: str) -> List[Tuple[str, str]]:
+def json_calls(text: str) -> list[tuple[str, str]]:
     """The names of calls in a JSON list, and their arguments; none if the text is anything else."""
     try:
         return [(str(call["name"]), _json(call["arguments"])) for call in json.loads(text)]
@@ -47,7 +48,7 @@ def json_calls(text: str) -> List[Tuple[str, str]]:
         return []
 
 
-def parsed_calls(text: str, offered: Sequence[str] = ()) -> List[Tuple[str, str]]:
+def parsed_calls(text: str, offered: Sequence[str] = ()) -> list[tuple[str, str]]:
     """The names of Python calls, alone or in a list, and their arguments as JSON.
 
     None if the text is anything else. Names of functions on offer may be such as Python would not allow.
@@ -80,7 +81,7 @@ def _renamed(text: str, aliases: Mapping[str, str]) -> str:
     return pattern.sub(lambda match: match[1] or aliases[match[2]], text)
 
 
-def _call(node: ast.expr) -> Tuple[str, str]:
+def _call(node: ast.expr) -> tuple[str, str]:
     if not isinstance(node, ast.Call) or any(word.arg is None for word in node.keywords):
         raise ValueError("not a call with named arguments")
     if not node.args:

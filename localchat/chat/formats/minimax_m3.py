@@ -6,8 +6,9 @@ P<tool_call> P<invoke name="f">P<a>textP</a>P<b>P<item>1P</item>P</b>P</invoke> 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any
 
 from ...layouts import A_BREAK, ALL_TYPES, THE_NAME, ArgumentsLayout, ValueLayout
 from ..calls import Calls
@@ -81,14 +82,14 @@ def _call(cursor: Cursor, calls: Calls) -> Reader[bool]:
     return True
 
 
-def _value(cursor: Cursor, schema: Mapping[str, Any], path: Tuple[Optional[str], ...]) -> Reader[Tuple[str, _End]]:
+def _value(cursor: Cursor, schema: Mapping[str, Any], path: tuple[str | None, ...]) -> Reader[tuple[str, _End]]:
     """Read an element's value as JSON, and its end.
 
     An element that has elements is a list, if they are items, or an object; any other has a value of its type.
     """
     types = parameter_types(schema, *path)
     text = yield from maybe_nested(cursor)
-    children: List[Tuple[str, str]] = []
+    children: list[tuple[str, str]] = []
     end = _End.VALUE
     while end is _End.VALUE:
         piece, tag = yield from until(cursor, Markers(_OPEN))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Optional
-
 from ..calls import Calls
 from ..json_scan import stream_value
 from ..scan import Cursor, Reader, closing, is_next, one_of, space
 from .json_calls import raw_arguments
 
 
-def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[Optional[str]]:
+def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
     """Read an offered name and one of the markers that may end it; None if anything else comes.
 
     Only what may still become an offered name waits.
@@ -21,8 +19,8 @@ def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[Optional[st
 
 
 def json_arguments(
-    cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: Optional[str] = None
-) -> Reader[Optional[str]]:
+    cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: str | None = None
+) -> Reader[str | None]:
     """Send a call whose name was read: its arguments follow as one JSON value, then an end, which is returned."""
     yield calls.head(name, call_id)
     cursor.commit()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Callable, FrozenSet, Optional, Tuple
+from typing import Callable
 
 from ...layouts import A_BREAK, ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
 from ..calls import Calls
@@ -43,31 +43,31 @@ class Tags:
     name_end: str
     key: str
     key_end: str
-    value_ends: Tuple[str, ...]
+    value_ends: tuple[str, ...]
     call_end: str
     attributes_end: str = ""
     attributes: str = ""
     value: str = ""
-    sections: Tuple[Tuple[str, str], ...] = ()
+    sections: tuple[tuple[str, str], ...] = ()
     is_section_each: bool = False
     is_on_lines: bool = False
-    quotes: Optional[Tuple[str, str]] = None
-    attribute_types: Callable[[str], Optional[FrozenSet[str]]] = lambda attributes: None
-    typed_values: Tuple[Tuple[FrozenSet[str], str], ...] = ()
+    quotes: tuple[str, str] | None = None
+    attribute_types: Callable[[str], frozenset[str] | None] = lambda attributes: None
+    typed_values: tuple[tuple[frozenset[str], str], ...] = ()
 
     @property
-    def openers(self) -> Tuple[str, ...]:
+    def openers(self) -> tuple[str, ...]:
         """The markers that begin a call, with or without its section."""
         return (*(start for start, _ in self.sections), self.call)
 
     @property
-    def closers(self) -> Tuple[str, ...]:
+    def closers(self) -> tuple[str, ...]:
         """The other markers."""
         inner = (self.key, self.key_end, self.value, *self.value_ends, self.call_end)
         return tuple(filter(None, (*inner, *(end for _, end in self.sections))))
 
     @property
-    def call_texts(self) -> Tuple[CallTexts, ...]:
+    def call_texts(self) -> tuple[CallTexts, ...]:
         """How calls are written: with each section that is in use, and without."""
         within = [self._call_texts(*section) for section in self.sections]
         # A template that has not this section does not call so without it either.
@@ -162,7 +162,7 @@ class Tags:
             calls.close()
         return True
 
-    def _name(self, cursor: Cursor, calls: Calls) -> Reader[Optional[str]]:
+    def _name(self, cursor: Cursor, calls: Calls) -> Reader[str | None]:
         yield from space(cursor)
         name = yield from one_of(cursor, *calls.offered)
         if name is None or (self.name_end and (yield from one_of(cursor, self.name_end)) is None):
@@ -197,7 +197,7 @@ class Tags:
             yield calls.arguments(value_json(begun + raw, types) if end else begun + raw)
 
 
-def _text_value(cursor: Cursor, calls: Calls, ends: Tuple[str, ...]) -> Reader[None]:
+def _text_value(cursor: Cursor, calls: Calls, ends: tuple[str, ...]) -> Reader[None]:
     def piece(text: str) -> Event:
         return calls.arguments(text_json(text))
 

@@ -39,7 +39,7 @@ def arguments_expr(
     layout: ArgumentsLayout,
     read_types: ReadTypes,
     path: str = "#",
-) -> Optional[Expr]:
+) -> Expr | None:
     """The arguments that fit a schema, if all of it can be kept to. Raises SchemaError."""
     return _Arguments(rules, Shapes(document := Document(parameters, path)), layout, read_types).expr(document.root)
 
@@ -60,7 +60,7 @@ class _Arguments:
         # What is being written, so that what contains itself comes to an end.
         self._open: set[Places] = set()
 
-    def expr(self, root: Place) -> Optional[Expr]:
+    def expr(self, root: Place) -> Expr | None:
         try:
             members = self._members((root,), ())
         except (_Inexact, TooLarge):
@@ -155,7 +155,7 @@ class _Arguments:
         own_lines = Literal("\n") if self._layout.on_lines else EMPTY
         return seq(start, own_lines, text, own_lines, end)
 
-    def _nested(self, places: Places, path: Path, read: frozenset[str]) -> Optional[Expr]:
+    def _nested(self, places: Places, path: Path, read: frozenset[str]) -> Expr | None:
         """An object or a list written as arguments are; None if it is not, or would not be read back as it was."""
         places = self._shapes.direct(places)
         if not self._layout.item or read not in ({"object"}, {"array"}) or places in self._open:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 from ...layouts import ALL_TYPES, CallLayout
 from .arguments import ReadTypes, arguments_expr
@@ -25,7 +25,7 @@ class ToolSchema:
 
     name: str
     parameters: Any = None
-    rule: Optional[Expr] = None
+    rule: Expr | None = None
     read_types: ReadTypes = lambda *path: ALL_TYPES
 
     @property
@@ -33,9 +33,7 @@ class ToolSchema:
         return {"type": "object", "properties": {}} if self.parameters is None else self.parameters
 
 
-def calls_rule(
-    rules: Rules, tools: Sequence[ToolSchema], layout: CallLayout, *, max_calls: Optional[int] = None
-) -> Expr:
+def calls_rule(rules: Rules, tools: Sequence[ToolSchema], layout: CallLayout, *, max_calls: int | None = None) -> Expr:
     """One call or more, `max_calls` at most. Raises SchemaError, its path led by the tool's name."""
     if not tools or max_calls == 0:
         raise ValueError("calls need at least one tool, and max_calls of at least 1")
@@ -55,7 +53,7 @@ def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
     return seq(written(rules, layout.head(tool.name)), arguments, written(rules, layout.after_call))
 
 
-def arguments_rule(rules: Rules, tool: ToolSchema, *, indent: Optional[int] = None, notation: str = "json") -> Expr:
+def arguments_rule(rules: Rules, tool: ToolSchema, *, indent: int | None = None, notation: str = "json") -> Expr:
     """The arguments of one tool as an object, in the order in which the model thinks of them. Raises SchemaError."""
     if tool.rule is not None and indent is None and notation == "json":
         return tool.rule

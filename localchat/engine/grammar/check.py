@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Optional
 
 from .rules import EMPTY, Alt, Expr, Ref, Repeat, Seq, chars
 
@@ -133,12 +132,12 @@ class _Reader:
         items.append(Repeat(items.pop(), low, high))
 
 
-def count_of(match: re.Match[str]) -> tuple[int, Optional[int]]:
+def count_of(match: re.Match[str]) -> tuple[int, int | None]:
     """How often a count repeats: at least, and at most if there is a limit."""
     return _SIGNS.get(match["count"]) or (int(match["low"]), _high(match))
 
 
-def _high(match: re.Match[str]) -> Optional[int]:
+def _high(match: re.Match[str]) -> int | None:
     return int(match["low"]) if not match["comma"] else int(match["high"]) if match["high"] else None
 
 

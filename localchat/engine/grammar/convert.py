@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn
 
 from .any_order import MAX_ANY_ORDER, in_any_order
 from .document import key_of
@@ -40,7 +40,7 @@ class Converter:
         self._any_order = any_order
         self._done: dict[Places, Expr] = {}
         # Tuples that are being converted, with their name once something inside refers to it.
-        self._open: dict[Places, Optional[Ref]] = {}
+        self._open: dict[Places, Ref | None] = {}
 
     def value(self, places: Places) -> Expr:
         """Values that fit all the places."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from .errors import SchemaError
@@ -70,7 +70,7 @@ class Place:
     def fail(self, keyword: str, message: str) -> NoReturn:
         raise SchemaError(f"{self.path}/{_escaped(keyword)}", message)
 
-    def count(self, keyword: str) -> Optional[int]:
+    def count(self, keyword: str) -> int | None:
         """A number of things: an integer that is not negative."""
         number = self.schema.get(keyword)
         if number is None:
@@ -80,7 +80,7 @@ class Place:
             self.fail(keyword, f"must be an integer that is not negative, got {number!r}")
         return int(number)
 
-    def number(self, keyword: str) -> Optional[Fraction]:
+    def number(self, keyword: str) -> Fraction | None:
         value = self.schema.get(keyword)
         if value is None:
             return None
@@ -88,7 +88,7 @@ class Place:
             self.fail(keyword, f"must be a number, got {value!r}")
         return exact(value)
 
-    def text(self, keyword: str) -> Optional[str]:
+    def text(self, keyword: str) -> str | None:
         value = self.schema.get(keyword)
         if value is not None and not isinstance(value, str):
             self.fail(keyword, f"must be a string, got {value!r}")
@@ -121,7 +121,7 @@ class Place:
         wider = {"integer"} if "number" in found else set()
         return frozenset(found) | wider | ({"null"} if self.flag("nullable") else set())
 
-    def values(self) -> Optional[dict[Hashable, Any]]:
+    def values(self) -> dict[Hashable, Any] | None:
         """The only values that enum and const leave, under their keys, if they say anything."""
         if self.has("enum") and not isinstance(self.schema["enum"], list):
             self.fail("enum", "must be a list of values")
@@ -130,7 +130,7 @@ class Place:
         return shared([{key_of(value): value for value in values} for values in listed])
 
 
-def shared(tables: list[dict[Hashable, Any]]) -> Optional[dict[Hashable, Any]]:
+def shared(tables: list[dict[Hashable, Any]]) -> dict[Hashable, Any] | None:
     """What is in all of the tables; None if there are none."""
     if not tables:
         return None
@@ -188,7 +188,7 @@ class Document:
             raise SchemaError(pointer, "names nothing in this schema")
         return found
 
-    def _by_pointer(self, pointer: str) -> Optional[Place]:
+    def _by_pointer(self, pointer: str) -> Place | None:
         place = self.root
         for part in pointer.split("/")[1:]:
             name: object = part.replace("~1", "/").replace("~0", "~")
@@ -202,7 +202,7 @@ class Document:
                 self.check_base(place)
         return place
 
-    def _by_anchor(self, name: str) -> Optional[Place]:
+    def _by_anchor(self, name: str) -> Place | None:
         for place in _all_places(self.root):
             if place.schema.get("$anchor") == name or place.schema.get("$id") == f"#{name}":
                 return place

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Optional
+from typing import Any
 
 from .language import ANY_CHAR, ANY_TEXT, Language, language_rules
 from .numbers import Interval, decimals
@@ -30,7 +30,7 @@ class Spacing:
     them. None keeps everything on one line.
     """
 
-    indent: Optional[int] = None
+    indent: int | None = None
 
 
 class JsonEncoding:
@@ -84,14 +84,14 @@ class JsonRules:
         self.rules = rules
         self._encoding = JsonEncoding()
         self._strings: dict[Language, Expr] = {}
-        self._value: Optional[Ref] = None
+        self._value: Ref | None = None
         one_space = rules.repeat(Literal(" "), 0, 1)
         self.gap = self._gap(spacing.indent)
         after_comma = one_space if spacing.indent is None else alt(Literal(" "), self.gap)
         self.comma = rules.add("comma", seq(Literal(","), after_comma))
         self.colon = rules.add("colon", seq(Literal(":"), one_space))
 
-    def _gap(self, indent: Optional[int]) -> Expr:
+    def _gap(self, indent: int | None) -> Expr:
         if indent is None:
             return seq()
         return self.rules.repeat(seq(Literal("\n"), self.rules.repeat(Literal(" "), 0, indent)), 0, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Optional, Protocol, Union
+from typing import Protocol, Union
 
 from .errors import TooLarge
 from .rules import EMPTY, NEVER, Alt, Chars, Expr, Literal, Repeat, Rules, Seq, alt, chars, complement, seq
@@ -49,7 +49,7 @@ class Encoding(Protocol):
     def literal(self, text: str) -> Expr: ...
 
 
-def repeated(item: Expr, low: int, high: Optional[int]) -> Expr:
+def repeated(item: Expr, low: int, high: int | None) -> Expr:
     """The item `low` to `high` times, in the normal form in which the item is never empty."""
     if nullable(item):
         item, low = _without_empty(item), 0
@@ -181,7 +181,7 @@ def contains(language: Language, text: str) -> bool:
     return nullable(language)
 
 
-def lengths(language: Language) -> tuple[int, Optional[int]]:
+def lengths(language: Language) -> tuple[int, int | None]:
     """Bounds of the lengths of the texts; None is without bound."""
     if isinstance(language, Literal):
         return len(language.text), len(language.text)
@@ -203,22 +203,22 @@ def _parts(language: Language) -> tuple[Language, ...]:
     return language.parts if isinstance(language, Both) else ()
 
 
-def _all_highs(pairs: list[tuple[int, Optional[int]]]) -> Optional[list[int]]:
+def _all_highs(pairs: list[tuple[int, int | None]]) -> list[int] | None:
     highs = [high for _, high in pairs if high is not None]
     return highs if len(highs) == len(pairs) else None
 
 
-def _lengths_of_seq(pairs: list[tuple[int, Optional[int]]]) -> tuple[int, Optional[int]]:
+def _lengths_of_seq(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
     highs = _all_highs(pairs)
     return sum(low for low, _ in pairs), None if highs is None else sum(highs)
 
 
-def _lengths_of_alt(pairs: list[tuple[int, Optional[int]]]) -> tuple[int, Optional[int]]:
+def _lengths_of_alt(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
     highs = _all_highs(pairs)
     return min((low for low, _ in pairs), default=0), None if highs is None else max(highs, default=0)
 
 
-def _lengths_of_both(pairs: list[tuple[int, Optional[int]]]) -> tuple[int, Optional[int]]:
+def _lengths_of_both(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
     highs = [high for _, high in pairs if high is not None]
     return max(low for low, _ in pairs), min(highs, default=None)
 
@@ -226,7 +226,7 @@ def _lengths_of_both(pairs: list[tuple[int, Optional[int]]]) -> tuple[int, Optio
 _COMBINED = {Seq: _lengths_of_seq, Alt: _lengths_of_alt, Both: _lengths_of_both}
 
 
-def with_length(language: Language, low: int, high: Optional[int]) -> Language:
+def with_length(language: Language, low: int, high: int | None) -> Language:
     """The texts of `low` to `high` characters, without counting where it is not needed."""
     if high is not None and low > high:
         return NEVER

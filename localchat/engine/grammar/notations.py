@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any
 
 from .free_text import free_text
 from .json_text import JsonRules, PlainEncoding
@@ -28,7 +28,7 @@ class GemmaRules(JsonRules):
     """Gemma 4: names without quotes and in their order, texts as they are between quotes of its own."""
 
     # Any text, made once.
-    _text: Optional[Expr] = None
+    _text: Expr | None = None
 
     def name(self, name: str) -> Expr:
         return Literal(name) if _BARE_NAME.fullmatch(name) else super().exactly(name)
@@ -63,7 +63,7 @@ class PythonRules(JsonRules):
     """LFM2: Python's literals, of which strings have the escapes that mean the same in JSON."""
 
     # Any text, made once.
-    _text: Optional[Expr] = None
+    _text: Expr | None = None
 
     def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
         if language != ANY_TEXT:

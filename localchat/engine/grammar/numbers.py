@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor, gcd, inf, nextafter
-from typing import Optional, Union
+from typing import Optional
 
 from .errors import TooLarge
 from .rules import EMPTY, NEVER, Expr, Literal, Rules, alt, chars, factored, seq
@@ -47,9 +47,9 @@ class Bound:
 class Interval:
     """The numbers between two bounds, all or the multiples of `step`; None is without bound."""
 
-    low: Optional[Bound] = None
-    high: Optional[Bound] = None
-    step: Optional[Fraction] = None
+    low: Bound | None = None
+    high: Bound | None = None
+    step: Fraction | None = None
 
     def __and__(self, that: Interval) -> Interval:
         lows = [bound for bound in (self.low, that.low) if bound]
@@ -75,7 +75,7 @@ class Interval:
         return self.low.value > self.high.value or (strict and self.low.value == self.high.value)
 
 
-def _common_step(left: Optional[Fraction], right: Optional[Fraction]) -> Optional[Fraction]:
+def _common_step(left: Fraction | None, right: Fraction | None) -> Fraction | None:
     """The smallest number that is a multiple of both."""
     if left is None or right is None:
         return left or right
@@ -83,7 +83,7 @@ def _common_step(left: Optional[Fraction], right: Optional[Fraction]) -> Optiona
     return Fraction(over, gcd(left.denominator, right.denominator))
 
 
-def exact(number: Union[int, float]) -> Fraction:
+def exact(number: int | float) -> Fraction:
     """The value of a JSON number as it was written, not of the nearest double."""
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
@@ -101,7 +101,7 @@ def integers(rules: Rules, interval: Interval) -> Expr:
     return _multiples(rules, low, high, int(step))
 
 
-def _integer_bounds(interval: Interval) -> tuple[Optional[int], Optional[int]]:
+def _integer_bounds(interval: Interval) -> tuple[int | None, int | None]:
     low, high = interval.low, interval.high
     return (
         None if low is None else ceil(low.value) if low.inclusive else floor(low.value) + 1,
@@ -109,7 +109,7 @@ def _integer_bounds(interval: Interval) -> tuple[Optional[int], Optional[int]]:
     )
 
 
-def _integer_range(rules: Rules, low: Optional[int], high: Optional[int]) -> Expr:
+def _integer_range(rules: Rules, low: int | None, high: int | None) -> Expr:
     negative, positive = NEVER, NEVER
     if low is None or low < 0:
         nearest = 1 if high is None or high >= 0 else -high
@@ -121,7 +121,7 @@ def _integer_range(rules: Rules, low: Optional[int], high: Optional[int]) -> Exp
     return alt(negative, positive)
 
 
-def _naturals(rules: Rules, low: int, high: Optional[int]) -> Expr:
+def _naturals(rules: Rules, low: int, high: int | None) -> Expr:
     """The integers from `low`, which is not negative, without leading zeros."""
     most = 10**MAX_DIGITS - 1
     high = most if high is None else min(high, most)
@@ -169,7 +169,7 @@ def _digits(first: int, last: int) -> Expr:
     return Literal(str(first)) if first == last else chars(f"{first}{last}")
 
 
-def _multiples(rules: Rules, low: Optional[int], high: Optional[int], step: int) -> Expr:
+def _multiples(rules: Rules, low: int | None, high: int | None, step: int) -> Expr:
     first = None if low is None else ceil(Fraction(low, step))
     last = None if high is None else floor(Fraction(high, step))
     if first is not None and last is not None and last - first < MAX_LISTED:
@@ -185,7 +185,7 @@ def _multiples(rules: Rules, low: Optional[int], high: Optional[int], step: int)
     return _by_remainder(rules, first, last, step)
 
 
-def _round(rules: Rules, first: Optional[int], last: Optional[int], zeros: Literal) -> Expr:
+def _round(rules: Rules, first: int | None, last: int | None, zeros: Literal) -> Expr:
     """The integers from `first` to `last` with zeros behind them, but 0 itself with none."""
     below = _integer_range(rules, first, -1 if last is None else min(last, -1)) if first is None or first < 0 else NEVER
     above = _integer_range(rules, 1 if first is None else max(first, 1), last)
@@ -193,7 +193,7 @@ def _round(rules: Rules, first: Optional[int], last: Optional[int], zeros: Liter
     return alt(zero, seq(below, zeros), seq(above, zeros))
 
 
-def _by_remainder(rules: Rules, first: Optional[int], last: Optional[int], step: int) -> Expr:
+def _by_remainder(rules: Rules, first: int | None, last: int | None, step: int) -> Expr:
     """The multiples of `step`, digit by digit: what counts is the remainder of what is written so far."""
     refs = [rules.declare(f"multiple-{step}") for _ in range(step)]
     for n, ref in enumerate(refs):
@@ -229,7 +229,7 @@ def _any_number(rules: Rules) -> Expr:
     return rules.add("number", seq(_integer_range(rules, None, None), tail))
 
 
-def _listed(interval: Interval, step: Fraction) -> Optional[Expr]:
+def _listed(interval: Interval, step: Fraction) -> Expr | None:
     """The multiples of `step` one by one, if they are few."""
     if interval.low is None or interval.high is None:
         return None
@@ -270,7 +270,7 @@ def _decimal_range(rules: Rules, interval: Interval) -> Expr:
     return alt(negative, positive)
 
 
-def _mirrored(bound: Optional[Bound]) -> Optional[Bound]:
+def _mirrored(bound: Bound | None) -> Bound | None:
     return None if bound is None else Bound(-bound.value, bound.inclusive)
 
 
@@ -289,7 +289,7 @@ def _n_places(interval: Interval) -> int:
     return max(DOUBLE_DIGITS - n_near, *(len(digits) for _, digits in bounds))
 
 
-def _as_read(high: Optional[Bound], n_places: int) -> Optional[Bound]:
+def _as_read(high: Bound | None, n_places: int) -> Bound | None:
     """The bound, or the last double within it, where a number within could be read as a double that is not."""
     if high is None or abs(high.value) * 10**n_places < 10**DOUBLE_DIGITS:
         return high
@@ -316,7 +316,7 @@ class _Decimals:
     rules: Rules
     n_places: int
 
-    def range(self, low: Optional[Bound], high: Optional[Bound]) -> Expr:
+    def range(self, low: Bound | None, high: Bound | None) -> Expr:
         assert low is not None
         first, low_digits = _expanded(low.value)
         low_rest = (low_digits, low.inclusive)

@@ -7,7 +7,7 @@ ASCII digits, ASCII letters with digits and `_`, and Unicode's white space.
 
 from __future__ import annotations
 
-from typing import NoReturn, Optional
+from typing import NoReturn
 
 from .errors import PatternError
 from .language import ANY_CHAR, ANY_TEXT, nullable, repeated
@@ -105,7 +105,7 @@ class _Parser:
         count = self._quantifier()
         return atom if count is None else self._counted(atom, *count)
 
-    def _counted(self, atom: Anchored, low: int, high: Optional[int]) -> Anchored:
+    def _counted(self, atom: Anchored, low: int, high: int | None) -> Anchored:
         if set(atom) == {(False, False)}:
             return {key: repeated(node, low, high) for key, node in atom.items()}
         if high != 1:
@@ -115,8 +115,8 @@ class _Parser:
             _include(result, (False, False), EMPTY)
         return result
 
-    def _quantifier(self) -> Optional[tuple[int, Optional[int]]]:
-        count: Optional[tuple[int, Optional[int]]] = QUANTIFIERS.get(self._peek())
+    def _quantifier(self) -> tuple[int, int | None] | None:
+        count: tuple[int, int | None] | None = QUANTIFIERS.get(self._peek())
         if count is not None:
             self._at += 1
         else:
@@ -127,7 +127,7 @@ class _Parser:
                 self._fail("has two quantifiers in a row")
         return count
 
-    def _braces(self) -> Optional[tuple[int, Optional[int]]]:
+    def _braces(self) -> tuple[int, int | None] | None:
         if self._peek() != "{":
             return None
         inside, closing, _ = self._pattern[self._at + 1 :].partition("}")
@@ -266,6 +266,6 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def _single(found: Chars) -> Optional[int]:
+def _single(found: Chars) -> int | None:
     (first, last), *more = found.ranges
     return first if first == last and not more else None

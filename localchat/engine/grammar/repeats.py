@@ -6,7 +6,6 @@ The engine refuses to repeat anything more than 2000 times, and takes a larger u
 from __future__ import annotations
 
 import re
-from typing import Optional
 
 from .check import TOKEN, count_of
 from .rules import Rules
@@ -50,7 +49,7 @@ class _Writer:
         else:
             self._groups[-1].append(match[0])
 
-    def _repeat(self, low: int, high: Optional[int]) -> None:
+    def _repeat(self, low: int, high: int | None) -> None:
         pieces = self._groups[-1]
         at = next(n for n in reversed(range(len(pieces))) if pieces[n].strip() and pieces[n][0] != "#")
         prefix = f"{self._prefix}{len(self._added)}-"

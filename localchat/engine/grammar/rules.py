@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Union
 
 # The engine writes a repetition out as that many rules, and refuses more than 2000 at once. Longer
 # ones are made of blocks of this many: then the number of rules grows with the square root.
@@ -63,7 +63,7 @@ class Repeat:
 
     item: Expr
     low: int
-    high: Optional[int]
+    high: int | None
 
 
 Expr = Union[Literal, Chars, Ref, Seq, Alt, Repeat]
@@ -76,7 +76,7 @@ class Impossible(ValueError):
     """No text at all matches the grammar."""
 
 
-def chars(*ranges: Union[str, tuple[int, int]]) -> Chars:
+def chars(*ranges: str | tuple[int, int]) -> Chars:
     """A class of characters: each argument is a range of code points, or a text like "az" or "_" for one."""
     pairs = (part if isinstance(part, tuple) else (ord(part[0]), ord(part[-1])) for part in ranges)
     return Chars(tuple(_joined(sorted(pairs))))
@@ -181,7 +181,7 @@ class Rules:
         self._prefix = prefix
         self._elsewhere: set[str] = set()
         # A name that is declared and not yet defined has no body.
-        self._bodies: dict[str, Optional[Expr]] = {root: None}
+        self._bodies: dict[str, Expr | None] = {root: None}
         self._names: dict[Expr, Ref] = {}
         # The newest number behind each name: thousands of rules may come from one hint.
         self._numbers: dict[str, int] = {}
@@ -215,7 +215,7 @@ class Rules:
         assert self._bodies[ref.name] is None, ref.name
         self._bodies[ref.name] = body
 
-    def repeat(self, item: Expr, low: int, high: Optional[int]) -> Expr:
+    def repeat(self, item: Expr, low: int, high: int | None) -> Expr:
         """The item `low` to `high` times, written so that the engine takes it and stays fast.
 
         The item must not match the empty text. At any point of the text at most two ways to go on
@@ -354,7 +354,7 @@ def _text(expr: Expr, nested: bool = True) -> str:
 _COUNTS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 
 
-def _count_text(low: int, high: Optional[int]) -> str:
+def _count_text(low: int, high: int | None) -> str:
     exact = str(low) if low == high else f"{low},{'' if high is None else high}"
     return _COUNTS.get((low, high)) or f"{{{exact}}}"
 

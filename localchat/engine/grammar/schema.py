@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Optional
 
 from .convert import Converter
 from .document import Document
@@ -23,7 +22,7 @@ from .rules import Expr, Literal, Rules, factored
 from .shapes import Shapes
 
 
-def schema_to_grammar(schema: object, *, root: str = "root", indent: Optional[int] = None) -> str:
+def schema_to_grammar(schema: object, *, root: str = "root", indent: int | None = None) -> str:
     """The grammar of the JSON documents that fit a schema.
 
     With `indent` documents may also be broken into lines, indented by up to that many spaces.
@@ -39,7 +38,7 @@ def schema_rule(
     *,
     at: str = "#",
     path: str = "#",
-    indent: Optional[int] = None,
+    indent: int | None = None,
     notation: str = "json",
     any_order: bool = False,
 ) -> Expr:
@@ -69,7 +68,7 @@ def _checked(schema: object, path: str) -> object:
     return schema
 
 
-def json_object_grammar(*, root: str = "root", indent: Optional[int] = None) -> str:
+def json_object_grammar(*, root: str = "root", indent: int | None = None) -> str:
     """The grammar of every JSON object."""
     return schema_to_grammar({"type": "object"}, root=root, indent=indent)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Optional
+from typing import Any
 
 from .document import ASSERTIONS, OF_OBJECTS, TYPES, UNSUPPORTED, Document, Place, key_of, shared, shown
 from .errors import PatternError, SchemaError, TooLarge
@@ -37,7 +37,7 @@ class Branch:
 
     places: Places
     types: frozenset[str]
-    values: Optional[tuple[Any, ...]] = None
+    values: tuple[Any, ...] | None = None
     not_values: tuple[Any, ...] = ()
     not_names: tuple[str, ...] = ()
 
@@ -147,19 +147,19 @@ class Shapes:
                         "with different constants",
                     )
 
-    def _branch(self, places: Places) -> Optional[Branch]:
+    def _branch(self, places: Places) -> Branch | None:
         types = frozenset.intersection(frozenset(TYPES), *(place.types() for place in places))
         listed = self._listed(places, types)
         if listed is not None:
             values = tuple(value for value in listed if self._fits(places, value))
             return Branch(places, types, values) if values else None
-        branch: Optional[Branch] = Branch(places, types)
+        branch: Branch | None = Branch(places, types)
         for place in places:
             if branch is not None and place.has("not"):
                 branch = self._without(branch, place)
         return branch if branch is not None and branch.types else None
 
-    def _listed(self, places: Places, types: frozenset[str]) -> Optional[list[Any]]:
+    def _listed(self, places: Places, types: frozenset[str]) -> list[Any] | None:
         """All the values there can be, if they are known one by one."""
         tables = [values for place in places if (values := place.values()) is not None]
         if not tables and types <= {"null", "boolean"}:
@@ -167,7 +167,7 @@ class Shapes:
         found = shared(tables)
         return None if found is None else list(found.values())
 
-    def _without(self, branch: Branch, place: Place) -> Optional[Branch]:
+    def _without(self, branch: Branch, place: Place) -> Branch | None:
         """What `not` leaves, in the few forms that can be said the other way round."""
         negated = place.child("not")
         if negated.schema is False:
@@ -255,7 +255,7 @@ class Shapes:
         if format_name in FORMATS:
             yield _format(format_name)
 
-    def names(self, places: Places) -> Optional[Language]:
+    def names(self, places: Places) -> Language | None:
         """The strings that fit schemas of any kind, or None for all."""
         options: list[Language] = []
         for branch in self.branches(places):
@@ -356,7 +356,7 @@ class ObjectShape:
     declared: tuple[str, ...]
     required: frozenset[str]
     low: int
-    high: Optional[int]
+    high: int | None
     names: Places
 
     def is_closed(self) -> bool:
@@ -380,7 +380,7 @@ class ArrayShape:
     members: Places
     n_prefix: int
     low: int
-    high: Optional[int]
+    high: int | None
     unique: bool
     contained: tuple[tuple[Place, int], ...]
 
@@ -405,7 +405,7 @@ def array_shape(places: Places) -> ArrayShape:
 _NUMBERS = frozenset(["integer", "number"])
 
 
-def keywords(place: Place) -> Optional[frozenset[str]]:
+def keywords(place: Place) -> frozenset[str] | None:
     """What a schema asserts; None if it is true or false, or no schema."""
     return ASSERTIONS & place.schema.keys() if isinstance(place.schema, dict) else None
 
@@ -432,7 +432,7 @@ def _item(place: Place, n: int) -> list[Place]:
     return [place.child(rest)] if place.has(rest) else []
 
 
-def _below(place: Place, name: Optional[str], patterns: list[str]) -> list[Place]:
+def _below(place: Place, name: str | None, patterns: list[str]) -> list[Place]:
     """What one place says of the value under a name; None stands for any that is not declared."""
     if not isinstance(place.schema, dict):
         return []
@@ -468,7 +468,7 @@ def interval(places: Places) -> Interval:
     return result
 
 
-def _bounds(place: Place) -> Iterator[tuple[Optional[Bound], Optional[Bound]]]:
+def _bounds(place: Place) -> Iterator[tuple[Bound | None, Bound | None]]:
     for name, strict_name, is_low in (("minimum", "exclusiveMinimum", True), ("maximum", "exclusiveMaximum", False)):
         # Draft 4 and OpenAPI 3.0 say with true or false whether the other bound is exclusive.
         old = isinstance(place.schema.get(strict_name), bool)
@@ -479,11 +479,11 @@ def _bounds(place: Place) -> Iterator[tuple[Optional[Bound], Optional[Bound]]]:
             yield _pair(Bound(strict, False), is_low)
 
 
-def _pair(bound: Bound, is_low: bool) -> tuple[Optional[Bound], Optional[Bound]]:
+def _pair(bound: Bound, is_low: bool) -> tuple[Bound | None, Bound | None]:
     return (bound, None) if is_low else (None, bound)
 
 
-def _least(*numbers: Optional[int]) -> Optional[int]:
+def _least(*numbers: int | None) -> int | None:
     return min((n for n in numbers if n is not None), default=None)
 
 

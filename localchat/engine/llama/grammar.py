@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Grammar:
     def __init__(self, constraint: Constraint, vocabulary: Vocabulary, visible: Iterable[int] = ()):
         self._vocabulary = vocabulary
         self._origin = constraint.origin
-        self._watch: Optional[TriggerWatch] = TriggerWatch(constraint.triggers) if constraint.triggers else None
+        self._watch: TriggerWatch | None = TriggerWatch(constraint.triggers) if constraint.triggers else None
         self._sampler = L.llama_sampler_init_grammar(
             vocabulary.pointer, constraint.grammar.encode(), constraint.root.encode()
         )

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any
 
 from ..scheduler import Room
 from ..values import SAMPLERS, EngineError, LoadOptions, ModelFacts, Sampling, WrongDraftModel
@@ -65,7 +65,7 @@ _SAMPLING_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
 }
 
 
-def load_backend(path: str, options: LoadOptions, progress: Optional[Callable[[float], None]] = None) -> LlamaBackend:
+def load_backend(path: str, options: LoadOptions, progress: Callable[[float], None] | None = None) -> LlamaBackend:
     """Loads a GGUF file and makes a context for it.
 
     `progress` gets numbers from 0 to 1 while the weights load.
@@ -127,7 +127,7 @@ def default_threads(n_model_bytes: int) -> int:
     return n_cores if n_cores <= 4 else n_cores // 2
 
 
-def _load_model(path: str, options: LoadOptions, progress: Optional[Callable[[float], None]]) -> Any:
+def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Any:
     params = L.llama_model_default_params()
     params.n_gpu_layers = options.n_gpu_layers
     params.use_extra_bufts = options.use_extra_bufts
@@ -240,7 +240,7 @@ def _affordable_cells(model: Any) -> int:
     return int(free * _CELL_MEMORY_SHARE) // max(bytes_per_cell, 1)
 
 
-def _free_memory() -> Optional[int]:
+def _free_memory() -> int | None:
     """Bytes that programs can still have of this machine's memory; None where it does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:

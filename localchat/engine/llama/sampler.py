@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class Sampler:
             raise
 
     @property
-    def n_likeliest(self) -> Optional[int]:
+    def n_likeliest(self) -> int | None:
         """How many of the likeliest tokens are enough to draw from; None if it needs all, or is as fast itself.
 
         Of a large vocabulary the library first copies all: three times as much memory as the logits take.
@@ -150,7 +150,7 @@ class Sampler:
     def _draw_constrained(self, logits: Any) -> int:
         """As if all that the grammar refuses had been taken out before the first step of the chain."""
         assert self._grammar is not None
-        token: Optional[int] = None
+        token: int | None = None
         if self._chain is None:
             likeliest = int(logits.argmax())
             token = likeliest if self._grammar.allows(likeliest) else None
@@ -162,7 +162,7 @@ class Sampler:
             self._accept(token)
         return token
 
-    def _draw_again(self, logits: Any) -> Optional[int]:
+    def _draw_again(self, logits: Any) -> int | None:
         """A draw from all, and after a refusal from the others: each keeps its share of what is left."""
         assert self._grammar is not None
         left = logits.copy()
@@ -195,7 +195,7 @@ class Sampler:
             return self._grammar.all_that_count(logits, self._reordered(), temperature)
         return self._grammar.likeliest(logits, n_needed, self._reordered(), temperature)
 
-    def _n_needed(self) -> Optional[int]:
+    def _n_needed(self) -> int | None:
         """How many allowed candidates, the likeliest, draw as all of them would; None if no number says it."""
         if self._chain is None:
             return 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Optional
 
 import numpy as np
 
@@ -103,7 +102,7 @@ class Vocabulary:
                 return f"token {id} is {texts[0]!r} and {texts[1]!r}"
         return ""
 
-    def _fill_in_tokens(self) -> Optional[tuple[int, int, int]]:
+    def _fill_in_tokens(self) -> tuple[int, int, int] | None:
         read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
         before, after, here = (token(self.pointer) for token in read)
         return None if min(before, after, here) < 0 else (before, after, here)
