@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .api import errors
-from .api.sampling import parse_default
 from .engine import LoadOptions, load
 from .engine.proof import LIBRARY
 from .models.catalog import DEMO_PATH, Catalog, ModelFile, ModelFileError, model_file
 from .models.gguf import GGUFError, read_header
+from .protocol import errors
+from .protocol.params import parse_default
 from .serving.exchange import Exchange, Head, linger
 from .serving.incoming import Incoming
 from .serving.routes import DEFAULT_MAX_CONNECTIONS, Routes, Settings
@@ -42,7 +42,7 @@ from .serving.watch import Watcher
 from .serving.web import is_loopback
 
 if TYPE_CHECKING:  # It brings jinja2, and `main` first looks whether that is there.
-    from .serving.service import Model, Service
+    from .generation.model import Model, Service
 
 log = logging.getLogger("localchat.server")
 
@@ -422,7 +422,7 @@ def main(arguments: list[str] | None = None) -> int:
         cors=tuple(options.cors),
         max_connections=options.max_connections,
     )
-    from .serving.service import Service
+    from .generation.model import Service
 
     if settings.api_key is None and not is_loopback(settings.host):
         log.warning("whoever reaches %s can use this server: --api-key asks for a key", settings.host)
@@ -485,8 +485,8 @@ class _Loader(threading.Thread):
         _say(f'try: python -m localchat --base-url {url} "What is your name?"')
 
     def _load(self) -> Model:
-        from .serving.service import Model
-        from .serving.thinking import ThinkingDefaults
+        from .generation.model import Model
+        from .generation.reasoning_limit import ThinkingDefaults
 
         options = self._options
         load_options = LoadOptions(

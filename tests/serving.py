@@ -11,12 +11,12 @@ import threading
 import time
 from typing import Any
 
-from localchat.api.chat import parse_chat
 from localchat.engine import Engine, GenerationRequest
+from localchat.generation.model import Model, Service
 from localchat.models.catalog import Catalog, ModelFile
+from localchat.protocol.chat import parse_chat
 from localchat.server import ChatServer
 from localchat.serving.routes import Settings
-from localchat.serving.service import Model, Service
 
 from .fakes import END, FakeBackend, echo
 

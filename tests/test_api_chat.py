@@ -9,13 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.api import errors
-from localchat.api.chat import MAX_N, ChatRequest, parse_chat
-from localchat.api.fields import parse_body
-from localchat.api.models import model_body, models_body
-from localchat.api.reply import ReplyHead, StreamReply, Usage, WholeReply, finish_reason, logprob_entry, to_json
-from localchat.api.sampling import MAX_STOPS, parse_default
-from localchat.api.shape import Shape
+from localchat.protocol import errors
+from localchat.protocol.chat import MAX_N, ChatRequest, parse_chat
+from localchat.protocol.chat_response import (
+    ReplyHead,
+    StreamReply,
+    Usage,
+    WholeReply,
+    finish_reason,
+    logprob_entry,
+    to_json,
+)
+from localchat.protocol.fields import parse_body
+from localchat.protocol.models import model_body, models_body
+from localchat.protocol.params import MAX_STOPS, parse_default
+from localchat.protocol.response_format import Shape
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from localchat.api.completions import (
+from localchat.protocol.chat_response import ReplyHead, Usage
+from localchat.protocol.completions import (
     Choice,
     CompletionStream,
     LogprobWriter,
@@ -16,8 +17,7 @@ from localchat.api.completions import (
     completion_body,
     parse_completion,
 )
-from localchat.api.errors import BadRequest
-from localchat.api.reply import ReplyHead, Usage
+from localchat.protocol.errors import BadRequest
 
 HEAD = ReplyHead("cmpl-1", 7, "m")
 USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s=0.25)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from localchat.api.chat import ChatRequest
-from localchat.chat.formats import FORMATS
+from localchat.dialects import FORMATS
 from localchat.engine import ThinkingLimit
 from localchat.engine.budget import ThinkingBudget
-from localchat.serving.thinking import ThinkingDefaults, thinking_limit
+from localchat.generation.reasoning_limit import ThinkingDefaults, thinking_limit
+from localchat.protocol.chat import ChatRequest
 
 # What is forced, as tokens that no piece has.
 CLOSING = (901, 902)

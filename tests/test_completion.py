@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from localchat.api.completions import Choice, parse_completion
-from localchat.api.errors import BadRequest, ContextLengthExceeded, ShuttingDown
 from localchat.engine import Cancelled, Engine, EngineError, Histogram
-from localchat.serving.completion import Completion
+from localchat.generation.completion import Completion
+from localchat.generation.model import Model
+from localchat.generation.work import AtWork
+from localchat.protocol.completions import Choice, parse_completion
+from localchat.protocol.errors import BadRequest, ContextLengthExceeded, ShuttingDown
 from localchat.serving.routes import Settings
-from localchat.serving.service import Model
-from localchat.serving.work import AtWork
 
 from .fakes import FakeBackend, echo, endless
 from .serving import Serving, dechunked, payloads, raw_request, read_until, serving, wait_for
@@ -346,7 +346,7 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         def fail(self: object) -> None:
             raise broken
 
-        monkeypatch.setattr("localchat.serving.completion._Run.take", fail)
+        monkeypatch.setattr("localchat.generation.completion._Run.take", fail)
         gate.release(1000)
         raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert b'"type":"inference_error"' in raw

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from localchat.api.chat import ChatRequest
-from localchat.api.completions import CompletionRequest
-from localchat.api.errors import BadRequest
-from localchat.api.shape import Shape
-from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
-from localchat.chat.formats import FORMATS, Format
-from localchat.chat.output import OutputParser, merged
-from localchat.chat.segments import text_of
-from localchat.chat.template import ChatTemplate
+from localchat.dialects import FORMATS, Format
+from localchat.dialects.parser import OutputParser, merged
 from localchat.engine import Constraint
-from localchat.serving.constraints import constraint_for, plain_constraint
+from localchat.generation.constraints import constraint_for, plain_constraint
+from localchat.prompt.segments import text_of
+from localchat.prompt.template import ChatTemplate
+from localchat.protocol.chat import ChatRequest
+from localchat.protocol.completions import CompletionRequest
+from localchat.protocol.errors import BadRequest
+from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.protocol.response_format import Shape
 from tools import formats as templates
 
 from .gbnf import generate, matches
@@ -443,9 +443,9 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
     request = ChatRequest(messages=MESSAGES, tools=tools, **shaped("choice", (value,)))
     constraint = constraint_for(request, template, PROMPT)
     thought = f"{format.think.start}hm{format.think.end}"
-    said = {format.text_start[0] + value: [Content(value)]}
+    said = {format.text_start[0] + value: [ContentDelta(value)]}
     if name != "functionary-3.2":  # which has no thinking
-        said[thought + format.text_start[1] + value] = [Reasoning("hm"), Content(value)]
+        said[thought + format.text_start[1] + value] = [ReasoningDelta("hm"), ContentDelta(value)]
     for text, expected in said.items():
         assert fits(constraint, text)
         for pieces in ([text], text):
@@ -542,12 +542,15 @@ def check_calls(format: Format, tools: Any, text: str, prompt: str = PROMPT) -> 
     prompt = header if text.startswith("<atem") else prompt
     parser = OutputParser(format, tools=tools, prompt_tail=prompt)
     events = [*parser.feed(text), *parser.finish()]
-    heads = [event for event in events if isinstance(event, ToolHead)]
+    heads = [event for event in events if isinstance(event, ToolCallStart)]
     assert heads, (text, events)
-    assert not [event for event in events if isinstance(event, (Content, Reasoning)) and event.text], (text, events)
+    assert not [event for event in events if isinstance(event, (ContentDelta, ReasoningDelta)) and event.text], (
+        text,
+        events,
+    )
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
     for head in heads:
-        pieces = [e.text for e in events if isinstance(e, ToolArguments) and e.index == head.index]
+        pieces = [e.text for e in events if isinstance(e, ToolCallArguments) and e.index == head.index]
         assert is_valid("".join(pieces), schemas[head.name]), (text, events)
 
 

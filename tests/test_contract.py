@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localchat.api import chat, embeddings
-from localchat.api.sampling import UNSUPPORTED
+from localchat.protocol import chat, embeddings
+from localchat.protocol.params import UNSUPPORTED
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "contract.md").read_text(encoding="utf-8")

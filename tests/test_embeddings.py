@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from localchat.api.embeddings import embeddings_body, parse_embeddings
-from localchat.api.errors import BadRequest
-from localchat.api.rerank import parse_rerank, rerank_body
 from localchat.engine import Cancelled, EngineError, EngineStopped, InputTooLong, InvalidToken, normalised, pooling_of
 from localchat.engine.embedding import Embedder, EmbeddingRoom, Piece, groups, reads_whole_texts, steps
+from localchat.protocol.embeddings import embeddings_body, parse_embeddings
+from localchat.protocol.errors import BadRequest
+from localchat.protocol.rerank import parse_rerank, rerank_body
 
 ROOM = EmbeddingRoom(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from localchat.engine import Embedder, Engine, LoadOptions, load
+from localchat.generation.model import Model, Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
 from localchat.server import ChatServer
 from localchat.serving.routes import Settings
-from localchat.serving.service import Model, Service
 
 DEADLINE_S = 60
 # The same text alone and beside others.

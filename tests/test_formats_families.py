@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
-from localchat.chat.formats import FORMATS, detect
-from localchat.chat.formats.gemma import as_json
-from localchat.chat.formats.lfm import parsed_calls
-from localchat.chat.values import parameter_types, value_json
+from localchat.dialects import FORMATS, detect
+from localchat.dialects.gemma import as_json
+from localchat.dialects.lfm import parsed_calls
+from localchat.dialects.values import parameter_types, value_json
+from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 from .test_output import N_CUTS, call, parse, parse_every_way, parser
 
@@ -185,10 +185,10 @@ ALL = {**GOLDEN, **WITHOUT_THINKING}
 
 
 def calls_of(events):
-    heads = [event for event in events if isinstance(event, ToolHead)]
+    heads = [event for event in events if isinstance(event, ToolCallStart)]
     pieces = {head.index: "" for head in heads}
     for event in events:
-        if isinstance(event, ToolArguments):
+        if isinstance(event, ToolCallArguments):
             pieces[event.index] += event.text
     return [(head.name, json.loads(pieces[head.index])) for head in heads]
 
@@ -205,9 +205,9 @@ def test_every_family_has_a_golden_output():
 def test_golden_output(name):
     events = parse_every_way(ALL[name], FORMATS[name], tools=TOOLS)
     assert calls_of(events) == [("weather", ARGUMENTS), ("now", {})]
-    assert text_of(events, Content) == "Sure."
-    assert text_of(events, Reasoning) == ("" if name in WITHOUT_THINKING else "hm")
-    ids = [event.id for event in events if isinstance(event, ToolHead)]
+    assert text_of(events, ContentDelta) == "Sure."
+    assert text_of(events, ReasoningDelta) == ("" if name in WITHOUT_THINKING else "hm")
+    ids = [event.id for event in events if isinstance(event, ToolCallStart)]
     assert ids == OWN_IDS.get(name, ["id0", "id1"])
 
 
@@ -218,9 +218,9 @@ def test_golden_output_cut_anywhere_is_a_beginning_of_it(name):
         text = ALL[name][:size]
         events = parse([text], FORMATS[name], tools=TOOLS)
         assert parse(text, FORMATS[name], tools=TOOLS) == events
-        heads = [event for event in events if isinstance(event, ToolHead)]
-        assert heads == [event for event in whole if isinstance(event, ToolHead)][: len(heads)]
-        assert "hm".startswith(text_of(events, Reasoning).partition("<")[0].rstrip())
+        heads = [event for event in events if isinstance(event, ToolCallStart)]
+        assert heads == [event for event in whole if isinstance(event, ToolCallStart)][: len(heads)]
+        assert "hm".startswith(text_of(events, ReasoningDelta).partition("<")[0].rstrip())
 
 
 @pytest.mark.parametrize("name", sorted(set(ALL) - {"harmony", "muse"}))
@@ -228,15 +228,15 @@ def test_call_of_a_name_that_was_not_offered_is_content(name):
     text = ALL[name].partition("Sure.")[2].replace("weather", "storm").replace("now", "storm")
     events = parse_every_way("Sure." + text, FORMATS[name], tools=TOOLS)
     assert calls_of(events) == []
-    assert "storm" in text_of(events, Content)
-    assert "Paris" in text_of(events, Content)
+    assert "storm" in text_of(events, ContentDelta)
+    assert "Paris" in text_of(events, ContentDelta)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_output_without_tools_has_no_calls(name):
     events = parse_every_way(ALL[name], FORMATS[name], tools=())
     assert calls_of(events) == []
-    assert "Paris" in text_of(events, Content)
+    assert "Paris" in text_of(events, ContentDelta)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -328,13 +328,15 @@ def test_variant(name, text, events):
     found = parse_every_way(text, FORMATS[name], tools=TOOLS)
     assert calls_of(found) == events
     if not events:
-        assert text_of(found, Content) == text.replace("<|channel|>final<|message|>", "")
+        assert text_of(found, ContentDelta) == text.replace("<|channel|>final<|message|>", "")
 
 
 def test_ids_that_a_model_gives_twice_are_given_once():
     """K17."""
     call = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
-    heads = [event for event in parse([call + call], FORMATS["kimi-k2"], tools=TOOLS) if isinstance(event, ToolHead)]
+    heads = [
+        event for event in parse([call + call], FORMATS["kimi-k2"], tools=TOOLS) if isinstance(event, ToolCallStart)
+    ]
     assert [head.id for head in heads] == ["functions.now:0", "id0"]
 
 
@@ -364,7 +366,7 @@ def test_arguments_that_are_no_json_are_passed_on_raw():
     """K19: after the name they can be nothing else."""
     text = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>a = 1<|tool_call_end|>Hi"
     events = parse_every_way(text, FORMATS["kimi-k2"], tools=TOOLS)
-    assert events == [ToolHead(0, "functions.now:0", "now"), ToolArguments(0, "a = 1"), Content("Hi")]
+    assert events == [ToolCallStart(0, "functions.now:0", "now"), ToolCallArguments(0, "a = 1"), ContentDelta("Hi")]
 
 
 PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
@@ -373,26 +375,28 @@ PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
 @pytest.mark.parametrize(
     ("text", "events"),
     [
-        pytest.param("all\n" + PYTHON, [Content(PYTHON)], id="Python's prompt"),
-        pytest.param(">>>all\n" + PYTHON, [Content(PYTHON)], id="mark repeated"),
-        pytest.param(PYTHON, [Content(PYTHON)], id="no recipient at all"),
-        pytest.param(">>> 1 + 1", [Content(">>> 1 + 1")], id="at the beginning"),
-        pytest.param("all\nHi \n>>>", [Content("Hi \n>>>")], id="at the end"),
-        pytest.param("all\nHi\n>>>weath", [Content("Hi\n>>>weath")], id="recipient that is cut"),
-        pytest.param("all\nHi\n>>>storm\n{}", [Content("Hi\n>>>storm\n{}")], id="name that was not offered"),
-        pytest.param("all\nHi\n>>>now {}", [Content("Hi\n>>>now {}")], id="name without the end of its line"),
-        pytest.param("all\nHi\n>>> now\n{}", [Content("Hi\n>>> now\n{}")], id="space before a name"),
-        pytest.param("all\nHi\n>>>all\nMore", [Content("HiMore")], id="text twice"),
-        pytest.param("all\n<b>>>>now\n{}", [Content("<b>"), *call("now", "{}")], id="bracket before the mark"),
+        pytest.param("all\n" + PYTHON, [ContentDelta(PYTHON)], id="Python's prompt"),
+        pytest.param(">>>all\n" + PYTHON, [ContentDelta(PYTHON)], id="mark repeated"),
+        pytest.param(PYTHON, [ContentDelta(PYTHON)], id="no recipient at all"),
+        pytest.param(">>> 1 + 1", [ContentDelta(">>> 1 + 1")], id="at the beginning"),
+        pytest.param("all\nHi \n>>>", [ContentDelta("Hi \n>>>")], id="at the end"),
+        pytest.param("all\nHi\n>>>weath", [ContentDelta("Hi\n>>>weath")], id="recipient that is cut"),
+        pytest.param("all\nHi\n>>>storm\n{}", [ContentDelta("Hi\n>>>storm\n{}")], id="name that was not offered"),
+        pytest.param("all\nHi\n>>>now {}", [ContentDelta("Hi\n>>>now {}")], id="name without the end of its line"),
+        pytest.param("all\nHi\n>>> now\n{}", [ContentDelta("Hi\n>>> now\n{}")], id="space before a name"),
+        pytest.param("all\nHi\n>>>all\nMore", [ContentDelta("HiMore")], id="text twice"),
+        pytest.param("all\n<b>>>>now\n{}", [ContentDelta("<b>"), *call("now", "{}")], id="bracket before the mark"),
         pytest.param(
-            "all\n" + PYTHON + ">>>now\n{}", [Content(PYTHON.rstrip()), *call("now", "{}")], id="a call after it"
+            "all\n" + PYTHON + ">>>now\n{}", [ContentDelta(PYTHON.rstrip()), *call("now", "{}")], id="a call after it"
         ),
-        pytest.param("now\n{}\n" + PYTHON, [*call("now", "{}"), Content(PYTHON)], id="text after a call"),
-        pytest.param("now\n{}\n>>> 1", [*call("now", "{}"), Content(">>> 1")], id="right after a call"),
+        pytest.param("now\n{}\n" + PYTHON, [*call("now", "{}"), ContentDelta(PYTHON)], id="text after a call"),
+        pytest.param("now\n{}\n>>> 1", [*call("now", "{}"), ContentDelta(">>> 1")], id="right after a call"),
         pytest.param("now\n{}>>>now\n{}", [*call("now", "{}"), *call("now", "{}", 1)], id="two calls"),
-        pytest.param("now\n>>>all\nHi", [*call("now", "{}"), Content("Hi")], id="call without arguments"),
-        pytest.param("now\n>>> f(1)\n>>>all\nHi", [*call("now", ">>> f(1)"), Content("Hi")], id="raw arguments"),
-        pytest.param('now\n{"a": x\n>>>all\nHi', [*call("now", '{"a": x\n'), Content("Hi")], id="broken arguments"),
+        pytest.param("now\n>>>all\nHi", [*call("now", "{}"), ContentDelta("Hi")], id="call without arguments"),
+        pytest.param("now\n>>> f(1)\n>>>all\nHi", [*call("now", ">>> f(1)"), ContentDelta("Hi")], id="raw arguments"),
+        pytest.param(
+            'now\n{"a": x\n>>>all\nHi', [*call("now", '{"a": x\n'), ContentDelta("Hi")], id="broken arguments"
+        ),
         pytest.param("now\n>>> f(1)", call("now", ">>> f(1)"), id="raw arguments to the end"),
     ],
 )
@@ -402,14 +406,14 @@ def test_mark_of_functionary_without_a_recipient_is_text(text, events):
 
 def test_names_are_no_recipients_without_tools():
     text = "Hi\n>>>now\n{}"
-    assert parse_every_way("all\n" + text, FORMATS["functionary-3.2"], tools=()) == [Content(text)]
+    assert parse_every_way("all\n" + text, FORMATS["functionary-3.2"], tools=()) == [ContentDelta(text)]
 
 
 def test_only_a_possible_recipient_waits():
     made = parser(FORMATS["functionary-3.2"], tools=TOOLS)
-    assert made.feed("all\nHi\n>>>no") == [Content("Hi")]
-    assert made.feed("t") == [Content("\n>>>not")]
-    assert made.feed(" so \n>>> 1") == [Content(" so \n>>> 1")]
+    assert made.feed("all\nHi\n>>>no") == [ContentDelta("Hi")]
+    assert made.feed("t") == [ContentDelta("\n>>>not")]
+    assert made.feed(" so \n>>> 1") == [ContentDelta(" so \n>>> 1")]
 
 
 XML = "<response>\n <status>ok</status>\n</response>"
@@ -418,50 +422,60 @@ XML = "<response>\n <status>ok</status>\n</response>"
 @pytest.mark.parametrize(
     ("text", "events"),
     [
-        pytest.param("<response>\nHi \n</response>\n", [Content("Hi")], id="around the text"),
-        pytest.param(" \n<response>Hi", [Content("Hi")], id="end left out"),
+        pytest.param("<response>\nHi \n</response>\n", [ContentDelta("Hi")], id="around the text"),
+        pytest.param(" \n<response>Hi", [ContentDelta("Hi")], id="end left out"),
         pytest.param(
-            "<think>hm</think>\n<response>Hi</response>", [Reasoning("hm"), Content("Hi")], id="after thinking"
+            "<think>hm</think>\n<response>Hi</response>",
+            [ReasoningDelta("hm"), ContentDelta("Hi")],
+            id="after thinking",
         ),
         pytest.param(
-            "<think>hm</think>\nIt:\n" + XML, [Reasoning("hm"), Content("It:\n" + XML)], id="text after thinking"
+            "<think>hm</think>\nIt:\n" + XML,
+            [ReasoningDelta("hm"), ContentDelta("It:\n" + XML)],
+            id="text after thinking",
         ),
-        pytest.param("Write it:\n\n" + XML, [Content("Write it:\n\n" + XML)], id="at the end of a text"),
-        pytest.param(XML + "\nThat is it.", [Content(XML.partition("\n ")[2] + "\nThat is it.")], id="text follows"),
-        pytest.param(f"<response>So:\n{XML}\n</response>", [Content("So:\n" + XML + "\n")], id="within the text"),
-        pytest.param("Hi </response>", [Content("Hi </response>")], id="never opened"),
-        pytest.param("<response>Hi\n</respon", [Content("Hi\n</respon")], id="end that is cut"),
-        pytest.param(" <respon", [Content(" <respon")], id="start that is cut"),
-        pytest.param(" <responses>", [Content(" <responses>")], id="another tag"),
+        pytest.param("Write it:\n\n" + XML, [ContentDelta("Write it:\n\n" + XML)], id="at the end of a text"),
+        pytest.param(
+            XML + "\nThat is it.", [ContentDelta(XML.partition("\n ")[2] + "\nThat is it.")], id="text follows"
+        ),
+        pytest.param(f"<response>So:\n{XML}\n</response>", [ContentDelta("So:\n" + XML + "\n")], id="within the text"),
+        pytest.param("Hi </response>", [ContentDelta("Hi </response>")], id="never opened"),
+        pytest.param("<response>Hi\n</respon", [ContentDelta("Hi\n</respon")], id="end that is cut"),
+        pytest.param(" <respon", [ContentDelta(" <respon")], id="start that is cut"),
+        pytest.param(" <responses>", [ContentDelta(" <responses>")], id="another tag"),
         pytest.param("<response> </response>", [], id="nothing between them"),
         pytest.param(
-            '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]', [Content("Hi"), *call("now", "{}")], id="a call"
+            '<response>Hi</response>\n<|tool_call|>[{"name": "now"}]',
+            [ContentDelta("Hi"), *call("now", "{}")],
+            id="a call",
         ),
         pytest.param(
-            "<response>Hi</response> <|tool_call|>no", [Content("Hi</response> <|tool_call|>no")], id="no call after it"
+            "<response>Hi</response> <|tool_call|>no",
+            [ContentDelta("Hi</response> <|tool_call|>no")],
+            id="no call after it",
         ),
         pytest.param(
-            "<response>Hi</response> <|tool_", [Content("Hi</response> <|tool_")], id="opener after it that is cut"
+            "<response>Hi</response> <|tool_", [ContentDelta("Hi</response> <|tool_")], id="opener after it that is cut"
         ),
     ],
 )
 def test_marks_of_granite_stand_around_its_text_only(text, events):
     assert parse_every_way(text, FORMATS["granite-3"], tools=TOOLS) == events
-    if not any(isinstance(event, ToolHead) for event in events):
+    if not any(isinstance(event, ToolCallStart) for event in events):
         assert parse_every_way(text, FORMATS["granite-3"], tools=()) == events
 
 
 def test_end_of_a_granite_text_waits_for_what_follows():
     made = parser(FORMATS["granite-3"], tools=())
-    assert made.feed(" <response>\nHi \n</resp") == [Content("Hi")]
+    assert made.feed(" <response>\nHi \n</resp") == [ContentDelta("Hi")]
     assert made.feed("onse>\n") == []
-    assert made.feed("x <response>") == [Content(" \n</response>\nx <response>")]
+    assert made.feed("x <response>") == [ContentDelta(" \n</response>\nx <response>")]
 
 
 @given(text=st.lists(st.sampled_from([">>>", ">", "all", "now", "\n", " ", "x", "all\n"]), max_size=12).map("".join))
 def test_functionary_loses_nothing_but_its_marks(text):
     first = re.sub(r"\A(>>>)?all\n", "", text)
-    expected = [Content(rest)] if (rest := re.sub(r"\s*>>>all\n", "", first)) else []
+    expected = [ContentDelta(rest)] if (rest := re.sub(r"\s*>>>all\n", "", first)) else []
     assert parse([text], FORMATS["functionary-3.2"], tools=()) == expected
     assert parse(text, FORMATS["functionary-3.2"], tools=()) == expected
     assert parse([text], FORMATS["functionary-3.2"], tools=TOOLS) == parse(
@@ -477,7 +491,7 @@ def test_functionary_loses_nothing_but_its_marks(text):
 )
 def test_granite_loses_nothing_of_a_text_that_it_did_not_open(pieces):
     text = "".join(pieces)
-    assert parse("x" + text, FORMATS["granite-3"], tools=()) == [Content("x" + text)]
+    assert parse("x" + text, FORMATS["granite-3"], tools=()) == [ContentDelta("x" + text)]
     for tools in (TOOLS, ()):
         whole = parse([text], FORMATS["granite-3"], tools=tools)
         assert parse(text, FORMATS["granite-3"], tools=tools) == whole
@@ -485,28 +499,34 @@ def test_granite_loses_nothing_of_a_text_that_it_did_not_open(pieces):
 
 
 def test_minimax_says_that_it_does_not_think():
-    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"]) == [Content("Hi")]
-    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"], reasoning=False) == [Content("</mm:think>\nHi")]
-    assert parse_every_way("</think>Hi", FORMATS["hermes"]) == [Content("</think>Hi")]
+    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"]) == [ContentDelta("Hi")]
+    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"], reasoning=False) == [
+        ContentDelta("</mm:think>\nHi")
+    ]
+    assert parse_every_way("</think>Hi", FORMATS["hermes"]) == [ContentDelta("</think>Hi")]
 
 
 def test_thinking_may_end_at_a_call():
     text = "<think>hm\n<tool_call>\n<function=now>\n</function>\n</tool_call>"
     events = parse_every_way(text, FORMATS["qwen-coder"], tools=TOOLS)
-    assert text_of(events, Reasoning) == "hm"
+    assert text_of(events, ReasoningDelta) == "hm"
     assert calls_of(events) == [("now", {})]
 
 
 @pytest.mark.parametrize(
     ("prompt", "text", "events"),
     [
-        pytest.param("<|start|>assistant", "Hi", [Content("Hi")], id="no header"),
-        pytest.param("<|start|>assistant<|channel|>final<|message|>", "Hi", [Content("Hi")], id="header in the prompt"),
-        pytest.param("<|start|>assistant<|channel|>analysis<|message|>It", "hm", [Reasoning("hm")], id="open thinking"),
+        pytest.param("<|start|>assistant", "Hi", [ContentDelta("Hi")], id="no header"),
+        pytest.param(
+            "<|start|>assistant<|channel|>final<|message|>", "Hi", [ContentDelta("Hi")], id="header in the prompt"
+        ),
+        pytest.param(
+            "<|start|>assistant<|channel|>analysis<|message|>It", "hm", [ReasoningDelta("hm")], id="open thinking"
+        ),
         pytest.param(
             "<|start|>assistant",
             "<|channel|>commentary to=browser.search<|message|>{}<|end|>",
-            [Content("<|channel|>commentary to=browser.search<|message|>{}<|end|>")],
+            [ContentDelta("<|channel|>commentary to=browser.search<|message|>{}<|end|>")],
             id="foreign recipient",
         ),
     ],
@@ -518,17 +538,19 @@ def test_harmony_headers(prompt, text, events):
 @pytest.mark.parametrize(
     ("text", "events"),
     [
-        pytest.param(" to=the store", [Content(" to=the store")], id="text like a header"),
-        pytest.param("Hi<|start|>x", [Content("Hi<|start|>x")], id="marker that starts nothing"),
-        pytest.param("Hi<|channel|>analysis<|message|>hm", [Content("Hi"), Reasoning("hm")], id="text before a header"),
+        pytest.param(" to=the store", [ContentDelta(" to=the store")], id="text like a header"),
+        pytest.param("Hi<|start|>x", [ContentDelta("Hi<|start|>x")], id="marker that starts nothing"),
+        pytest.param(
+            "Hi<|channel|>analysis<|message|>hm", [ContentDelta("Hi"), ReasoningDelta("hm")], id="text before a header"
+        ),
         pytest.param(
             " to=functions.now<|channel|>commentary<|message|><|call|>",
-            [ToolHead(0, "id0", "now"), ToolArguments(0, "{}")],
+            [ToolCallStart(0, "id0", "now"), ToolCallArguments(0, "{}")],
             id="call without arguments",
         ),
         pytest.param(
             ' to=functions.now<|channel|>commentary json<|message|>{"a": "<|end|>"}<|call|>',
-            [ToolHead(0, "id0", "now"), ToolArguments(0, '{"a": "<|end|>"}')],
+            [ToolCallStart(0, "id0", "now"), ToolCallArguments(0, '{"a": "<|end|>"}')],
             id="marker in a string",
         ),
     ],
@@ -540,7 +562,7 @@ def test_harmony_loose_ends(text, events):
 def test_harmony_thinking_may_stay_in_the_content():
     text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
     events = parse_every_way(text, FORMATS["harmony"], reasoning=False)
-    assert events == [Content("<|channel|>analysis<|message|>hm<|end|>Hi")]
+    assert events == [ContentDelta("<|channel|>analysis<|message|>hm<|end|>Hi")]
 
 
 # --- values ---
@@ -684,14 +706,14 @@ def test_nested_elements(body, expected):
     text = f'P<tool_call>P<invoke name="f">{body}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
     events = parse([text], FORMATS["minimax-m3"], tools=tools)
     assert expected is None or calls_of(parse_every_way(text, FORMATS["minimax-m3"], tools=tools)) == [("f", expected)]
-    assert [event.name for event in events if isinstance(event, ToolHead)] == ["f"]
+    assert [event.name for event in events if isinstance(event, ToolCallStart)] == ["f"]
 
 
 def test_second_call_of_a_name_that_was_not_offered_is_content():
     text = 'P<tool_call>P<invoke name="now">P</invoke>P<invoke name="storm">P</invoke>'.replace("P<", "]<]minimax[>[<")
     events = parse_every_way(text, FORMATS["minimax-m3"], tools=TOOLS)
     assert calls_of(events) == [("now", {})]
-    assert "storm" in text_of(events, Content)
+    assert "storm" in text_of(events, ContentDelta)
 
 
 # --- detection ---
@@ -729,5 +751,5 @@ def test_preserved_markers_are_complete():
 def test_lfm_reads_calls_that_are_json_too():
     text = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
     head, arguments = parse_every_way(text, FORMATS["lfm2"], tools=TOOLS)
-    assert isinstance(head, ToolHead)
+    assert isinstance(head, ToolCallStart)
     assert (head.name, json.loads(arguments.text)) == ("weather", {"city": "[x]"})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.chat.formats import FORMATS
+from localchat.dialects import FORMATS
 from tools.formats import MESSAGES, OWN, check, main, sources, table
 
 TEMPLATES = dict(sources([]))

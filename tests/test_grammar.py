@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.grammar import schema_to_grammar
+from localchat.grammar import schema_to_grammar
 
 from .gbnf import matches
 from .grammar_cases import CASES, Case

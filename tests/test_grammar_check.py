@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from localchat.engine.grammar import GrammarError, check_grammar, long_repeats_written_out, schema_to_grammar
+from localchat.grammar import GrammarError, check_grammar, long_repeats_written_out, schema_to_grammar
 
 from .gbnf import matches
 from .grammar_cases import CASES

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.grammar import (
+from localchat.dialects.call_layout import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
+from localchat.grammar import (
     Literal,
     Rules,
     SchemaError,
@@ -27,9 +28,8 @@ from localchat.engine.grammar import (
     schema_to_grammar,
     seq,
 )
-from localchat.engine.grammar.any_order import MAX_ANY_ORDER
-from localchat.engine.grammar.rules import Impossible
-from localchat.layouts import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
+from localchat.grammar.any_order import MAX_ANY_ORDER
+from localchat.grammar.rules import Impossible
 
 from .gbnf import InvalidGrammar, Matcher, generate, matches
 from .grammar_cases import CASES

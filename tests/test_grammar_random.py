@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from localchat.engine.grammar import SchemaError, regex_to_grammar, schema_to_grammar
+from localchat.grammar import SchemaError, regex_to_grammar, schema_to_grammar
 
 from .gbnf import generate, matches
 from .grammar_cases import CASES

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.grammar import (
+from localchat.grammar import (
     PatternError,
     SchemaError,
     choice_to_grammar,

@@ -16,7 +16,7 @@ from .raw_server import HELLO, always, with_length
 
 PACKAGE = Path(localchat.__file__).parent
 
-# What each part may import of the package, itself aside. A folder is one part, but for `serving`.
+# What each part may import of the package, itself aside: a file at the top, or a folder.
 MAY_IMPORT = {
     "__init__": {"aio", "client", "conversation", "events", "record", "sse", "tools", "wire"},
     "__main__": {"client", "events", "__init__"},
@@ -33,59 +33,14 @@ MAY_IMPORT = {
     "aio": {"client", "events", "wire", "conversation", "tools"},
     "record": {"events"},
     "vendor": {"__init__"},
-    "server": {
-        "__init__",
-        "api",
-        "engine",
-        "serving/exchange",
-        "serving/incoming",
-        "models",
-        "serving/routes",
-        "serving/service",
-        "serving/thinking",
-        "serving/watch",
-        "serving/web",
-    },
-    "serving/routes": {"api", "serving/endpoints", "serving/exchange", "serving/service", "serving/web"},
-    "serving/endpoints": {
-        "__init__",
-        "serving/answer",
-        "api",
-        "serving/completion",
-        "engine",
-        "serving/exchange",
-        "serving/metrics",
-        "serving/service",
-        "serving/stream",
-        "serving/vectors",
-    },
-    "serving/completion": {"serving/answer", "api", "serving/constraints", "engine", "serving/service"},
-    "serving/vectors": {"api", "serving/completion", "engine", "serving/service"},
-    "serving/metrics": {"api", "engine"},
-    "serving/stream": {"api", "engine", "serving/exchange"},
-    "serving/web": {"api"},
-    "serving/work": set(),
-    "serving/exchange": {"api", "sse", "serving/watch"},
-    "serving/service": {
-        "serving/answer",
-        "api",
-        "chat",
-        "serving/constraints",
-        "engine",
-        "models",
-        "serving/thinking",
-        "serving/work",
-    },
-    "serving/thinking": {"api", "chat", "engine"},
-    "serving/constraints": {"api", "chat", "engine"},
-    "serving/answer": {"api", "chat", "engine"},
-    "serving/incoming": set(),
-    "serving/watch": set(),
-    "serving/__init__": set(),
-    "layouts": set(),
-    "api": set(),
-    "chat": {"layouts"},
-    "engine": {"layouts"},
+    "server": {"__init__", "engine", "generation", "models", "protocol", "serving"},
+    "serving": {"__init__", "engine", "generation", "models", "protocol", "sse"},
+    "generation": {"dialects", "engine", "grammar", "models", "prompt", "protocol"},
+    "prompt": {"dialects", "protocol"},
+    "grammar": {"dialects"},
+    "dialects": {"prompt", "protocol"},
+    "engine": {"grammar", "protocol"},
+    "protocol": set(),
     "models": set(),
 }
 
@@ -94,7 +49,7 @@ SOLE_IMPORTERS = {
     "http.server": "server.py",
     "llama_cpp": "engine/llama/library.py",
     "numpy": "engine/llama/",
-    "jinja2": "chat/",
+    "jinja2": "prompt/",
 }
 
 # What a file uses where it happens to be there.
@@ -108,15 +63,13 @@ def modules() -> list[Path]:
 
 
 def part_of(path: Path) -> str:
-    """The row of the table that a file belongs to: each file of the top and of `serving`, else its folder."""
-    first, *rest = path.relative_to(PACKAGE).with_suffix("").parts
-    return f"serving/{rest[0]}" if first == "serving" else first
+    """The row of the table that a file belongs to."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def part_named(name: str) -> str:
     """The same for the name of a module."""
-    first, second, *_ = [*name.split(".")[1:], "__init__", "__init__"]
-    return f"serving/{second}" if first == "serving" else first
+    return [*name.split(".")[1:], "__init__"][0]
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -173,12 +126,10 @@ def test_public_names_exist_and_are_listed_once():
         assert getattr(localchat, name) is not None
 
 
-@pytest.mark.parametrize("first", ["from localchat import chat", "import localchat.chat.formats"])
+@pytest.mark.parametrize("first", ["from localchat import chat", "import localchat.dialects"])
 def test_folder_of_the_server_does_not_take_the_name_of_the_function(first: str):
     """In a program that has both the client and the server."""
-    code = (
-        f"{first}; import localchat.chat.formats, localchat.server; from localchat import chat; print(chat.__module__)"
-    )
+    code = f"{first}; import localchat.dialects, localchat.server; from localchat import chat; print(chat.__module__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("localchat.client\n", "")
 

@@ -15,12 +15,12 @@ np = pytest.importorskip("numpy", reason="the real engine needs numpy")
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
 from localchat.engine import Constraint, GenerationRequest, Sampling  # noqa: E402 - after the checks above
-from localchat.engine.grammar import has_token_rules, schema_to_grammar  # noqa: E402
 from localchat.engine.llama.candidates import largest  # noqa: E402
 from localchat.engine.llama.grammar import Grammar  # noqa: E402
 from localchat.engine.llama.library import L, Model  # noqa: E402
 from localchat.engine.llama.sampler import Sampler  # noqa: E402
 from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
+from localchat.grammar import has_token_rules, schema_to_grammar  # noqa: E402
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 N_STEPS = 60

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.chat.events import Content, Reasoning, ToolArguments, ToolHead
-from localchat.chat.formats import FORMATS
-from localchat.chat.json_scan import JsonScanner, State
-from localchat.chat.output import OutputParser, merged
-from localchat.chat.reasoning import THINK, reasoning_tags
-from localchat.chat.scan import Markers
+from localchat.dialects import FORMATS
+from localchat.dialects.json_scan import JsonScanner, State
+from localchat.dialects.parser import OutputParser, merged
+from localchat.dialects.reasoning import THINK, reasoning_tags
+from localchat.dialects.scan import Markers
+from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # In so many places a text is cut in two; LOCALCHAT_CASES=1000 for all of them.
 N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "50"))
@@ -50,7 +50,7 @@ def parse_every_way(text, form=HERMES, **options):
 
 
 def call(name, arguments, index=0, call_id=None):
-    return [ToolHead(index, call_id or f"id{index}", name), ToolArguments(index, arguments)]
+    return [ToolCallStart(index, call_id or f"id{index}", name), ToolCallArguments(index, arguments)]
 
 
 def tool_call(text):
@@ -64,19 +64,27 @@ def tool_call(text):
     ("text", "events"),
     [
         pytest.param("", [], id="nothing"),
-        pytest.param(" Hi <there> \n", [Content(" Hi <there> \n")], id="content keeps its white space"),
-        pytest.param("<think>\nhm \n</think>\n\nHi", [Reasoning("hm"), Content("Hi")], id="thinking, seams dropped"),
-        pytest.param(" \n<think>hm</think>Hi", [Reasoning("hm"), Content("Hi")], id="white space before thinking"),
-        pytest.param("<think>\n\n</think>\n\nHi", [Content("Hi")], id="empty thinking is no event"),
-        pytest.param("<think>a\n\nb", [Reasoning("a\n\nb")], id="thinking that is cut"),
-        pytest.param("<think>a </thi", [Reasoning("a </thi")], id="end tag that is cut"),
+        pytest.param(" Hi <there> \n", [ContentDelta(" Hi <there> \n")], id="content keeps its white space"),
+        pytest.param(
+            "<think>\nhm \n</think>\n\nHi", [ReasoningDelta("hm"), ContentDelta("Hi")], id="thinking, seams dropped"
+        ),
+        pytest.param(
+            " \n<think>hm</think>Hi", [ReasoningDelta("hm"), ContentDelta("Hi")], id="white space before thinking"
+        ),
+        pytest.param("<think>\n\n</think>\n\nHi", [ContentDelta("Hi")], id="empty thinking is no event"),
+        pytest.param("<think>a\n\nb", [ReasoningDelta("a\n\nb")], id="thinking that is cut"),
+        pytest.param("<think>a </thi", [ReasoningDelta("a </thi")], id="end tag that is cut"),
         pytest.param("<think>", [], id="opened and cut"),
-        pytest.param("<thin", [Content("<thin")], id="start tag that is cut"),
-        pytest.param("<thing>", [Content("<thing>")], id="another tag"),
-        pytest.param("Hi <think>no</think>", [Content("Hi <think>no</think>")], id="tags within content"),
-        pytest.param("<think>a</think>b</think>", [Reasoning("a"), Content("b</think>")], id="second end tag"),
-        pytest.param("<think>a</think> \n ", [Reasoning("a")], id="only white space after thinking"),
-        pytest.param("<think>" + tool_call("{}") + "</think>", [Reasoning(tool_call("{}"))], id="no calls in thinking"),
+        pytest.param("<thin", [ContentDelta("<thin")], id="start tag that is cut"),
+        pytest.param("<thing>", [ContentDelta("<thing>")], id="another tag"),
+        pytest.param("Hi <think>no</think>", [ContentDelta("Hi <think>no</think>")], id="tags within content"),
+        pytest.param(
+            "<think>a</think>b</think>", [ReasoningDelta("a"), ContentDelta("b</think>")], id="second end tag"
+        ),
+        pytest.param("<think>a</think> \n ", [ReasoningDelta("a")], id="only white space after thinking"),
+        pytest.param(
+            "<think>" + tool_call("{}") + "</think>", [ReasoningDelta(tool_call("{}"))], id="no calls in thinking"
+        ),
     ],
 )
 def test_thinking_and_content(text, events):
@@ -86,9 +94,9 @@ def test_thinking_and_content(text, events):
 @pytest.mark.parametrize(
     ("text", "events"),
     [
-        pytest.param("\nhm\n</think>\n\nHi", [Reasoning("hm"), Content("Hi")], id="closed"),
-        pytest.param("hm", [Reasoning("hm")], id="cut"),
-        pytest.param("</think>Hi", [Content("Hi")], id="closed at once"),
+        pytest.param("\nhm\n</think>\n\nHi", [ReasoningDelta("hm"), ContentDelta("Hi")], id="closed"),
+        pytest.param("hm", [ReasoningDelta("hm")], id="cut"),
+        pytest.param("</think>Hi", [ContentDelta("Hi")], id="closed at once"),
     ],
 )
 @pytest.mark.parametrize("prompt", ["x<think>", "x<think>\n"])
@@ -98,7 +106,7 @@ def test_thinking_that_the_prompt_opened(text, events, prompt):
 
 @pytest.mark.parametrize("prompt", ["<think>\n\n</think>\n\n", "<think>x", ""])
 def test_prompt_that_opened_nothing(prompt):
-    assert parse_every_way("Hi</think>", prompt_tail=prompt) == [Content("Hi</think>")]
+    assert parse_every_way("Hi</think>", prompt_tail=prompt) == [ContentDelta("Hi</think>")]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_prompt_that_opened_nothing(prompt):
     ],
 )
 def test_thinking_left_in_the_content_is_left_as_it_is(text, prompt):
-    assert parse_every_way(text, prompt_tail=prompt, reasoning=False) == [Content(text)]
+    assert parse_every_way(text, prompt_tail=prompt, reasoning=False) == [ContentDelta(text)]
 
 
 @pytest.mark.parametrize(
@@ -162,12 +170,12 @@ WEATHER = '{"city": "Paris"}'
         ),
         pytest.param(
             "Sure.\n\n" + tool_call('{"name": "f", "arguments": {}}') + "\n",
-            [Content("Sure."), *call("f", "{}")],
+            [ContentDelta("Sure."), *call("f", "{}")],
             id="after text, seams dropped",
         ),
         pytest.param(
             "<think>hm</think>\n" + tool_call('{"name": "f", "arguments": {}}') + "\nDone. ",
-            [Reasoning("hm"), *call("f", "{}"), Content("Done. ")],
+            [ReasoningDelta("hm"), *call("f", "{}"), ContentDelta("Done. ")],
             id="between thinking and text",
         ),
         pytest.param(
@@ -208,27 +216,27 @@ def test_calls(text, events):
     ],
 )
 def test_what_is_no_call_is_content(text):
-    assert parse_every_way(text) == [Content(text)]
+    assert parse_every_way(text) == [ContentDelta(text)]
 
 
 def test_call_after_something_that_was_none():
     text = "<tool_call>no\n" + tool_call('{"name": "f", "arguments": {}}')
-    assert parse_every_way(text) == [Content("<tool_call>no"), *call("f", "{}")]
+    assert parse_every_way(text) == [ContentDelta("<tool_call>no"), *call("f", "{}")]
 
 
 def test_name_nested_too_deeply_is_content():
     text = tool_call('{"name": ' + "[" * 5000 + "]" * 5000)
-    assert parse([text]) == [Content(text)]
+    assert parse([text]) == [ContentDelta(text)]
 
 
 def test_tool_without_a_name_cannot_be_called():
     text = tool_call('{"name": "", "arguments": {}}')
-    assert parse([text], tools=[{"function": {"name": ""}}, {"function": {}}]) == [Content(text)]
+    assert parse([text], tools=[{"function": {"name": ""}}, {"function": {}}]) == [ContentDelta(text)]
 
 
 def test_call_without_tools_is_content():
     text = tool_call('{"name": "f", "arguments": {}}')
-    assert parse_every_way(text, tools=()) == [Content(text)]
+    assert parse_every_way(text, tools=()) == [ContentDelta(text)]
 
 
 @pytest.mark.parametrize(
@@ -236,17 +244,17 @@ def test_call_without_tools_is_content():
     [
         pytest.param(
             tool_call('{"name": "f", "arguments": {"a": 1]}') + "x",
-            [*call("f", '{"a": 1]}'), Content("x")],
+            [*call("f", '{"a": 1]}'), ContentDelta("x")],
             id="wrong bracket",
         ),
         pytest.param(
             tool_call('{"name": "f", "arguments": {"a": 1') + "x",
-            [*call("f", '{"a": 1\n'), Content("x")],
+            [*call("f", '{"a": 1\n'), ContentDelta("x")],
             id="never closed, but for the tag",
         ),
         pytest.param(
             tool_call('{"name": "f", "argument": {"a": 1') + "x",
-            [*call("f", '"argument": {"a": 1\n'), Content("x")],
+            [*call("f", '"argument": {"a": 1\n'), ContentDelta("x")],
             id="another member never closed",
         ),
         pytest.param('<tool_call>{"name": "f", "x": [1', call("f", '"x": [1'), id="cut in another member"),
@@ -284,17 +292,17 @@ def test_whether_a_call_was_cut(text, has, inside):
 
 def test_arguments_stream_as_they_come():
     made = parser()
-    assert made.feed('<tool_call>{"name": "f",') == [ToolHead(0, "id0", "f")]
-    assert made.feed(' "arguments": {"a": "x') == [ToolArguments(0, '{"a": "x')]
-    assert made.feed("y") == [ToolArguments(0, "y")]
-    assert made.feed('"}') == [ToolArguments(0, '"}')]
+    assert made.feed('<tool_call>{"name": "f",') == [ToolCallStart(0, "id0", "f")]
+    assert made.feed(' "arguments": {"a": "x') == [ToolCallArguments(0, '{"a": "x')]
+    assert made.feed("y") == [ToolCallArguments(0, "y")]
+    assert made.feed('"}') == [ToolCallArguments(0, '"}')]
     assert made.feed("}\n") == []
 
 
 def test_only_a_possible_marker_waits():
     made = parser()
-    assert made.feed("Hi <to") == [Content("Hi")]
-    assert made.feed("ol_box") == [Content(" <tool_box")]
+    assert made.feed("Hi <to") == [ContentDelta("Hi")]
+    assert made.feed("ol_box") == [ContentDelta(" <tool_box")]
 
 
 def test_new_ids_are_unique():
@@ -332,7 +340,7 @@ def test_any_mixture_is_the_same_however_it_is_cut(pieces):
 @given(text=st.text(alphabet='<>/{}"tol_ca: \nthink', max_size=40))
 def test_text_without_calls_is_lost_nowhere(text):
     events = parse(text)
-    if not any(isinstance(event, ToolHead) for event in events) and "<think>" not in text:
+    if not any(isinstance(event, ToolCallStart) for event in events) and "<think>" not in text:
         assert "".join(event.text for event in events) == text
 
 

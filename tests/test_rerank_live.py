@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from localchat.api.completions import parse_completion
-from localchat.api.embeddings import parse_embeddings
-from localchat.api.errors import ApiError, ContextLengthExceeded, NotSupported
-from localchat.api.rerank import parse_rerank, rerank_body
 from localchat.engine import Engine, GenerationRequest, LoadOptions, WritesNoText, load
+from localchat.generation.completion import Completion
+from localchat.generation.embeddings import Embedding
+from localchat.generation.model import Model
 from localchat.models.catalog import DEMO_PATH
-from localchat.serving.completion import Completion
-from localchat.serving.service import Model
-from localchat.serving.vectors import Embedding
+from localchat.protocol.completions import parse_completion
+from localchat.protocol.embeddings import parse_embeddings
+from localchat.protocol.errors import ApiError, ContextLengthExceeded, NotSupported
+from localchat.protocol.rerank import parse_rerank, rerank_body
 
 gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
 tiny_models = importlib.import_module("tests.tiny_models")

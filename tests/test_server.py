@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from localchat.api.errors import ModelLoading
 from localchat.engine import GenerationRequest
 from localchat.engine.proof import LIBRARY
+from localchat.generation.model import Model, Service
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
+from localchat.protocol.errors import ModelLoading
 from localchat.server import _parser
 from localchat.serving.routes import Settings
-from localchat.serving.service import Model, Service
 
 from .fakes import endless
 from .serving import (

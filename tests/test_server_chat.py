@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from localchat.api.sampling import parse_default
 from localchat.engine import Sampling
 from localchat.engine.values import SAMPLERS
+from localchat.generation.model import Model
+from localchat.protocol.params import parse_default
 from localchat.serving.routes import Settings
-from localchat.serving.service import Model
 
 from .fakes import END, FakeBackend, endless
 from .serving import (

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from localchat.engine import LoadOptions, load
+from localchat.generation.model import Model, Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
 from localchat.server import ChatServer
 from localchat.serving.routes import Settings
-from localchat.serving.service import Model, Service
 
 from .serving import dechunked, says, serving
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import pytest
 
-from localchat.api.sampling import NUMBERS
 from localchat.engine import Engine, LoadOptions, load
+from localchat.generation.model import Model, Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
+from localchat.protocol.params import NUMBERS
 from localchat.server import ChatServer
 from localchat.serving.routes import Settings
-from localchat.serving.service import Model, Service
 
 DEADLINE_S = 60
 # Two log probabilities this close can change places when a batch rounds differently: those of one and the same

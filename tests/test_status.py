@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from localchat.api.errors import BadRequest
-from localchat.api.status import Series, Slot, counter, gauge, histogram, metrics_text, props_body, slots_body
-from localchat.api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
+from localchat.protocol.errors import BadRequest
+from localchat.protocol.status import Series, Slot, counter, gauge, histogram, metrics_text, props_body, slots_body
+from localchat.protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from localchat.serving.metrics import Metrics
 from localchat.serving.web import Pages
 

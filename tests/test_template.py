@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.chat.marked import Marked, copied, holds_mark, join, user_ranges
-from localchat.chat.segments import Segment, SpecialTexts, merged, segments_of, text_of, tokens_of
-from localchat.chat.template import CHATML, ChatTemplate, TemplateError
+from localchat.prompt.marked import Marked, copied, holds_mark, join, user_ranges
+from localchat.prompt.segments import Segment, SpecialTexts, merged, segments_of, text_of, tokens_of
+from localchat.prompt.template import CHATML, ChatTemplate, TemplateError
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
 USER = {"role": "user", "content": "hi"}

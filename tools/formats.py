@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localchat.chat.errors import TemplateError
-from localchat.chat.events import Content, Event, Reasoning, ToolArguments, ToolHead
-from localchat.chat.formats import Format
-from localchat.chat.output import OutputParser, merged
-from localchat.chat.segments import text_of
-from localchat.chat.template import ChatTemplate
+from localchat.dialects import Format
+from localchat.dialects.parser import OutputParser, merged
 from localchat.models.gguf import read_header
+from localchat.prompt.errors import TemplateError
+from localchat.prompt.segments import text_of
+from localchat.prompt.template import ChatTemplate
+from localchat.protocol.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 OWN = Path(__file__).parents[1] / "tests" / "data" / "templates"
 
@@ -227,15 +227,15 @@ def _parsed(format: Format, prompt: str, output: str) -> Message:
     ways += [[output[a:b] for a, b in zip([0, *at], [*at, len(output)])] for at in cuts]
     if any(_events(format, prompt, way) != whole for way in ways):
         raise ValueError("events depend on the cuts")
-    heads = [event for event in whole if isinstance(event, ToolHead)]
+    heads = [event for event in whole if isinstance(event, ToolCallStart)]
     texts = {head.index: "" for head in heads}
     for event in whole:
-        if isinstance(event, ToolArguments):
+        if isinstance(event, ToolCallArguments):
             texts[event.index] += event.text
     return Message(
-        "".join(event.text for event in whole if isinstance(event, Reasoning)),
+        "".join(event.text for event in whole if isinstance(event, ReasoningDelta)),
         # Around an answer's text templates are free with white space.
-        "".join(event.text for event in whole if isinstance(event, Content)).strip(),
+        "".join(event.text for event in whole if isinstance(event, ContentDelta)).strip(),
         tuple((head.name, json.loads(texts[head.index])) for head in heads),
     )
 

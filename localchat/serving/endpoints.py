@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from ..api import errors
-from ..api.chat import parse_chat
-from ..api.completions import CompletionStream, completion_body, parse_completion
-from ..api.embeddings import embeddings_body, parse_embeddings
-from ..api.inputs import check_tokens
-from ..api.reply import StreamReply
-from ..api.rerank import parse_rerank, rerank_body
-from ..api.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, slots_body
-from ..api.streams import Streaming
-from ..api.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from ..engine import Cancelled
+from ..protocol import errors
+from ..protocol.chat import parse_chat
+from ..protocol.chat_response import StreamReply
+from ..protocol.completions import CompletionStream, completion_body, parse_completion
+from ..protocol.embeddings import embeddings_body, parse_embeddings
+from ..protocol.inputs import check_tokens
+from ..protocol.rerank import parse_rerank, rerank_body
+from ..protocol.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, slots_body
+from ..protocol.streaming import Streaming
+from ..protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from . import metrics
 from .exchange import MAX_LOGGED_CHARS, Exchange, PeerGone, printable
 from .metrics import Metrics
 from .stream import News, send_stream
 
 if TYPE_CHECKING:  # They bring jinja2, and the server first looks whether that is there.
-    from .answer import Answer
-    from .completion import Completion
-    from .service import Service
-    from .vectors import Embedding
+    from ..generation.answer import Answer
+    from ..generation.completion import Completion
+    from ..generation.embeddings import Embedding
+    from ..generation.model import Service
 
 log = logging.getLogger("localchat.server")
 
@@ -93,7 +93,7 @@ class Endpoints:
                 exchange.send_json(200, whole.body(answer.usage, answer.prompt_logprobs))
 
     def _complete(self, exchange: Exchange) -> None:
-        from .completion import Completion
+        from ..generation.completion import Completion
 
         request = parse_completion(exchange.body(), strict=self._strict)
         self._tell_ignored(request.unknown)
@@ -108,7 +108,7 @@ class Endpoints:
                 exchange.send_json(200, body)
 
     def _embed(self, exchange: Exchange) -> None:
-        from .vectors import Embedding
+        from ..generation.embeddings import Embedding
 
         request = parse_embeddings(exchange.body(), strict=self._strict)
         self._tell_ignored(request.unknown)
@@ -121,7 +121,7 @@ class Endpoints:
         exchange.send_json(200, body)
 
     def _rerank(self, exchange: Exchange) -> None:
-        from .vectors import Embedding
+        from ..generation.embeddings import Embedding
 
         request = parse_rerank(exchange.body(), strict=self._strict)
         self._tell_ignored(request.unknown)

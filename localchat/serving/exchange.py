@@ -20,8 +20,8 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from .. import sse
-from ..api import errors
-from ..api.reply import to_json
+from ..protocol import errors
+from ..protocol.chat_response import to_json
 from .watch import Watcher
 
 log = logging.getLogger("localchat.server")

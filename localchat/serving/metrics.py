@@ -9,8 +9,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 
-from ..api.status import Metric, Series, counter, gauge, histogram
 from ..engine import Engine, Histogram, HistogramValues
+from ..protocol.status import Metric, Series, counter, gauge, histogram
 
 _DURATION_BOUNDS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 

@@ -13,14 +13,14 @@ from email.message import Message
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from ..api import errors
-from ..api.models import models_body
+from ..protocol import errors
+from ..protocol.models import models_body
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
-    from .service import Service
+    from ..generation.model import Service
 
 # How long a stream may be silent before a comment shows that it lives: proxies give up after a minute.
 DEFAULT_PING_S = 20.0

@@ -6,8 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Generator
 
-from ..api import errors
 from ..engine import Cancelled
+from ..protocol import errors
 from .exchange import Exchange, printable
 
 log = logging.getLogger("localchat.server")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from email.message import Message
 from urllib.parse import urlsplit
 
-from ..api import errors
+from ..protocol import errors
 
 ANY_ORIGIN = "*"
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ...grammar import has_token_rules
 from ..constraint import TriggerWatch, rest_of_character
-from ..grammar import has_token_rules
 from ..values import Constraint, InvalidGrammar
 from .candidates import candidates, largest, token_array, with_others
 from .library import L, problems

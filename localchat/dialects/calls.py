@@ -1,0 +1,61 @@
+"""The calls of one answer: which are offered, which were made, whether one is still open."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+from ..protocol.events import Event, ToolCallArguments, ToolCallStart
+
+
+def new_call_id() -> str:
+    """A unique id for a call (K17)."""
+    return "call_" + secrets.token_hex(12)
+
+
+class Calls:
+    """What a format's reader tells about calls and asks about tools.
+
+    A name that was not offered is no call (K35); without tools there are no calls at all (K22).
+    """
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]] = (), new_id: Callable[[], str] = new_call_id) -> None:
+        functions = [tool.get("function", tool) for tool in tools]
+        self._schemas: dict[str, Mapping[str, Any]] = {
+            function["name"]: function.get("parameters") or {} for function in functions if function.get("name")
+        }
+        self._new_id = new_id
+        self._ids: set[str] = set()
+        self.made = 0
+        # A head was sent and the arguments are not complete: an answer cut here is cut in a call (K6).
+        self.is_open = False
+
+    @property
+    def offered(self) -> Sequence[str]:
+        """The names that may be called."""
+        return tuple(self._schemas)
+
+    def may_call(self, name: object) -> bool:
+        """Whether a tool of that name was offered."""
+        return isinstance(name, str) and name in self._schemas
+
+    def schema(self, name: str) -> Mapping[str, Any]:
+        """The JSON schema of that tool's arguments."""
+        return self._schemas.get(name, {})
+
+    def head(self, name: str, call_id: str | None = None) -> Event:
+        """Begin a call. An id that the model has given to another call of this answer already counts for nothing."""
+        own_id = call_id if call_id and call_id not in self._ids else self._new_id()
+        self._ids.add(own_id)
+        self.made += 1
+        self.is_open = True
+        return ToolCallStart(self.made - 1, own_id, name)
+
+    def arguments(self, text: str) -> Event:
+        """The next piece of the open call's arguments."""
+        return ToolCallArguments(self.made - 1, text)
+
+    def close(self) -> None:
+        """The open call is complete."""
+        self.is_open = False

@@ -1,0 +1,249 @@
+"""What a format is, and the reader that most of them share: thinking first, then text and calls."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Callable
+
+from ..prompt.adapted import CallsWriter, calls_text
+from ..prompt.segments import Segment
+from ..protocol.events import ContentDelta, Event, ReasoningDelta
+from .call_layout import A_SPACE, CallLayout
+from .calls import Calls
+from .reasoning import THINK, ReasoningTags, reasoning_tags
+from .scan import Cursor, Markers, Reader, is_next, one_of, read, space, stream
+
+# Reads a call of which the opening marker was read; False if it is none and nothing was sent.
+CallReader = Callable[[Cursor, Calls, str], Reader[bool]]
+
+
+_GAPS = re.compile("[\x00-\x04]")
+
+
+@dataclass(frozen=True)
+class CallTexts(CallLayout):
+    """One way in which a family writes calls, for whoever makes a model write them.
+
+    Where arguments are written one by one the parser reads a JSON object in their place too.
+
+    Attributes:
+        opener: how calls begin, a text that gives them away; "" where only the name does.
+        is_single: an answer has one call at most.
+        is_native: the model writes calls so by itself; otherwise they are only read so.
+        after_thought: what stands between thinking and calls.
+        mark: a template without this text is of a model that writes calls otherwise.
+        more: how calls after the first are written, if otherwise.
+    """
+
+    opener: str = ""
+    is_single: bool = False
+    is_native: bool = True
+    after_thought: str = "\n\n"
+    mark: str = ""
+    more: CallTexts | None = None
+
+    def bare(self, opener: str) -> CallTexts:
+        """The same calls without what stands around all of them, as models forget to begin it."""
+        return replace(self, opener=opener, begin="", end="")
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """What is the same in all such calls, in pieces."""
+        around = (self.begin, self.before_name, self.before_arguments, self.after_call, self.separator, self.end)
+        return tuple(piece for text in (*around, self.after_thought) for piece in _GAPS.split(text) if piece)
+
+
+def call_objects(
+    opener: str,
+    end: str,
+    *,
+    before_name: str = '{"name": "',
+    before_arguments: str = '", "arguments": ',
+    after_call: str = "}",
+    line: str = "",
+    indent: int | None = None,
+) -> CallTexts:
+    """Calls as a list of JSON objects between two texts, `line` parts them from the list."""
+    return CallTexts(
+        opener=opener,
+        begin=f"{opener}{line}[{A_SPACE}",
+        before_name=before_name,
+        before_arguments=before_arguments,
+        after_call=after_call,
+        separator=f",{A_SPACE}",
+        end=f"{A_SPACE}]{line}{end}",
+        indent=indent,
+    )
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one family writes its output.
+
+    Attributes:
+        name: for `--tool-format`.
+        detected_by: sets of texts; a template that holds all of one set is of this family.
+        openers: the markers that begin calls.
+        read_call: reads what follows an opener.
+        closers: the markers within and after a call.
+        dropped: markers around text or calls that mean nothing more.
+        read_bare: reads a call without an opener where the answer begins with a brace.
+        think: the tags around thinking.
+        thought_ends_at_call: the model may leave out the end tag before a call.
+        no_thought: with what an answer begins that says that there is no thinking.
+        write_calls: writes calls for a template that does not.
+        text_start: what opens the text of an answer, and after thinking.
+        text_end: what ends a text that calls follow, if anything has to.
+        part_mark: where each part of an answer begins with what it is, text or a call: what stands between parts.
+        call_texts: the ways in which calls may be written, the usual one first.
+    """
+
+    name: str
+    detected_by: tuple[tuple[str, ...], ...]
+    openers: tuple[str, ...] = ()
+    read_call: CallReader | None = None
+    closers: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    read_bare: CallReader | None = None
+    think: ReasoningTags = THINK
+    thought_ends_at_call: bool = False
+    no_thought: str = ""
+    write_calls: CallsWriter = calls_text
+    text_start: tuple[str, str] = ("", "\n\n")
+    text_end: str = ""
+    part_mark: str = ""
+    call_texts: tuple[CallTexts, ...] = ()
+
+    @property
+    def thinks_anywhere(self) -> bool:
+        """Whether thinking may come more than once, and not only at the beginning."""
+        return False
+
+    @property
+    def thought_ends(self) -> tuple[str, ...]:
+        """The markers that thinking may end with."""
+        return (self.think.end, *(self.openers if self.thought_ends_at_call else ()))
+
+    @property
+    def preserved(self) -> tuple[str, ...]:
+        """The markers whose tokens must reach the parser as text, even where the vocabulary hides them."""
+        markers = (*self.openers, *self.closers, *self.dropped, *self.text_start, self.think.start, self.think.end)
+        return (*markers, *(text for texts in self.call_texts for text in texts.fixed))
+
+    def fits(self, template: str) -> bool:
+        """Whether a template is of this family."""
+        return any(all(mark in template for mark in marks) for marks in self.detected_by)
+
+    def for_template(self, template: str) -> Format:
+        """This format with the thinking tags and the ways of calls that the template names, if it does."""
+        named = tuple(texts for texts in self.call_texts if texts.mark in template)
+        return replace(self, think=reasoning_tags(template) or self.think, call_texts=named or self.call_texts)
+
+    def opened_thought(self, thought: str, prompt: str) -> list[Segment]:
+        """What a prompt needs more to go on with this thinking (K24)."""
+        start = [] if self.think.is_open(prompt) else [Segment(self.think.start + "\n", True)]
+        return [*start, Segment(thought, False)]
+
+    def opened_text(self, thought: str, text: str, prompt: str) -> list[Segment]:
+        """What a prompt needs more to go on with this text after this thinking, if any (K24)."""
+        if not thought and not self.think.is_open(prompt):
+            return [Segment(self.text_start[0], True), Segment(text, False)]
+        end = Segment("\n" + self.think.end + self.text_start[1], True)
+        return [*self.opened_thought(thought, prompt), end, Segment(text, False)]
+
+    def read(
+        self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
+    ) -> Reader[None]:
+        """Read a whole answer. With `has_form` it is calls, or a text of which every character counts."""
+        has_thought = yield from self._thinking(cursor, calls, self.think.is_open(prompt), reasoning, has_form)
+        if has_form:
+            opening = yield from one_of(cursor, self.text_start[has_thought])
+            if opening and opening.isspace() and not reasoning:
+                yield ContentDelta(opening)
+        is_call = False
+        if self.read_bare and calls.offered:
+            cursor.begin()
+            yield from space(cursor)
+            is_call = (yield from is_next(cursor, "{")) and (yield from self.read_bare(cursor, calls, ""))
+            yield from self._after_first(cursor, is_call)
+        if has_form and not is_call and not (yield from self._first_call(cursor, calls)):
+            yield from stream(cursor, Markers(), ContentDelta, seam=False)
+        yield from self._text_and_calls(cursor, calls)
+
+    def _first_call(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
+        """Read a call, if one comes first; else nothing."""
+        openers = self.openers if calls.offered else ()
+        cursor.begin()
+        marker: str | None = ""
+        while marker is not None and marker not in openers:
+            yield from space(cursor)
+            marker = yield from one_of(cursor, *openers, *self.dropped)
+        is_call = False
+        if marker and self.read_call:
+            is_call = yield from self.read_call(cursor, calls, marker)
+        yield from self._after_first(cursor, is_call)
+        return is_call
+
+    def _after_first(self, cursor: Cursor, is_call: bool) -> Reader[None]:
+        if is_call:
+            yield from self._after(cursor, True)
+        else:
+            cursor.put_back()
+
+    def _text_and_calls(self, cursor: Cursor, calls: Calls) -> Reader[None]:
+        openers = self.openers if calls.offered else ()
+        markers = Markers(*openers, *self.dropped)
+        while True:
+            marker = yield from stream(cursor, markers, ContentDelta)
+            if marker is None:
+                return
+            cursor.begin()
+            read(cursor, marker)
+            is_call = True
+            if marker not in self.dropped and self.read_call:
+                is_call = yield from self.read_call(cursor, calls, marker)
+            yield from self._after(cursor, is_call)
+
+    def _after(self, cursor: Cursor, is_call: bool) -> Reader[None]:
+        if is_call:
+            cursor.commit()
+            yield from space(cursor)
+        else:
+            yield ContentDelta(cursor.recorded())
+
+    def _thinking(self, cursor: Cursor, calls: Calls, is_open: bool, reasoning: bool, has_form: bool) -> Reader[bool]:
+        """Read thinking at the start of the answer, if it starts so or the prompt opened it; whether there is any."""
+        cursor.begin()
+        yield from space(cursor)
+        if not is_open:
+            start = yield from one_of(cursor, *filter(None, (self.think.start, self.no_thought)))
+            if start is None:
+                cursor.put_back()
+                return False
+            if start == self.no_thought:
+                yield from self._seam(cursor, reasoning, has_form)
+                return False
+        yield from space(cursor)
+        opening = cursor.recorded()
+        if not reasoning and opening:
+            yield ContentDelta(opening)
+        event: Callable[[str], Event] = ReasoningDelta if reasoning else ContentDelta
+        ends = self.openers if self.thought_ends_at_call and calls.offered else ()
+        end = yield from stream(cursor, Markers(self.think.end, *ends), event)
+        if end == self.think.end:
+            cursor.begin()
+            read(cursor, end)
+            yield from self._seam(cursor, reasoning, has_form)
+        return True
+
+    def _seam(self, cursor: Cursor, reasoning: bool, has_form: bool) -> Reader[None]:
+        """Read the white space after an end tag, which with the tag is content where thinking is.
+
+        Before a form it may be part of that.
+        """
+        if not has_form:
+            yield from space(cursor)
+        closing = cursor.recorded()
+        if not reasoning:
+            yield ContentDelta(closing)

@@ -1,0 +1,73 @@
+"""Gemma 4: <|tool_call>call:f{a:<|"|>text<|"|>,b:[1,true]}<tool_call|>, JSON with keys and quotes of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from .calls import Calls
+from .dialect import CallTexts, Format
+from .named_json import offered_name
+from .reasoning import ReasoningTags
+from .scan import Cursor, Markers, Reader, one_of, space, until
+
+_START, _END, _QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
+
+_PARTS = re.compile(
+    r"<\|\"\|>(?P<text>.*?)<\|\"\|>"
+    r'|(?P<json>"(?:[^"\\]|\\.)*")'
+    r"|(?P<key>[^\s{}\[\],:<\"]+)(?=\s*:)"
+    r"|(?P<word>None|True|False)\b",
+    re.DOTALL,
+)
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+
+
+def _read_call(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+    yield from space(cursor)
+    if (yield from one_of(cursor, "call:")) is None:
+        return False
+    name = yield from offered_name(cursor, calls, "{")
+    if name is None:
+        return False
+    yield calls.head(name)
+    cursor.commit()
+    text, end = yield from until(cursor, Markers(_END))
+    yield calls.arguments(as_json("{" + text.rstrip()))
+    if end:
+        calls.close()
+    return True
+
+
+def as_json(text: str) -> str:
+    """Gemma's notation as JSON; what it does not know stays as it is."""
+    return _PARTS.sub(_part_json, text)
+
+
+def _part_json(match: re.Match[str]) -> str:
+    kind = match.lastgroup or ""
+    part = match[kind]
+    if kind == "word":
+        return _WORDS[part]
+    return part if kind == "json" else json.dumps(part, ensure_ascii=False)
+
+
+FORMAT = Format(
+    "gemma-4",
+    detected_by=((_START,),),
+    openers=(_START,),
+    read_call=_read_call,
+    closers=(_END, _QUOTE),
+    call_texts=(
+        CallTexts(
+            opener=_START,
+            before_name=_START + "call:",
+            before_arguments="",
+            after_call=_END,
+            json_name=False,
+            after_thought="",
+            notation="gemma",
+        ),
+    ),
+    think=ReasoningTags("<|channel>thought", "<channel|>"),
+)

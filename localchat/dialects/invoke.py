@@ -1,0 +1,66 @@
+"""Invoke tags: MiniMax-M2, and DeepSeek V3.2 and V4 with a prefix and attributes.
+
+<minimax:tool_call>
+<invoke name="f">
+<parameter name="a">text</parameter>
+</invoke>
+</minimax:tool_call>
+"""
+
+# ruff: noqa: RUF001 - the model's markers are written with a wide bar
+
+from __future__ import annotations
+
+from .call_layout import ALL_TYPES, STRING
+from .dialect import Format
+from .tagged import Tags
+
+MINIMAX_TAGS = Tags(
+    call='<invoke name="',
+    name_end='">',
+    key='<parameter name="',
+    key_end='">',
+    value_ends=("</parameter>",),
+    call_end="</invoke>",
+    sections=(("<minimax:tool_call>", "</minimax:tool_call>"),),
+)
+
+MINIMAX = Format(
+    "minimax-m2",
+    detected_by=(("<minimax:tool_call>",),),
+    openers=MINIMAX_TAGS.openers,
+    read_call=MINIMAX_TAGS.read_calls,
+    closers=MINIMAX_TAGS.closers,
+    call_texts=MINIMAX_TAGS.call_texts,
+)
+
+
+def _dsml_types(attribute: str) -> frozenset[str] | None:
+    # 'true' says that the value is a string as it stands; else it is JSON of the schema's type.
+    return STRING if attribute == "true" else None
+
+
+_DSML_TAGS = Tags(
+    call='<｜DSML｜invoke name="',
+    name_end='">',
+    key='<｜DSML｜parameter name="',
+    key_end='" string="',
+    value='">',
+    value_ends=("</｜DSML｜parameter>",),
+    call_end="</｜DSML｜invoke>",
+    sections=(
+        ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+        ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+    ),
+    attribute_types=_dsml_types,
+    typed_values=((STRING, '" string="true">'), (ALL_TYPES - STRING, '" string="false">')),
+)
+
+DSML = Format(
+    "deepseek-dsml",
+    detected_by=(("｜DSML｜",),),
+    openers=_DSML_TAGS.openers,
+    read_call=_DSML_TAGS.read_calls,
+    closers=_DSML_TAGS.closers,
+    call_texts=_DSML_TAGS.call_texts,
+)

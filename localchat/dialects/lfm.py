@@ -1,0 +1,161 @@
+"""LFM2 and LFM2.5: <|tool_call_start|>[f(a=1, b="x"), g()]<|tool_call_end|>, calls as Python writes them.
+
+Where they are told to they write JSON instead: [{"name": "f", "arguments": {"a": 1}}]
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .call_layout import ALL_TYPES, ArgumentsLayout, ValueLayout
+from .calls import Calls
+from .dialect import CallTexts, Format, call_objects
+from .scan import Cursor, Markers, Reader, until
+
+_START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
+# What can be the name of an argument in Python.
+_NAMES = rf"(?!(?:{'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*"
+_STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+# JSON's words are printed by some templates within Python's syntax.
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+
+
+def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+    # Only Python's own parser knows where a Python literal ends, so the calls are read as a whole.
+    text, _ = yield from until(cursor, Markers(_END))
+    found = json_calls(text) or parsed_calls(text, calls.offered)
+    if not found or not all(calls.may_call(name) for name, _ in found):
+        return False
+    for name, arguments in found:
+        yield calls.head(name)
+        yield calls.arguments(arguments)
+        calls.close()
+    return True
+
+
+def json_calls(text: str) -> list[tuple[str, str]]:
+    """The names of calls in a JSON list, and their arguments; none if the text is anything else."""
+    try:
+        return [(str(call["name"]), _json(call["arguments"])) for call in json.loads(text)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def parsed_calls(text: str, offered: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The names of Python calls, alone or in a list, and their arguments as JSON.
+
+    None if the text is anything else. Names of functions on offer may be such as Python would not allow.
+    """
+    aliases = {name: f"_function_{i}" for i, name in enumerate(offered) if not _is_plain(name)}
+    text = _renamed(text, aliases)
+    try:
+        # A line break can only stand within a string, where templates print it as it is.
+        body = ast.parse(text.strip().replace("\n", "\\n"), mode="eval").body
+        items = body.elts if isinstance(body, ast.List) else [body]
+        found = [_call(item) for item in items]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return []
+    names = {alias: name for name, alias in aliases.items()}
+    return [(names.get(name, name), arguments) for name, arguments in found]
+
+
+def _is_plain(name: str) -> bool:
+    """Whether Python allows a function of that name."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _renamed(text: str, aliases: Mapping[str, str]) -> str:
+    """The text with aliases of the functions that it calls, but not within strings or longer names."""
+    if not aliases:
+        return text
+    longest_first = "|".join(map(re.escape, sorted(aliases, key=len, reverse=True)))
+    # Strings are found first, so that nothing is looked for within them.
+    pattern = re.compile(rf"({_STRING})|(?<![\w.-])({longest_first})(?=\()", re.DOTALL)
+    return pattern.sub(lambda match: match[1] or aliases[match[2]], text)
+
+
+def _call(node: ast.expr) -> tuple[str, str]:
+    if not isinstance(node, ast.Call) or any(word.arg is None for word in node.keywords):
+        raise ValueError("not a call with named arguments")
+    if not node.args:
+        arguments = {str(word.arg): _value(word.value) for word in node.keywords}
+    elif len(node.args) == 1 and isinstance(node.args[0], ast.Dict) and not node.keywords:
+        arguments = _value(node.args[0])
+    else:
+        raise ValueError("not a call with named arguments")
+    return ast.unparse(node.func), _json(arguments)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The same value with the largest number there is for what is larger, which JSON can write and Python not."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return math.copysign(sys.float_info.max, value)
+    return value
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _WORDS:
+        return _WORDS[node.id]
+    if isinstance(node, ast.List):
+        return [_value(item) for item in node.elts]
+    if isinstance(node, ast.Dict):
+        return {str(_value(key)): _value(item) for key, item in zip(node.keys, node.values) if key}
+    return ast.literal_eval(node)
+
+
+def _calls_text(calls: Sequence[Mapping[str, Any]]) -> str:
+    texts = [f"{call['name']}({_keywords(call['arguments'])})" for call in calls]
+    return f"{_START}[{', '.join(texts)}]{_END}"
+
+
+def _keywords(arguments: Any) -> str:
+    items = arguments.items() if isinstance(arguments, dict) else ()
+    return ", ".join(f"{key}={value!r}" for key, value in items)
+
+
+FORMAT = Format(
+    "lfm2",
+    detected_by=((_START,), ("<|tool_list_start|>",), ("List of tools: [", "<|im_start|>")),
+    openers=(_START,),
+    read_call=_read_calls,
+    closers=(_END,),
+    write_calls=_calls_text,
+    call_texts=(
+        CallTexts(
+            opener=_START,
+            begin=_START + "[",
+            before_name="",
+            before_arguments="(",
+            after_call=")",
+            separator=", ",
+            end="]" + _END,
+            json_name=False,
+            arguments=ArgumentsLayout(
+                before_key="",
+                after_key="=",
+                values=(ValueLayout(ALL_TYPES, "", ""),),
+                separator=", ",
+                names=_NAMES,
+                notation="python",
+            ),
+            notation="python",
+        ),
+        # Where it was told to.
+        call_objects(_START, _END),
+    ),
+)

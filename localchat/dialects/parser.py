@@ -1,0 +1,93 @@
+"""Generated text to typed events, as it comes.
+
+Feed pieces cut anywhere: the events are the same, but for where their texts are cut. Every
+character is read once, and none is lost: what only begins like a call is content. Stop strings and
+end-of-turn tokens are the engine's business and must not be in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+from ..protocol.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments
+from . import Format
+from .calls import Calls, new_call_id
+from .scan import Cursor
+
+
+class OutputParser:
+    """Splits one choice's output into reasoning, content and tool calls."""
+
+    def __init__(
+        self,
+        format: Format,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        prompt_tail: str = "",
+        reasoning: bool = True,
+        has_form: bool = False,
+        new_id: Callable[[], str] = new_call_id,
+    ) -> None:
+        """Start before the first character of an answer.
+
+        Args:
+            format: of the model, see `formats.detect`.
+            tools: the tools offered, in OpenAI's form; none means that nothing is a call (K22).
+            prompt_tail: the end of the rendered prompt, or all of it: it may have opened thinking.
+            reasoning: False leaves thinking with its tags in the content.
+            has_form: the answer is bound to a form, unless it calls: its content is all that comes after thinking.
+        """
+        self._cursor = Cursor()
+        self._calls = Calls(tools, new_id)
+        self._reader = format.read(self._cursor, self._calls, prompt_tail, reasoning, has_form=has_form)
+
+    @property
+    def has_tool_calls(self) -> bool:
+        """Whether a call was begun so far."""
+        return self._calls.made > 0
+
+    @property
+    def inside_tool_call(self) -> bool:
+        """Whether a call was begun and is not complete: cut now, the answer ends as `length` (K6)."""
+        return self._calls.is_open
+
+    def feed(self, text: str) -> list[Event]:
+        """The events that this text completes; text that may still become a marker waits."""
+        self._cursor.feed(text)
+        return self._read()
+
+    def finish(self) -> list[Event]:
+        """The events of what still waits, since no more text will come."""
+        self._cursor.ended = True
+        return self._read()
+
+    def _read(self) -> list[Event]:
+        events: list[Event] = []
+        for event in self._reader:
+            if event is None:
+                break
+            events.append(event)
+        return merged(events)
+
+
+def merged(events: Sequence[Event]) -> list[Event]:
+    """The same events with neighbouring texts of one kind joined."""
+    result: list[Event] = []
+    for event in events:
+        joined = _joined(result[-1], event) if result else None
+        if joined is None:
+            result.append(event)
+        else:
+            result[-1] = joined
+    return result
+
+
+def _joined(last: Event, event: Event) -> Event | None:
+    if isinstance(last, ContentDelta) and isinstance(event, ContentDelta):
+        return ContentDelta(last.text + event.text)
+    if isinstance(last, ReasoningDelta) and isinstance(event, ReasoningDelta):
+        return ReasoningDelta(last.text + event.text)
+    if isinstance(last, ToolCallArguments) and isinstance(event, ToolCallArguments) and last.index == event.index:
+        return ToolCallArguments(event.index, last.text + event.text)
+    return None

@@ -1,0 +1,191 @@
+"""Reading text that is still being generated, from left to right and once.
+
+A reader is a generator: it yields an event when it knows one and None when it needs more text, and
+it returns what it found. So a format reads from top to bottom as its grammar does. All readers
+share one hold-back rule: what may be the beginning of a marker, and white space that may turn out
+to be a seam before one, waits; everything else goes out at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from re import Pattern
+from typing import Callable, Optional, TypeVar
+
+from ..protocol.events import Event
+
+T = TypeVar("T")
+Reader = Generator[Optional[Event], None, T]
+
+_SPACE = re.compile(r"\s*")
+
+
+class Cursor:
+    """The text that nobody has read yet, and a record of what was read since `begin`."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.at = 0
+        # True when no more text will come: what waits must be decided now.
+        self.ended = False
+        # What was read since `begin`: it becomes content again if it was no call.
+        self._record: list[str] | None = None
+
+    def feed(self, text: str) -> None:
+        """Add generated text."""
+        self.text = self.text[self.at :] + text
+        self.at = 0
+
+    def left(self) -> int:
+        """How many characters wait."""
+        return len(self.text) - self.at
+
+    def peek(self) -> str:
+        """The next character; the caller has seen that there is one."""
+        return self.text[self.at]
+
+    def take(self, size: int) -> str:
+        """Read that many characters."""
+        piece = self.text[self.at : self.at + size]
+        self.at += size
+        if self._record is not None:
+            self._record.append(piece)
+        return piece
+
+    def begin(self) -> None:
+        """Record from here."""
+        self._record = []
+
+    def commit(self) -> None:
+        """What was recorded is accounted for."""
+        self._record = None
+
+    def recorded(self) -> str:
+        """Stop recording and give what was read since `begin`."""
+        text = "".join(self._record or ())
+        self._record = None
+        return text
+
+    def put_back(self) -> None:
+        """Stop recording and unread what was read since `begin`. For openings only: it is read again."""
+        self.text = self.recorded() + self.text[self.at :]
+        self.at = 0
+
+
+class Markers:
+    """A set of literal texts to look for."""
+
+    def __init__(self, *literals: str) -> None:
+        self.literals = literals
+        longest_first = sorted(literals, key=len, reverse=True)
+        # Without literals the pattern must find nothing, and an empty alternation finds everything.
+        self._pattern: Pattern[str] = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._longest = max(map(len, literals), default=0)
+
+    def find(self, text: str, at: int) -> tuple[int, str] | None:
+        """The first marker and its place."""
+        match = self._pattern.search(text, at)
+        return (match.start(), match.group()) if match else None
+
+    def safe_end(self, text: str, at: int) -> int:
+        """Up to where `text` holds no beginning of a marker that its end cuts off."""
+        start = max(at, len(text) - self._longest + 1)
+        for place in range(start, len(text)):
+            tail = text[place:]
+            if any(literal.startswith(tail) for literal in self.literals):
+                return place
+        return len(text)
+
+
+def more(cursor: Cursor) -> Reader[bool]:
+    """Wait for a character; False if none comes."""
+    while not cursor.left():
+        if cursor.ended:
+            return False
+        yield None
+    return True
+
+
+def is_next(cursor: Cursor, character: str) -> Reader[bool]:
+    """Whether this character comes next; it is not read."""
+    return (yield from more(cursor)) and cursor.peek() == character
+
+
+def space(cursor: Cursor) -> Reader[None]:
+    """Read white space."""
+    while True:
+        match = _SPACE.match(cursor.text, cursor.at)
+        cursor.take(match.end() - cursor.at if match else 0)
+        if cursor.left() or cursor.ended:
+            return
+        yield None
+
+
+def one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
+    """Read the longest of these literals that comes next, or nothing and return None."""
+    longest = max(map(len, literals), default=0)
+    while True:
+        rest = cursor.text[cursor.at : cursor.at + longest]
+        undecided = [text for text in literals if text.startswith(rest) and len(text) > len(rest)]
+        if not undecided or cursor.ended:
+            break
+        yield None
+    found = max((text for text in literals if rest.startswith(text)), key=len, default=None)
+    cursor.take(len(found or ""))
+    return found
+
+
+def closing(cursor: Cursor, *literals: str) -> Reader[str | None]:
+    """Read white space and one of these literals, or as much of one as the end left of it.
+
+    If another text comes, nothing but the white space is read and None returned.
+    """
+    yield from space(cursor)
+    found = yield from one_of(cursor, *literals)
+    rest = cursor.text[cursor.at :]
+    if found is None and cursor.ended and any(text.startswith(rest) for text in literals):
+        return cursor.take(len(rest))
+    return found
+
+
+def until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
+    """Collect the text before a marker and read the marker too: (text, marker), or (rest, None)."""
+    parts: list[str] = []
+    while True:
+        hit = markers.find(cursor.text, cursor.at)
+        if hit:
+            parts.append(cursor.take(hit[0] - cursor.at))
+            return "".join(parts), cursor.take(len(hit[1]))
+        end = len(cursor.text) if cursor.ended else markers.safe_end(cursor.text, cursor.at)
+        parts.append(cursor.take(end - cursor.at))
+        if cursor.ended:
+            return "".join(parts), None
+        yield None
+
+
+def stream(cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, seam: bool = True) -> Reader[str | None]:
+    """Send the text before a marker as it comes and return the marker, which is not read yet.
+
+    With `seam` the white space before the marker stays unread as well: it belongs to the format.
+    Without a marker everything is sent and None returned.
+    """
+    while True:
+        hit = markers.find(cursor.text, cursor.at)
+        end = hit[0] if hit else markers.safe_end(cursor.text, cursor.at)
+        if cursor.ended and not hit:
+            end = len(cursor.text)
+        elif seam:
+            end = cursor.at + len(cursor.text[cursor.at : end].rstrip())
+        if end > cursor.at:
+            yield event(cursor.take(end - cursor.at))
+        if hit:
+            return hit[1]
+        if cursor.ended:
+            return None
+        yield None
+
+
+def read(cursor: Cursor, marker: str) -> None:
+    """Read the white space and the marker that `stream` stopped before."""
+    cursor.take(cursor.text.index(marker, cursor.at) + len(marker) - cursor.at)

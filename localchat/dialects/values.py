@@ -1,0 +1,125 @@
+"""Argument values that a format writes as bare text, as JSON of the type that the schema asks for."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .call_layout import ALL_TYPES, STRING
+
+_TYPE_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+# A chain of references may be a circle; no real schema needs more.
+_MAX_REFERENCES = 8
+
+
+def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
+    """The JSON types that a tool's schema allows for an argument; all of them if it does not say.
+
+    What is within an argument has a longer path, with None for the items of a list.
+    """
+    member: Any = schema
+    for name in path:
+        member = _member(member, name, schema)
+    return _types(member, schema, _MAX_REFERENCES)
+
+
+def _member(schema: Any, name: str | None, root: Mapping[str, Any]) -> Any:
+    for _ in range(_MAX_REFERENCES):
+        if isinstance(schema, Mapping) and "$ref" in schema:
+            schema = _resolved(schema["$ref"], root)
+    if not isinstance(schema, Mapping):
+        return None
+    if name is None:
+        return schema.get("items")
+    properties = schema.get("properties")
+    return properties.get(name) if isinstance(properties, Mapping) else None
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
+    if not isinstance(schema, Mapping) or depth == 0:
+        return ALL_TYPES
+    if "$ref" in schema:
+        return _types(_resolved(schema["$ref"], root), root, depth - 1)
+    if "type" in schema:
+        named = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        names = {name for name in named if isinstance(name, str)}
+        return frozenset(names | ({"null"} if schema.get("nullable") is True else set()))
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(listed, list):
+        return frozenset(_TYPE_NAMES[type(value)] for value in listed)
+    for word in ("anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            return frozenset().union(*(_types(item, root, depth - 1) for item in schema[word]))
+    return ALL_TYPES
+
+
+def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
+    start, *parts = str(reference).split("/")
+    # What is no pointer from the root, an anchor say, may be of any type.
+    target: Any = root if start == "#" else None
+    for part in parts:
+        target = target.get(part) if isinstance(target, Mapping) else None
+    return target
+
+
+def is_text_only(types: frozenset[str]) -> bool:
+    """Whether a value must be a string, so that it can be sent before its end is known."""
+    return types == STRING
+
+
+def text_json(text: str) -> str:
+    """The inside of a JSON string; pieces of a text may be converted one by one."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def value_json(raw: str, types: frozenset[str]) -> str:
+    """The JSON of a value written as `raw`: as it is if it is JSON of an allowed type, else a string.
+
+    Python's words and literals are understood too, since some templates print them.
+    """
+    text = raw.strip()
+    for convert in (_from_json, _from_python):
+        try:
+            value, converted = convert(text)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if _is_allowed(value, types):
+            return converted
+    return json.dumps(raw, ensure_ascii=False)
+
+
+def _from_json(text: str) -> tuple[Any, str]:
+    return json.loads(text, parse_constant=_refuse_constant), text
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON, though Python reads it")
+
+
+_WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
+
+
+def _from_python(text: str) -> tuple[Any, str]:
+    word = text.lower()
+    value = _WORDS[word] if word in _WORDS else ast.literal_eval(text)
+    return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _is_allowed(value: Any, types: frozenset[str]) -> bool:
+    name = _TYPE_NAMES.get(type(value))
+    # A string that was meant as one has no quotes of its own here.
+    if name is None or name == "string":
+        return False
+    if name == "integer" or (isinstance(value, float) and value.is_integer()):
+        return bool(types & {"integer", "number"})
+    return name in types

@@ -1,0 +1,320 @@
+"""What an answer is bound to: tool_choice and the form of an answer become a grammar. Pure.
+
+Every answer has the same build: thinking, where the model thinks; then calls, text of a form, or free text
+that may turn into calls. Calls that were asked for and forms bind from the first token, so there is no way
+around them. Free text binds nothing before a mark of calls where thinking cannot hold such a mark.
+
+Calls are written as the model has learnt to. Where its tags cannot hold a tool's arguments exactly, they hold
+one JSON object instead, which the parser reads as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+from ..dialects import Format
+from ..dialects.dialect import CallTexts
+from ..dialects.values import parameter_types
+from ..engine import Constraint
+from ..grammar import (
+    EMPTY,
+    NEVER,
+    Expr,
+    Literal,
+    Rules,
+    SchemaError,
+    ToolSchema,
+    alt,
+    arguments_rule,
+    calls_rule,
+    check_grammar,
+    choice_to_grammar,
+    free_text,
+    json_object_grammar,
+    long_repeats_written_out,
+    regex_to_grammar,
+    schema_to_grammar,
+    seq,
+)
+from ..prompt.template import ChatTemplate
+from ..protocol.chat import ChatRequest
+from ..protocol.completions import CompletionRequest
+from ..protocol.errors import BadRequest
+from ..protocol.params import Drawing
+from ..protocol.response_format import Shape
+
+# A grammar of many tools takes tens of milliseconds to make.
+MAX_KEPT = 64
+
+# The names of our rules where they stand beside a grammar of somebody else.
+_PREFIX = "localchat-"
+_SHAPED = "root"
+
+
+class Thinking(Enum):
+    """Whether the answer begins with thinking."""
+
+    OPEN = auto()  # the prompt has begun it
+    POSSIBLE = auto()
+    NONE = auto()
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What may come where the answer begins, and the same after thinking."""
+
+    first: Expr
+    after_thought: Expr
+
+
+def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
+    """What binds the answer to a request of which this is the prompt; None if nothing does.
+
+    Raises:
+        BadRequest: It cannot be honoured; the error names the place in the request.
+    """
+    tools, shape = request.callable_tools, request.shape
+    if not tools and shape is None:
+        return None
+    if shape is not None:
+        _check_opening(request, shape)
+    _check_sampling(request)
+    return _made(
+        _Order(
+            format=template.format,
+            thinking=_thinking(request, template, prompt),
+            is_opened=bool(request.opening[1]),
+            # As text, so that it can be looked up: an agent sends the same tools in every turn.
+            tools=tuple((request.tools.index(tool), json.dumps(tool["function"])) for tool in tools),
+            must_call=request.tool_choice == "required",
+            max_calls=None if request.parallel_tool_calls else 1,
+            shape=None if shape is None else (shape.kind, json.dumps(shape.value), shape.param),
+        )
+    )
+
+
+def plain_constraint(request: CompletionRequest) -> Constraint | None:
+    """What binds an answer that is plain text from its start; None if nothing does.
+
+    Raises:
+        BadRequest: It cannot be honoured; the error names the place in the request.
+    """
+    if request.shape is None:
+        return None
+    _check_sampling(request)
+    return Constraint(shape_grammar(request.shape), origin=request.shape.param)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """All that a request's grammar is made of. `tools` come with their places in the request."""
+
+    format: Format
+    thinking: Thinking
+    is_opened: bool
+    tools: tuple[tuple[int, str], ...]
+    must_call: bool
+    max_calls: int | None
+    shape: tuple[str, str, str] | None
+
+
+@functools.lru_cache(MAX_KEPT)
+def _made(order: _Order) -> Constraint:
+    build = _Build(order)
+    if order.must_call:
+        return build.required()
+    if order.shape is None:
+        return build.auto()
+    kind, value, param = order.shape
+    return build.shaped(Shape(kind, json.loads(value), param))
+
+
+def shape_grammar(shape: Shape) -> str:
+    """The grammar of the texts that have this form.
+
+    Raises:
+        BadRequest: There is no such grammar; the error names the place.
+    """
+    try:
+        return _GRAMMARS[shape.kind](shape.value)
+    except SchemaError as error:
+        raise BadRequest(f"'{shape.param}' cannot be honoured at {error}", shape.param + error.path) from error
+    except ValueError as error:
+        raise BadRequest(f"'{shape.param}' cannot be honoured: {error}", shape.param) from error
+
+
+def _checked(grammar: str) -> str:
+    check_grammar(grammar)
+    if _PREFIX in grammar:
+        raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
+    return long_repeats_written_out(grammar, prefix=_PREFIX + "repeat-")
+
+
+_GRAMMARS: Mapping[str, Callable[[Any], str]] = {
+    "json_object": lambda value: json_object_grammar(),
+    "json_schema": schema_to_grammar,
+    "grammar": _checked,
+    "regex": regex_to_grammar,
+    "choice": choice_to_grammar,
+}
+
+
+class _Build:
+    """The parts of one request's grammar."""
+
+    def __init__(self, order: _Order) -> None:
+        self._order = order
+        self._format = order.format
+        self._rules = Rules(_PREFIX + "root", prefix=_PREFIX)
+        self._tools = [self._tool(place, json.loads(function)) for place, function in order.tools]
+
+    def required(self) -> Constraint:
+        """Nothing but calls, after the text that the request has opened, if any."""
+        calls = self._calls(self._format.call_texts[:1])
+        if self._order.is_opened:
+            calls = replace(calls, first=seq(Literal(self._format.text_end), calls.first))
+        return self._bound(calls)
+
+    def shaped(self, shape: Shape) -> Constraint:
+        """Text of a form, or calls if there are tools."""
+        grammar = shape_grammar(shape)
+        # Where the answer has been opened, so has its text.
+        starts = ("", "") if self._order.is_opened else self._format.text_start
+        if self._order.thinking is Thinking.NONE and not self._tools and not starts[0]:
+            return Constraint(grammar, origin=shape.param)
+        form = self._rules.elsewhere(_SHAPED)
+        first, after = (seq(Literal(start), form) for start in starts)
+        # And what is open is text, no call.
+        if self._tools and not self._order.is_opened:
+            calls = self._calls(self._format.call_texts[:1])
+            first, after = alt(first, calls.first), alt(after, calls.after_thought)
+        bound = self._bound(_Answer(first, after))
+        return replace(bound, grammar=bound.grammar + grammar)
+
+    def auto(self) -> Constraint:
+        """Free text, and where it turns into a call, that call."""
+        known = [texts for texts in self._format.call_texts if texts.is_native]
+        if self._format.part_mark:
+            return self._in_parts(known)
+        # Where thinking has marks of its own all the way, marks of calls in it are none but those of calls.
+        if self._order.thinking is Thinking.NONE or self._format.thinks_anywhere:
+            triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
+            return self._rendered(alt(*map(self._calls_of, known)), tuple(triggers))
+        rests = self._rests(known)
+        text = free_text(self._rules, rests, may_end=True)
+        ends = {self._format.think.end: text, **self._calls_in_thought(rests)}
+        if self._order.thinking is Thinking.OPEN:
+            return self._rendered(alt(*(seq(Literal(end), rest) for end, rest in ends.items())), tuple(ends))
+        thought = free_text(self._rules, ends, may_end=True)
+        return self._rendered(alt(text, seq(Literal(self._format.think.start), thought)))
+
+    def _in_parts(self, known: Sequence[CallTexts]) -> Constraint:
+        """Parts that each begin with what they are, so that calls are told from text from the first token on."""
+        mark = Literal(self._format.part_mark)
+        part = self._rules.declare("part")
+        text = free_text(self._rules, {self._format.part_mark: part}, may_end=True)
+        opened_text = seq(Literal(self._format.text_start[0]), text)
+        self._rules.define(part, alt(*map(self._calls_of, known), opened_text))
+        return self._rendered(text if self._order.is_opened else alt(part, seq(mark, part)))
+
+    def _rests(self, known: Sequence[CallTexts]) -> dict[str, Expr]:
+        """What follows the openers of calls; of bare calls nothing but their beginning tells them from text."""
+        rests: dict[str, list[Expr]] = {}
+        for texts in known:
+            if texts.opener:
+                rests.setdefault(texts.opener, []).append(self._rest(texts))
+        return {opener: alt(*rest) for opener, rest in rests.items()}
+
+    def _calls_in_thought(self, rests: Mapping[str, Expr]) -> dict[str, Expr]:
+        """What follows openers of calls that end thinking too: even there nothing else is taken for a call."""
+        return {opener: rest for opener, rest in rests.items() if opener in self._format.thought_ends}
+
+    def _bound(self, answer: _Answer) -> Constraint:
+        """Thinking as it may be, then the answer."""
+        if self._order.thinking is Thinking.NONE:
+            return self._rendered(answer.first)
+        tags = self._format.think
+        may_call = self._tools and self._format.thought_ends_at_call
+        ends = self._calls_in_thought(self._rests(self._format.call_texts)) if may_call else {}
+        thought = free_text(self._rules, {**ends, tags.end: answer.after_thought}, may_end=False)
+        if self._order.thinking is Thinking.OPEN:
+            return self._rendered(thought)
+        no_thought = Literal(self._format.no_thought) if self._format.no_thought else NEVER
+        return self._rendered(alt(answer.first, seq(no_thought, answer.first), seq(Literal(tags.start), thought)))
+
+    def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
+        origin = self._order.shape[2] if self._order.shape else "tools"
+        return Constraint(self._rules.render(root), triggers, _PREFIX + "root", origin)
+
+    def _tool(self, place: int, function: Mapping[str, Any]) -> ToolSchema:
+        """A tool with the rule of its arguments: any object where the tool says that it is not strict."""
+        parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
+        schema = parameters or {}
+        tool = ToolSchema(function["name"], parameters, read_types=lambda *path: parameter_types(schema, *path))
+        try:
+            return replace(tool, rule=arguments_rule(self._rules, tool))
+        except SchemaError as error:
+            path = f"tools[{place}].function.parameters" + error.path.removeprefix(tool.name)
+            raise BadRequest(
+                f"'{path}' cannot be honoured: {error.message}; with \"strict\": false the arguments of "
+                f'"{tool.name}" may be any object',
+                path,
+            ) from error
+
+    def _calls(self, ways: Sequence[CallTexts]) -> _Answer:
+        made = [(texts, self._calls_of(texts)) for texts in ways]
+        after = [seq(Literal(texts.after_thought), calls) for texts, calls in made]
+        return _Answer(alt(*(calls for _, calls in made)), alt(*after))
+
+    def _calls_of(self, texts: CallTexts) -> Expr:
+        if texts.more and self._order.max_calls != 1:
+            more = replace(texts.more, begin=texts.more.separator)
+            return seq(self._calls_of(replace(texts, is_single=True, more=None)), alt(EMPTY, self._calls_of(more)))
+        max_calls = 1 if texts.is_single else self._order.max_calls
+        return calls_rule(self._rules, self._tools, texts, max_calls=max_calls)
+
+    def _rest(self, texts: CallTexts) -> Expr:
+        """Calls of which the opener has been said."""
+        begun = replace(texts, begin=texts.begin.removeprefix(texts.opener))
+        if texts.begin:
+            return self._calls_of(begun)
+        # The opener belongs to the first call, and the others bring it along.
+        first = replace(texts, before_name=texts.before_name.removeprefix(texts.opener), is_single=True)
+        if self._order.max_calls == 1 or texts.is_single:
+            return self._calls_of(first)
+        more = replace(texts, begin=texts.separator)
+        return seq(self._calls_of(first), alt(EMPTY, self._calls_of(more)))
+
+    def _triggers(self, texts: CallTexts) -> list[str]:
+        if texts.opener:
+            return [texts.opener]
+        return [texts.begin + texts.head(tool.name) for tool in self._tools]
+
+
+def _thinking(request: ChatRequest, template: ChatTemplate, prompt: str) -> Thinking:
+    tags = template.format.think
+    if request.continue_final_message == "reasoning_content" or tags.is_open(prompt):
+        return Thinking.OPEN
+    is_over = bool(request.opening[1]) or prompt.rstrip().endswith(tags.end)
+    is_off = request.template_vars.get("enable_thinking") is False or tags.start not in template.source
+    return Thinking.NONE if is_over or is_off else Thinking.POSSIBLE
+
+
+def _check_sampling(request: Drawing) -> None:
+    """What forbids the end would leave no token at all once the grammar's text is complete."""
+    for name, is_asked in (("ignore_eos", request.ignore_eos), ("min_tokens", bool(request.min_tokens))):
+        if is_asked:
+            raise BadRequest(f"'{name}' cannot be together with tools or a form that the answer must have", name)
+
+
+def _check_opening(request: ChatRequest, shape: Shape) -> None:
+    """A form is that of the whole answer, and what opens the answer was not made by the grammar."""
+    _, text = request.opening
+    if text and shape.kind in ("json_object", "json_schema"):
+        member = "response_prefix" if request.prefix else "messages"
+        raise BadRequest(f"'{shape.param}' cannot be promised of an answer that '{member}' has begun", member)

@@ -1,0 +1,93 @@
+"""The flow of embeddings and rerankings between the wire's values and the engine's."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from ..engine import Cancelled, Engine, InputTooLong, normalised, pooling_of
+from ..protocol import errors
+from ..protocol.embeddings import EmbeddingsRequest
+from ..protocol.inputs import Input, check_tokens
+from ..protocol.rerank import RerankRequest
+from .completion import translated
+from .model import Model
+
+
+class Embedding:
+    """One request for vectors at work; it can be ended between two steps."""
+
+    def __init__(self, model: Model) -> None:
+        self.n_tokens = 0
+        self._engine = model.engine
+        self._pooling = pooling_of(model.engine.facts.metadata)
+        self._is_cancelled = False
+        self._is_stopped = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def stop(self) -> None:
+        self._is_stopped = self._is_cancelled = True
+
+    def embed(self, request: EmbeddingsRequest) -> list[array[float]]:
+        """One vector of length 1 for each input.
+
+        Raises:
+            ApiError: The request cannot be run.
+            Cancelled: `cancel` was called.
+        """
+        if self._pooling == "rank":
+            raise errors.NotSupported("this model scores pairs of texts and makes no vectors: use /v1/rerank", "model")
+        inputs = [
+            _tokens(self._engine, given, _path("input", request.inputs, i)) for i, given in enumerate(request.inputs)
+        ]
+        vectors = self._computed(inputs, "input")
+        width = len(vectors[0])
+        if request.dimensions is not None and request.dimensions > width:
+            raise errors.BadRequest(
+                f"'dimensions' is {request.dimensions}, and this model's vectors have {width}", "dimensions"
+            )
+        return [normalised(vector[: request.dimensions]) for vector in vectors]
+
+    def scores(self, request: RerankRequest) -> list[float]:
+        """How well each document answers the query, as the model says it.
+
+        Raises:
+            ApiError: The request cannot be run.
+            Cancelled: `cancel` was called.
+        """
+        if self._pooling != "rank":
+            raise errors.NotSupported(
+                "this model does not score pairs of texts: start the server with a reranker (pooling type rank)",
+                "model",
+            )
+        pair = self._engine.backend.pair_tokens
+        vectors = self._computed([pair(request.query, document) for document in request.documents], "documents")
+        return [vector[0] for vector in vectors]
+
+    def _computed(self, inputs: Sequence[Sequence[int]], name: str) -> list[array[float]]:
+        self.n_tokens = sum(map(len, inputs))
+        try:
+            with translated(self._engine, name):
+                return self._engine.embedder.embed(inputs, lambda: self._is_cancelled)
+        except Cancelled as error:
+            if self._is_stopped:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
+            raise
+        except errors.InferenceError as error:
+            cause = error.__cause__
+            if isinstance(cause, InputTooLong):
+                raise errors.ContextLengthExceeded(str(cause), _path(name, inputs, cause.index)) from cause
+            raise
+
+
+def _tokens(engine: Engine, given: Input, name: str) -> Sequence[int]:
+    if isinstance(given, str):
+        return engine.tokenize(given, add_bos=True, parse_special=False)
+    check_tokens(given, engine.facts.n_vocab, name)
+    return given
+
+
+def _path(name: str, all: Sequence[object], i: int) -> str:
+    return name if len(all) == 1 else f"{name}[{i}]"

@@ -1,0 +1,27 @@
+"""Texts with gaps, as they stand around the parts of calls."""
+
+from __future__ import annotations
+
+import re
+
+from ..dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME
+from .rules import Expr, Literal, Rules, chars, seq
+
+_GAPS = re.compile(f"([{A_NUMBER}{A_BREAK}{A_SPACE}{AN_ID}])")
+# More than any template writes.
+_MAX_INDENT, _MAX_ID = 16, 64
+
+
+def written(rules: Rules, text: str, name: str = "") -> Expr:
+    """What such a text matches."""
+    return seq(*(_part(rules, part) for part in _GAPS.split(text.replace(THE_NAME, name)) if part))
+
+
+def _part(rules: Rules, part: str) -> Expr:
+    if part == A_NUMBER:
+        return rules.repeat(chars("09"), 1, 3)
+    if part == A_BREAK:
+        return rules.repeat(Literal("\n"), 0, 2)
+    if part == A_SPACE:
+        return seq(rules.repeat(Literal("\n"), 0, 1), rules.repeat(Literal(" "), 0, _MAX_INDENT))
+    return rules.repeat(chars("az", "AZ", "09", "_", "-"), 1, _MAX_ID) if part == AN_ID else Literal(part)

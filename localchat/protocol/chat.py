@@ -1,0 +1,374 @@
+"""POST /v1/chat/completions, the request: a JSON body becomes a ChatRequest, or a BadRequest.
+
+Every check that needs no model is here. What the answer looks like is in reply.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import BadRequest
+from .fields import Members, parse_body, refuse_unsupported, show, unknown_members
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing
+from .response_format import Shape, read_shape
+from .streaming import Streaming, read_streaming, read_token_ids
+
+# Each choice is a sequence of its own: bounded by what one machine runs at a time.
+MAX_N = 32
+
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+# Members that mean something which this server does not do, and their values that ask for nothing.
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "grammar_lazy": (False,),
+    "grammar_triggers": ([],),
+    "reasoning_control": (False,),
+    "include_reasoning": (True,),
+    "parse_tool_calls": (True,),
+    "modalities": ([], ["text"]),
+    "audio": (),
+    "web_search_options": (),
+}
+
+# What an older form of the API calls the role of a result.
+_OLD_TOOL_ROLE = "function"
+
+# Which part of the last message is left open, where not simply the message is continued (K24).
+_CONTINUED_PARTS = ("content", "reasoning_content")
+# llama.cpp's names for how thinking is told: apart from the content or as it is, and then within it as well or not.
+_REASONING_FORMATS = {
+    "auto": (True, False),
+    "deepseek": (True, False),
+    "deepseek-legacy": (True, True),
+    "none": (False, False),
+}
+# The names of the tokens that an answer may think, the first before the others.
+_REASONING_BUDGETS = (
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "reasoning_budget",
+    "thinking_token_budget",
+    "thinking_budget",
+)
+# More than any context holds.
+MAX_REASONING_BUDGET = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ChatRequest(Drawing, Streaming):
+    """What a caller asked for, checked. None, and a name missing in `sampling`, mean "not said".
+
+    `messages` and `tools` are JSON values in the form that templates expect: content is text or missing,
+    and no member is null (T28). `tool_choice` is "none", "auto" or "required"; `allowed` are the names that
+    may be called, none for all. `shape` is the form that the answer must have. `unknown` names the members
+    that were ignored (K10).
+
+    The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
+    by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). Thinking is told
+    apart with `splits_reasoning`, and with `keeps_reasoning` in the content as well. `reasoning_budget` are the
+    tokens that it may think, -1 for any number, and `reasoning_budget_message` the last words of thinking that
+    is ended so.
+    """
+
+    model: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str = "none"
+    allowed: tuple[str, ...] = ()
+    parallel_tool_calls: bool = True
+    shape: Shape | None = None
+    template_vars: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool | str = False
+    prefix: str = ""
+    echo: bool = False
+    splits_reasoning: bool = True
+    keeps_reasoning: bool = False
+    reasoning_budget: int | None = None
+    reasoning_budget_message: str | None = None
+    n: int = 1
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    request_id: str | None = None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def role(self) -> str:
+        """Who speaks the answer (K23)."""
+        last = str(self.messages[-1]["role"])
+        return "assistant" if self.add_generation_prompt or last == "user" else last
+
+    @property
+    def callable_tools(self) -> tuple[dict[str, Any], ...]:
+        """The tools that may be called; the model may be shown more (K22)."""
+        if self.tool_choice == "none":
+            return ()
+        return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
+
+    @property
+    def opening(self) -> tuple[str, str]:
+        """The thinking and the text that open the answer."""
+        last = self.messages[-1] if self.continue_final_message else {}
+        return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
+
+
+def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False) -> ChatRequest:
+    """The request in a body. With `strict` an unknown member is an error too (K10).
+
+    Raises:
+        BadRequest: Anything is not as it should be.
+    """
+    body = parse_body(raw)
+    refuse_unsupported(body, REFUSED)
+    messages, tools = _messages(body), _tools(body)
+    return ChatRequest(
+        model=body.text("model") or "",
+        messages=messages,
+        tools=tools,
+        **_tool_choice(body, tools),
+        parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
+        shape=read_shape(body),
+        template_vars=_template_vars(body),
+        chat_template=_chat_template(body, allow_template),
+        **_opening(body, messages),
+        **_reasoning_format(body),
+        reasoning_budget=_reasoning_budget(body),
+        reasoning_budget_message=body.text("reasoning_budget_message"),
+        **read_drawing(body),
+        top_logprobs=_top_logprobs(body),
+        n=_n(body),
+        **read_streaming(body),
+        return_token_ids=read_token_ids(body),
+        tokens_as_ids=body.boolean("return_tokens_as_token_ids") or False,
+        request_id=body.text("request_id"),
+        # Last, since what was not read by now is unknown.
+        unknown=unknown_members(body, WITHOUT_EFFECT, strict),
+    )
+
+
+def _n(body: Members) -> int:
+    older = body.integer("n_cmpl", 1, MAX_N)
+    return body.integer("n", 1, MAX_N) or older or 1
+
+
+def _top_logprobs(body: Members) -> int | None:
+    """K26: `logprobs: true` alone asks for the drawn tokens; `n_probs` says both at once."""
+    wanted = body.boolean("logprobs")
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
+    if top and not wanted:
+        raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
+    return (top or 0) if wanted else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
+
+
+def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """K24: what opens the answer. An assistant message at the end does, unless the caller says otherwise."""
+    asked, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
+    continued = body.get("continue_final_message")
+    if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
+        body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
+    if continued and asked:
+        raise BadRequest(
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true: one goes on with the last "
+            "message, the other begins a new one",
+            "continue_final_message",
+        )
+    if prefix and asked is False:
+        raise BadRequest("'response_prefix' needs 'add_generation_prompt' not to be false", "response_prefix")
+    is_open = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    if continued and not is_open:
+        raise BadRequest(
+            "'continue_final_message' needs an assistant message without calls at the end of 'messages'",
+            "continue_final_message",
+        )
+    if continued == "reasoning_content" and (prefix or messages[-1].get("content")):
+        raise BadRequest(
+            "'continue_final_message' is \"reasoning_content\", so that neither content nor 'response_prefix' can "
+            "follow: leave them out, or go on with the content",
+            "continue_final_message",
+        )
+    return {
+        "add_generation_prompt": asked is not False,
+        "continue_final_message": (is_open and not asked) if continued is None else continued,
+        "prefix": prefix,
+        "echo": body.boolean("echo") or False,
+    }
+
+
+def _reasoning_format(body: Members) -> dict[str, Any]:
+    splits, keeps = _REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"]
+    return {"splits_reasoning": splits, "keeps_reasoning": keeps}
+
+
+def _chat_template(body: Members, is_allowed: bool) -> str | None:
+    template = body.text("chat_template")
+    if template and not is_allowed:
+        raise BadRequest(
+            "'chat_template' is off: the server must be started with --allow-chat-template", "chat_template"
+        )
+    return template or None
+
+
+def _template_vars(body: Members) -> dict[str, Any]:
+    """K30: both names for free variables, then those that have members of their own."""
+    variables: dict[str, Any] = {}
+    for name in ("template_vars", "chat_template_kwargs"):
+        given = body.object(name) or Members({})
+        given.boolean("enable_thinking")  # templates take the text "false" for true
+        variables.update(given.raw)
+    effort = body.text("reasoning_effort")
+    own = {
+        "enable_thinking": False if effort == "none" else None,
+        **_without_nulls({"enable_thinking": body.boolean("enable_thinking")}),
+        "reasoning_effort": effort,
+        "documents": [document.raw for document in body.objects("documents")] or None,
+    }
+    return {**variables, **_without_nulls(own)}
+
+
+def _reasoning_budget(body: Members) -> int | None:
+    """The first that is said: llama.cpp's names, vLLM's and Qwen's, and what templates are told by."""
+    values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
+    variables = body.object("chat_template_kwargs") or Members({})
+    values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))
+    return next((value for value in values if value is not None), None)
+
+
+def _tools(body: Members) -> tuple[dict[str, Any], ...]:
+    """The tools, and the functions of the older form, which are the same (K30, T47)."""
+    functions = (_function(function) for function in body.objects("functions"))
+    return (*(_tool(tool) for tool in body.objects("tools")), *functions)
+
+
+def _tool(tool: Members) -> dict[str, Any]:
+    tool.choice("type", ("function",))
+    function = tool.object("function")
+    if function is None:
+        tool.refuse("function", "an object")
+    return _function(function)
+
+
+def _function(function: Members) -> dict[str, Any]:
+    if not function.text("name"):
+        function.refuse("name", "a string that is not empty")
+    function.text("description")
+    function.object("parameters")
+    return {"type": "function", "function": _without_nulls(function.raw)}
+
+
+def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """K21: absent is "auto" where there are tools; what cannot be done at all is an error."""
+    older = body.get("tool_choice") is None and body.get("function_call") is not None
+    member = "function_call" if older else "tool_choice"
+    value = body.get(member)
+    if isinstance(value, dict):
+        mode, names = _chosen(body, member)
+    else:
+        mode, names = body.choice(member, ("none", "auto", "required")) or "auto", ()
+    offered = [tool["function"]["name"] for tool in tools]
+    if mode == "required" and not offered:
+        raise BadRequest(f"'{member}' is {show(value)}, which needs 'tools'", member)
+    for name in names:
+        if name not in offered:
+            raise BadRequest(f"'{member}' names \"{name}\"; 'tools' offers {show(offered)}", member)
+    return {"tool_choice": mode if offered else "none", "allowed": names}
+
+
+def _chosen(body: Members, member: str) -> tuple[str, tuple[str, ...]]:
+    """What an object asks for: the one function that must be called, or the ones that may be."""
+    choice = body.object(member) or Members({})
+    if member == "tool_choice" and choice.get("type") == "allowed_tools":
+        # OpenAI's two interfaces differ in whether the members stand in an object of their own.
+        listed = choice.object("allowed_tools") or choice
+        mode = listed.choice("mode", ("auto", "required")) or "auto"
+        names = tuple(_chosen_name(tool, listed.at("tools")) for tool in listed.objects("tools"))
+        if not names:
+            listed.refuse("tools", "a list of at least one function")
+        return mode, names
+    return "required", (_chosen_name(choice, member),)
+
+
+def _chosen_name(choice: Members, member: str) -> str:
+    function = choice.object("function") or choice
+    name = function.text("name")
+    if not name:
+        raise BadRequest(
+            f"'{member}' must name a function: "
+            'a mode or {"type": "function", "function": {"name": ...}}, got ' + show(choice.raw),
+            member,
+        )
+    return name
+
+
+def _messages(body: Members) -> tuple[dict[str, Any], ...]:
+    messages = tuple(_message(message) for message in body.objects("messages"))
+    if not messages:
+        body.refuse("messages", "a list with at least one message")
+    return messages
+
+
+def _message(message: Members) -> dict[str, Any]:
+    role = message.choice("role", _ROLES)
+    if role is None:
+        message.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
+    content = _content(message)
+    if role == "assistant":
+        content = content or message.text("refusal") or content  # An answer has one or the other.
+    elif content is None:
+        message.refuse("content", "a string or a list of parts")
+    if message.get("audio") is not None:
+        message.refuse("audio", "left out, as this server reads only text")
+    texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
+    calls = [_tool_call(call) for call in message.objects("tool_calls")]
+    older = message.object("function_call")
+    if older is not None and not calls:
+        calls = [{"type": "function", "function": _called(older)}]
+    role = "tool" if role == _OLD_TOOL_ROLE else role
+    return _without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
+
+
+def _content(message: Members) -> str | None:
+    """K25: text parts are joined with nothing between them."""
+    value = message.get("content")
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        message.refuse("content", "a string or a list of parts")
+    return "".join(_part_text(part) for part in message.objects("content"))
+
+
+def _part_text(part: Members) -> str:
+    kind = part.text("type")
+    if kind is None:
+        part.refuse("type", '"text"')
+    if kind not in ("text", "refusal"):
+        raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server reads only text", part.path)
+    text = part.text(kind)
+    if text is None:
+        part.refuse(kind, "a string")
+    return text
+
+
+def _tool_call(call: Members) -> dict[str, Any]:
+    """A call in the history. Its arguments stay as they came, text or object (T29 is the template's work)."""
+    call.choice("type", ("function",))
+    function = call.object("function")
+    if function is None:
+        call.refuse("function", "an object")
+    return _without_nulls({"id": call.text("id"), "type": "function", "function": _called(function)})
+
+
+def _called(function: Members) -> dict[str, Any]:
+    name = function.text("name")
+    if not name:
+        function.refuse("name", "a string that is not empty")
+    arguments = function.get("arguments")
+    if arguments is not None and not isinstance(arguments, (str, dict)):
+        function.refuse("arguments", "JSON text or an object")
+    return {"name": name, "arguments": "{}" if arguments is None else arguments}
+
+
+def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if value is not None}
