@@ -37,6 +37,7 @@ class Answer:
     first_s: float
     gaps_s: list[float]
     text: str
+    n_prompt: int = 0
 
 
 class Refused(Exception):
@@ -133,7 +134,7 @@ def read_answer(stream: Stream) -> Answer:
     dechunk, decoder = Dechunker(), SSEDecoder()
     times: list[float] = []
     texts: list[str] = []
-    n_tokens, is_whole = 0, False
+    n_tokens, n_prompt, is_whole = 0, 0, False
     for at, data in stream.reads:
         for event in decoder.feed(dechunk.feed(data)):
             if event.data == "[DONE]":
@@ -142,7 +143,8 @@ def read_answer(stream: Stream) -> Answer:
             chunk = json.loads(event.data)
             if chunk.get("error"):
                 raise Refused(f"an answer broke off: {event.data[:300]}")
-            n_tokens = (chunk.get("usage") or {}).get("completion_tokens", n_tokens)
+            usage = chunk.get("usage") or {}
+            n_tokens, n_prompt = usage.get("completion_tokens", n_tokens), usage.get("prompt_tokens", n_prompt)
             deltas = [choice.get("delta") or {} for choice in chunk.get("choices") or []]
             if any(map(is_content, deltas)):
                 times.append(at)
@@ -154,7 +156,7 @@ def read_answer(stream: Stream) -> Answer:
     if not times or not n_tokens:
         raise Refused(f"no tokens in an answer: {raw[:300]!r}")
     gaps = [later - earlier for earlier, later in zip(times, times[1:])]
-    return Answer(n_tokens, times[0] - stream.asked_at, gaps, "".join(texts))
+    return Answer(n_tokens, times[0] - stream.asked_at, gaps, "".join(texts), n_prompt)
 
 
 def is_content(delta: dict[str, Any]) -> bool:

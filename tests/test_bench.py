@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench import compare
+from bench.loads import Figure, Load
 from bench.measure import Dechunker, Refused, Stream, percentile, read_answer
 from bench.serve import main
 from bench.servers import Command, Server
@@ -75,43 +76,51 @@ def test_real_server_is_measured(capsys: pytest.CaptureFixture[str]):
 
 
 def test_comparison_measures_every_kind_of_load(capsys: pytest.CaptureFixture[str]):
-    """Of localchat alone, which needs no other server: chat, choices, a schema, vectors, and the process itself."""
-    loads = ["decode4", "first", "n8", "schema", "embeddings", "memory", "start", "idle"]
+    """Of localchat alone, which needs no other server: chat, choices, constraints, vectors, and the process itself."""
+    loads = ["started", "decode4", "p20x4", "busy20x1", "fair", "equal", "first", "shared", "n8", "schema", "tools"]
+    loads += ["embeddings", "memory", "start", "idle"]
     sizes = ["--tokens", "8", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
     compare.main([str(DEMO_PATH), "--servers", "localchat", *sizes, "--loads", *loads])
     out, err = capsys.readouterr()
     assert err == ""
     rows = out.splitlines()[2:]
-    assert [row.startswith(compare.LOADS[load].name) for load, row in zip(loads, rows)] == [True] * len(loads)
-    assert all(float(row.split()[-1]) > 0 for row in rows)
+    labels = [compare.label(load, figure) for load in loads for figure in compare.LOADS[load].figures]
+    assert [row.startswith(label) for label, row in zip(labels, rows)] == [True] * len(labels)
+    assert all(float(row.split()[-1]) > 0 for row in rows if "gap" not in row)
 
 
-def test_ratio_is_above_1_where_ours_is_better():
-    more, less = compare.LOADS["decode1"], compare.LOADS["first"]
-    assert compare.ratio(more, [20.0, 30.0], [10.0, 10.0]) == "2.50"
-    assert compare.ratio(less, [20.0, 20.0], [10.0, 30.0]) == "1.00"
-    assert compare.ratio(less, [math.nan], [1.0]) == "-"
+MORE, LESS = Figure("", "tokens/s", True), Figure("", "ms", False)
 
 
-def test_rounds_are_compared_with_those_at_the_same_time():
-    more = compare.LOADS["decode1"]
-    # The machine is half as fast in the second round, and the first had no figure of ours.
-    assert compare.ratio(more, [math.nan, 10.0], [20.0, 10.0]) == "1.00"
+@pytest.mark.parametrize(
+    ("figure", "ours", "theirs", "expected"),
+    [
+        (MORE, [20.0, 30.0], [10.0, 10.0], "2.50"),
+        (LESS, [20.0, 20.0], [10.0, 30.0], "1.00"),
+        (LESS, [math.nan], [1.0], "-"),
+        # The machine is half as fast in the second round, and the first has no value of ours.
+        (MORE, [math.nan, 10.0], [20.0, 10.0], "1.00"),
+    ],
+)
+def test_ratio_is_above_1_where_ours_is_better_in_the_same_rounds(
+    figure: Figure, ours: list[float], theirs: list[float], expected: str
+):
+    assert compare.ratio(figure, ours, theirs) == expected
 
 
 def test_load_that_fails_in_a_round_leaves_its_place_empty(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     rounds = iter([[], [3.0]])  # the first raises, as a server would that answers with nonsense
-    load = compare.Load("a load", "ms", False, lambda *arguments: next(rounds)[0])
+    load = Load("a load", (LESS,), lambda *arguments: (next(rounds)[0],))
     monkeypatch.setitem(compare.LOADS, "start", load)
     monkeypatch.setattr(compare, "running", lambda *command: contextlib.nullcontext(Server("ours", "", 0, 0.0)))
     monkeypatch.setattr(compare, "first_model", lambda url: "m")
     monkeypatch.setattr(compare, "run_load", lambda *load: None)
-    figures: dict[str, dict[str, list[float]]] = {"start": {"ours": []}}
+    values: compare.Values = {"start": {"ours": []}}
     options = argparse.Namespace(loads=["start"])
     for _ in range(2):
-        compare.measure_all("ours", Command([]), False, options, figures)
-    assert [str(figure) for figure in figures["start"]["ours"]] == ["nan", "3.0"]
-    compare.report(["ours"], figures)
+        compare.measure_all("ours", Command([]), False, options, values)
+    assert str(values["start"]["ours"]) == "[(nan,), (3.0,)]"
+    compare.report(["ours"], values)
     out, err = capsys.readouterr()
     assert "start: " in err
     assert out.split()[-1] == "3.0"

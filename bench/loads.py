@@ -1,0 +1,332 @@
+"""The loads of `bench.compare`: what is sent to a server, and which figures come of it.
+
+Every prompt begins with something new, so that no server has it in a cache unless a load is about that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from .measure import Round, percentile, post, run_load
+from .servers import Server
+
+Body = dict[str, Any]
+
+# 400 words that nobody has in a cache by chance.
+SYSTEM = " ".join(f"rule {i} of this house is number {i * 37 % 101}" for i in range(50))
+LONG_PROMPT = " ".join(f"item {i} costs {i * 7919 % 1009} coins and" for i in range(170))
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "ages": {"type": "array", "items": {"type": "integer"}},
+    },
+    "required": ["name", "ages"],
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "create_calendar_entry",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "entry_title": {"type": "string", "maxLength": 24},
+                "starts_at_hour": {"type": "integer", "minimum": 0, "maximum": 23},
+                "duration_minutes": {"enum": [15, 30, 60]},
+                "participants_required": {"type": "boolean"},
+            },
+            "required": ["entry_title", "starts_at_hour", "duration_minutes", "participants_required"],
+            "additionalProperties": False,
+        },
+    },
+}
+# A process that never waits, for the loads beside a busy machine.
+_BUSY = "while True: pass"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that a load gives for a server."""
+
+    name: str
+    unit: str
+    more_is_better: bool
+
+
+@dataclass(frozen=True)
+class Load:
+    """One kind of work. `measure` gives one value for each of `figures`, in their order.
+
+    Most servers make embeddings only when they are started for nothing else: loads with `embeds` have a process of
+    their own. Those with `is_busy` run beside a process that keeps one core busy.
+    """
+
+    name: str
+    figures: tuple[Figure, ...]
+    measure: Callable[[Server, str, argparse.Namespace], tuple[float, ...]]
+    embeds: bool = False
+    is_busy: bool = False
+
+
+RATE = Figure("", "tokens/s", True)
+FIRST = Figure("first token, median", "ms", False)
+LAST_FIRST = Figure("last first token", "ms", False)
+GAP = Figure("gap, median", "ms", False)
+GAP_P95 = Figure("gap, p95", "ms", False)
+
+
+def chat(model: str, *messages: tuple[str, str], n_tokens: int, **fields: Any) -> Body:
+    return {
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.8,
+        "max_tokens": n_tokens,
+        "ignore_eos": True,
+        "messages": [{"role": role, "content": content} for role, content in messages],
+        **fields,
+    }
+
+
+def single(
+    name: str,
+    unit: str,
+    more_is_better: bool,
+    measure: Callable[[Server, str, argparse.Namespace], float],
+    *,
+    embeds: bool = False,
+) -> Load:
+    """A load with one figure."""
+
+    def measure_one(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+        return (measure(server, model, options),)
+
+    return Load(name, (Figure("", unit, more_is_better),), measure_one, embeds=embeds)
+
+
+def decode(n_streams: int) -> Load:
+    def measure(server: Server, model: str, options: argparse.Namespace) -> float:
+        bodies = [chat(model, ("user", f"Tell me {i} things."), n_tokens=options.tokens) for i in range(n_streams)]
+        return run_load(server.url, bodies, n_streams, 1).tokens_per_s
+
+    return single(f"decode, {n_streams} streams", "tokens/s", True, measure)
+
+
+def prompts(n_prompt: int, n_streams: int, n_tokens: int, *, is_busy: bool = False) -> Load:
+    """Streams that all arrive at once, each with a prompt of its own of about `n_prompt` tokens."""
+
+    def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+        texts = random_texts(server, model, n_prompt, n_streams)
+        bodies = [chat(model, ("user", text), n_tokens=n_tokens) for text in texts]
+        with busy_process() if is_busy else contextlib.nullcontext():
+            return figures_of(run_load(server.url, bodies, n_streams, 1))
+
+    beside = ", beside a busy process" if is_busy else ""
+    name = f"{n_streams} x prompts of {n_prompt}, {n_tokens} tokens{beside}"
+    return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95), measure, is_busy=is_busy)
+
+
+def figures_of(measured: Round) -> tuple[float, ...]:
+    """Tokens per second, then in milliseconds: median and last first token, median and p95 of the gaps."""
+    firsts = [answer.first_s for answer in measured.answers]
+    gaps = sorted(gap for answer in measured.answers for gap in answer.gaps_s) or [0.0]
+    times = (statistics.median(firsts), max(firsts), percentile(gaps, 50), percentile(gaps, 95))
+    return (measured.tokens_per_s, *(seconds * 1e3 for seconds in times))
+
+
+def random_texts(server: Server, model: str, n_tokens: int, n_texts: int) -> list[str]:
+    """Texts of words that no two have in common, with about so many tokens by the server's own count."""
+    rng = random.Random(time.time_ns())
+    letters = "abcdefghijklmnopqrstuvwxyz"
+
+    def text(n_words: int) -> str:
+        return " ".join("".join(rng.choices(letters, k=rng.randint(2, 7))) for _ in range(n_words))
+
+    sample = text(200)
+    root = server.url.removesuffix("/v1")
+    n_sample = len(post(root, "/tokenize", {"content": sample, "model": model})["tokens"])
+    return [text(max(1, round(200 * n_tokens / n_sample))) for _ in range(n_texts)]
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", _BUSY])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def first_token(server: Server, model: str, options: argparse.Namespace) -> float:
+    """The median of short requests, one after the other, that have nothing in common."""
+    bodies = [chat(model, ("user", f"{time.time_ns()} {i} says hello."), n_tokens=8) for i in range(10)]
+    firsts = [answer.first_s for body in bodies for answer in run_load(server.url, [body], 1, 1).answers]
+    return statistics.median(firsts) * 1e3
+
+
+def short_behind_long(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+    """The first token of a short request behind seven long prompts, and of the same request alone."""
+    texts = random_texts(server, model, 900, 7)
+    long = [chat(model, ("user", text), n_tokens=16) for text in texts]
+    short = [chat(model, ("user", f"{time.time_ns()} {i}?"), n_tokens=4) for i in range(2)]
+    alone = run_load(server.url, short[:1], 1, 1).answers[0].first_s
+    with ThreadPoolExecutor(1) as pool:
+        streams = pool.submit(run_load, server.url, long, 7, 1)
+        time.sleep(0.05)
+        behind = run_load(server.url, short[1:], 1, 1).answers[0].first_s
+        streams.result()
+    return behind * 1e3, alone * 1e3
+
+
+def shared_prefix(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+    salt = time.time_ns()
+    bodies = [chat(model, ("system", f"{salt} {SYSTEM}"), ("user", f"Question {i}?"), n_tokens=8) for i in range(16)]
+    measured = run_load(server.url, bodies, 16, 1)
+    return measured.tokens_per_s, statistics.median(answer.first_s for answer in measured.answers) * 1e3
+
+
+def conversation(server: Server, model: str, options: argparse.Namespace) -> float:
+    messages: list[tuple[str, str]] = [("system", f"{time.time_ns()} {SYSTEM}")]
+    firsts = []
+    for turn in range(10):
+        messages.append(("user", f"This is turn {turn}: what now?"))
+        (answer,) = run_load(server.url, [chat(model, *messages, n_tokens=32)], 1, 1).answers
+        messages.append(("assistant", answer.text))
+        firsts.append(answer.first_s)
+    return statistics.median(firsts[1:]) * 1e3
+
+
+def choices(server: Server, model: str, options: argparse.Namespace) -> float:
+    body = chat(model, ("user", f"{time.time_ns()} {SYSTEM}"), n_tokens=options.tokens, n=8)
+    return run_load(server.url, [body], 1, 1).tokens_per_s
+
+
+def json_schema(server: Server, model: str, options: argparse.Namespace) -> float:
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    body = chat(model, ("user", "Who?"), n_tokens=options.tokens, response_format=form, ignore_eos=False)
+    return run_load(server.url, [body] * 4, 4, 2).tokens_per_s
+
+
+def tool_calls(server: Server, model: str, options: argparse.Namespace) -> float:
+    """4 streams of calls whose names and keys the schema forces."""
+    body = chat(
+        model,
+        ("user", "Add it."),
+        n_tokens=options.tokens,
+        tools=[TOOL],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        ignore_eos=False,
+    )
+    return run_load(server.url, [body] * 4, 4, 2).tokens_per_s
+
+
+def equal_greedy(server: Server, model: str, options: argparse.Namespace) -> float:
+    """Of 32 greedy requests, those whose text is the same together and alone."""
+    texts = [text for n in (20, 60, 150, 300) for text in random_texts(server, model, n, 8)]
+    bodies = [chat(model, ("user", text), n_tokens=48, temperature=0, top_k=1) for text in texts]
+    alone = {i: run_load(server.url, [body], 1, 1).answers[0].text for i, body in enumerate(bodies)}
+    with ThreadPoolExecutor(16) as pool:
+        together = pool.map(lambda body: run_load(server.url, [body], 1, 1).answers[0].text, bodies)
+        return float(sum(text == alone[i] for i, text in enumerate(together)))
+
+
+def gap_beside_a_long_prompt(server: Server, model: str, options: argparse.Namespace) -> float:
+    """The 95th percentile of 8 streams' gaps while others' long prompts are prefilled."""
+    bodies = [chat(model, ("user", f"Tell me {i} things."), n_tokens=options.tokens) for i in range(8)]
+    long = chat(model, ("user", f"{time.time_ns()} {LONG_PROMPT}"), n_tokens=8)
+    with ThreadPoolExecutor(1) as pool:
+        streams = pool.submit(run_load, server.url, bodies, 8, 1)
+        time.sleep(0.2)
+        run_load(server.url, [long], 1, 2)
+        gaps = sorted(gap for answer in streams.result().answers for gap in answer.gaps_s)
+    return percentile(gaps, 95) * 1e3
+
+
+def embeddings(server: Server, model: str, options: argparse.Namespace) -> float:
+    """Texts per second, 4 requests of 16 texts at once, each of some 30 words."""
+    salt = time.time_ns()
+    texts = [f"{salt} {i} " + " ".join(SYSTEM.split()[i : i + 28]) for i in range(64)]
+    started = time.perf_counter()
+    with ThreadPoolExecutor(4) as pool:
+
+        def embed(i: int) -> int:
+            body = {"model": model, "input": texts[16 * i : 16 * i + 16]}
+            return len(post(server.url, "/embeddings", body)["data"])
+
+        n_vectors = sum(pool.map(embed, range(4)))
+    return n_vectors / (time.perf_counter() - started)
+
+
+def memory(server: Server, model: str, options: argparse.Namespace) -> float:
+    return server.memory_mb
+
+
+def start(server: Server, model: str, options: argparse.Namespace) -> float:
+    return server.start_s * 1e3
+
+
+def first_requests(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
+    """The first token of requests that are among the first after the start."""
+    return tuple(
+        statistics.median(
+            answer.first_s
+            for answer in run_load(
+                server.url, [chat(model, ("user", f"{n} {i} hello"), n_tokens=4) for i in range(n)], n, 1
+            ).answers
+        )
+        * 1e3
+        for n in (1, 4, 16)
+    )
+
+
+def idle_cpu(server: Server, model: str, options: argparse.Namespace) -> float:
+    """Milliseconds of processor time in a second without requests; never quite nothing, for the ratio."""
+    time.sleep(1)  # what the load before has left to do is done by then
+    before = server.cpu_s
+    time.sleep(1)
+    return max((server.cpu_s - before) * 1e3, 1.0)
+
+
+LOADS = {
+    "started": Load(
+        "first token in the first requests",
+        tuple(Figure(f"{n} streams", "ms", False) for n in (1, 4, 16)),
+        first_requests,
+    ),
+    "decode1": decode(1),
+    "decode4": decode(4),
+    "decode16": decode(16),
+    "decode64": decode(64),
+    **{f"p{n}x{m}": prompts(n, m, 48) for n in (20, 220, 2000) for m in (1, 4, 16)},
+    "p1600x8": prompts(1600, 8, 256),
+    **{f"busy{n}x{m}": prompts(n, m, 48, is_busy=True) for n, m in ((20, 1), (220, 1), (220, 16))},
+    "fair": Load(
+        "a short prompt behind seven long ones",
+        (Figure("first token", "ms", False), Figure("alone", "ms", False)),
+        short_behind_long,
+    ),
+    "equal": single("greedy texts of 32, equal together and alone", "texts", True, equal_greedy),
+    "first": single("first token of a short request alone", "ms", False, first_token),
+    "shared": Load("16 requests, one system prompt", (RATE, FIRST), shared_prefix),
+    "conversation": single("conversation, turns 2 to 10: first token", "ms", False, conversation),
+    "n8": single("8 choices of one prompt", "tokens/s", True, choices),
+    "schema": single("4 streams under a JSON schema", "tokens/s", True, json_schema),
+    "tools": single("4 streams of required tool calls", "tokens/s", True, tool_calls),
+    "gap": single("8 streams' gap p95 beside a long prompt", "ms", False, gap_beside_a_long_prompt),
+    "embeddings": single("embeddings, 4 x 16 texts", "texts/s", True, embeddings, embeds=True),
+    "memory": single("resident memory after all this", "MB", False, memory),
+    "start": single("start to first answer", "ms", False, start),
+    "idle": single("processor time per idle second", "ms", False, idle_cpu),
+}
