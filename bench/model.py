@@ -2,8 +2,9 @@
 
     python -m bench.model model.gguf --params 10M --vocab 152000
 
-What it says is noise; how fast it says it is that of a real model of the same shape: llama architecture,
-Q8_0 weights, tied embeddings. Needs the `gguf` package (extra `bench`).
+Its text is noise; its speed is that of a real model of the same shape: llama architecture, Q8_0 weights. The
+output is a matrix of its own, since a model whose output is tied to its embedding repeats one token for ever,
+which flatters speculative decoding. Runs of letters are merged to tokens. Needs the `gguf` package (extra `bench`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Shape:
 
     @property
     def n_params(self) -> int:
+        """Weights that each token is multiplied with: the embedding, which is only looked up, does not count."""
         kv_width = self.n_kv_heads * HEAD_SIZE
         attention = 2 * self.width * self.width + 2 * self.width * kv_width
         return self.n_vocab * self.width + self.n_layers * (attention + 3 * self.width * self.n_ff)
@@ -90,18 +92,19 @@ def write_sizes(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 
 def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
-    """All bytes, so that any text can be said; made-up words; the two markers of the chat template."""
+    """All bytes, so that any text can be written; runs of letters; the two markers of the chat template."""
     words = byte_texts()
     letters = "abcdefghijklmnopqrstuvwxyz"
     made_up = ("".join(word) for length in count(2) for word in product(letters, repeat=length))
     n_words = n_vocab - len(SPECIAL_TOKENS)
-    words += [next(made_up) for _ in range(n_words - len(words))]
+    runs = [next(made_up) for _ in range(n_words - len(words))]
+    words += runs
     types = [gguf.TokenType.NORMAL] * n_words + [gguf.TokenType.CONTROL] * len(SPECIAL_TOKENS)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([*words, *SPECIAL_TOKENS])
     writer.add_token_types(types)
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges([f"{run[:-1]} {run[-1]}" for run in runs] or ["a b"])
     writer.add_eos_token_id(n_vocab - 1)
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT_TEMPLATE)
@@ -129,7 +132,8 @@ def tensors(shape: Shape) -> list[tuple[str, int, int]]:
         ("ffn_down", width, shape.n_ff),
     ]
     blocks = [(f"blk.{i}.{name}.weight", rows, columns) for i in range(shape.n_layers) for name, rows, columns in block]
-    return [("token_embd.weight", shape.n_vocab, width), *blocks, ("output_norm.weight", 1, width)]
+    vocabulary = [(name, shape.n_vocab, width) for name in ("token_embd.weight", "output.weight")]
+    return [*vocabulary, *blocks, ("output_norm.weight", 1, width)]
 
 
 def number(text: str) -> float:
