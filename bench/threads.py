@@ -70,7 +70,7 @@ def measure(model: str, threads: int, spins: int, streams: int, seconds: float) 
 
 def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> float:
     """Greedy decoding of some sequences in one batch, without server, scheduler and text."""
-    from localchat.engine import GenerationRequest, LoadOptions, Sampling
+    from localchat.engine import GenerationRequest, LoadOptions, SamplingParams
     from localchat.engine.llama import load_backend
     from localchat.engine.proof import proven
     from localchat.engine.scheduler import Batch, Part, Sequence
@@ -79,7 +79,7 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
     n_ctx = 1024
     options = LoadOptions(n_ctx=n_ctx, n_cells=n_ctx * n_streams, n_slots=n_streams, n_threads=n_threads)
     backend = load_backend(path, proven(options, str(DEMO_PATH)))
-    sampler = backend.new_sampler(GenerationRequest((0,), sampling=Sampling(temperature=0)))
+    sampler = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
     sequences = [Sequence(i, [i + 1], n_ctx) for i in range(n_streams)]
 
     def turn() -> None:

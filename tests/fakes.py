@@ -13,10 +13,11 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from localchat.engine import GenerationRequest, ModelFacts, Sampling
+from localchat.engine import GenerationRequest, ModelFacts
 from localchat.engine.backend import DecodeFailed, NoRoom
 from localchat.engine.scheduler import Batch, Room
 from localchat.engine.state_files import Data
+from localchat.protocol.params import SamplingParams
 
 END = 256
 N_VOCAB = 257
@@ -73,7 +74,7 @@ class FakeBackend:
             eos="",
             add_bos=False,
             special_tokens=frozenset(),
-            sampling=Sampling(),
+            sampling=SamplingParams(),
             metadata={},
         )
         self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, n_idle_cells)

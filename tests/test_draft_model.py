@@ -11,19 +11,10 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import (
-    Delta,
-    Engine,
-    EngineError,
-    Finish,
-    GenerationRequest,
-    LoadOptions,
-    Sampling,
-    WrongDraftModel,
-    load,
-)
+from localchat.engine import Delta, Engine, EngineError, Finish, GenerationRequest, LoadOptions, WrongDraftModel, load
 from localchat.engine.draft_model import DraftModel
 from localchat.engine.scheduler import Sequence
+from localchat.protocol.params import SamplingParams
 
 from .fakes import END, N_VOCAB, FakeBackend
 from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read, wait_until_idle
@@ -231,7 +222,7 @@ def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, 
 def test_seeded_text_is_the_same_with_a_draft_model(plain: Engine, with_itself: Engine):
     n_same = 0
     for seed in range(8):
-        sampling = Sampling(seed=seed, repeat_penalty=1.1)
+        sampling = SamplingParams(seed=seed, repeat_penalty=1.1)
         request = GenerationRequest(chat(plain, TEXTS[1]), sampling=sampling, max_tokens=60, ignore_end=True)
         n_same += read(plain, request)[0] == read(with_itself, request)[0]
     assert n_same >= 7  # rounding may tip one draw in thousands

@@ -26,8 +26,8 @@ from localchat.engine import (
     Progress,
     PromptTooLong,
     QueueFull,
-    Sampling,
 )
+from localchat.protocol.params import SamplingParams
 
 from .fakes import END, FakeBackend, echo, endless
 
@@ -360,7 +360,7 @@ def test_cancel_after_the_end_changes_nothing():
         (GenerationRequest((END + 1,)), InvalidToken),
         (GenerationRequest((-1,)), InvalidToken),
         (GenerationRequest((1,), stop_token_ids=(999,)), InvalidToken),
-        (GenerationRequest((1,), sampling=Sampling(logit_bias=((999, 1.0),))), InvalidToken),
+        (GenerationRequest((1,), sampling=SamplingParams(logit_bias=((999, 1.0),))), InvalidToken),
         (GenerationRequest((1,) * 256), PromptTooLong),
     ],
     ids=["empty", "id too large", "negative id", "stop id", "bias id", "context full"],
@@ -687,7 +687,7 @@ def test_drawing_by_a_seed_gives_the_same_text_with_guesses(seed: int):
     for n_drafted in (0, 3, 16):
         backend = DrawingBackend(n_drafted=n_drafted)
         with stepped(backend) as engine:
-            generation = engine.submit(request("abcdabcd", max_tokens=200, sampling=Sampling(seed=seed)))
+            generation = engine.submit(request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))
             step_until_idle(engine)
             texts.append(read(generation)[0])
             n_turns.append(len(backend.batches))

@@ -15,15 +15,16 @@ pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench.model import main
-from localchat.engine import Delta, Engine, Finish, GenerationRequest, LoadOptions, Sampling, load
+from localchat.engine import Delta, Engine, Finish, GenerationRequest, LoadOptions, load
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.llama.candidates import largest_of_rows
 from localchat.engine.llama.sampler import Sampler
 from localchat.engine.scheduler import Batch, Part, Sequence
+from localchat.protocol.params import SamplingParams
 
 N_VOCAB = 40_000
-SAMPLING = Sampling(temperature=1.0, top_k=40, seed=5)
+SAMPLING = SamplingParams(temperature=1.0, top_k=40, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def backend(path: Path) -> Iterator[LlamaBackend]:
 ROWS = (2, 5, 8)
 
 
-def request(sampling: Sampling, **options: Any) -> GenerationRequest:
+def request(sampling: SamplingParams, **options: Any) -> GenerationRequest:
     return GenerationRequest((7, 8, 9), sampling=sampling, **options)
 
 
@@ -64,7 +65,7 @@ def request(sampling: Sampling, **options: Any) -> GenerationRequest:
         (replace(SAMPLING, temperature=0.0, presence_penalty=2.0), {}),
     ],
 )
-def test_draws_are_those_from_all_tokens(backend: LlamaBackend, sampling: Sampling, options: dict[str, Any]):
+def test_draws_are_those_from_all_tokens(backend: LlamaBackend, sampling: SamplingParams, options: dict[str, Any]):
     def samplers() -> list[Sampler]:
         return [backend.new_sampler(request(replace(sampling, seed=row), **options)) for row in ROWS]
 
@@ -110,10 +111,10 @@ def test_guesses_are_drawn_for_as_one_by_one_however_the_work_is_shared(path: Pa
 
     backend.decode = decode_alike  # type: ignore[method-assign]
     prompt = (*range(60), *[N_VOCAB - 3] * 64, 0, 1, 2)  # the penalty has forgotten what is guessed
-    new = Sampling(temperature=0, presence_penalty=1e6, penalty_last_n=64)
+    new = SamplingParams(temperature=0, presence_penalty=1e6, penalty_last_n=64)
     with Engine(backend, clock=lambda: turns[0]).start() as engine:
         others = [
-            engine.submit(GenerationRequest((5, 6, 7), sampling=Sampling(temperature=0))) for _ in range(n_others)
+            engine.submit(GenerationRequest((5, 6, 7), sampling=SamplingParams(temperature=0))) for _ in range(n_others)
         ]
         *deltas, finish = engine.submit(GenerationRequest(prompt, max_tokens=40, sampling=new))
         for other in others:
@@ -135,7 +136,7 @@ def test_who_needs_all_tokens_is_drawn_for_beside_who_does_not(backend: LlamaBac
 
 
 def test_many_streams_of_all_kinds_are_answered(path: Path):
-    kinds = (SAMPLING, replace(SAMPLING, top_k=0), Sampling(temperature=0), replace(SAMPLING, repeat_penalty=1.3))
+    kinds = (SAMPLING, replace(SAMPLING, top_k=0), SamplingParams(temperature=0), replace(SAMPLING, repeat_penalty=1.3))
     with load(str(path), LoadOptions(n_slots=8, n_ctx=512)) as engine:
         for n_streams, kind in product((1, 3, 8), ("same", "mixed")):
             generations = [

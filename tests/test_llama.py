@@ -27,16 +27,16 @@ from localchat.engine import (
     InvalidGrammar,
     LoadOptions,
     OutputToken,
-    Sampling,
     ThinkingLimit,
     load,
 )
 from localchat.engine.llama import default_threads, sampling_from
 from localchat.engine.llama.load import _state_key
 from localchat.engine.scheduler import Batch, Part, Sequence
+from localchat.protocol.params import SamplingParams
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 # Two logits this close can change places when a batch rounds differently: those of one and the same token were
 # seen to differ by up to 0.2, without guesses, too.
 NEAR_TIE = 0.4
@@ -139,14 +139,14 @@ def test_tokens_come_back_as_the_same_text(engine: Engine):
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(temperature=1e-50),
-        Sampling(temperature=1e-38, top_p=1.0),
-        Sampling(temperature=1e-8, samplers=("temperature", "top_p")),
-        Sampling(temperature=1.0, top_p=1.0, dynatemp_range=1.0, dynatemp_exponent=15.0),
+        SamplingParams(temperature=1e-50),
+        SamplingParams(temperature=1e-38, top_p=1.0),
+        SamplingParams(temperature=1e-8, samplers=("temperature", "top_p")),
+        SamplingParams(temperature=1.0, top_p=1.0, dynatemp_range=1.0, dynatemp_exponent=15.0),
     ],
     ids=["zero for the library", "tiny", "before the cuts", "dynamic"],
 )
-def test_smallest_temperatures_draw_what_is_likeliest(engine: Engine, sampling: Sampling):
+def test_smallest_temperatures_draw_what_is_likeliest(engine: Engine, sampling: SamplingParams):
     prompt = chat(engine, "What is your name?")
     expected, _, _ = read(engine, GenerationRequest(prompt, max_tokens=8, sampling=GREEDY))
     request = GenerationRequest(prompt, max_tokens=8, sampling=sampling, top_logprobs=0, after_sampling=True)
@@ -163,7 +163,7 @@ def test_special_text_is_one_token_only_when_asked(engine: Engine):
 
 def test_seed_repeats_the_text(engine: Engine):
     def drawn(seed: int) -> str:
-        sampling = Sampling(temperature=2.0, top_p=1.0, top_k=0, seed=seed)
+        sampling = SamplingParams(temperature=2.0, top_p=1.0, top_k=0, seed=seed)
         return read(engine, GenerationRequest(chat(engine, "Hello!"), max_tokens=20, sampling=sampling))[0]
 
     assert drawn(1) == drawn(1) != drawn(2)
@@ -182,9 +182,9 @@ def test_max_tokens_and_stop_text(engine: Engine):
 def test_logit_bias_forbids_and_forces(engine: Engine):
     prompt = chat(engine, "What is your name?")
     first = read(engine, GenerationRequest(prompt, sampling=GREEDY, max_tokens=1))[1][0]
-    forbidden = Sampling(temperature=0, logit_bias=((first.id, -1000.0),))
+    forbidden = SamplingParams(temperature=0, logit_bias=((first.id, -1000.0),))
     assert read(engine, GenerationRequest(prompt, sampling=forbidden, max_tokens=1))[1][0].id != first.id
-    forced = Sampling(temperature=0, logit_bias=((42, 1000.0),))
+    forced = SamplingParams(temperature=0, logit_bias=((42, 1000.0),))
     assert [t.id for t in read(engine, GenerationRequest(prompt, sampling=forced, max_tokens=3))[1]] == [42] * 3
 
 
@@ -192,25 +192,25 @@ def test_repeat_penalty_knows_the_prompt(engine: Engine):
     """A token that only the prompt has is pushed down by the penalty, never up."""
     prompt = chat(engine, "Repeat after me: zebra zebra zebra")
     plain = read(engine, GenerationRequest(prompt, sampling=GREEDY, max_tokens=20))[0]
-    strong = Sampling(temperature=0, repeat_penalty=5.0, penalty_last_n=-1)
+    strong = SamplingParams(temperature=0, repeat_penalty=5.0, penalty_last_n=-1)
     assert read(engine, GenerationRequest(prompt, sampling=strong, max_tokens=20))[0] != plain
 
 
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(typical_p=0.5),
-        Sampling(top_n_sigma=1.0),
-        Sampling(xtc_probability=0.5),
-        Sampling(dynatemp_range=0.5),
-        Sampling(dry_multiplier=0.8),
-        Sampling(dry_multiplier=0.8, dry_sequence_breakers=()),
-        Sampling(mirostat=1),
-        Sampling(mirostat=2),
-        Sampling(adaptive_target=0.4, adaptive_decay=0.5),
-        Sampling(repeat_penalty=1.2, frequency_penalty=0.5, presence_penalty=0.5, penalty_last_n=-1),
-        Sampling(min_p=0.2, min_keep=3),
-        Sampling(samplers=("top_p", "temperature", "top_k"), temperature=0.3),
+        SamplingParams(typical_p=0.5),
+        SamplingParams(top_n_sigma=1.0),
+        SamplingParams(xtc_probability=0.5),
+        SamplingParams(dynatemp_range=0.5),
+        SamplingParams(dry_multiplier=0.8),
+        SamplingParams(dry_multiplier=0.8, dry_sequence_breakers=()),
+        SamplingParams(mirostat=1),
+        SamplingParams(mirostat=2),
+        SamplingParams(adaptive_target=0.4, adaptive_decay=0.5),
+        SamplingParams(repeat_penalty=1.2, frequency_penalty=0.5, presence_penalty=0.5, penalty_last_n=-1),
+        SamplingParams(min_p=0.2, min_keep=3),
+        SamplingParams(samplers=("top_p", "temperature", "top_k"), temperature=0.3),
     ],
     ids=[
         "typical",
@@ -227,7 +227,7 @@ def test_repeat_penalty_knows_the_prompt(engine: Engine):
         "order",
     ],
 )
-def test_every_sampler_draws_by_its_seed(engine: Engine, sampling: Sampling):
+def test_every_sampler_draws_by_its_seed(engine: Engine, sampling: SamplingParams):
     prompt = chat(engine, "Tell me about yourself.")
     texts = [
         read(engine, GenerationRequest(prompt, max_tokens=16, sampling=replace(sampling, seed=seed)))[0]
@@ -238,10 +238,13 @@ def test_every_sampler_draws_by_its_seed(engine: Engine, sampling: Sampling):
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(repeat_penalty=1.5, penalty_last_n=2**31 - 1), Sampling(dry_multiplier=1, dry_penalty_last_n=2**31 - 1)],
+    [
+        SamplingParams(repeat_penalty=1.5, penalty_last_n=2**31 - 1),
+        SamplingParams(dry_multiplier=1, dry_penalty_last_n=2**31 - 1),
+    ],
     ids=["penalties", "dry"],
 )
-def test_window_longer_than_the_context_is_the_context(engine: Engine, sampling: Sampling):
+def test_window_longer_than_the_context_is_the_context(engine: Engine, sampling: SamplingParams):
     """The library would take its memory at once, and end the process."""
     _, _, finish = read(engine, GenerationRequest(chat(engine, "Hello!"), max_tokens=3, sampling=sampling))
     assert finish.completion_tokens > 0
@@ -263,9 +266,9 @@ def test_min_tokens_forbids_the_end_until_then_and_allows_it_after(engine: Engin
 
 @pytest.mark.parametrize("n_least", [0, 1, 3])
 @pytest.mark.parametrize("constraint", [None, Constraint("root ::= [a-z ]+")], ids=["free", "grammar"])
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1, top_k=40, seed=1)], ids=["greedy", "top_k"])
 def test_min_tokens_forbids_stop_tokens_until_then_and_ignored_ends_for_ever(
-    engine: Engine, sampling: Sampling, constraint: Constraint | None, n_least: int
+    engine: Engine, sampling: SamplingParams, constraint: Constraint | None, n_least: int
 ):
     (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
     wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
@@ -296,7 +299,7 @@ def test_prompt_is_scored_as_it_would_be_said(engine: Engine):
     """What the model says of its own words is the same when they come back as a prompt, in several turns."""
     # In a user's place it is less sure of its words, and says none that are all but impossible.
     prompt = (*conversation(engine, 6), *engine.tokenize("I am a model.<|im_end|>\n<|im_start|>user\n"))
-    sampling = Sampling(temperature=1, seed=2)
+    sampling = SamplingParams(temperature=1, seed=2)
     said = read(engine, GenerationRequest(prompt, sampling=sampling, max_tokens=40, top_logprobs=3))[1]
     assert any(token.logprob < -0.5 for token in said)
     whole = (*prompt, *(token.id for token in said))
@@ -334,20 +337,20 @@ def test_many_prompts_are_scored_beside_as_many_answers(engine: Engine):
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(top_k=3, top_p=1.0),
-        Sampling(top_k=3, top_p=1.0, repeat_penalty=1.3),
-        Sampling(top_k=5, xtc_probability=1.0, xtc_threshold=0.01),
-        Sampling(mirostat=1),
-        Sampling(mirostat=2),
-        Sampling(top_k=5, adaptive_target=0.3),
-        Sampling(temperature=0),
-        Sampling(temperature=0, repeat_penalty=1.3),
+        SamplingParams(top_k=3, top_p=1.0),
+        SamplingParams(top_k=3, top_p=1.0, repeat_penalty=1.3),
+        SamplingParams(top_k=5, xtc_probability=1.0, xtc_threshold=0.01),
+        SamplingParams(mirostat=1),
+        SamplingParams(mirostat=2),
+        SamplingParams(top_k=5, adaptive_target=0.3),
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=0, repeat_penalty=1.3),
     ],
     ids=["top_k", "penalties", "xtc", "mirostat", "mirostat 2", "adaptive", "greedy", "greedy, penalties"],
 )
 @pytest.mark.parametrize("grammar", [None, Constraint('root ::= ("ab" | "cd" | [e-z])+')], ids=["free", "grammar"])
 def test_probabilities_after_sampling_are_of_what_was_left_to_draw_from(
-    engine: Engine, sampling: Sampling, grammar: Constraint | None
+    engine: Engine, sampling: SamplingParams, grammar: Constraint | None
 ):
     request = GenerationRequest(
         chat(engine, "Tell me about yourself."), max_tokens=12, constraint=grammar, sampling=replace(sampling, seed=3)
@@ -373,10 +376,12 @@ def test_probabilities_after_sampling_are_of_what_was_left_to_draw_from(
 )
 @pytest.mark.parametrize("n_top", [0, 3])
 @pytest.mark.parametrize(
-    "sampling", [Sampling(top_k=5, top_p=1, min_p=0, seed=2), Sampling(temperature=0)], ids=["drawn", "greedy"]
+    "sampling",
+    [SamplingParams(top_k=5, top_p=1, min_p=0, seed=2), SamplingParams(temperature=0)],
+    ids=["drawn", "greedy"],
 )
 def test_forced_token_is_certain_after_sampling(
-    engine: Engine, sampling: Sampling, n_top: int, budget: int, grammar: Constraint | None
+    engine: Engine, sampling: SamplingParams, n_top: int, budget: int, grammar: Constraint | None
 ):
     """It was not drawn, and what the token before it was drawn from is not shown for it."""
     closing = tuple(engine.tokenize("So.</think>"))
@@ -462,7 +467,7 @@ def test_8_choices_of_a_prompt_compute_it_once(engine: Engine):
     wait_until_idle(engine)
     n_before = engine.stats().n_tokens_computed
     prompt = conversation(engine, 10)
-    seeds = [Sampling(temperature=1, seed=seed) for seed in range(8)]
+    seeds = [SamplingParams(temperature=1, seed=seed) for seed in range(8)]
     generations = [engine.submit(GenerationRequest(prompt, max_tokens=1, sampling=sampling)) for sampling in seeds]
     for generation in generations:
         list(generation)
@@ -494,15 +499,15 @@ def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: A
     "sampling",
     [
         GREEDY,
-        Sampling(temperature=2.0),
-        Sampling(temperature=2.0, top_k=0, top_p=1.0),
-        Sampling(temperature=1.0, repeat_penalty=1.5),
-        Sampling(temperature=1.0, logit_bias=((5, 3.0),)),
+        SamplingParams(temperature=2.0),
+        SamplingParams(temperature=2.0, top_k=0, top_p=1.0),
+        SamplingParams(temperature=1.0, repeat_penalty=1.5),
+        SamplingParams(temperature=1.0, logit_bias=((5, 3.0),)),
     ],
     ids=["greedy", "hot", "whole vocabulary", "penalty", "bias"],
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_grammar_holds_at_any_temperature(engine: Engine, sampling: Sampling, seed: int):
+def test_grammar_holds_at_any_temperature(engine: Engine, sampling: SamplingParams, seed: int):
     grammar = 'root ::= "{\\"n\\": " [0-9]{1,3} ", \\"ok\\": " ("true" | "false") "}"'
     text, finish = constrained(engine, grammar, sampling=replace(sampling, seed=seed))
     assert re.fullmatch(r'\{"n": [0-9]{1,3}, "ok": (true|false)\}', text)
@@ -512,7 +517,7 @@ def test_grammar_holds_at_any_temperature(engine: Engine, sampling: Sampling, se
 @pytest.mark.parametrize("seed", range(10))
 def test_characters_are_whole_where_a_grammar_counts_them(engine: Engine, seed: int):
     """The library takes bytes that are no UTF-8 for characters, and a caller would see several for each."""
-    flat = Sampling(temperature=100.0, top_k=0, top_p=1.0, seed=seed)
+    flat = SamplingParams(temperature=100.0, top_k=0, top_p=1.0, seed=seed)
     text, finish = constrained(engine, "root ::= [^\\x01-\\x7F]{20}", sampling=flat)
     assert finish.reason == "stop"
     assert len(text) == 20
@@ -528,7 +533,7 @@ def test_grammar_binds_the_text_that_is_seen(engine: Engine, temperature: float)
     """A control token has the text of a mark too, but it would leave nothing of it in the answer."""
     prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARK)
     # The control token is by far the likeliest.
-    sampling = Sampling(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
+    sampling = SamplingParams(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
     request = GenerationRequest(prompt, max_tokens=30, constraint=BOUND_TO_A_MARK, sampling=sampling)
     text, tokens, _ = read(engine, request)
     assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
@@ -588,19 +593,22 @@ def test_constrained_and_free_requests_share_a_batch(engine: Engine):
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [
-        ({}, Sampling()),
-        ({"general.sampling.temp": "0.6", "general.sampling.top_k": "20"}, Sampling(temperature=0.6, top_k=20)),
-        ({"general.sampling.top_p": "much"}, Sampling()),
+        ({}, SamplingParams()),
+        ({"general.sampling.temp": "0.6", "general.sampling.top_k": "20"}, SamplingParams(temperature=0.6, top_k=20)),
+        ({"general.sampling.top_p": "much"}, SamplingParams()),
         (
             {"general.sampling.xtc_probability": "0.5", "general.sampling.mirostat": "2"},
-            Sampling(xtc_probability=0.5, mirostat=2),
+            SamplingParams(xtc_probability=0.5, mirostat=2),
         ),
-        ({"general.sampling.sequence": "top-k;typ_p;temp"}, Sampling(samplers=("top_k", "typical_p", "temperature"))),
-        ({"general.sampling.sequence": "top_k;magic"}, Sampling()),
+        (
+            {"general.sampling.sequence": "top-k;typ_p;temp"},
+            SamplingParams(samplers=("top_k", "typical_p", "temperature")),
+        ),
+        ({"general.sampling.sequence": "top_k;magic"}, SamplingParams()),
     ],
     ids=["none", "recommended", "no number", "more", "sequence", "unknown step"],
 )
-def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: Sampling):
+def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: SamplingParams):
     assert sampling_from(metadata) == expected
 
 

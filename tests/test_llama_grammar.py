@@ -14,7 +14,7 @@ import pytest
 np = pytest.importorskip("numpy", reason="the real engine needs numpy")
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.engine import Constraint, GenerationRequest, Sampling  # noqa: E402 - after the checks above
+from localchat.engine import Constraint, GenerationRequest, SamplingParams  # noqa: E402 - after the checks above
 from localchat.engine.llama.candidates import largest  # noqa: E402
 from localchat.engine.llama.grammar import Grammar  # noqa: E402
 from localchat.engine.llama.library import L, Model  # noqa: E402
@@ -62,7 +62,7 @@ class MaskingGrammar(Grammar):
         return self._some(self._among(np.arange(len(logits)), logits))
 
 
-def sampler(vocabulary: Vocabulary, sampling: Sampling, grammar: str = GRAMMAR) -> Sampler:
+def sampler(vocabulary: Vocabulary, sampling: SamplingParams, grammar: str = GRAMMAR) -> Sampler:
     request = GenerationRequest((1, 2, 3), sampling=sampling, constraint=Constraint(grammar))
     return Sampler(request, vocabulary, 512)
 
@@ -77,22 +77,22 @@ def logits_of(vocabulary: Vocabulary, seed: int) -> Any:
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 BIAS = tuple((id, 9.0) for id in range(40, 80))
 CHAINS = {
-    "default": Sampling(seed=1),
-    "few": Sampling(seed=2, top_k=3, temperature=2.0),
-    "greedy": Sampling(temperature=0),
-    "greedy, biased": Sampling(temperature=0, logit_bias=BIAS),
-    "biased": Sampling(seed=3, top_k=4, logit_bias=BIAS),
-    "penalties": Sampling(seed=4, top_k=4, repeat_penalty=0.5, presence_penalty=-2.0),
-    "dry": Sampling(seed=5, top_k=4, dry_multiplier=2.0, dry_allowed_length=1),
-    "top_p": Sampling(seed=6, **{**OFF, "top_p": 0.9}),
-    "min_p": Sampling(seed=7, **{**OFF, "min_p": 0.05}),
-    "typical": Sampling(seed=8, **OFF, typical_p=0.8),
-    "temperature first": Sampling(seed=9, temperature=3.0, top_k=2, samplers=("temperature", "top_k")),
+    "default": SamplingParams(seed=1),
+    "few": SamplingParams(seed=2, top_k=3, temperature=2.0),
+    "greedy": SamplingParams(temperature=0),
+    "greedy, biased": SamplingParams(temperature=0, logit_bias=BIAS),
+    "biased": SamplingParams(seed=3, top_k=4, logit_bias=BIAS),
+    "penalties": SamplingParams(seed=4, top_k=4, repeat_penalty=0.5, presence_penalty=-2.0),
+    "dry": SamplingParams(seed=5, top_k=4, dry_multiplier=2.0, dry_allowed_length=1),
+    "top_p": SamplingParams(seed=6, **{**OFF, "top_p": 0.9}),
+    "min_p": SamplingParams(seed=7, **{**OFF, "min_p": 0.05}),
+    "typical": SamplingParams(seed=8, **OFF, typical_p=0.8),
+    "temperature first": SamplingParams(seed=9, temperature=3.0, top_k=2, samplers=("temperature", "top_k")),
 }
 
 
 @pytest.mark.parametrize("sampling", CHAINS.values(), ids=CHAINS)
-def test_draw_is_that_of_masking_everything(vocabulary: Vocabulary, sampling: Sampling):
+def test_draw_is_that_of_masking_everything(vocabulary: Vocabulary, sampling: SamplingParams):
     quick, thorough = sampler(vocabulary, sampling), sampler(vocabulary, sampling)
     thorough._grammar = MaskingGrammar(Constraint(GRAMMAR), vocabulary)
     thorough._draws_alike = False
@@ -132,7 +132,7 @@ def test_refused_draws_leave_the_others_their_shares(vocabulary: Vocabulary):
     counts: Counter[int] = Counter()
     n_draws = 1500
     for seed in range(n_draws):
-        one = sampler(vocabulary, Sampling(seed=seed, **OFF), 'root ::= "a" | "b" | "c"')
+        one = sampler(vocabulary, SamplingParams(seed=seed, **OFF), 'root ::= "a" | "b" | "c"')
         counts[one.draw(None, 0, logits)] += 1
         one.close()
     total = sum(math.exp(logit) for logit in (0, 1, 2))

@@ -5,33 +5,33 @@ from __future__ import annotations
 import pytest
 
 from localchat.engine.sampling import chain_steps, seed_of
-from localchat.engine.values import Sampling
+from localchat.protocol.params import SamplingParams
 
 
-def names(sampling: Sampling) -> list[str]:
+def names(sampling: SamplingParams) -> list[str]:
     return [step.name for step in chain_steps(sampling)]
 
 
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        (Sampling(), ["top_k", "top_p", "dist"]),
-        (Sampling(temperature=0), ["greedy"]),
-        (Sampling(temperature=0.5, min_p=0.1), ["top_k", "top_p", "min_p", "temp", "dist"]),
-        (Sampling(top_k=0, top_p=1.0), ["dist"]),
-        (Sampling(temperature=0, repeat_penalty=1.1), ["penalties", "greedy"]),
-        (Sampling(presence_penalty=0.5, top_p=1.0), ["penalties", "top_k", "dist"]),
-        (Sampling(frequency_penalty=0.5, penalty_last_n=0, top_p=1.0), ["top_k", "dist"]),
-        (Sampling(typical_p=0.9, top_n_sigma=1.0, top_p=1.0), ["top_n_sigma", "top_k", "typical", "dist"]),
-        (Sampling(xtc_probability=0.5, dry_multiplier=0.8), ["dry", "top_k", "top_p", "xtc", "dist"]),
-        (Sampling(dynatemp_range=0.5), ["top_k", "top_p", "temp_ext", "dist"]),
-        (Sampling(mirostat=1, temperature=0.7, repeat_penalty=1.1), ["penalties", "temp", "mirostat"]),
-        (Sampling(mirostat=2, top_k=5), ["mirostat_v2"]),
-        (Sampling(adaptive_target=0.5, min_p=0.1, top_p=1.0), ["top_k", "min_p", "adaptive_p"]),
-        (Sampling(adaptive_target=0.5, temperature=0), ["greedy"]),
-        (Sampling(temperature=0, mirostat=2, dry_multiplier=1.0), ["dry", "greedy"]),
-        (Sampling(temperature=0.5, samplers=("temperature", "top_k")), ["temp", "top_k", "dist"]),
-        (Sampling(temperature=0.5, samplers=()), ["dist"]),
+        (SamplingParams(), ["top_k", "top_p", "dist"]),
+        (SamplingParams(temperature=0), ["greedy"]),
+        (SamplingParams(temperature=0.5, min_p=0.1), ["top_k", "top_p", "min_p", "temp", "dist"]),
+        (SamplingParams(top_k=0, top_p=1.0), ["dist"]),
+        (SamplingParams(temperature=0, repeat_penalty=1.1), ["penalties", "greedy"]),
+        (SamplingParams(presence_penalty=0.5, top_p=1.0), ["penalties", "top_k", "dist"]),
+        (SamplingParams(frequency_penalty=0.5, penalty_last_n=0, top_p=1.0), ["top_k", "dist"]),
+        (SamplingParams(typical_p=0.9, top_n_sigma=1.0, top_p=1.0), ["top_n_sigma", "top_k", "typical", "dist"]),
+        (SamplingParams(xtc_probability=0.5, dry_multiplier=0.8), ["dry", "top_k", "top_p", "xtc", "dist"]),
+        (SamplingParams(dynatemp_range=0.5), ["top_k", "top_p", "temp_ext", "dist"]),
+        (SamplingParams(mirostat=1, temperature=0.7, repeat_penalty=1.1), ["penalties", "temp", "mirostat"]),
+        (SamplingParams(mirostat=2, top_k=5), ["mirostat_v2"]),
+        (SamplingParams(adaptive_target=0.5, min_p=0.1, top_p=1.0), ["top_k", "min_p", "adaptive_p"]),
+        (SamplingParams(adaptive_target=0.5, temperature=0), ["greedy"]),
+        (SamplingParams(temperature=0, mirostat=2, dry_multiplier=1.0), ["dry", "greedy"]),
+        (SamplingParams(temperature=0.5, samplers=("temperature", "top_k")), ["temp", "top_k", "dist"]),
+        (SamplingParams(temperature=0.5, samplers=()), ["dist"]),
     ],
     ids=[
         "defaults",
@@ -53,12 +53,12 @@ def names(sampling: Sampling) -> list[str]:
         "no steps",
     ],
 )
-def test_steps_are_in_order_and_without_needless_ones(sampling: Sampling, expected: list[str]):
+def test_steps_are_in_order_and_without_needless_ones(sampling: SamplingParams, expected: list[str]):
     assert names(sampling) == expected
 
 
 def test_penalties_carry_their_numbers_in_the_order_of_the_library():
-    sampling = Sampling(
+    sampling = SamplingParams(
         temperature=0, penalty_last_n=32, repeat_penalty=1.1, frequency_penalty=0.2, presence_penalty=0.3
     )
     assert chain_steps(sampling)[0].arguments == (32, 1.1, 0.2, 0.3)

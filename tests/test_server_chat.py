@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Sampling
-from localchat.engine.values import SAMPLERS
 from localchat.generation.model import Model
-from localchat.protocol.params import parse_default
+from localchat.protocol.params import SAMPLERS, SamplingParams, parse_default
 from localchat.serving.routes import Settings
 
 from .fakes import END, FakeBackend, endless
@@ -138,7 +136,7 @@ def test_k9_request_then_command_line_then_model_then_built_in():
     """K9, G2, V4: and an explicit zero counts at every level (G3)."""
     with serving() as running:
         facts = dataclasses.replace(
-            running.engine.facts, sampling=Sampling(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
+            running.engine.facts, sampling=SamplingParams(temperature=0.5, top_k=20, top_p=0.5, min_p=0.3)
         )
         running.engine.facts = facts
         said = ("top_p=0.6", "min_p=0", "top_k=30", "seed=7")
@@ -150,7 +148,7 @@ def test_k9_request_then_command_line_then_model_then_built_in():
     assert [work.sampling.seed for work in running.work] == [7, None]
     assert (sampling.top_k, sampling.top_p, sampling.min_p) == (0, 0.6, 0)
     assert (sampling.temperature, sampling.repeat_penalty) == (0.5, 1.0)
-    assert (Sampling().temperature, Sampling().top_p, Sampling().top_k) == (1.0, 0.95, 64)
+    assert (SamplingParams().temperature, SamplingParams().top_p, SamplingParams().top_k) == (1.0, 0.95, 64)
 
 
 def test_v13_without_a_limit_the_context_is_the_limit():

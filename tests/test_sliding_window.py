@@ -11,17 +11,18 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.engine import Delta, Engine, GenerationRequest, LoadOptions, Sampling
+from localchat.engine import Delta, Engine, GenerationRequest, LoadOptions
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.scheduler import Batch, Part, Sequence
 from localchat.engine.state_files import StateFiles
+from localchat.protocol.params import SamplingParams
 
 from .test_keeping import wait_for
 from .tiny_models import write_sliding
 
 N_WINDOW = 32
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingParams(temperature=0)
 OPTIONS = LoadOptions(n_slots=4, n_ctx=500, n_cells=512)
 
 

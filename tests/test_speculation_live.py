@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from localchat.engine import Cancelled, Constraint, Engine, GenerationRequest, LoadOptions, Sampling, load
+from localchat.engine import Cancelled, Constraint, Engine, GenerationRequest, LoadOptions, load
+from localchat.protocol.params import SamplingParams
 
 from .live import running_server
 from .test_llama import (
@@ -60,7 +61,7 @@ def test_greedy_text_is_the_same_with_guesses(plain: Engine, guessing: Engine, t
 
 def test_text_in_a_loop_is_guessed(guessing: Engine):
     """One token is forced again and again, so that the test knows what is said."""
-    forced = Sampling(temperature=1, logit_bias=((42, 1000.0),), seed=1)
+    forced = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     wait_until_idle(guessing)
     n_before = guessing.stats().n_drafts_accepted
     _, tokens, finish = read(guessing, GenerationRequest(chat(guessing, "Hello!"), sampling=forced, max_tokens=100))
@@ -86,14 +87,14 @@ def test_copy_that_a_grammar_forces_is_guessed_from_the_prompt(plain: Engine, gu
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(),
-        Sampling(repeat_penalty=1.3, presence_penalty=0.5),
-        Sampling(mirostat=2),
-        Sampling(dry_multiplier=0.8),
+        SamplingParams(),
+        SamplingParams(repeat_penalty=1.3, presence_penalty=0.5),
+        SamplingParams(mirostat=2),
+        SamplingParams(dry_multiplier=0.8),
     ],
     ids=["plain", "penalties", "mirostat", "dry"],
 )
-def test_seed_gives_the_same_text_with_guesses(plain: Engine, guessing: Engine, sampling: Sampling):
+def test_seed_gives_the_same_text_with_guesses(plain: Engine, guessing: Engine, sampling: SamplingParams):
     prompt = chat(plain, PROMPTS[0])
     n_same = 0
     for seed in range(N_SEEDS):
@@ -114,7 +115,9 @@ def test_answer_goes_on_from_what_guesses_left_behind(plain: Engine, guessing: E
     """The next turn of a conversation finds the cells of the last one, and none of a wrong guess."""
     prompt = conversation(plain, 5)
     # Three tokens by chance: what came after a run before comes again sometimes.
-    dice = Sampling(temperature=100, top_k=0, top_p=1, logit_bias=tuple((id, 10_000.0) for id in (42, 43, 44)), seed=1)
+    dice = SamplingParams(
+        temperature=100, top_k=0, top_p=1, logit_bias=tuple((id, 10_000.0) for id in (42, 43, 44)), seed=1
+    )
     _, tokens, finish = read(guessing, GenerationRequest(prompt, sampling=dice, max_tokens=80))
     assert {token.id for token in tokens} == {42, 43, 44}
     assert finish.n_drafted > finish.n_draft_accepted > 0
@@ -130,7 +133,7 @@ def test_answer_goes_on_from_what_guesses_left_behind(plain: Engine, guessing: E
 
 
 def test_cancel_while_guessing_leaves_no_cells(guessing: Engine):
-    loop = Sampling(temperature=1, logit_bias=((42, 1000.0),), seed=1)
+    loop = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     for n_read in range(1, 8):
         generation = guessing.submit(GenerationRequest(chat(guessing, "Hello!"), sampling=loop, max_tokens=1000))
         for _ in range(n_read):

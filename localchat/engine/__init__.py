@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from ..protocol.params import SamplingParams
 from .copies import DEFAULT_BYTES
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine, EngineStats, SequenceStats
@@ -31,7 +32,6 @@ from .values import (
     Progress,
     PromptTooLong,
     QueueFull,
-    Sampling,
     ThinkingLimit,
     TokenLogprob,
     WritesNoText,
@@ -61,7 +61,6 @@ __all__ = [
     "Progress",
     "PromptTooLong",
     "QueueFull",
-    "Sampling",
     "SequenceStats",
     "ThinkingLimit",
     "TokenLogprob",

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..protocol.params import SamplingParams
 from .backend import Backend, DecodeFailed, NoRoom
 from .drafting import DraftLength
 from .pace import PromptPace
 from .prefix import n_common_of
 from .scheduler import Batch, Part, Sequence
-from .values import GenerationRequest, Sampling
+from .values import GenerationRequest
 
 log = logging.getLogger("localchat.engine")
 
@@ -45,7 +46,7 @@ class DraftModel:
         self._clock = clock
         self._pace = PromptPace(_READING_S)
         self._n_vocab = n_vocab
-        self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=Sampling(temperature=0)))
+        self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
         self._texts: dict[int, _Text] = {}
         # Of texts that ended, the least recent first; and slots that never held one.
         self._ended: list[Sequence] = []

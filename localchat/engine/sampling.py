@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .values import Sampling
+from ..protocol.params import SamplingParams
 
 # llama.cpp takes this seed for "choose one yourself".
 _RANDOM_SEED = 0xFFFFFFFF
@@ -27,7 +27,7 @@ class Step:
 GREEDY = Step("greedy")
 
 
-def chain_steps(sampling: Sampling) -> list[Step]:
+def chain_steps(sampling: SamplingParams) -> list[Step]:
     """The steps for one request. The last one selects a token: a chain that ends otherwise aborts the process."""
     seed = seed_of(sampling.seed)
     greedy = sampling.temperature <= 0
@@ -48,7 +48,7 @@ def seed_of(seed: int | None) -> int:
     return seed % _RANDOM_SEED
 
 
-def _draw(s: Sampling, seed: int) -> Step:
+def _draw(s: SamplingParams, seed: int) -> Step:
     if s.mirostat == 1:
         return Step("mirostat", (seed, s.mirostat_tau, s.mirostat_eta, _MIROSTAT_M))
     if s.mirostat == 2:
@@ -58,33 +58,33 @@ def _draw(s: Sampling, seed: int) -> Step:
     return Step("dist", (seed,))
 
 
-def _penalties(s: Sampling, seed: int) -> Step | None:
+def _penalties(s: SamplingParams, seed: int) -> Step | None:
     changes = (s.repeat_penalty != 1, s.frequency_penalty != 0, s.presence_penalty != 0)
     if s.penalty_last_n == 0 or not any(changes):
         return None
     return Step("penalties", (s.penalty_last_n, s.repeat_penalty, s.frequency_penalty, s.presence_penalty))
 
 
-def _dry(s: Sampling, seed: int) -> Step | None:
+def _dry(s: SamplingParams, seed: int) -> Step | None:
     if s.dry_multiplier == 0 or s.dry_penalty_last_n == 0:
         return None
     return Step("dry", (s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_penalty_last_n))
 
 
-def _temperature(s: Sampling, seed: int) -> Step | None:
+def _temperature(s: SamplingParams, seed: int) -> Step | None:
     if s.dynatemp_range > 0:
         lowest, highest = max(s.temperature - s.dynatemp_range, _LEAST_TEMPERATURE), s.temperature + s.dynatemp_range
         return Step("temp_ext", ((highest + lowest) / 2, (highest - lowest) / 2, s.dynatemp_exponent))
     return Step("temp", (max(s.temperature, _LEAST_TEMPERATURE),)) if s.temperature != 1 else None
 
 
-def _xtc(s: Sampling, seed: int) -> Step | None:
+def _xtc(s: SamplingParams, seed: int) -> Step | None:
     if s.xtc_probability <= 0:
         return None
     return Step("xtc", (s.xtc_probability, s.xtc_threshold, s.min_keep, seed))
 
 
-_STEPS: dict[str, Callable[[Sampling, int], Step | None]] = {
+_STEPS: dict[str, Callable[[SamplingParams, int], Step | None]] = {
     "penalties": _penalties,
     "dry": _dry,
     "top_n_sigma": lambda s, seed: Step("top_n_sigma", (s.top_n_sigma,)) if s.top_n_sigma >= 0 else None,

@@ -8,52 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
-"""The steps of a sampler chain, in the order of llama.cpp. Cutting to the top k makes all later ones cheap."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is drawn. The defaults are those of K9; temperature 0 is greedy.
-
-    These values switch a step off: top_k 0, top_p and typical_p 1, min_p 0, top_n_sigma below 0,
-    xtc_probability 0, dry_multiplier 0, dynatemp_range 0, mirostat 0, adaptive_target below 0,
-    repeat_penalty 1, the other penalties 0. Penalties look at the last `penalty_last_n` tokens, DRY at the last
-    `dry_penalty_last_n` (-1: the whole context). Mirostat (1 or 2) draws in place of every cut.
-    With an `adaptive_target` the draw prefers tokens about as probable as that, on average over a window that
-    `adaptive_decay` makes longer, to 0.99.
-    `samplers` are the steps to take and their order. `seed` None draws a new one.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 64
-    top_p: float = 0.95
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    penalty_last_n: int = 64
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    adaptive_target: float = -1.0
-    adaptive_decay: float = 0.9
-    min_keep: int = 1
-    samplers: tuple[str, ...] = SAMPLERS
-    seed: int | None = None
-    logit_bias: tuple[tuple[int, float], ...] = ()
-
 
 @dataclass(frozen=True)
 class Constraint:
@@ -106,7 +60,7 @@ class GenerationRequest:
     prompt: tuple[int, ...]
     max_tokens: int | None = None
     min_tokens: int = 0
-    sampling: Sampling = Sampling()
+    sampling: SamplingParams = SamplingParams()
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_end: bool = False
@@ -226,7 +180,7 @@ class ModelFacts:
     eos: str
     add_bos: bool
     special_tokens: frozenset[str]
-    sampling: Sampling
+    sampling: SamplingParams
     metadata: Mapping[str, str]
     fill_in: tuple[int, int, int] | None = None
 

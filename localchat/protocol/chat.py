@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import BadRequest
 from .fields import Members, parse_body, refuse_unsupported, show, unknown_members
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, GenerationParams, read_params
 from .response_format import Shape, read_shape
 from .streaming import Streaming, read_streaming, read_token_ids
 
@@ -57,7 +57,7 @@ MAX_REASONING_BUDGET = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class ChatRequest(Drawing, Streaming):
+class ChatRequest(Streaming):
     """What a caller asked for, checked. None, and a name missing in `sampling`, mean "not said".
 
     `messages` and `tools` are JSON values in the form that templates expect: content is text or missing,
@@ -73,6 +73,7 @@ class ChatRequest(Drawing, Streaming):
     """
 
     model: str = ""
+    params: GenerationParams = GenerationParams()
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str = "none"
@@ -89,7 +90,6 @@ class ChatRequest(Drawing, Streaming):
     keeps_reasoning: bool = False
     reasoning_budget: int | None = None
     reasoning_budget_message: str | None = None
-    n: int = 1
     return_token_ids: bool = False
     tokens_as_ids: bool = False
     request_id: str | None = None
@@ -137,9 +137,7 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         **_reasoning_format(body),
         reasoning_budget=_reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
-        **read_drawing(body),
-        top_logprobs=_top_logprobs(body),
-        n=_n(body),
+        params=GenerationParams(**read_params(body), top_logprobs=_top_logprobs(body), n=_n(body)),
         **read_streaming(body),
         return_token_ids=read_token_ids(body),
         tokens_as_ids=body.boolean("return_tokens_as_token_ids") or False,

@@ -16,7 +16,7 @@ from .chat_response import LOGPROB_FLOOR, ReplyHead, Usage, to_json
 from .errors import ApiError, BadRequest
 from .fields import Members, parse_body, unknown_members
 from .inputs import Input, read_inputs
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, Drawing, read_drawing
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, GenerationParams, read_params
 from .response_format import Shape, read_shape
 from .streaming import Streaming, read_streaming, read_token_ids
 
@@ -25,7 +25,7 @@ MAX_CHOICES = 128
 
 
 @dataclass(frozen=True)
-class CompletionRequest(Drawing, Streaming):
+class CompletionRequest(Streaming):
     """What a caller asked for, checked. Of `best_of` answers to each prompt the likeliest `n` are given.
 
     `suffix` is the text after the gap that is to be filled, `shape` the form that the answer must have. With
@@ -34,11 +34,11 @@ class CompletionRequest(Drawing, Streaming):
     """
 
     model: str = ""
+    params: GenerationParams = GenerationParams()
     prompts: tuple[Input, ...] = ()
     suffix: str | None = None
     echo: bool = False
     shape: Shape | None = None
-    n: int = 1
     best_of: int = 1
     return_token_ids: bool = False
     tokens_as_ids: bool = False
@@ -47,12 +47,12 @@ class CompletionRequest(Drawing, Streaming):
 
     @property
     def n_choices(self) -> int:
-        return len(self.prompts) * self.n
+        return len(self.prompts) * self.params.n
 
     @property
     def scores_prompt(self) -> bool:
         """Whether `logprobs` are also those of the prompt, which is part of the answer."""
-        return self.echo and self.top_logprobs is not None
+        return self.echo and self.params.top_logprobs is not None
 
 
 def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
@@ -70,9 +70,7 @@ def parse_completion(raw: bytes, *, strict: bool = False) -> CompletionRequest:
         suffix=body.text("suffix") or None,
         echo=body.boolean("echo") or False,
         shape=read_shape(body),
-        **read_drawing(body, least=0),
-        top_logprobs=_top_logprobs(body),
-        n=n,
+        params=GenerationParams(**read_params(body, least_tokens=0), top_logprobs=_top_logprobs(body), n=n),
         best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
         **read_streaming(body),
         return_token_ids=read_token_ids(body),
@@ -92,9 +90,9 @@ def _top_logprobs(body: Members) -> int | None:
 
 def _check_combinations(request: CompletionRequest) -> None:
     n_sequences = len(request.prompts) * request.best_of
-    if request.best_of < request.n:
-        raise BadRequest(f"'best_of' is {request.best_of}, and 'n' asks for {request.n} of them", "best_of")
-    if request.best_of > request.n and request.stream:
+    if request.best_of < request.params.n:
+        raise BadRequest(f"'best_of' is {request.best_of}, and 'n' asks for {request.params.n} of them", "best_of")
+    if request.best_of > request.params.n and request.stream:
         raise BadRequest("'best_of' beyond 'n' cannot be streamed: which is best shows at the end", "best_of")
     if n_sequences > MAX_CHOICES:
         raise BadRequest(
@@ -104,9 +102,9 @@ def _check_combinations(request: CompletionRequest) -> None:
         )
     if request.scores_prompt and request.suffix is not None:
         raise BadRequest("'logprobs' with 'echo' are those of the prompt alone: leave out 'suffix'", "suffix")
-    if request.scores_prompt and request.after_sampling:
+    if request.scores_prompt and request.params.post_sampling_probs:
         raise BadRequest("'post_sampling_probs' cannot be of an echoed prompt, which was not drawn", "echo")
-    if request.scores_prompt and request.n_prompt_kept:
+    if request.scores_prompt and request.params.n_prompt_kept:
         message = "'logprobs' with 'echo' are those of the whole prompt: leave out 'truncate_prompt_tokens'"
         raise BadRequest(message, "truncate_prompt_tokens")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
@@ -240,7 +238,7 @@ def _figures(usage: Usage) -> dict[str, Any]:
 
 
 def _logprob_writer(request: CompletionRequest) -> LogprobWriter | None:
-    return None if request.top_logprobs is None else LogprobWriter(after_sampling=request.after_sampling)
+    return None if request.params.top_logprobs is None else LogprobWriter(after_sampling=request.params.post_sampling_probs)
 
 
 def _shared(head: ReplyHead) -> dict[str, Any]:

@@ -1,20 +1,21 @@
-"""How an answer is drawn and where it ends: the members that all requests for text have in common.
+"""Sampling and generation parameters: each name, its aliases, range, default and meaning, declared once.
 
-Knows their names, aliases and ranges. What needs a vocabulary (texts to bias, ids that exist) is left to
-who has one.
+`SamplingParams` are the values of the sampler chain, `GenerationParams` the limits and extras of a generation. The
+parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these declarations. What needs a vocabulary
+(texts to bias, token ids that exist) is checked where a model is known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Union
 
 from .errors import BadRequest
 from .fields import DECODER, Members, refuse_unsupported, show
 
-# Each stop text is looked for at each token.
+# Each stop text is searched for at each token.
 MAX_STOPS = 64
 MAX_BREAKERS = 64
 MAX_TOKEN_ID_DIGITS = 10
@@ -23,60 +24,101 @@ MAX_TOP_LOGPROBS = 20
 
 _INT32 = 2**31 - 1
 
-# Numbers for the sampler: kind, lowest, highest. Explicit zeros count (G3).
-NUMBERS: Mapping[str, tuple[type, float, float]] = {
-    "temperature": (float, 0, 100),
-    "dynatemp_range": (float, 0, 100),
-    "dynatemp_exponent": (float, 0, 100),
-    "top_k": (int, -1, _INT32),
-    "top_p": (float, 0, 1),
-    "min_p": (float, 0, 1),
-    "typical_p": (float, 0, 1),
-    "top_n_sigma": (float, -1, 1000),
-    "xtc_probability": (float, 0, 1),
-    "xtc_threshold": (float, 0, 1),
-    "repeat_penalty": (float, 0.01, 100),
-    "presence_penalty": (float, -2, 2),
-    "frequency_penalty": (float, -2, 2),
-    "penalty_last_n": (int, -1, _INT32),
-    "dry_multiplier": (float, 0, 100),
-    "dry_base": (float, 1, 100),
-    "dry_allowed_length": (int, 0, _INT32),
-    "dry_penalty_last_n": (int, -1, _INT32),
-    "mirostat": (int, 0, 2),
-    "mirostat_tau": (float, 0, 100),
-    "mirostat_eta": (float, 0, 100),
-    "adaptive_target": (float, -1, 1),
-    "adaptive_decay": (float, 0, 0.99),
-    "min_keep": (int, 0, _INT32),
-    "seed": (int, -(2**63), 2**64 - 1),
-}
 
-# What other servers call the same (K42). The name above wins where both are given.
-_ALIASES: Mapping[str, str] = {
-    "repetition_penalty": "repeat_penalty",
-    "repeat_last_n": "penalty_last_n",
-    "penalty_range": "penalty_last_n",
-    "typical": "typical_p",
-    "typ_p": "typical_p",
-    "nsigma": "top_n_sigma",
-    "dry_range": "dry_penalty_last_n",
-    "mirostat_mode": "mirostat",
+@dataclass(frozen=True)
+class Range:
+    """The type and the limits of a number in a request, and the other names under which servers know it."""
+
+    kind: type
+    low: float
+    high: float
+    aliases: tuple[str, ...] = ()
+
+
+def _float(default: float, low: float, high: float, *aliases: str) -> Any:
+    return field(default=default, metadata={"range": Range(float, low, high, aliases)})
+
+
+def _int(default: int | None, low: float, high: float, *aliases: str) -> Any:
+    return field(default=default, metadata={"range": Range(int, low, high, aliases)})
+
+
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
+"""The steps of a sampler chain, in the order of llama.cpp. Cutting to the top k makes all later ones cheap."""
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is sampled. Explicit zeros in a request count."""
+
+    temperature: float = _float(1.0, 0, 100)
+    """Divides the logits; 0 takes the likeliest token."""
+    top_k: int = _int(64, -1, _INT32)
+    """Keeps so many of the likeliest tokens; 0 keeps all (in a request also -1)."""
+    top_p: float = _float(0.95, 0, 1)
+    """Keeps the likeliest tokens that have this probability together; 1 keeps all."""
+    min_p: float = _float(0.0, 0, 1)
+    """Keeps tokens that are at least this times as likely as the likeliest; 0 keeps all."""
+    typical_p: float = _float(1.0, 0, 1, "typical", "typ_p")
+    """Locally typical sampling; 1 is off."""
+    top_n_sigma: float = _float(-1.0, -1, 1000, "nsigma")
+    """Keeps logits within so many standard deviations of the highest; below 0 is off."""
+    xtc_probability: float = _float(0.0, 0, 1)
+    """How often the likeliest tokens are left out (XTC); 0 is off."""
+    xtc_threshold: float = _float(0.1, 0, 1)
+    """XTC leaves out tokens above this probability, but for the least likely of them."""
+    dynatemp_range: float = _float(0.0, 0, 100)
+    """The temperature varies by so much with the entropy; 0 is off."""
+    dynatemp_exponent: float = _float(1.0, 0, 100)
+    """The exponent of dynamic temperature."""
+    repeat_penalty: float = _float(1.0, 0.01, 100, "repetition_penalty")
+    """Divides the logits of recent tokens; 1 is off."""
+    presence_penalty: float = _float(0.0, -2, 2)
+    """Is subtracted from the logits of recent tokens, once each; 0 is off."""
+    frequency_penalty: float = _float(0.0, -2, 2)
+    """Is subtracted from the logits of recent tokens, for each occurrence; 0 is off."""
+    penalty_last_n: int = _int(64, -1, _INT32, "repeat_last_n", "penalty_range")
+    """How many tokens count as recent; -1 is the whole context, 0 is off."""
+    dry_multiplier: float = _float(0.0, 0, 100)
+    """The strength of DRY, which penalises repeated sequences; 0 is off."""
+    dry_base: float = _float(1.75, 1, 100)
+    """How fast the penalty of DRY grows with the length of a repetition."""
+    dry_allowed_length: int = _int(2, 0, _INT32)
+    """Repetitions of up to so many tokens have no penalty."""
+    dry_penalty_last_n: int = _int(-1, -1, _INT32, "dry_range")
+    """How many tokens DRY searches; -1 is the whole context, 0 is off."""
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    """Texts that no repetition of DRY goes across."""
+    mirostat: int = _int(0, 0, 2, "mirostat_mode")
+    """1 or 2 samples by that version of Mirostat in place of every other cut; 0 is off."""
+    mirostat_tau: float = _float(5.0, 0, 100)
+    """The entropy that Mirostat aims at."""
+    mirostat_eta: float = _float(0.1, 0, 100)
+    """How fast Mirostat corrects."""
+    adaptive_target: float = _float(-1.0, -1, 1)
+    """Prefers tokens of about this probability; below 0 is off."""
+    adaptive_decay: float = _float(0.9, 0, 0.99)
+    """How far back the average goes that the adaptive target corrects."""
+    min_keep: int = _int(1, 0, _INT32)
+    """Every cut by probability keeps at least so many tokens."""
+    samplers: tuple[str, ...] = SAMPLERS
+    """The steps to take, in their order."""
+    seed: int | None = _int(None, -(2**63), 2**64 - 1)
+    """None takes a new seed each time (in a request also -1)."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Token ids with what is added to their logits; minus infinity bans a token."""
+
+
+# The numbers of SamplingParams by name.
+NUMBERS: Mapping[str, Range] = {
+    field.name: field.metadata["range"] for field in fields(SamplingParams) if "range" in field.metadata
 }
 
 # The steps of the chain by every name, and by llama.cpp's letters.
 _STEPS: Mapping[str, str] = {
-    "penalties": "penalties",
-    "dry": "dry",
-    "top_n_sigma": "top_n_sigma",
-    "top_k": "top_k",
-    "typical_p": "typical_p",
+    **{step: step for step in SAMPLERS},
     "typ_p": "typical_p",
     "typical": "typical_p",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "xtc": "xtc",
-    "temperature": "temperature",
     "temp": "temperature",
     "adaptive_p": "adaptive_p",
 }
@@ -92,14 +134,16 @@ _LETTERS: Mapping[str, str] = {
     "t": "temperature",
     "a": "adaptive_p",
 }
+# Selects the token in place of the last step, wherever it stands; its target says whether it is on.
+_SELECTING_STEP = "adaptive_p"
 
-# Not a step among others but the draw, wherever it stands; its target says whether it is on.
-_DRAW = "adaptive_p"
+# A token to make likelier or not, by its id or as the tokens of a text.
+Bias = tuple[Union[int, str], float]
 
-# Names of the length limit, the first one given wins (K41). The last is llama.cpp's own: it has -1 for "no limit".
+# Names of the length limit; the first that a request gives counts. `n_predict` has -1 for "no limit".
 _LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 
-# Members that change what is drawn, in ways that this server does not have, and their values that change nothing.
+# Fields that change what is sampled, in ways that this server does not have, and their values that change nothing.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "n_indent": (0,),
@@ -110,52 +154,56 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": (1, 1.0),
 }
 
-# Members that have no effect on the answer here and never need one: --strict lets them pass.
+# Fields that have no effect on the output here and never need one: --strict lets them pass.
 WITHOUT_EFFECT = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "verbosity", "prediction", "priority", "cache_prompt", "id_slot", "n_keep",
     "n_discard", "n_cache_reuse", "backend_sampling", "response_fields", "add_special_tokens", "verbose",
 )  # fmt: skip
 
-# A token to make likelier or not, by its id or as the tokens of a text.
-Bias = tuple[Union[int, str], float]
-
 
 @dataclass(frozen=True)
-class Drawing:
-    """What a caller said about drawing. None, and a name missing in `sampling`, mean "not said".
-
-    The names in `sampling` are those of the engine's Sampling; a seed of None there is any. A bias of minus
-    infinity bans a token. `top_logprobs` is None where no log probabilities are wanted; with `after_sampling`
-    they are wanted as probabilities, of what was drawn from. `prompt_logprobs` asks the same, as logarithms, of
-    the prompt's tokens. `max_tokens` 0 wants nothing but the prompt read. `max_completion_s` is llama.cpp's limit
-    of time, for editors. Of a longer prompt only the last `n_prompt_kept` tokens are read; 0 stands for all (V9).
-    """
+class GenerationParams:
+    """What a request says of its generations: their number, limits, ends, and what is reported of each token."""
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    """The sampling values that the request gives, by their names in SamplingParams. They go before all defaults."""
     logit_bias: tuple[Bias, ...] = ()
+    """Tokens or texts with what is added to their logits."""
+    n: int = 1
+    """Sequences for each prompt."""
     max_tokens: int | None = None
+    """The length limit of the output; None is what is left of the context, 0 only prefills the prompt."""
     min_tokens: int = 0
+    """The first so many tokens are neither an end of generation nor one of `stop_token_ids`."""
     stop: tuple[str, ...] = ()
+    """Texts that end the output and are no part of it."""
     stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the output and are no part of it."""
     ignore_eos: bool = False
+    """No token is an end of generation."""
     top_logprobs: int | None = None
-    after_sampling: bool = False
+    """Log probabilities of each token and of so many of the likeliest in its place; None is off."""
+    post_sampling_probs: bool = False
+    """The log probabilities are those after all sampling steps, in place of the model's own."""
     prompt_logprobs: int | None = None
+    """As `top_logprobs`, of the prompt's tokens: the prompt is then computed anew, however much of it is cached."""
     max_completion_s: float | None = None
+    """Ends the output so long after its first token, once a line has ended: llama.cpp's limit, for editors."""
     n_prompt_kept: int = 0
+    """Of a longer prompt only the last so many tokens count; 0 stands for all."""
 
 
-def read_drawing(body: Members, *, least: int = 1) -> dict[str, Any]:
-    """The members of a Drawing but `top_logprobs`, which each API asks for in its own way.
+def read_params(body: Members, *, least_tokens: int = 1) -> dict[str, Any]:
+    """The fields of GenerationParams but `n` and `top_logprobs`, which each interface has in its own way.
 
-    `least` is the smallest limit of an answer: 0 where a prompt may be read for its own sake.
+    `least_tokens` is the smallest length limit: 0 where a prompt may be prefilled for its own sake.
 
     Raises:
         BadRequest: One of them is not as it should be.
     """
     refuse_unsupported(body, UNSUPPORTED)
-    max_tokens = _max_tokens(body, least)
+    max_tokens = _max_tokens(body, least_tokens)
     return {
         "sampling": read_sampling(body),
         "logit_bias": _logit_bias(body),
@@ -164,7 +212,7 @@ def read_drawing(body: Members, *, least: int = 1) -> dict[str, Any]:
         "stop": _stop(body),
         "stop_token_ids": body.integers("stop_token_ids", 0),
         "ignore_eos": body.boolean("ignore_eos") or False,
-        "after_sampling": body.boolean("post_sampling_probs") or False,
+        "post_sampling_probs": body.boolean("post_sampling_probs") or False,
         "prompt_logprobs": _prompt_logprobs(body),
         "max_completion_s": _max_completion_s(body),
         # -1 stands for what the model can hold: a longer prompt is an error that says so.
@@ -173,11 +221,10 @@ def read_drawing(body: Members, *, least: int = 1) -> dict[str, Any]:
 
 
 def read_sampling(body: Members) -> dict[str, Any]:
-    """The values for the sampler, under the engine's names."""
+    """The sampling values that a body gives, by their names in SamplingParams."""
     values: dict[str, Any] = {}
-    for name, known in (*_ALIASES.items(), *((name, name) for name in NUMBERS)):
-        kind, low, high = NUMBERS[known]
-        value = body.integer(name, low, high) if kind is int else body.number(name, low, high)
+    for name, known in _names():
+        value = _number(body, name, NUMBERS[known])
         if value is not None:
             values[known] = value
     # -1 elsewhere means "all tokens" and "any seed".
@@ -190,18 +237,29 @@ def read_sampling(body: Members) -> dict[str, Any]:
 
 
 def parse_default(text: str) -> dict[str, Any]:
-    """A sampling value as NAME=VALUE, in the words of a request, for a command line (K9).
+    """A sampling value as NAME=VALUE, as a request would write it, for a command line.
 
     Raises:
-        BadRequest: There is no such member, or it cannot have this value.
+        BadRequest: There is no such parameter, or it cannot have this value.
     """
     name, _, value = text.partition("=")
     body = Members({name: _json_or_text(value)})
     values = read_sampling(body)
     if body.unknown():
         known = ", ".join((*NUMBERS, "samplers", "dry_sequence_breakers"))
-        raise BadRequest(f"'{name}' is no sampling value; these are: {known}", name)
+        raise BadRequest(f"'{name}' is no sampling parameter; these are: {known}", name)
     return values
+
+
+def _names() -> Iterator[tuple[str, str]]:
+    """Every name of a number with the name in SamplingParams, which comes last since it goes before its aliases."""
+    yield from ((alias, name) for name, range in NUMBERS.items() for alias in range.aliases)
+    yield from ((name, name) for name in NUMBERS)
+
+
+def _number(body: Members, name: str, range: Range) -> float | int | None:
+    read = body.integer if range.kind is int else body.number
+    return read(name, range.low, range.high)
 
 
 def _max_tokens(body: Members, least: int) -> int | None:
@@ -213,7 +271,7 @@ def _max_tokens(body: Members, least: int) -> int | None:
 
 
 def _prompt_logprobs(body: Members) -> int | None:
-    """V44: a list of all the prompt, which no chunk has."""
+    """Only whole responses have a place for them."""
     wanted = body.integer("prompt_logprobs", 0, MAX_TOP_LOGPROBS)
     if not body.boolean("stream"):
         return wanted
@@ -230,12 +288,12 @@ def _max_completion_s(body: Members) -> float | None:
 def _min_tokens(body: Members, max_tokens: int | None) -> int:
     least = body.integer("min_tokens", 0) or 0
     if max_tokens is not None and least > max_tokens:
-        raise BadRequest(f"'min_tokens' is {least}, and the limit of the answer is {max_tokens}", "min_tokens")
+        raise BadRequest(f"'min_tokens' is {least}, and the length limit is {max_tokens}", "min_tokens")
     return least
 
 
 def _stop(body: Members) -> tuple[str, ...]:
-    """K11: a text or a list of texts; a blank one would end every answer at once."""
+    """A text or a list of texts; an empty one would end every output at once."""
     value = body.get("stop")
     stops = [value] if isinstance(value, str) else body.items("stop", "strings")
     if not _are_texts(stops, MAX_STOPS):
@@ -255,7 +313,7 @@ def _samplers(body: Members) -> tuple[str, ...] | None:
     steps_given = [names[name] for name in given]
     if len(set(steps_given)) < len(steps_given):
         body.refuse("samplers", "a list without repetitions")
-    return tuple(step for step in steps_given if step != _DRAW)
+    return tuple(step for step in steps_given if step != _SELECTING_STEP)
 
 
 def _breakers(body: Members) -> tuple[str, ...] | None:
@@ -268,7 +326,7 @@ def _breakers(body: Members) -> tuple[str, ...] | None:
 
 
 def _are_texts(values: list[Any], most: int) -> bool:
-    # A NUL would end the text in C, and then it would be another one.
+    # A NUL would end the text in C.
     return len(values) <= most and all(isinstance(v, str) and v and "\0" not in v for v in values)
 
 

@@ -15,7 +15,7 @@ from .training import Trainer
 
 NAME = "localchat demo"
 DESCRIPTION = "A tiny chat model to test and show localchat, trained from nothing on generated text."
-# Sampling that the author recommends; readers of GGUF files use it where the user asks for none.
+# SamplingParams that the author recommends; readers of GGUF files use it where the user asks for none.
 TEMPERATURE = 0.0
 # Both are read the same whatever runs beside a sequence; with the finer k-quants its text would depend on that. Eight
 # bits for the embedding, which is the output table as well, and for what attention adds: these fill the file.

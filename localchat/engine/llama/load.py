@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ...protocol.params import SAMPLERS, SamplingParams
 from ..scheduler import Room
-from ..values import SAMPLERS, EngineError, LoadOptions, ModelFacts, Sampling, WrongDraftModel
+from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
 from .library import L, Model, problems
 from .vocabulary import Vocabulary
@@ -273,7 +274,7 @@ def _read_facts(model: Any, context: Any, vocabulary: Vocabulary, options: LoadO
     )
 
 
-def sampling_from(metadata: dict[str, str]) -> Sampling:
+def sampling_from(metadata: dict[str, str]) -> SamplingParams:
     """Our sampling defaults with the model author's recommendations over them (K9)."""
     values: dict[str, Any] = {}
     for name, (key, read) in _SAMPLING_KEYS.items():
@@ -282,7 +283,7 @@ def sampling_from(metadata: dict[str, str]) -> Sampling:
                 values[name] = read(metadata[key])
             except ValueError:
                 log.warning("the model's %s is %r, which is no such value: ignored", key, metadata[key])
-    return Sampling(**values)
+    return SamplingParams(**values)
 
 
 def _read_metadata(model: Any) -> dict[str, str]:

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ...protocol.params import SamplingParams
 from ..budget import ThinkingBudget
 from ..sampling import GREEDY, Step, chain_steps
-from ..values import EngineError, GenerationRequest, Sampling
+from ..values import EngineError, GenerationRequest
 from .candidates import candidates, is_quick, token_array, with_others
 from .grammar import Grammar
 from .library import L
@@ -254,7 +255,7 @@ class Sampler:
         L.llama_sampler_chain_add(self._chain, sampler)
 
 
-def _resolved(sampling: Sampling, n_ctx: int) -> Sampling:
+def _resolved(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
     """With windows as long as the context at most, which -1 stands for: the library takes that for 0.
 
     It also takes memory for a window at once, and ends the process where there is not enough.
