@@ -36,7 +36,7 @@ from ..grammar import (
     choice_to_grammar,
     free_text,
     json_object_grammar,
-    long_repeats_written_out,
+    rewrite_long_repeats,
     regex_to_grammar,
     schema_to_grammar,
     seq,
@@ -152,7 +152,7 @@ def _checked(grammar: str) -> str:
     check_grammar(grammar)
     if _PREFIX in grammar:
         raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
-    return long_repeats_written_out(grammar, prefix=_PREFIX + "repeat-")
+    return rewrite_long_repeats(grammar, prefix=_PREFIX + "repeat-")
 
 
 _GRAMMARS: Mapping[str, Callable[[Any], str]] = {
@@ -187,7 +187,7 @@ class _Build:
         starts = ("", "") if self._order.is_opened else self._format.text_start
         if self._order.thinking is Thinking.NONE and not self._tools and not starts[0]:
             return Constraint(grammar, origin=shape.param)
-        form = self._rules.elsewhere(_SHAPED)
+        form = self._rules.external(_SHAPED)
         first, after = (seq(Literal(start), form) for start in starts)
         # And what is open is text, no call.
         if self._tools and not self._order.is_opened:
