@@ -45,31 +45,35 @@ def without_markers(language: Language, markers: Sequence[str]) -> Language:
     """The texts of the language that hold no marker, or fewer of them where that takes too large a grammar.
 
     Of a language of long texts only those are left that do not hold one character of each marker.
+
+    Raises:
+        TooLarge: The grammar would be too large, and the language needs every character of a marker.
     """
     possible = [marker for marker in markers if _may_hold(language, marker)]
-    exact = intersection(language, *map(without_marker, possible))
     if not possible or n_counted(language) <= _MAX_COUNTED:
-        return exact
+        return intersection(language, *map(without_marker, possible))
     excluded = _excluded_chars(language, possible)
     if excluded is None:
-        return exact
+        return exactly_without_markers(language, markers)
     allowed = char_complement(chars(*excluded))
     if isinstance(language, (Intersection, Complement)):
         return intersection(language, Repeat(allowed, 0, None))
     restricted = _restricted(language, allowed)
-    return exact if restricted == NEVER else restricted
+    return exactly_without_markers(language, markers) if restricted == NEVER else restricted
 
 
 def exactly_without_markers(language: Language, markers: Sequence[str]) -> Language:
     """The texts of the language that hold no marker.
 
     Raises:
-        TooLarge: The automaton would have too many states; found without the time to make them.
+        TooLarge: The automaton would have too many states. This is estimated, so that it takes no time.
     """
     possible = [marker for marker in markers if _may_hold(language, marker)]
-    # Each character that is counted takes about so many states, one for each beginning of a marker and for pairs.
-    if any(n_counted(language) * len(marker) * 3 > 2 * MAX_STATES for marker in possible):
-        raise TooLarge("the length of a text can only be counted up to about 100 beside the marker that ends it")
+    # Each character that is counted takes a state for every beginning of a marker, and half as many for others.
+    if any(n_counted(language) * len(marker) * 3 / 2 > MAX_STATES for marker in possible):
+        raise TooLarge(
+            f"its texts are too long to keep out {' and '.join(map(repr, possible))}: allow fewer characters"
+        )
     return intersection(language, *map(without_marker, possible))
 
 

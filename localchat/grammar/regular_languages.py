@@ -168,9 +168,19 @@ def _derive_literal(node: Literal, char: int) -> Language:
 def _derive_seq(node: Seq, char: int) -> Language:
     if not node.items:
         return NEVER
-    first, rest = node.items[0], seq(*node.items[1:])
-    after = seq(_plain(derivative(first, char)), rest)
+    first, rest = node.items[0], _tail(node)
+    after = _plain(derivative(first, char))
+    # `seq` takes most of the time of an automaton, so it is not called where the result is known.
+    if after == EMPTY:
+        after = rest
+    elif after != NEVER:
+        after = seq(after, rest)
     return alt(after, _plain(derivative(rest, char))) if nullable(first) else after
+
+
+def _tail(node: Seq) -> Expr:
+    """The items after the first one. They need no `seq`: they are those of a sequence that `seq` made."""
+    return node.items[1] if len(node.items) == 2 else Seq(node.items[1:])
 
 
 def _derive_alt(node: Alt, char: int) -> Language:
@@ -180,7 +190,10 @@ def _derive_alt(node: Alt, char: int) -> Language:
 def _derive_repeat(node: Repeat, char: int) -> Language:
     high = None if node.high is None else node.high - 1
     after = _plain(derivative(node.item, char))
-    return after if after == NEVER else seq(after, repeated(node.item, max(node.low - 1, 0), high))
+    if after == NEVER:
+        return NEVER
+    rest = repeated(node.item, max(node.low - 1, 0), high)
+    return rest if after == EMPTY else seq(after, rest)
 
 
 def _derive_intersection(node: Intersection, char: int) -> Language:
