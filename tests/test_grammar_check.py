@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from localchat.grammar import GrammarError, check_grammar, long_repeats_written_out, schema_to_grammar
+from localchat.grammar import GrammarError, check_grammar, rewrite_long_repeats, schema_to_grammar
 
 from .gbnf import matches
 from .grammar_cases import CASES
@@ -83,10 +83,10 @@ def test_own_grammars_pass(name: str):
 )
 def test_long_repetitions_are_kept_to(grammar: str, counts: dict[int, bool]):
     check_grammar(grammar)
-    written = long_repeats_written_out(grammar, prefix="long-")
+    written = rewrite_long_repeats(grammar, prefix="long-")
     assert {n: matches(written, "a" * n) for n in counts} == counts
 
 
 def test_grammar_without_long_repetitions_stays_as_it_is():
     grammar = HARMLESS["group on several lines"][0]
-    assert long_repeats_written_out(grammar, prefix="long-") == grammar
+    assert rewrite_long_repeats(grammar, prefix="long-") == grammar

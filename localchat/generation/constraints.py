@@ -25,6 +25,7 @@ from ..grammar import (
     EMPTY,
     NEVER,
     Expr,
+    GrammarError,
     Literal,
     Rules,
     SchemaError,
@@ -36,8 +37,8 @@ from ..grammar import (
     choice_to_grammar,
     free_text,
     json_object_grammar,
-    long_repeats_written_out,
     regex_to_grammar,
+    rewrite_long_repeats,
     schema_to_grammar,
     seq,
 )
@@ -125,13 +126,18 @@ class _Order:
 
 @functools.lru_cache(MAX_KEPT)
 def _made(order: _Order) -> Constraint:
-    build = _Build(order)
-    if order.must_call:
-        return build.required()
-    if order.shape is None:
-        return build.auto()
-    kind, value, param = order.shape
-    return build.shaped(Shape(kind, json.loads(value), param))
+    try:
+        build = _Build(order)
+        if order.must_call:
+            return build.required()
+        if order.shape is None:
+            return build.auto()
+        kind, value, param = order.shape
+        return build.shaped(Shape(kind, json.loads(value), param))
+    except GrammarError as error:
+        # A tool's schema that JSON arguments can enforce, but not the notation in which this family writes them.
+        path = error.path if error.path.startswith("tools") else "tools"
+        raise BadRequest(f"'{path}' cannot be honoured: {error.message}", path) from error
 
 
 def shape_grammar(shape: Shape) -> str:
@@ -152,7 +158,7 @@ def _checked(grammar: str) -> str:
     check_grammar(grammar)
     if _PREFIX in grammar:
         raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
-    return long_repeats_written_out(grammar, prefix=_PREFIX + "repeat-")
+    return rewrite_long_repeats(grammar, prefix=_PREFIX + "repeat-")
 
 
 _GRAMMARS: Mapping[str, Callable[[Any], str]] = {
@@ -187,7 +193,7 @@ class _Build:
         starts = ("", "") if self._order.is_opened else self._format.text_start
         if self._order.thinking is Thinking.NONE and not self._tools and not starts[0]:
             return Constraint(grammar, origin=shape.param)
-        form = self._rules.elsewhere(_SHAPED)
+        form = self._rules.external(_SHAPED)
         first, after = (seq(Literal(start), form) for start in starts)
         # And what is open is text, no call.
         if self._tools and not self._order.is_opened:
@@ -255,15 +261,19 @@ class _Build:
         """A tool with the rule of its arguments: any object where the tool says that it is not strict."""
         parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
         schema = parameters or {}
-        tool = ToolSchema(function["name"], parameters, read_types=lambda *path: parameter_types(schema, *path))
+        tool = ToolSchema(
+            function["name"],
+            parameters,
+            read_types=lambda *path: parameter_types(schema, *path),
+            path=f"tools[{place}].function.parameters",
+        )
         try:
             return replace(tool, rule=arguments_rule(self._rules, tool))
         except SchemaError as error:
-            path = f"tools[{place}].function.parameters" + error.path.removeprefix(tool.name)
             raise BadRequest(
-                f"'{path}' cannot be honoured: {error.message}; with \"strict\": false the arguments of "
+                f"'{error.path}' cannot be honoured: {error.message}; with \"strict\": false the arguments of "
                 f'"{tool.name}" may be any object',
-                path,
+                error.path,
             ) from error
 
     def _calls(self, ways: Sequence[CallTexts]) -> _Answer:

@@ -1,18 +1,28 @@
-"""Grammars for structured output: JSON Schema, regular expressions, choices and tool calls to GBNF.
+"""Grammars for structured output: JSON Schemas, regular expressions, choices and tool calls as GBNF of llama.cpp.
 
-Pure and of the standard library alone. `*_to_grammar` give the text for llama.cpp's grammar engine;
-`*_rule` give parts for grammars that are composed with `Rules`; `check_grammar` guards against grammars
-of others that would harm the process.
+Pure, and of the standard library alone. The functions `*_to_grammar` return the text of a grammar. The functions
+`*_rule` return parts of a grammar that is composed with `Rules`. `check_grammar` refuses a grammar from a request that
+would harm the process. Every refusal is a GrammarError with a path and a message.
+
+From the schema to the text:
+    schema_nodes       a schema document: nodes with paths, keywords, references
+    intersection       several nodes at once -> branches; anyOf, oneOf (disjoint), allOf, not; merged_keywords
+    schema_rules       branches -> expressions, with object_rules, array_rules, number_ranges, string_formats, regex
+    regular_languages  patterns with intersection and complement -> automata -> expressions; excluded_markers
+    json_notation      how values are written, in JSON or in a family's own way (call_notations)
+    expressions, gbnf  expressions, and named rules -> text
+Tool calls: tool_calls, tool_arguments, layout_text, any_order, free_text. Grammars from requests: check, long_repeats.
 """
 
-from .calls import ToolSchema, arguments_rule, call_rule, calls_rule
-from .check import GrammarError, check_grammar, has_token_rules
-from .errors import PatternError, SchemaError
+from .check import check_grammar, has_token_rules
+from .errors import GrammarError, PatternError, SchemaError
+from .expressions import EMPTY, NEVER, Expr, Literal, RuleRef, alt, chars, seq
 from .free_text import free_text
-from .repeats import long_repeats_written_out
-from .rules import EMPTY, NEVER, Expr, Literal, Ref, Rules, alt, chars, seq
-from .schema import choice_to_grammar, json_object_grammar, regex_to_grammar, schema_rule, schema_to_grammar
-from .texts import written
+from .gbnf import Rules
+from .json_schema import json_object_grammar, schema_rule, schema_to_grammar
+from .long_repeats import rewrite_long_repeats
+from .text_grammars import choice_to_grammar, regex_to_grammar
+from .tool_calls import ToolSchema, arguments_rule, call_rule, calls_rule
 
 __all__ = [
     "schema_to_grammar",
@@ -21,19 +31,18 @@ __all__ = [
     "choice_to_grammar",
     "check_grammar",
     "has_token_rules",
-    "long_repeats_written_out",
+    "rewrite_long_repeats",
     "ToolSchema",
+    "GrammarError",
     "SchemaError",
     "PatternError",
-    "GrammarError",
     "free_text",
-    "written",
     "Rules",
     "EMPTY",
     "NEVER",
     "Expr",
     "Literal",
-    "Ref",
+    "RuleRef",
     "alt",
     "chars",
     "seq",

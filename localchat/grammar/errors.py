@@ -1,24 +1,60 @@
-"""What can be wrong with a schema, a pattern or a list of choices."""
+"""Why a schema, a pattern, a list of choices or a grammar is refused, and where in it the reason is.
+
+GrammarError            base class; `path` and `message`
+  SchemaError           a JSON Schema that no grammar enforces exactly
+  PatternError          a regular expression that is malformed or that no grammar expresses
+
+Every public function of this package that can refuse its input raises one of these and nothing else.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-class SchemaError(ValueError):
-    """A schema asks for what the grammar cannot honour exactly.
 
-    `path` is the place in the schema as a URI fragment (`#/properties/a/pattern`); `message` says what
-    is not supported there and what to do instead.
-    """
+class GrammarError(ValueError):
+    """There is no grammar for the input, or llama.cpp must not load it."""
+
+    path: str
+    """The place in the input: a URI fragment (`#/properties/a/pattern`), or "" for the input as a whole."""
+    message: str
+    """What is wrong at that place, and what to do instead."""
 
     def __init__(self, path: str, message: str):
-        super().__init__(f"{path}: {message}")
+        super().__init__(f"{path}: {message}" if path else message)
         self.path = path
         self.message = message
 
 
-class PatternError(ValueError):
-    """A regular expression that is malformed, or that no grammar can express."""
+class SchemaError(GrammarError):
+    """A schema that is malformed, or that no grammar enforces exactly."""
+
+
+class PatternError(GrammarError):
+    """A regular expression that is malformed, or that no grammar expresses."""
+
+    def __init__(self, message: str):
+        super().__init__("", message)
 
 
 class TooLarge(ValueError):
-    """Constraints that can only be met together by an unreasonably large grammar."""
+    """Only an unreasonably large grammar would enforce the constraints. Never leaves this package."""
+
+
+@contextmanager
+def errors_located(path: str, *, too_deep: str = "is nested too deeply") -> Iterator[None]:
+    """Turn every exception of the block into a GrammarError with a path, so that no input causes another one.
+
+    A GrammarError passes as it is: it has a more exact path. `too_deep` is the message for a recursion limit.
+    """
+    try:
+        yield
+    except GrammarError:
+        raise
+    except RecursionError:
+        raise SchemaError(path, too_deep) from None
+    except TooLarge as error:
+        raise SchemaError(path, str(error)) from error
+    except Exception as error:
+        raise SchemaError(path, f"cannot be converted to a grammar ({type(error).__name__}: {error})") from error

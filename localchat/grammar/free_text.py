@@ -1,34 +1,35 @@
-"""Free text up to the first of some marks, where something else begins: thinking up to its end, say."""
+"""Free text up to the first of several markers, where other content begins: the end of reasoning, for example."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .rules import EMPTY, Expr, Ref, Rules, alt, chars, complement, seq
+from .expressions import EMPTY, Expr, RuleRef, alt, char_complement, chars, seq
+from .gbnf import Rules
 
 
-def free_text(rules: Rules, marks: Mapping[str, Expr], *, may_end: bool) -> Expr:
-    """Any text without a mark, then one of the marks and what belongs after it.
+def free_text(rules: Rules, markers: Mapping[str, Expr], *, may_end: bool) -> Expr:
+    """Any text without a marker, then one of the markers, then the expression that belongs to it.
 
-    With `may_end` the text may also end before any mark. At each character there is exactly one way to
-    go on, so the engine has one thing to remember however long the text is.
+    With `may_end` the text may also end before any marker. llama.cpp has one parse stack for it, however long the
+    text is: after each character there is exactly one rule that can go on.
     """
-    # How much of a mark the text ends with says all that matters of what was written so far.
-    starts = {mark[:n] for mark in marks for n in range(len(mark))} | {""}
-    states = {start: rules.declare("text") for start in sorted(starts)}
-    special = sorted(set("".join(marks)))
-    for start, state in states.items():
-        # By where they lead, the ranges of characters that lead there: what no mark has leads to the beginning.
-        moves: dict[Expr, list[tuple[int, int]]] = {states[""]: list(complement(chars(*special)).ranges)}
+    # One state for each beginning of a marker that the text so far may end with.
+    prefixes = {marker[:n] for marker in markers for n in range(len(marker))} | {""}
+    states = {prefix: rules.declare("text") for prefix in sorted(prefixes)}
+    special = sorted(set("".join(markers)))
+    for prefix, state in states.items():
+        # The characters that lead to each state. A character of no marker leads back to the first state.
+        moves: dict[Expr, list[tuple[int, int]]] = {states[""]: list(char_complement(chars(*special)).ranges)}
         for char in special:
-            moves.setdefault(_after(start + char, marks, states), []).append((ord(char), ord(char)))
+            moves.setdefault(_after(prefix + char, markers, states), []).append((ord(char), ord(char)))
         options = [seq(chars(*ranges), target) for target, ranges in moves.items()]
         rules.define(state, alt(*options, *([EMPTY] if may_end else [])))
     return states[""]
 
 
-def _after(text: str, marks: Mapping[str, Expr], states: Mapping[str, Ref]) -> Expr:
-    found = next((mark for mark in marks if text.endswith(mark)), None)
+def _after(text: str, markers: Mapping[str, Expr], states: Mapping[str, RuleRef]) -> Expr:
+    found = next((marker for marker in markers if text.endswith(marker)), None)
     if found is not None:
-        return marks[found]
+        return markers[found]
     return next(states[text[n:]] for n in range(len(text) + 1) if text[n:] in states)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from .errors import PatternError
-from .language import ANY_CHAR, ANY_TEXT, nullable, repeated
-from .rules import EMPTY, NEVER, Chars, Expr, Literal, alt, chars, common, complement, seq
+from .expressions import EMPTY, NEVER, CharClass, Expr, Literal, alt, char_complement, char_intersection, chars, seq
+from .regular_languages import ANY_CHAR, ANY_TEXT, nullable, repeated
 
 DIGIT = chars("09")
 WORD = chars("az", "AZ", "09", "_")
@@ -20,11 +20,11 @@ CLASSES = {
     "d": DIGIT,
     "w": WORD,
     "s": SPACE,
-    "D": complement(DIGIT),
-    "W": complement(WORD),
-    "S": complement(SPACE),
+    "D": char_complement(DIGIT),
+    "W": char_complement(WORD),
+    "S": char_complement(SPACE),
 }
-DOT = complement(chars("\n", "\r", "\u2028\u2029"))
+DOT = char_complement(chars("\n", "\r", "\u2028\u2029"))
 CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 MAX_COUNT = 100_000
@@ -176,7 +176,7 @@ class _Parser:
             self._fail("has a NUL or half of a surrogate pair: those cannot be generated")
         return found if code is None else Literal(chr(code))
 
-    def _class(self) -> Chars:
+    def _class(self) -> CharClass:
         negated = self._take("^")
         ranges: list[tuple[int, int]] = []
         while not self._take("]"):
@@ -185,7 +185,7 @@ class _Parser:
         if not ranges and not negated:
             self._fail("has an empty class []: it matches nothing")
         # Surrogates and NUL are no characters that can be generated.
-        return complement(found) if negated else common(found, ANY_CHAR)
+        return char_complement(found) if negated else char_intersection(found, ANY_CHAR)
 
     def _class_ranges(self) -> tuple[tuple[int, int], ...]:
         first = self._class_char()
@@ -198,7 +198,7 @@ class _Parser:
             self._fail("has a range in a class that is none")
         return ((low, high),)
 
-    def _class_char(self) -> Chars:
+    def _class_char(self) -> CharClass:
         if self._peek() == "":
             self._fail("has a `[` without its `]`")
         char = self._next()
@@ -206,7 +206,7 @@ class _Parser:
             return chars(char)
         return chars("\b") if self._take("b") else self._escape()
 
-    def _escape(self) -> Chars:
+    def _escape(self) -> CharClass:
         char = self._next()
         if char in CLASSES:
             return CLASSES[char]
@@ -222,21 +222,21 @@ class _Parser:
             self._fail(f"has \\{char}, which no grammar can do or which is unknown")
         return chars(char)
 
-    def _hex(self, n: int) -> Chars:
+    def _hex(self, n: int) -> CharClass:
         digits = self._pattern[self._at : self._at + n]
         if len(digits) < n or not set(digits) <= set("0123456789abcdefABCDEF"):
             self._fail(f"needs {n} hexadecimal digits after its \\x or \\u")
         self._at += n
         return chars((int(digits, 16),) * 2)
 
-    def _braced_hex(self) -> Chars:
+    def _braced_hex(self) -> CharClass:
         digits = self._pattern[self._at :].partition("}")[0]
         found = self._hex(len(digits) or 1)
         if not self._take("}") or (_single(found) or 0) > 0x10FFFF:
             self._fail("has a \\u{} that is no character")
         return found
 
-    def _surrogates(self, high: Chars) -> Chars:
+    def _surrogates(self, high: CharClass) -> CharClass:
         """JSON and ECMA-262 write the characters beyond U+FFFF as two escapes."""
         first = _single(high) or 0
         if not 0xD800 <= first < 0xDC00 or self._pattern[self._at : self._at + 2] != "\\u":
@@ -266,6 +266,6 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def _single(found: Chars) -> int | None:
+def _single(found: CharClass) -> int | None:
     (first, last), *more = found.ranges
     return first if first == last and not more else None

@@ -14,7 +14,8 @@ from math import ceil, floor, gcd, inf, nextafter
 from typing import Optional
 
 from .errors import TooLarge
-from .rules import EMPTY, NEVER, Expr, Literal, Rules, alt, chars, factored, seq
+from .expressions import EMPTY, NEVER, Expr, Literal, alt, chars, left_factored, seq
+from .gbnf import Rules
 
 # Enough for 256-bit integers; readers of JSON begin to refuse at some hundreds (Python at 4300).
 MAX_DIGITS = 80
@@ -173,7 +174,7 @@ def _multiples(rules: Rules, low: int | None, high: int | None, step: int) -> Ex
     first = None if low is None else ceil(Fraction(low, step))
     last = None if high is None else floor(Fraction(high, step))
     if first is not None and last is not None and last - first < MAX_LISTED:
-        return factored(*(Literal(str(n * step)) for n in range(first, last + 1)))
+        return left_factored(*(Literal(str(n * step)) for n in range(first, last + 1)))
     n_zeros = len(str(step)) - 1
     if step == 10**n_zeros:
         return _round(rules, first, last, Literal("0" * n_zeros))
@@ -236,7 +237,7 @@ def _listed(interval: Interval, step: Fraction) -> Expr | None:
     first, last = ceil(interval.low.value / step), floor(interval.high.value / step)
     if last - first >= MAX_LISTED:
         return None
-    return factored(*(Literal(_plain(n * step)) for n in range(first, last + 1) if n * step in interval))
+    return left_factored(*(Literal(_plain(n * step)) for n in range(first, last + 1) if n * step in interval))
 
 
 def _plain(value: Fraction) -> str:

@@ -1,19 +1,20 @@
-"""Texts with gaps, as they stand around the parts of calls."""
+"""The texts around the parts of tool calls: literal text in which some gaps may vary."""
 
 from __future__ import annotations
 
 import re
 
 from ..dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME
-from .rules import Expr, Literal, Rules, chars, seq
+from .expressions import Expr, Literal, chars, seq
+from .gbnf import Rules
 
 _GAPS = re.compile(f"([{A_NUMBER}{A_BREAK}{A_SPACE}{AN_ID}])")
 # More than any template writes.
 _MAX_INDENT, _MAX_ID = 16, 64
 
 
-def written(rules: Rules, text: str, name: str = "") -> Expr:
-    """What such a text matches."""
+def layout_text(rules: Rules, text: str, name: str = "") -> Expr:
+    """What such a text matches. `name` stands in its gaps for a name."""
     return seq(*(_part(rules, part) for part in _GAPS.split(text.replace(THE_NAME, name)) if part))
 
 

@@ -1,4 +1,4 @@
-"""A JSON Schema document: places in it, references between them, and keywords read with their types checked.
+"""A JSON Schema document as nodes: a schema and its path, keywords with their types checked, and references.
 
 Knows which keywords exist and what their values look like, not what they mean.
 """
@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from .errors import SchemaError
-from .numbers import exact
+from .number_ranges import exact
 
 TYPES = ("null", "boolean", "object", "array", "number", "integer", "string")
 
-# Keywords that assert something no grammar can hold to, and what to do about each.
+# Keywords that no grammar can enforce, and what to use instead of each.
 UNSUPPORTED = {
     "if": "write the cases as anyOf",
     "unevaluatedProperties": "use additionalProperties",
@@ -25,43 +25,52 @@ UNSUPPORTED = {
     "$dynamicRef": "use $ref",
     "$recursiveRef": "use $ref",
 }
-# What asserts something about a value. Every other keyword is an annotation.
-COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired", "dependentSchemas", "dependencies")
-OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-OF_STRINGS = ("minLength", "maxLength", "pattern", "format")
-OF_ARRAYS = (
+COMBINING_KEYWORDS = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired", "dependentSchemas", "dependencies")
+NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+STRING_KEYWORDS = ("minLength", "maxLength", "pattern", "format")
+ARRAY_KEYWORDS = (
     *("items", "prefixItems", "additionalItems", "minItems", "maxItems"),
     *("uniqueItems", "contains", "minContains", "maxContains"),
 )
-OF_OBJECTS = (
+OBJECT_KEYWORDS = (
     *("properties", "required", "additionalProperties", "patternProperties"),
     *("propertyNames", "minProperties", "maxProperties"),
 )
-# What asserts something about a value. Every other keyword is an annotation.
-ASSERTIONS = frozenset(
-    ("type", "enum", "const", "nullable", "not", *COMBINING, *OF_NUMBERS, *OF_STRINGS, *OF_ARRAYS, *OF_OBJECTS)
-) | frozenset(UNSUPPORTED)
+# The keywords that assert something about a value. Every other keyword is an annotation.
+ASSERTIONS = frozenset(("type", "enum", "const", "nullable", "not", *COMBINING_KEYWORDS)).union(
+    NUMBER_KEYWORDS, STRING_KEYWORDS, ARRAY_KEYWORDS, OBJECT_KEYWORDS, UNSUPPORTED
+)
 
 
 @dataclass(frozen=True)
-class Place:
-    """A schema and where it stands. The path alone tells places apart."""
+class SchemaNode:
+    """A schema within a document, and the keywords of that schema. Nodes with the same path are equal.
+
+    The reading methods raise SchemaError for a keyword whose value has the wrong type.
+    """
 
     path: str
+    """Where the schema is: a URI fragment (`#/properties/a`), perhaps after the name of the document."""
     schema: Any = field(compare=False)
+    """An object, true or false; anything else is an error that `SchemaResolver.branches` reports."""
 
     def has(self, *keywords: str) -> bool:
+        """Whether the schema has one of the keywords."""
         return isinstance(self.schema, dict) and any(keyword in self.schema for keyword in keywords)
 
-    def child(self, *names: object) -> Place:
+    def assertions(self) -> frozenset[str] | None:
+        """The keywords that assert something; None if the schema is true or false, or no schema."""
+        return ASSERTIONS & self.schema.keys() if isinstance(self.schema, dict) else None
+
+    def child(self, *names: object) -> SchemaNode:
         """The schema below these keys."""
         inner = self.schema
         for name in names:
             inner = inner[name]
-        return Place("/".join([self.path, *(_escaped(str(name)) for name in names)]), inner)
+        return SchemaNode("/".join([self.path, *(_escaped(str(name)) for name in names)]), inner)
 
-    def children(self, keyword: str) -> list[Place]:
-        """The schemas that a keyword lists."""
+    def children(self, keyword: str) -> list[SchemaNode]:
+        """The schemas in the list of a keyword."""
         listed = self.schema.get(keyword, [])
         if not isinstance(listed, list):
             self.fail(keyword, "must be a list of schemas")
@@ -71,11 +80,11 @@ class Place:
         raise SchemaError(f"{self.path}/{_escaped(keyword)}", message)
 
     def count(self, keyword: str) -> int | None:
-        """A number of things: an integer that is not negative."""
+        """An integer that is not negative, as maxLength has it."""
         number = self.schema.get(keyword)
         if number is None:
             return None
-        # JSON knows no difference between 3 and 3.0.
+        # JSON makes no difference between 3 and 3.0.
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0 or number % 1:
             self.fail(keyword, f"must be an integer that is not negative, got {number!r}")
         return int(number)
@@ -113,7 +122,7 @@ class Place:
         return value
 
     def types(self) -> frozenset[str]:
-        """The types that are allowed; a number may be an integer too."""
+        """The types that are allowed. "number" includes "integer"."""
         value = self.schema.get("type", list(TYPES))
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not found or not all(name in TYPES for name in found):
@@ -122,16 +131,16 @@ class Place:
         return frozenset(found) | wider | ({"null"} if self.flag("nullable") else set())
 
     def values(self) -> dict[Hashable, Any] | None:
-        """The only values that enum and const leave, under their keys, if they say anything."""
+        """The values that enum and const allow, by their equality keys; None if there is neither keyword."""
         if self.has("enum") and not isinstance(self.schema["enum"], list):
             self.fail("enum", "must be a list of values")
         listed = [self.schema["enum"]] if self.has("enum") else []
         listed += [[self.schema["const"]]] if self.has("const") else []
-        return shared([{key_of(value): value for value in values} for values in listed])
+        return common_values([{equality_key(value): value for value in values} for values in listed])
 
 
-def shared(tables: list[dict[Hashable, Any]]) -> dict[Hashable, Any] | None:
-    """What is in all of the tables; None if there are none."""
+def common_values(tables: list[dict[Hashable, Any]]) -> dict[Hashable, Any] | None:
+    """The values that are in all of the tables; None if there are no tables."""
     if not tables:
         return None
     return {key: value for key, value in tables[0].items() if all(key in table for table in tables)}
@@ -141,87 +150,87 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def key_of(value: Any) -> Hashable:
-    """The same for what is equal in JSON: 1 equals 1.0 but not true, and the order of names does not matter."""
+def equality_key(value: Any) -> Hashable:
+    """The same key for values that are equal in JSON: 1 equals 1.0 but not true; the order of names is irrelevant."""
     if isinstance(value, dict):
-        return "object", frozenset((name, key_of(item)) for name, item in value.items())
+        return "object", frozenset((name, equality_key(item)) for name, item in value.items())
     if isinstance(value, list):
-        return "array", tuple(map(key_of, value))
+        return "array", tuple(map(equality_key, value))
     return isinstance(value, bool), value
 
 
-class Document:
-    """The whole schema, for references."""
+class SchemaDocument:
+    """A whole schema, in which references are resolved."""
 
     def __init__(self, root: object, path: str = "#"):
-        self.root = Place(path, root)
+        self.root = SchemaNode(path, root)
         self._ids = {
-            place.schema["$id"].rstrip("#"): place
-            for place in [self.root]
-            if place.has("$id") and isinstance(place.schema["$id"], str)
+            node.schema["$id"].rstrip("#"): node
+            for node in [self.root]
+            if node.has("$id") and isinstance(node.schema["$id"], str)
         }
 
-    def check_base(self, place: Place) -> None:
-        """An $id below the root would give the references under it another meaning."""
-        if place == self.root or not isinstance(place.schema.get("$id"), str) or place.schema["$id"].startswith("#"):
+    def check_base(self, node: SchemaNode) -> None:
+        """Refuse an $id below the root if there are references below it: it changes their base."""
+        if node == self.root or not isinstance(node.schema.get("$id"), str) or node.schema["$id"].startswith("#"):
             return
-        if any(inner.has("$ref") for inner in _all_places(place)):
-            place.fail("$id", "changes what the references below it mean: only the root may have an $id")
+        if any(inner.has("$ref") for inner in _all_nodes(node)):
+            node.fail("$id", "changes what the references below it mean: only the root may have an $id")
 
-    def resolve(self, place: Place) -> Place:
-        """The place that `$ref` of a place names."""
-        self.check_base(place)
-        ref = place.text("$ref") or ""
+    def resolve(self, node: SchemaNode) -> SchemaNode:
+        """The node that the `$ref` of a node refers to."""
+        self.check_base(node)
+        ref = node.text("$ref") or ""
         base, _, fragment = ref.partition("#")
         if base and base not in self._ids:
-            place.fail("$ref", f"{ref!r} is in another document: copy it into $defs")
+            node.fail("$ref", f"{ref!r} is in another document: copy it into $defs")
         fragment = unquote(fragment)
         found = self._by_pointer(fragment) if fragment[:1] in ("", "/") else self._by_anchor(fragment)
         if found is None:
-            place.fail("$ref", f"{ref!r} names nothing in this schema")
+            node.fail("$ref", f"{ref!r} names nothing in this schema")
         return found
 
-    def at(self, pointer: str) -> Place:
-        """The place that a JSON pointer names (`#/properties/a`)."""
+    def at(self, pointer: str) -> SchemaNode:
+        """The node at a JSON pointer (`#/properties/a`)."""
         found = self._by_pointer(unquote(pointer.partition("#")[2]))
         if found is None:
             raise SchemaError(pointer, "names nothing in this schema")
         return found
 
-    def _by_pointer(self, pointer: str) -> Place | None:
-        place = self.root
+    def _by_pointer(self, pointer: str) -> SchemaNode | None:
+        node = self.root
         for part in pointer.split("/")[1:]:
             name: object = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(place.schema, list) and part.isdigit():
+            if isinstance(node.schema, list) and part.isascii() and part.isdigit():
                 name = int(part)
             try:
-                place = place.child(name)
+                node = node.child(name)
             except (KeyError, IndexError, TypeError):
                 return None
-            if isinstance(place.schema, dict):
-                self.check_base(place)
-        return place
+            if isinstance(node.schema, dict):
+                self.check_base(node)
+        return node
 
-    def _by_anchor(self, name: str) -> Place | None:
-        for place in _all_places(self.root):
-            if place.schema.get("$anchor") == name or place.schema.get("$id") == f"#{name}":
-                return place
+    def _by_anchor(self, name: str) -> SchemaNode | None:
+        for node in _all_nodes(self.root):
+            if node.schema.get("$anchor") == name or node.schema.get("$id") == f"#{name}":
+                return node
         return None
 
 
-def _all_places(place: Place) -> Iterator[Place]:
-    """Everything that might be a schema, the place itself first."""
-    if isinstance(place.schema, dict):
-        yield place
-        names = list(place.schema)
+def _all_nodes(node: SchemaNode) -> Iterator[SchemaNode]:
+    """Every node that might be a schema, the node itself first."""
+    if isinstance(node.schema, dict):
+        yield node
+        names = list(node.schema)
     else:
-        names = list(range(len(place.schema)))
+        names = list(range(len(node.schema)))
     for name in names:
-        if isinstance(place.schema[name], (dict, list)) and name not in ("enum", "const", "default", "examples"):
-            yield from _all_places(place.child(name))
+        if isinstance(node.schema[name], (dict, list)) and name not in ("enum", "const", "default", "examples"):
+            yield from _all_nodes(node.child(name))
 
 
-def shown(value: object) -> str:
+def shortened(value: object) -> str:
     """A value in a message, shortened."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."

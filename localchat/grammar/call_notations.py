@@ -1,0 +1,97 @@
+"""Notations of values other than JSON in which some models write the arguments of tool calls.
+
+They write the same values with other quotes and names. The parser searches for the marker that ends the calls before
+it reads the values, so no string may hold that marker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .excluded_markers import without_markers
+from .expressions import EMPTY, NEVER, Expr, Literal, alt, chars, seq
+from .free_text import free_text
+from .gbnf import Rules
+from .json_notation import JsonNotation
+from .regular_languages import ANY_TEXT, Language, PlainEncoding, language_expr
+
+# The quotes of strings in the notation "gemma".
+_GEMMA_QUOTE = '<|"|>'
+_UNQUOTED_NAME = re.compile(r"[^\s{}\[\],:<\"]+")
+_NAME_CHARS = chars("az", "AZ", "09", "_", ".", "-")
+# Python's literals may hold no control characters. A line break may stand there: the parser accepts it.
+_NOT_IN_PYTHON = dict.fromkeys(map(chr, (*range(0x0A), *range(0x0B, 0x20), 0x7F)), NEVER)
+
+
+class GemmaNotation(JsonNotation):
+    """Gemma 4: names are unquoted and sorted, strings stand without escapes between quotes of its own."""
+
+    def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
+        super().__init__(rules, indent, (_GEMMA_QUOTE, *end_markers))
+        # Any text up to the closing quote, made once.
+        self._any_string: Expr | None = None
+
+    def name(self, name: str) -> Expr:
+        return Literal(name) if _UNQUOTED_NAME.fullmatch(name) else super().constant(name)
+
+    def any_name(self, language: Language) -> Expr:
+        quoted = super().string(language, "name")
+        return alt(self.rules.repeat(_NAME_CHARS, 1, None), quoted) if language == ANY_TEXT else quoted
+
+    def order(self, names: Iterable[str]) -> list[str]:
+        return sorted(names, key=str.lower)
+
+    def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
+        if language == ANY_TEXT:
+            if self._any_string is None:
+                markers = {**dict.fromkeys(self._end_markers, NEVER), _GEMMA_QUOTE: EMPTY}
+                self._any_string = seq(Literal(_GEMMA_QUOTE), free_text(self.rules, markers, may_end=False))
+            return self._any_string
+        content = without_markers(language, self._end_markers)
+        inner = language_expr(self.rules, content, PlainEncoding(), hint)
+        return seq(Literal(_GEMMA_QUOTE), inner, Literal(_GEMMA_QUOTE))
+
+    def _string_content(self, language: Language, hint: str) -> Expr:
+        return language_expr(self.rules, without_markers(language, self._end_markers), self._encoding, hint)
+
+    def constant(self, value: Any) -> Expr:
+        if isinstance(value, str) and _GEMMA_QUOTE not in value:
+            return Literal(_GEMMA_QUOTE + value + _GEMMA_QUOTE)
+        return super().constant(value)
+
+
+class PythonNotation(JsonNotation):
+    """LFM2: literals of Python. Their strings only have the escapes that mean the same in JSON."""
+
+    def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
+        super().__init__(rules, indent, end_markers)
+        # Any string, made once.
+        self._any_string: Expr | None = None
+
+    def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
+        if language != ANY_TEXT:
+            return super().string(language, hint)
+        if self._any_string is None:
+            self._any_string = alt(*(self._quoted(quote) for quote in "\"'"))
+        return self._any_string
+
+    def _string_content(self, language: Language, hint: str) -> Expr:
+        return language_expr(self.rules, without_markers(language, self._end_markers), self._encoding, hint)
+
+    def _quoted(self, quote: str) -> Expr:
+        text = self.rules.declare("string")
+        escaped = seq(chars(quote, "\\", "b", "n", "r", "t"), text)
+        markers = {quote: EMPTY, "\\": escaped, **dict.fromkeys(self._end_markers, NEVER), **_NOT_IN_PYTHON}
+        self.rules.define(text, free_text(self.rules, markers, may_end=False))
+        return seq(Literal(quote), text)
+
+    def constant(self, value: Any) -> Expr:
+        if value is None or isinstance(value, bool):
+            return Literal(str(value))
+        return super().constant(value)
+
+
+# By the names that the layouts of dialects/call_layout.py use.
+NOTATIONS: dict[str, type[JsonNotation]] = {"json": JsonNotation, "gemma": GemmaNotation, "python": PythonNotation}

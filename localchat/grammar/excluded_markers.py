@@ -1,0 +1,140 @@
+"""Languages without the texts that hold a marker: a string may not hold the marker that ends it or the tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .errors import TooLarge
+from .expressions import (
+    NEVER,
+    Alt,
+    CharClass,
+    Expr,
+    Literal,
+    Repeat,
+    Seq,
+    alt,
+    char_complement,
+    char_intersection,
+    chars,
+    seq,
+)
+from .regular_languages import (
+    ANY_TEXT,
+    MAX_STATES,
+    Complement,
+    Intersection,
+    Language,
+    complement,
+    intersection,
+    parts_of,
+    repeated,
+)
+
+# Characters of a language that are counted beside the markers. More of them would need too many states.
+_MAX_COUNTED = 20
+
+
+def without_marker(marker: str) -> Language:
+    """The texts that do not hold the marker."""
+    return complement(seq(ANY_TEXT, Literal(marker), ANY_TEXT))
+
+
+def without_markers(language: Language, markers: Sequence[str]) -> Language:
+    """The texts of the language that hold no marker, or fewer of them where that takes too large a grammar.
+
+    Of a language of long texts only those are left that do not hold one character of each marker.
+
+    Raises:
+        TooLarge: The grammar would be too large, and the language needs every character of a marker.
+    """
+    possible = [marker for marker in markers if _may_hold(language, marker)]
+    if not possible or n_counted(language) <= _MAX_COUNTED:
+        return intersection(language, *map(without_marker, possible))
+    excluded = _excluded_chars(language, possible)
+    if excluded is None:
+        return exactly_without_markers(language, markers)
+    allowed = char_complement(chars(*excluded))
+    if isinstance(language, (Intersection, Complement)):
+        return intersection(language, Repeat(allowed, 0, None))
+    restricted = _restricted(language, allowed)
+    return exactly_without_markers(language, markers) if restricted == NEVER else restricted
+
+
+def exactly_without_markers(language: Language, markers: Sequence[str]) -> Language:
+    """The texts of the language that hold no marker.
+
+    Raises:
+        TooLarge: The automaton would have too many states. This is estimated, so that it takes no time.
+    """
+    possible = [marker for marker in markers if _may_hold(language, marker)]
+    # Each character that is counted takes a state for every beginning of a marker, and half as many for others.
+    if any(n_counted(language) * len(marker) * 3 / 2 > MAX_STATES for marker in possible):
+        raise TooLarge(
+            f"its texts are too long to keep out {' and '.join(map(repr, possible))}: allow fewer characters"
+        )
+    return intersection(language, *map(without_marker, possible))
+
+
+@lru_cache(maxsize=1024)
+def n_counted(language: Language) -> int:
+    """How many characters of the language's texts are told apart by their position: about its number of states."""
+    if isinstance(language, Literal):
+        return len(language.text)
+    if isinstance(language, Repeat):
+        return n_counted(language.item) * max(language.low, language.high or 0, 1)
+    if isinstance(language, Complement):
+        return n_counted(language.language)
+    return 1 if isinstance(language, CharClass) else sum(n_counted(part) for part in parts_of(language))
+
+
+def _may_hold(language: Language, marker: str) -> bool:
+    return all(_may_hold_char(language, ord(char)) for char in set(marker))
+
+
+def _may_hold_char(language: Language, char: int) -> bool:
+    """Whether some text of the language may hold the character."""
+    if isinstance(language, Literal):
+        return chr(char) in language.text
+    if isinstance(language, CharClass):
+        return char in language
+    if isinstance(language, Repeat):
+        return _may_hold_char(language.item, char)
+    if isinstance(language, Intersection):
+        return all(_may_hold_char(part, char) for part in language.parts)
+    return isinstance(language, Complement) or any(_may_hold_char(part, char) for part in parts_of(language))
+
+
+def _excluded_chars(language: Language, markers: Sequence[str]) -> list[str] | None:
+    """For each marker its first character that no literal of the language needs, or None."""
+    needed = _needed_chars(language)
+    found = [next((char for char in marker if char not in needed), None) for marker in markers]
+    return None if None in found else [char for char in found if char is not None]
+
+
+def _needed_chars(language: Language) -> set[str]:
+    """The characters of the literals of the language, and of its classes of a single character."""
+    if isinstance(language, Literal):
+        return set(language.text)
+    if isinstance(language, CharClass):
+        return {chr(a) for a, b in language.ranges if a == b} if len(language.ranges) == 1 else set()
+    if isinstance(language, Repeat):
+        return _needed_chars(language.item)
+    if isinstance(language, Complement):
+        return set()
+    return {char for part in parts_of(language) for char in _needed_chars(part)}
+
+
+def _restricted(node: Expr, allowed: CharClass) -> Expr:
+    """The expression with only these characters in its classes. Its literals have no other ones."""
+    if isinstance(node, CharClass):
+        left = char_intersection(node, allowed)
+        return left if left.ranges else NEVER
+    if isinstance(node, Repeat):
+        return repeated(_restricted(node.item, allowed), node.low, node.high)
+    if isinstance(node, Seq):
+        return seq(*(_restricted(item, allowed) for item in node.items))
+    if isinstance(node, Alt):
+        return alt(*(_restricted(option, allowed) for option in node.options))
+    return node

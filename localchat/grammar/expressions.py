@@ -1,0 +1,190 @@
+"""Expressions of a grammar as immutable values: literals, character classes, rule references and their combinations.
+
+An expression is the right-hand side of a GBNF rule, or a part of one. Make compound expressions with `seq`, `alt` and
+`Rules.repeat`: they remove nesting and options that match nothing. Knows nothing of JSON or schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar, Union
+
+MAX_CODE_POINT = 0x10FFFF
+
+_Class = TypeVar("_Class", bound=type)
+
+
+def hash_once(cls: _Class) -> _Class:
+    """Make a frozen dataclass compute its hash once: expressions are deep, and they are keys of many dictionaries."""
+    compute: Callable[[Any], int] = cls.__hash__  # type: ignore[assignment]  # a method of the instances, unbound
+
+    def cached_hash(self: Any) -> int:
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = self.__dict__["_hash"] = compute(self)
+        return found
+
+    cls.__hash__ = cached_hash  # type: ignore[assignment,method-assign]
+    return cls
+
+
+@dataclass(frozen=True)
+class Literal:
+    """This text, which is not empty."""
+
+    text: str
+
+
+@hash_once
+@dataclass(frozen=True)
+class CharClass:
+    """One character within one of the ranges of code points. The ranges are sorted and do not touch."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def __contains__(self, char: int) -> bool:
+        return any(first <= char <= last for first, last in self.ranges)
+
+
+@dataclass(frozen=True)
+class RuleRef:
+    """The rule of this name."""
+
+    name: str
+
+
+@hash_once
+@dataclass(frozen=True)
+class Seq:
+    """The items one after the other. Without items: the empty text."""
+
+    items: tuple[Expr, ...]
+
+
+@hash_once
+@dataclass(frozen=True)
+class Alt:
+    """One of the options. Without options: no text at all."""
+
+    options: tuple[Expr, ...]
+
+
+@hash_once
+@dataclass(frozen=True)
+class Repeat:
+    """The item at least `low` times and at most `high` times; None is without limit."""
+
+    item: Expr
+    low: int
+    high: int | None
+
+
+Expr = Union[Literal, CharClass, RuleRef, Seq, Alt, Repeat]
+
+EMPTY: Expr = Seq(())
+NEVER: Expr = Alt(())
+
+
+# Character classes
+
+
+def chars(*ranges: str | tuple[int, int]) -> CharClass:
+    """A character class. Each argument is a range of code points or a text: "az" for a range, "_" for one character."""
+    pairs = (part if isinstance(part, tuple) else (ord(part[0]), ord(part[-1])) for part in ranges)
+    return CharClass(tuple(_joined(sorted(pairs))))
+
+
+def _joined(pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Sorted ranges, with those that overlap or touch made one."""
+    first, last = pairs[0] if pairs else (0, -1)
+    for start, end in pairs[1:]:
+        if start <= last + 1:
+            last = max(last, end)
+        else:
+            yield first, last
+            first, last = start, end
+    if pairs:
+        yield first, last
+
+
+def char_complement(of: CharClass) -> CharClass:
+    """Every other character, except surrogates (no characters) and NUL (the end of the text for llama.cpp)."""
+    excluded = [(0, 0), *of.ranges, (0xD800, 0xDFFF), (MAX_CODE_POINT + 1, MAX_CODE_POINT + 1)]
+    joined = list(_joined(sorted(excluded)))
+    return CharClass(tuple((a + 1, b - 1) for (_, a), (b, _) in zip(joined, joined[1:])))
+
+
+def char_intersection(left: CharClass, right: CharClass) -> CharClass:
+    """The characters that are in both classes."""
+    pairs = [(max(a, c), min(b, d)) for a, b in left.ranges for c, d in right.ranges]
+    return CharClass(tuple(_joined(sorted((a, b) for a, b in pairs if a <= b))))
+
+
+# Sequences and alternatives
+
+
+def seq(*items: Expr) -> Expr:
+    """The items one after the other, with nested sequences and neighbouring literals joined."""
+    flat = list(_joined_literals(items))
+    if NEVER in flat:
+        return NEVER
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def _joined_literals(items: Iterable[Expr]) -> Iterator[Expr]:
+    text = ""
+    for item in _without_nesting(items):
+        if isinstance(item, Literal):
+            text += item.text
+            continue
+        if text:
+            yield Literal(text)
+            text = ""
+        yield item
+    if text:
+        yield Literal(text)
+
+
+def _without_nesting(items: Iterable[Expr]) -> Iterator[Expr]:
+    for item in items:
+        if isinstance(item, Seq):
+            yield from item.items
+        else:
+            yield item
+
+
+def alt(*options: Expr) -> Expr:
+    """One of the options, with nested alternatives joined and duplicates removed."""
+    flat: dict[Expr, None] = {}
+    for option in options:
+        flat.update(dict.fromkeys(option.options if isinstance(option, Alt) else (option,)))
+    return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
+
+
+def left_factored(*options: Expr) -> Expr:
+    """One of the options, with the text that several of them begin with written once.
+
+    llama.cpp keeps one parse stack for every option that still matches, so long lists are faster like this.
+    """
+    groups: dict[str, list[tuple[str, Expr]]] = {}
+    others = []
+    for option in dict.fromkeys(options):
+        items = option.items if isinstance(option, Seq) else (option,)
+        if items and isinstance(items[0], Literal):
+            groups.setdefault(items[0].text[0], []).append((items[0].text, seq(*items[1:])))
+        else:
+            others.append(option)
+    return alt(*map(_factored_group, groups.values()), *others)
+
+
+def _factored_group(options: list[tuple[str, Expr]]) -> Expr:
+    prefix = _common_prefix([text for text, _ in options])
+    rests = [seq(Literal(text[len(prefix) :]) if text != prefix else EMPTY, rest) for text, rest in options]
+    return seq(Literal(prefix), left_factored(*rests) if len(rests) > 1 else rests[0])
+
+
+def _common_prefix(texts: list[str]) -> str:
+    first, last = min(texts), max(texts)
+    n = next((n for n, (a, b) in enumerate(zip(first, last)) if a != b), len(first))
+    return first[:n]

@@ -1,0 +1,253 @@
+"""Intersections of schema nodes, resolved: references followed, allOf merged, anyOf and oneOf split into branches.
+
+A value is described by a tuple of nodes (`AllOf`) that it must all match. To merge two schemas is to join two tuples,
+below properties and items too; recursion ends because there are only so many tuples. Knows nothing of grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .disjoint import DisjointCheck
+from .errors import SchemaError
+from .merged_keywords import (
+    AllOf,
+    array_keywords,
+    dependencies,
+    number_interval,
+    object_keywords,
+    property_schemas,
+    string_language,
+)
+from .number_ranges import exact
+from .regular_languages import Language, complement, contains, intersection, literals
+from .schema_nodes import TYPES, UNSUPPORTED, SchemaDocument, SchemaNode, common_values, equality_key, shortened
+
+# An allOf of several anyOf has the product of their branches.
+MAX_BRANCHES = 200
+
+_NUMBERS = frozenset(["integer", "number"])
+_TYPE_NAMES = {type(None): "null", bool: "boolean", str: "string", list: "array", dict: "object"}
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One way to match an intersection: nodes without references and combinations, and what `not` excludes."""
+
+    nodes: AllOf
+    types: frozenset[str]
+    values: tuple[Any, ...] | None = None
+    """The only values that match; None if they are not known one by one."""
+    not_values: tuple[Any, ...] = ()
+    not_names: tuple[str, ...] = ()
+
+
+class SchemaResolver:
+    """Resolves the intersections of one document's nodes. All methods raise SchemaError."""
+
+    def __init__(self, document: SchemaDocument):
+        self._document = document
+        self._branches: dict[AllOf, tuple[Branch, ...]] = {}
+
+    def branches(self, nodes: AllOf) -> tuple[Branch, ...]:
+        """The ways to match all the nodes; none if nothing matches."""
+        if nodes not in self._branches:
+            options = self._product(self._expanded(node, (), len(nodes) == 1) for node in nodes)
+            found = (self._branch(option) for option in options)
+            self._branches[nodes] = tuple(branch for branch in found if branch is not None)
+        return self._branches[nodes]
+
+    def simplified(self, nodes: AllOf) -> AllOf:
+        """The same intersection without nodes that allow anything, and with the targets of mere references."""
+        found = dict.fromkeys(self._target(node) for node in nodes)
+        return tuple(node for node in found if node.assertions() != frozenset())
+
+    def _target(self, node: SchemaNode) -> SchemaNode:
+        seen: list[SchemaNode] = []
+        while node.assertions() == frozenset(["$ref"]) and node not in seen:
+            seen.append(node)
+            node = self._document.resolve(node)
+        return node
+
+    # References and combinations
+
+    def _product(self, factors: Iterable[list[AllOf]]) -> list[AllOf]:
+        """Every combination of one option of each factor."""
+        result: list[AllOf] = [()]
+        for factor in factors:
+            joined = [tuple(dict.fromkeys(left + right)) for left in result for right in factor]
+            result = list(dict.fromkeys(joined))
+            if len(result) > MAX_BRANCHES:
+                path = next(node.path for option in result for node in option)
+                raise SchemaError(path, f"combines more than {MAX_BRANCHES} branches of anyOf and oneOf")
+        return result
+
+    def _expanded(self, node: SchemaNode, trail: AllOf, is_alone: bool) -> list[AllOf]:
+        """The branches of one node.
+
+        `trail` has the nodes that referred to it for the same value. `is_alone` says that the value must match nothing
+        else: something else may add names to those that a branch of oneOf lists.
+        """
+        if node.schema is True or node.schema is False:
+            return [()] if node.schema else []
+        assertions = node.assertions()
+        if assertions is None:
+            raise SchemaError(node.path, f"must be a schema (an object, true or false), got {shortened(node.schema)}")
+        if not assertions:
+            return [()]
+        if node in trail:
+            raise SchemaError(node.path, "refers to itself without any value in between")
+        for keyword in sorted(UNSUPPORTED.keys() & node.schema.keys()):
+            node.fail(keyword, f"is not supported: {UNSUPPORTED[keyword]}")
+        self._document.check_base(node)
+        is_alone = is_alone and len(assertions - {"type", "nullable"}) == 1
+        return self._product([[(node,)], *self._combined(node, (*trail, node), is_alone)])
+
+    def _combined(self, node: SchemaNode, trail: AllOf, is_alone: bool) -> Iterator[list[AllOf]]:
+        """The branches of every schema that the same value must match."""
+        if node.has("$ref"):
+            yield self._expanded(self._document.resolve(node), trail, is_alone)
+        for part in node.children("allOf"):
+            yield self._expanded(part, trail, False)
+        for keyword in ("anyOf", "oneOf"):
+            if node.has(keyword):
+                yield self._union(node, keyword, trail, is_alone)
+        for name, needed in dependencies(node):
+            absent = SchemaNode(f"{node.path}/no-{name}", {"propertyNames": {"not": {"const": name}}})
+            present = SchemaNode(f"{node.path}/with-{name}", {"required": [name]})
+            yield [(absent,), *self._product([[(present,)], self._expanded(needed, trail, False)])]
+
+    def _union(self, node: SchemaNode, keyword: str, trail: AllOf, is_alone: bool) -> list[AllOf]:
+        parts = node.children(keyword)
+        if not parts:
+            node.fail(keyword, "must list at least one schema")
+        options = list(dict.fromkeys(option for part in parts for option in self._expanded(part, trail, is_alone)))
+        if keyword == "oneOf":
+            self._check_disjoint(node, parts, is_alone)
+        return options
+
+    def _check_disjoint(self, node: SchemaNode, parts: list[SchemaNode], is_alone: bool) -> None:
+        check = DisjointCheck(self, is_alone)
+        for n, part in enumerate(parts):
+            for m in range(n):
+                if not check.are_disjoint((parts[m],), (part,)):
+                    node.fail(
+                        "oneOf",
+                        f"branches {m} and {n} may both fit one value: use anyOf, or give both a required property "
+                        "with different constants",
+                    )
+
+    # Branches
+
+    def _branch(self, nodes: AllOf) -> Branch | None:
+        types = frozenset.intersection(frozenset(TYPES), *(node.types() for node in nodes))
+        listed = self._listed_values(nodes, types)
+        if listed is not None:
+            values = tuple(value for value in listed if self._nodes_accept(nodes, value))
+            return Branch(nodes, types, values) if values else None
+        branch: Branch | None = Branch(nodes, types)
+        for node in nodes:
+            if branch is not None and node.has("not"):
+                branch = self._without(branch, node)
+        return branch if branch is not None and branch.types else None
+
+    def _listed_values(self, nodes: AllOf, types: frozenset[str]) -> list[Any] | None:
+        """The only possible values, if they are known one by one."""
+        tables = [values for node in nodes if (values := node.values()) is not None]
+        if not tables and types <= {"null", "boolean"}:
+            return [None, False, True]
+        found = common_values(tables)
+        return None if found is None else list(found.values())
+
+    def _without(self, branch: Branch, node: SchemaNode) -> Branch | None:
+        """What the `not` of a node leaves of a branch. Only some schemas can be negated."""
+        negated = node.child("not")
+        assertions = negated.assertions() or frozenset()
+        if negated.schema is False:
+            return branch
+        if negated.schema is True or negated.assertions() == frozenset():
+            return None
+        # Without integers the numbers that are no integers would be left: no grammar has these.
+        if assertions == {"type"} and not ("number" in branch.types and _NUMBERS & negated.types() == {"integer"}):
+            return replace(branch, types=branch.types - negated.types())
+        if assertions and assertions <= {"enum", "const"}:
+            values = tuple(value for value in (negated.values() or {}).values() if _types_of(value) & branch.types)
+            if all(value is None or isinstance(value, (bool, str)) for value in values):
+                return replace(branch, not_values=branch.not_values + values)
+        if assertions != {"required"} or len(negated.names("required")) != 1:
+            node.fail("not", "is only supported for types, constant strings and one required name: say what is allowed")
+        names = branch.not_names + tuple(negated.names("required"))
+        return replace(branch, types=branch.types & {"object"}, not_names=names)
+
+    # Validation of values
+
+    def accepts(self, nodes: AllOf, value: Any) -> bool:
+        """Whether a value matches all the nodes."""
+        return any(self.branch_accepts(branch, value) for branch in self.branches(nodes))
+
+    def branch_accepts(self, branch: Branch, value: Any) -> bool:
+        if branch.values is not None:
+            return equality_key(value) in map(equality_key, branch.values)
+        return bool(_types_of(value) & branch.types) and self._nodes_accept(branch.nodes, value)
+
+    def _nodes_accept(self, nodes: AllOf, value: Any) -> bool:
+        """Whether a value matches nodes without references and combinations; enum and const are not considered."""
+        for node in nodes:
+            if not _types_of(value) & node.types():
+                return False
+            if node.has("not") and self.accepts((node.child("not"),), value):
+                return False
+        if isinstance(value, str):
+            return contains(string_language(nodes), value)
+        if isinstance(value, list):
+            return self._array_accepts(nodes, value)
+        if isinstance(value, dict):
+            return self._object_accepts(nodes, value)
+        return value is None or isinstance(value, bool) or exact(value) in number_interval(nodes)
+
+    def _array_accepts(self, nodes: AllOf, items: list[Any]) -> bool:
+        keywords = array_keywords(nodes)
+        return (
+            len(items) >= keywords.low
+            and (keywords.high is None or len(items) <= keywords.high)
+            and all(self.accepts(keywords.item(n), item) for n, item in enumerate(items))
+            and not (keywords.is_unique and len(set(map(equality_key, items))) < len(items))
+            and all(sum(self.accepts((one,), item) for item in items) >= n for one, n in keywords.contained)
+        )
+
+    def _object_accepts(self, nodes: AllOf, value: dict[str, Any]) -> bool:
+        keywords = object_keywords(nodes)
+        return (
+            len(value) >= keywords.low
+            and (keywords.high is None or len(value) <= keywords.high)
+            and keywords.required <= value.keys()
+            and all(self.accepts(keywords.names, name) for name in value)
+            and all(self.accepts(property_schemas(nodes, name), item) for name, item in value.items())
+        )
+
+    # Strings
+
+    def strings(self, nodes: AllOf) -> Language | None:
+        """The strings among the values that match all the nodes; None if all strings do."""
+        options: list[Language] = []
+        for branch in self.branches(nodes):
+            if not branch.nodes:
+                return None
+            if branch.values is not None:
+                options.append(literals(value for value in branch.values if isinstance(value, str)))
+            elif "string" in branch.types:
+                options.append(branch_strings(branch))
+        return complement(intersection(*map(complement, options))) if options else literals([])
+
+
+def branch_strings(branch: Branch) -> Language:
+    """The strings that match a branch whose values are not listed."""
+    return string_language(branch.nodes, [value for value in branch.not_values if isinstance(value, str)])
+
+
+def _types_of(value: Any) -> frozenset[str]:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return frozenset(("number", "integer") if exact(value).denominator == 1 else ("number",))
+    return frozenset([_TYPE_NAMES[type(value)]])

@@ -1,0 +1,179 @@
+"""How values are written as JSON: the rules for values of any kind, for strings, and for the space between tokens.
+
+Compact JSON with at most one space after `:` and `,`, optionally with line breaks and bounded indentation.
+Knows nothing of schemas. Other notations of values are subclasses (call_notations.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from .expressions import (
+    CharClass,
+    Expr,
+    Literal,
+    Repeat,
+    RuleRef,
+    alt,
+    char_complement,
+    char_intersection,
+    chars,
+    seq,
+)
+from .gbnf import Rules
+from .number_ranges import Interval, decimals
+from .regular_languages import ANY_CHAR, ANY_TEXT, Language, language_expr
+
+_ESCAPES = {0x22: '\\"', 0x5C: "\\\\", 8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
+_CONTROLS = chars((0x00, 0x1F), (0x7F, 0x7F))
+_UNESCAPED = char_intersection(char_complement(chars('"', "\\", (0x00, 0x1F), (0x7F, 0x7F))), ANY_CHAR)
+_HEX = chars("09", "AF", "af")
+
+
+class JsonEncoding:
+    """Characters inside a JSON string, each in one spelling: otherwise a name that is excluded had another one."""
+
+    def chars(self, chars: CharClass) -> Expr:
+        return _json_chars(chars)
+
+    def literal(self, text: str) -> Expr:
+        return Literal("".join(map(_json_char, text)))
+
+
+@lru_cache(maxsize=1024)
+def _json_chars(chars: CharClass) -> Expr:
+    unescaped = char_intersection(chars, _UNESCAPED)
+    short = "".join(text[1] for char, text in _ESCAPES.items() if char in chars)
+    escapes: list[Expr] = [_one_of(short)] if short else []
+    escapes += [seq(Literal(f"u00{row:x}"), _one_of(found)) for row in (0, 1, 7) if (found := _last_digits(chars, row))]
+    escaped = [seq(Literal("\\"), alt(*escapes))] if escapes else []
+    return alt(*([unescaped] if unescaped.ranges else []), *escaped)
+
+
+def _last_digits(chars: CharClass, row: int) -> str:
+    """The last digits of the control characters of the class that have no short escape."""
+    codes = (char for char in range(16 * row, 16 * row + 16) if char in _CONTROLS and char not in _ESCAPES)
+    return "".join(f"{char % 16:x}" for char in codes if char in chars)
+
+
+def _one_of(characters: str) -> CharClass:
+    return chars(*characters)
+
+
+def _json_char(char: str) -> str:
+    code = ord(char)
+    # Half of a surrogate pair is no character, but a JSON string may hold its escape.
+    return _ESCAPES.get(code) or (f"\\u{code:04x}" if code in _CONTROLS or 0xD800 <= code < 0xE000 else char)
+
+
+class JsonNotation:
+    """The rules for JSON values within one grammar."""
+
+    def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
+        """Without `indent` documents are on one line.
+
+        With it, a line break and up to that many spaces may stand wherever an indented document has them. No string
+        of another notation than JSON may hold one of the `end_markers`: the parser would end the tool calls there.
+        """
+        self.rules = rules
+        self._end_markers = tuple(end_markers)
+        self._encoding = JsonEncoding()
+        self._strings: dict[Language, Expr] = {}
+        self._value: RuleRef | None = None
+        one_space = rules.repeat(Literal(" "), 0, 1)
+        self._gap = self._line_break(indent)
+        after_comma = one_space if indent is None else alt(Literal(" "), self._gap)
+        self.comma = rules.add("comma", seq(Literal(","), after_comma))
+        self._colon = rules.add("colon", seq(Literal(":"), one_space))
+
+    def _line_break(self, indent: int | None) -> Expr:
+        if indent is None:
+            return seq()
+        return self.rules.repeat(seq(Literal("\n"), self.rules.repeat(Literal(" "), 0, indent)), 0, 1)
+
+    def wrap(self, opening: str, inner: Expr, closing: str) -> Expr:
+        """The inside of an object or an array within its brackets."""
+        return seq(Literal(opening), self._gap, inner, self._gap, Literal(closing))
+
+    def _char(self) -> RuleRef:
+        """One character of a string in any spelling. Beyond U+FFFF two escapes stand for one character."""
+        two, three = self.rules.repeat(_HEX, 2, 2), self.rules.repeat(_HEX, 3, 3)
+        single = alt(seq(chars("09", "AC", "EF", "ac", "ef"), three), seq(chars("D", "d"), chars("07"), two))
+        pair = seq(
+            chars("D", "d"), chars("89", "AB", "ab"), two, Literal("\\u"), chars("D", "d"), chars("CF", "cf"), two
+        )
+        escape = alt(chars('"', "\\", "/", "b", "f", "n", "r", "t"), seq(Literal("u"), alt(single, pair)))
+        return self.rules.add("char", alt(_UNESCAPED, seq(Literal("\\"), escape)))
+
+    def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
+        """The strings of the language. Raises TooLarge."""
+        if language not in self._strings:
+            inner = self._string_content(language, hint)
+            self._strings[language] = self.rules.add(hint, seq(Literal('"'), inner, Literal('"')))
+        return self._strings[language]
+
+    def _string_content(self, language: Language, hint: str) -> Expr:
+        if isinstance(language, Repeat) and language.item == ANY_CHAR:
+            return self.rules.repeat(self._char(), language.low, language.high)
+        return language_expr(self.rules, language, self._encoding, hint)
+
+    def constant(self, value: Any) -> Expr:
+        """This value, with the names of an object in the order given."""
+        if isinstance(value, str):
+            return seq(Literal('"'), self._encoding.literal(value), Literal('"'))
+        if isinstance(value, list):
+            return self._listed("[", [self.constant(item) for item in value], "]")
+        if isinstance(value, dict):
+            return self._listed("{", [self.pair(self.name(key), self.constant(value[key])) for key in value], "}")
+        return Literal(json.dumps(value, allow_nan=False))
+
+    def name(self, name: str) -> Expr:
+        """This name of an object's property."""
+        return self.constant(name)
+
+    def any_name(self, language: Language) -> Expr:
+        """The names of the language. Raises TooLarge."""
+        return self.string(language, "name")
+
+    def order(self, names: Iterable[str]) -> list[str]:
+        """The names in the order in which the properties are written."""
+        return list(names)
+
+    def pair(self, name: Expr, value: Expr) -> Expr:
+        """A property: its name and its value."""
+        return seq(name, self._colon, value)
+
+    def _listed(self, opening: str, items: list[Expr], closing: str) -> Expr:
+        if not items:
+            return Literal(opening + closing)
+        rest = [part for item in items[1:] for part in (self.comma, item)]
+        return self.wrap(opening, seq(items[0], *rest), closing)
+
+    def _many(self, opening: str, item: Expr, closing: str) -> Expr:
+        """Any number of an item."""
+        more = self.rules.repeat(seq(self.comma, item), 0, None)
+        return alt(Literal(opening + closing), self.wrap(opening, seq(item, more), closing))
+
+    def _number(self) -> Expr:
+        return decimals(self.rules, Interval())
+
+    def value(self) -> RuleRef:
+        """Any value."""
+        # These rules refer to each other: they are declared here, so that they are made only once.
+        if self._value is None:
+            self._value = self.rules.declare("value")
+            kinds = (self.object(), self.array(), self.string(), self._number())
+            self.rules.define(self._value, alt(*kinds, *map(self.constant, (True, False, None))))
+        return self._value
+
+    def array(self) -> RuleRef:
+        """Any array."""
+        return self.rules.add("array", self._many("[", self.value(), "]"))
+
+    def object(self) -> RuleRef:
+        """Any object."""
+        pair = self.rules.add("pair", self.pair(self.any_name(ANY_TEXT), self.value()))
+        return self.rules.add("object", self._many("{", pair, "}"))

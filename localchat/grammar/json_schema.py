@@ -1,0 +1,77 @@
+"""JSON Schemas as grammars for llama.cpp: every text that a grammar allows matches the schema.
+
+What a grammar cannot enforce exactly is refused with its place in the schema. A grammar may allow less than the schema
+where JSON leaves a choice: properties come in the order of the schema (up to five arguments of a tool call in any
+order), numbers and spaces are bounded, and names that the schema does not mention are only generated if it says
+that they may be (additionalProperties).
+"""
+
+from __future__ import annotations
+
+import json
+
+from .call_notations import NOTATIONS
+from .errors import SchemaError, errors_located
+from .expressions import Expr
+from .gbnf import Rules
+from .intersection import SchemaResolver
+from .schema_nodes import SchemaDocument
+from .schema_rules import SchemaConverter
+
+
+def schema_to_grammar(schema: object, *, root: str = "root", indent: int | None = None) -> str:
+    """The grammar of the JSON documents that match a schema.
+
+    With `indent` documents may also be broken into lines, indented by up to that many spaces.
+
+    Raises:
+        SchemaError: The schema is malformed, or no grammar enforces it.
+    """
+    rules = Rules(root)
+    return rules.render(schema_rule(rules, schema, indent=indent))
+
+
+def json_object_grammar(*, root: str = "root", indent: int | None = None) -> str:
+    """The grammar of every JSON object."""
+    return schema_to_grammar({"type": "object"}, root=root, indent=indent)
+
+
+def schema_rule(
+    rules: Rules,
+    schema: object,
+    *,
+    at: str = "#",
+    path: str = "#",
+    indent: int | None = None,
+    notation: str = "json",
+    end_markers: tuple[str, ...] = (),
+    any_order: bool = False,
+) -> Expr:
+    """The values that match a schema, as part of a larger grammar.
+
+    Args:
+        at: The schema to convert: a JSON pointer within `schema`.
+        path: What the paths of errors begin with.
+        notation: How values are written: a name in call_notations.NOTATIONS.
+        end_markers: Texts that no string may hold in a notation other than JSON.
+        any_order: Let the properties of an object come in any order, if they are not too many.
+
+    Raises:
+        SchemaError: The schema is malformed, no grammar enforces it, or no value matches it.
+    """
+    with errors_located(path):
+        check_is_json(schema, path)
+        document = SchemaDocument(schema, path)
+        values = NOTATIONS[notation](rules, indent, end_markers)
+        expr = SchemaConverter(SchemaResolver(document), values, any_order=any_order).value((document.at(at),))
+        if not rules.is_satisfiable(expr):
+            raise SchemaError(path, "no value can fit this schema")
+    return expr
+
+
+def check_is_json(schema: object, path: str) -> None:
+    """Refuse a schema that is not a JSON value: the other modules rely on its types."""
+    try:
+        json.dumps(schema, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise SchemaError(path, f"is no JSON: {error}") from error

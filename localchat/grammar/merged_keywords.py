@@ -1,0 +1,248 @@
+"""The keywords of several schema nodes merged: what a string, number, array or object must be to match all of them.
+
+The nodes are those of a branch (intersection.py): without references and combinations. All functions raise SchemaError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from .errors import PatternError
+from .expressions import Expr
+from .number_ranges import Bound, Interval
+from .regex import parse_full, parse_pattern
+from .regular_languages import Language, complement, contains, intersection, literals, with_length
+from .schema_nodes import OBJECT_KEYWORDS, SchemaNode
+from .string_formats import FORMATS
+
+# Nodes whose schemas a value must all match.
+AllOf = tuple[SchemaNode, ...]
+
+
+# Strings
+
+
+def string_language(nodes: AllOf, excluded: Iterable[str] = ()) -> Language:
+    """The strings that match all the nodes, except the excluded ones."""
+    languages = [complement(literals([text])) for text in excluded]
+    low, high = 0, None
+    for node in nodes:
+        languages += _languages(node)
+        low = max(low, node.count("minLength") or 0)
+        high = _least(high, node.count("maxLength"))
+    return with_length(intersection(*languages), low, high)
+
+
+def _languages(node: SchemaNode) -> Iterator[Language]:
+    if not isinstance(node.schema, dict):
+        return
+    pattern, format_name = node.text("pattern"), node.text("format")
+    if pattern is not None:
+        yield pattern_language(node, "pattern", pattern)
+    if format_name in FORMATS:
+        yield _format_language(format_name)
+
+
+def pattern_language(node: SchemaNode, keyword: str, pattern: str) -> Expr:
+    """The strings that a pattern of this keyword matches."""
+    try:
+        return _parsed_pattern(pattern)
+    except PatternError as error:
+        node.fail(keyword, str(error))
+
+
+@lru_cache(maxsize=256)
+def _parsed_pattern(pattern: str) -> Expr:
+    return parse_pattern(pattern)
+
+
+@lru_cache(maxsize=len(FORMATS))
+def _format_language(name: str) -> Expr:
+    return parse_full(FORMATS[name])
+
+
+# Numbers
+
+
+def number_interval(nodes: AllOf) -> Interval:
+    """The numbers that match all the nodes."""
+    result = Interval()
+    for node in nodes:
+        step = node.number("multipleOf")
+        if step is not None and step <= 0:
+            node.fail("multipleOf", "must be greater than 0")
+        result &= Interval(step=step)
+        for interval in _bounds(node):
+            result &= interval
+    return result
+
+
+def _bounds(node: SchemaNode) -> Iterator[Interval]:
+    for name, strict_name, is_low in (("minimum", "exclusiveMinimum", True), ("maximum", "exclusiveMaximum", False)):
+        # In draft 4 and OpenAPI 3.0 the exclusive keyword is true or false and qualifies the other one.
+        is_flag = isinstance(node.schema.get(strict_name), bool)
+        value, strict = node.number(name), None if is_flag else node.number(strict_name)
+        bounds = [] if value is None else [Bound(value, not (is_flag and node.schema[strict_name]))]
+        bounds += [] if strict is None else [Bound(strict, False)]
+        for bound in bounds:
+            yield Interval(low=bound) if is_low else Interval(high=bound)
+
+
+# Arrays
+
+
+@dataclass(frozen=True)
+class ArrayKeywords:
+    """The keywords of arrays, merged."""
+
+    nodes: AllOf
+    n_prefix: int
+    """How many items at the start have schemas of their own."""
+    low: int
+    """The least number of items."""
+    high: int | None
+    """The greatest number of items; None is without limit."""
+    is_unique: bool
+    contained: tuple[tuple[SchemaNode, int], ...]
+    """Schemas, each with the number of items that must match it at least."""
+
+    def item(self, n: int) -> AllOf:
+        """What the item at an index must match."""
+        return tuple(found for node in self.nodes for found in _item(node, n))
+
+
+def array_keywords(nodes: AllOf) -> ArrayKeywords:
+    objects = tuple(node for node in nodes if isinstance(node.schema, dict))
+    contained = [(node.child("contains"), _min_contains(node)) for node in objects if node.has("contains")]
+    return ArrayKeywords(
+        objects,
+        max((len(_prefix(node)) for node in objects), default=0),
+        max((node.count("minItems") or 0 for node in objects), default=0),
+        _least(*(node.count("maxItems") for node in objects)),
+        any(node.flag("uniqueItems") for node in objects),
+        tuple((node, n) for node, n in contained if n > 0),
+    )
+
+
+def _min_contains(node: SchemaNode) -> int:
+    if node.has("maxContains"):
+        node.fail("maxContains", "is not supported: leave it out")
+    n = node.count("minContains")
+    return 1 if n is None else n
+
+
+def _prefix(node: SchemaNode) -> list[SchemaNode]:
+    """The schemas of the first items: prefixItems, or before draft 2020-12 a list under items."""
+    if node.has("prefixItems"):
+        return node.children("prefixItems")
+    return node.children("items") if isinstance(node.schema.get("items"), list) else []
+
+
+def _item(node: SchemaNode, n: int) -> list[SchemaNode]:
+    prefix = _prefix(node)
+    if n < len(prefix):
+        return [prefix[n]]
+    rest = "additionalItems" if isinstance(node.schema.get("items"), list) else "items"
+    return [node.child(rest)] if node.has(rest) else []
+
+
+# Objects
+
+
+@dataclass(frozen=True)
+class ObjectKeywords:
+    """The keywords of objects, merged."""
+
+    nodes: AllOf
+    """The nodes that have keywords of objects."""
+    declared: tuple[str, ...]
+    """The names under properties and required, in their order."""
+    required: frozenset[str]
+    low: int
+    """The least number of properties."""
+    high: int | None
+    """The greatest number of properties; None is without limit."""
+    names: AllOf
+    """What every name must match (propertyNames)."""
+
+    def is_closed(self) -> bool:
+        """Whether only names that some node knows are generated.
+
+        A schema that lists properties and has no additionalProperties allows other names, but it does not want a model
+        to invent some.
+        """
+        is_listed = any(node.has("properties", "patternProperties") for node in self.nodes)
+        return is_listed and not any(node.has("additionalProperties") for node in self.nodes)
+
+    def is_counted(self) -> bool:
+        """Whether the number of properties matters, beside those that are required."""
+        return self.high is not None or self.low > len(self.required)
+
+    def patterns(self) -> tuple[str, ...]:
+        found = (pattern for node in self.nodes for pattern in node.mapping("patternProperties"))
+        return tuple(dict.fromkeys(found))
+
+    def generates(self, name: str) -> bool:
+        """Whether objects with this name may be generated, as far as the name itself decides it."""
+        is_known = name in self.declared or any(_matching_patterns(node, name) for node in self.nodes)
+        return is_known or not self.is_closed()
+
+
+def object_keywords(nodes: AllOf) -> ObjectKeywords:
+    objects = tuple(node for node in nodes if node.has(*OBJECT_KEYWORDS))
+    declared = [name for node in objects for name in node.mapping("properties")]
+    required = [name for node in objects for name in node.names("required")]
+    return ObjectKeywords(
+        objects,
+        tuple(dict.fromkeys(declared + required)),
+        frozenset(required),
+        max((node.count("minProperties") or 0 for node in objects), default=0),
+        _least(*(node.count("maxProperties") for node in objects)),
+        tuple(node.child("propertyNames") for node in objects if node.has("propertyNames")),
+    )
+
+
+def property_schemas(nodes: AllOf, name: str) -> AllOf:
+    """What the value under a name must match."""
+    return tuple(found for node in nodes for found in _property(node, name, _matching_patterns(node, name)))
+
+
+def undeclared_property_schemas(nodes: AllOf, patterns: tuple[str, ...]) -> AllOf:
+    """What the value must match under a name that is not declared and matches exactly these patterns."""
+    found: list[SchemaNode] = []
+    for node in nodes:
+        own = node.mapping("patternProperties") if node.has("patternProperties") else {}
+        found += _property(node, None, [pattern for pattern in patterns if pattern in own])
+    return tuple(found)
+
+
+def _matching_patterns(node: SchemaNode, name: str) -> list[str]:
+    patterns = node.mapping("patternProperties") if node.has("patternProperties") else {}
+    return [one for one in patterns if contains(pattern_language(node, "patternProperties", one), name)]
+
+
+def _property(node: SchemaNode, name: str | None, patterns: list[str]) -> list[SchemaNode]:
+    """The schemas that one node has for the value under a name; None is any name that is not declared."""
+    if not isinstance(node.schema, dict):
+        return []
+    found = [node.child("patternProperties", one) for one in patterns]
+    if name is not None and name in node.mapping("properties"):
+        found.insert(0, node.child("properties", name))
+    if not found and node.has("additionalProperties"):
+        found.append(node.child("additionalProperties"))
+    return found
+
+
+def dependencies(node: SchemaNode) -> Iterator[tuple[str, SchemaNode]]:
+    """Names, each with the schema that an object must match if it has the name."""
+    for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+        for name in node.mapping(keyword):
+            needed = node.child(keyword, name)
+            is_list = isinstance(needed.schema, list)
+            yield name, replace(needed, schema={"required": needed.schema}) if is_list else needed
+
+
+def _least(*numbers: int | None) -> int | None:
+    return min((n for n in numbers if n is not None), default=None)

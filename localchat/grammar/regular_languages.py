@@ -1,0 +1,410 @@
+"""Regular languages: expressions with intersection and complement, and the rules that match them.
+
+A language is a set of texts: an expression without rule references, an `Intersection` of languages, or the `Complement`
+of a language. A plain expression becomes rules as it stands. An intersection or a complement is computed as an
+automaton by Brzozowski derivatives: the derivative by a character is the language of what may follow it. A
+`CharEncoding` says how characters are written in the text that the grammar matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, Union
+
+from .errors import TooLarge
+from .expressions import (
+    EMPTY,
+    NEVER,
+    Alt,
+    CharClass,
+    Expr,
+    Literal,
+    Repeat,
+    Seq,
+    alt,
+    char_complement,
+    char_intersection,
+    chars,
+    hash_once,
+    seq,
+)
+from .gbnf import Rules
+
+# To count a length beside a pattern takes a state per character. This many small states take about 0.3 s. A state is
+# an expression: all of them together may have so many parts.
+MAX_STATES = 2000
+MAX_PARTS = 50_000
+
+
+@hash_once
+@dataclass(frozen=True)
+class Intersection:
+    """The texts that are in every part."""
+
+    parts: tuple[Language, ...]
+
+
+@hash_once
+@dataclass(frozen=True)
+class Complement:
+    """The texts that are not in `language`."""
+
+    language: Language
+
+
+Language = Union[Expr, Intersection, Complement]
+
+ANY_CHAR = char_complement(CharClass(()))
+ANY_TEXT = Repeat(ANY_CHAR, 0, None)
+
+
+class CharEncoding(Protocol):
+    """How the characters of a language are written in the text that the grammar matches."""
+
+    def chars(self, chars: CharClass) -> Expr: ...
+
+    def literal(self, text: str) -> Expr: ...
+
+
+class PlainEncoding:
+    """Every character is written as it is."""
+
+    def chars(self, chars: CharClass) -> Expr:
+        return char_intersection(chars, ANY_CHAR)
+
+    def literal(self, text: str) -> Expr:
+        return Literal(text)
+
+
+# Constructors
+
+
+def repeated(item: Expr, low: int, high: int | None) -> Expr:
+    """The item `low` to `high` times, in the normal form in which the item never matches the empty text."""
+    if nullable(item):
+        item, low = _without_empty(item), 0
+    if high is not None and low > high:
+        return NEVER
+    if high == 0 or item == EMPTY:
+        return EMPTY
+    if item == NEVER:
+        return NEVER if low else EMPTY
+    return item if (low, high) == (1, 1) else Repeat(item, low, high)
+
+
+def _without_empty(node: Expr) -> Expr:
+    """The same texts, except the empty text."""
+    if not nullable(node):
+        return node
+    if isinstance(node, Alt):
+        return alt(*map(_without_empty, node.options))
+    if isinstance(node, Repeat):
+        return repeated(node.item, 1, node.high)
+    if isinstance(node, Seq) and node.items:
+        first, rest = node.items[0], seq(*node.items[1:])
+        return alt(seq(_without_empty(first), rest), _without_empty(rest))
+    return NEVER
+
+
+def intersection(*languages: Language) -> Language:
+    """The texts that are in every language."""
+    parts: dict[Language, None] = {}
+    for language in languages:
+        parts.update(dict.fromkeys(language.parts if isinstance(language, Intersection) else (language,)))
+    parts.pop(ANY_TEXT, None)
+    if NEVER in parts:
+        return NEVER
+    if len(parts) < 2:
+        return next(iter(parts), ANY_TEXT)
+    return Intersection(tuple(parts))
+
+
+def complement(language: Language) -> Language:
+    """The texts that are not in the language."""
+    if isinstance(language, Complement):
+        return language.language
+    if language == NEVER:
+        return ANY_TEXT
+    return NEVER if language == ANY_TEXT else Complement(language)
+
+
+def literals(texts: Iterable[str]) -> Expr:
+    """Exactly these texts, each of which may be empty."""
+    return alt(*(Literal(text) if text else EMPTY for text in texts))
+
+
+# Membership
+
+
+def nullable(language: Language) -> bool:
+    """Whether the empty text is in the language."""
+    if isinstance(language, Seq):
+        return all(map(nullable, language.items))
+    if isinstance(language, Alt):
+        return any(map(nullable, language.options))
+    if isinstance(language, Repeat):
+        return language.low == 0
+    if isinstance(language, Intersection):
+        return all(map(nullable, language.parts))
+    return isinstance(language, Complement) and not nullable(language.language)
+
+
+def derivative(language: Language, char: int) -> Language:
+    """The language of what may follow `char`, a code point."""
+    return _DERIVATIVES[type(language)](language, char)
+
+
+def _derive_chars(node: CharClass, char: int) -> Language:
+    return EMPTY if char in node else NEVER
+
+
+def _derive_literal(node: Literal, char: int) -> Language:
+    if ord(node.text[0]) != char:
+        return NEVER
+    return Literal(node.text[1:]) if len(node.text) > 1 else EMPTY
+
+
+def _derive_seq(node: Seq, char: int) -> Language:
+    if not node.items:
+        return NEVER
+    first, rest = node.items[0], _tail(node)
+    after = _plain(derivative(first, char))
+    # `seq` takes most of the time of an automaton, so it is not called where the result is known.
+    if after == EMPTY:
+        after = rest
+    elif after != NEVER:
+        after = seq(after, rest)
+    return alt(after, _plain(derivative(rest, char))) if nullable(first) else after
+
+
+def _tail(node: Seq) -> Expr:
+    """The items after the first one. They need no `seq`: they are those of a sequence that `seq` made."""
+    return node.items[1] if len(node.items) == 2 else Seq(node.items[1:])
+
+
+def _derive_alt(node: Alt, char: int) -> Language:
+    return alt(*(_plain(derivative(option, char)) for option in node.options))
+
+
+def _derive_repeat(node: Repeat, char: int) -> Language:
+    high = None if node.high is None else node.high - 1
+    after = _plain(derivative(node.item, char))
+    if after == NEVER:
+        return NEVER
+    rest = repeated(node.item, max(node.low - 1, 0), high)
+    return rest if after == EMPTY else seq(after, rest)
+
+
+def _derive_intersection(node: Intersection, char: int) -> Language:
+    return intersection(*(derivative(part, char) for part in node.parts))
+
+
+def _derive_complement(node: Complement, char: int) -> Language:
+    return complement(derivative(node.language, char))
+
+
+def _plain(language: Language) -> Expr:
+    assert not isinstance(language, (Intersection, Complement))
+    return language
+
+
+_DERIVATIVES: dict[type, Callable[..., Language]] = {
+    CharClass: _derive_chars,
+    Literal: _derive_literal,
+    Seq: _derive_seq,
+    Alt: _derive_alt,
+    Repeat: _derive_repeat,
+    Intersection: _derive_intersection,
+    Complement: _derive_complement,
+}
+
+
+def contains(language: Language, text: str) -> bool:
+    """Whether the text is in the language."""
+    if language == ANY_TEXT:
+        return True  # without a derivative per character: an enum may be long
+    for char in text:
+        language = derivative(language, ord(char))
+        if language == NEVER:
+            return False
+    return nullable(language)
+
+
+# Lengths
+
+
+def lengths(language: Language) -> tuple[int, int | None]:
+    """A lower and an upper bound of the lengths of the texts; None is without bound."""
+    if isinstance(language, Literal):
+        return len(language.text), len(language.text)
+    if isinstance(language, CharClass):
+        return 1, 1
+    if isinstance(language, Repeat):
+        low, high = lengths(language.item)
+        return low * language.low, None if high is None or language.high is None else high * language.high
+    if isinstance(language, Complement):
+        return 0, None
+    return _COMBINED[type(language)]([lengths(part) for part in parts_of(language)])
+
+
+def parts_of(language: Language) -> tuple[Language, ...]:
+    """The parts of a sequence, an alternative or an intersection."""
+    if isinstance(language, Seq):
+        return language.items
+    if isinstance(language, Alt):
+        return language.options
+    return language.parts if isinstance(language, Intersection) else ()
+
+
+def _upper_bounds(pairs: list[tuple[int, int | None]]) -> list[int] | None:
+    highs = [high for _, high in pairs if high is not None]
+    return highs if len(highs) == len(pairs) else None
+
+
+def _lengths_of_seq(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
+    highs = _upper_bounds(pairs)
+    return sum(low for low, _ in pairs), None if highs is None else sum(highs)
+
+
+def _lengths_of_alt(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
+    highs = _upper_bounds(pairs)
+    return min((low for low, _ in pairs), default=0), None if highs is None else max(highs, default=0)
+
+
+def _lengths_of_intersection(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
+    highs = [high for _, high in pairs if high is not None]
+    return max(low for low, _ in pairs), min(highs, default=None)
+
+
+_COMBINED = {Seq: _lengths_of_seq, Alt: _lengths_of_alt, Intersection: _lengths_of_intersection}
+
+
+def with_length(language: Language, low: int, high: int | None) -> Language:
+    """The texts of `low` to `high` characters. The length is only counted where the language does not imply it."""
+    if high is not None and low > high:
+        return NEVER
+    shortest, longest = lengths(language)
+    if shortest >= low and (high is None or (longest is not None and longest <= high)):
+        return language
+    if isinstance(language, Repeat) and lengths(language.item) == (1, 1):
+        highs = [n for n in (high, language.high) if n is not None]
+        return with_length(repeated(language.item, max(low, language.low), min(highs, default=None)), low, high)
+    return intersection(language, repeated(ANY_CHAR, low, high))
+
+
+# Automata
+
+
+def is_empty(language: Language) -> bool:
+    """Whether no text at all is in the language. Raises TooLarge."""
+    return all(_is_dead(state) for state in automaton(language))
+
+
+def _is_dead(state: Language) -> bool:
+    return not nullable(state) if isinstance(state, (Intersection, Complement)) else state == NEVER
+
+
+def automaton(language: Language) -> dict[Language, dict[Language, CharClass]]:
+    """The states, the initial state first, each with the characters that lead to other states. Raises TooLarge."""
+    states: dict[Language, dict[Language, CharClass]] = {}
+    todo, n_parts = [language], 0
+    while todo:
+        state = todo.pop()
+        if state in states:
+            continue
+        if len(states) >= MAX_STATES:
+            raise TooLarge(f"these constraints together need more than {MAX_STATES} states")
+        n_parts += _n_parts(state)
+        if n_parts > MAX_PARTS:
+            raise TooLarge(f"these constraints together need states of more than {MAX_PARTS} parts")
+        # A plain expression becomes rules as it stands: it needs no states of its own.
+        states[state] = dict(_transitions(state)) if isinstance(state, (Intersection, Complement)) else {}
+        todo += reversed(states[state])
+    return states
+
+
+def _n_parts(language: Language) -> int:
+    n, todo = 0, [language]
+    while todo:
+        part = todo.pop()
+        n += 1
+        if isinstance(part, Repeat):
+            todo.append(part.item)
+        elif isinstance(part, Complement):
+            todo.append(part.language)
+        else:
+            todo += parts_of(part)
+    return n
+
+
+def _transitions(state: Language) -> Iterator[tuple[Language, CharClass]]:
+    ranges: dict[Language, list[tuple[int, int]]] = {}
+    for sample, part in _partition(state):
+        ranges.setdefault(derivative(state, sample), []).extend(part)
+    for after, pairs in ranges.items():
+        if after != NEVER:
+            yield after, chars(*pairs)
+
+
+def _partition(state: Language) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Groups of characters by which the state has the same derivative, each with one of its characters."""
+    classes = list(dict.fromkeys(_first_chars(state)))
+    edges = {cut for a, b in ANY_CHAR.ranges for cut in (a, b + 1)}
+    cuts = sorted(edges | {cut for first in classes for a, b in first.ranges for cut in (a, b + 1)})
+    groups: dict[tuple[bool, ...], list[tuple[int, int]]] = {}
+    for a, b in zip(cuts, cuts[1:]):
+        if a in ANY_CHAR:
+            groups.setdefault(tuple(a in first for first in classes), []).append((a, b - 1))
+    for part in groups.values():
+        yield part[0][0], part
+
+
+def _first_chars(language: Language) -> Iterator[CharClass]:
+    """The classes of the characters that a text may start with."""
+    if isinstance(language, CharClass):
+        yield language
+    elif isinstance(language, Literal):
+        yield CharClass(((ord(language.text[0]),) * 2,))
+    elif isinstance(language, Repeat):
+        yield from _first_chars(language.item)
+    elif isinstance(language, Complement):
+        yield from _first_chars(language.language)
+    else:
+        for part in parts_of(language):
+            yield from _first_chars(part)
+            if isinstance(language, Seq) and not nullable(part):
+                return
+
+
+def language_expr(rules: Rules, language: Language, encoding: CharEncoding, hint: str) -> Expr:
+    """An expression that matches the language. Raises TooLarge."""
+    if isinstance(language, (Intersection, Complement)):
+        return _automaton_expr(rules, language, encoding, hint)
+    return _plain_expr(rules, language, encoding)
+
+
+def _plain_expr(rules: Rules, node: Expr, encoding: CharEncoding) -> Expr:
+    if isinstance(node, CharClass):
+        return encoding.chars(node)
+    if isinstance(node, Literal):
+        return encoding.literal(node.text)
+    if isinstance(node, Repeat):
+        return rules.repeat(_plain_expr(rules, node.item, encoding), node.low, node.high)
+    if isinstance(node, Seq):
+        return seq(*(_plain_expr(rules, item, encoding) for item in node.items))
+    assert isinstance(node, Alt)
+    return alt(*(_plain_expr(rules, option, encoding) for option in node.options))
+
+
+def _automaton_expr(rules: Rules, language: Language, encoding: CharEncoding, hint: str) -> Expr:
+    states = automaton(language)
+    refs = {state: rules.declare(hint) for state in states if isinstance(state, (Intersection, Complement))}
+    bodies: dict[Language, Expr] = {
+        state: refs[state] if isinstance(state, (Intersection, Complement)) else _plain_expr(rules, state, encoding)
+        for state in states
+    }
+    for state, ref in refs.items():
+        moves = [seq(encoding.chars(part), bodies[after]) for after, part in states[state].items()]
+        rules.define(ref, alt(*moves, *([EMPTY] if nullable(state) else [])))
+    return bodies[language]

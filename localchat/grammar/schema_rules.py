@@ -1,0 +1,100 @@
+"""Schema nodes to grammar expressions: what a value that matches an intersection of nodes looks like as text.
+
+Every intersection becomes one expression, made once; one that contains itself becomes a named rule. What no text can
+match becomes NEVER, and `Rules` removes the options that lead there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .array_rules import array_expr
+from .errors import SchemaError, TooLarge
+from .expressions import NEVER, Expr, Literal, RuleRef, alt, left_factored
+from .intersection import Branch, SchemaResolver, branch_strings
+from .json_notation import JsonNotation
+from .merged_keywords import AllOf, number_interval, object_keywords
+from .number_ranges import decimals, integers
+from .object_rules import object_expr
+from .schema_nodes import equality_key
+
+# The types in the order of their alternatives. "number" includes integers.
+_ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
+
+
+class SchemaConverter:
+    """Converts the schemas of one document. All methods raise SchemaError."""
+
+    def __init__(self, resolver: SchemaResolver, notation: JsonNotation, *, any_order: bool = False):
+        """With `any_order` the names of an object may come in any order, if they are not too many."""
+        self.resolver = resolver
+        self.notation = notation
+        self.rules = notation.rules
+        self.any_order = any_order
+        self._done: dict[AllOf, Expr] = {}
+        # Intersections that are being converted, each with its rule once something inside refers to it.
+        self._open: dict[AllOf, RuleRef | None] = {}
+
+    def value(self, nodes: AllOf) -> Expr:
+        """The values that match all the nodes."""
+        nodes = self.resolver.simplified(nodes)
+        if nodes in self._done:
+            return self._done[nodes]
+        if nodes in self._open:
+            ref = self._open[nodes] or self.rules.declare(_hint(nodes))
+            self._open[nodes] = ref
+            return ref
+        self._open[nodes] = None
+        body = alt(*(self._branch(branch) for branch in self.resolver.branches(nodes)))
+        own_ref = self._open.pop(nodes)
+        if own_ref is not None:
+            self.rules.define(own_ref, body)
+        self._done[nodes] = own_ref or self._named(nodes, body)
+        return self._done[nodes]
+
+    def listed_values(self, nodes: AllOf) -> list[Any] | None:
+        """All values that match, if the schema lists them one by one."""
+        branches = self.resolver.branches(nodes)
+        if any(branch.values is None for branch in branches):
+            return None
+        values = (value for branch in branches for value in branch.values or ())
+        return list({equality_key(value): value for value in values}.values())
+
+    def _named(self, nodes: AllOf, body: Expr) -> Expr:
+        return body if isinstance(body, (Literal, RuleRef)) or body == NEVER else self.rules.add(_hint(nodes), body)
+
+    def _branch(self, branch: Branch) -> Expr:
+        if not branch.nodes:
+            return self.notation.value()
+        if branch.values is not None:
+            return left_factored(*map(self.notation.constant, branch.values))
+        return alt(*(self._of_type(name, branch) for name in _ORDER if name in branch.types))
+
+    def _of_type(self, name: str, branch: Branch) -> Expr:
+        if name in ("null", "boolean"):
+            values = (None,) if name == "null" else (True, False)
+            return alt(*(self.notation.constant(value) for value in values if value not in branch.not_values))
+        try:
+            if name == "object":
+                return self._object(branch)
+            if name == "array":
+                return array_expr(self, branch.nodes)
+            if name == "string":
+                return self.notation.string(branch_strings(branch), _hint(branch.nodes, "string"))
+            if name == "number":
+                return decimals(self.rules, number_interval(branch.nodes))
+            return NEVER if "number" in branch.types else integers(self.rules, number_interval(branch.nodes))
+        except TooLarge as error:
+            raise SchemaError(branch.nodes[0].path, str(error)) from error
+
+    def _object(self, branch: Branch) -> Expr:
+        keywords = object_keywords(branch.nodes)
+        if not keywords.nodes and not branch.not_names:
+            return self.notation.object()
+        return object_expr(self, keywords, branch.not_names)
+
+
+def _hint(nodes: AllOf, default: str = "value") -> str:
+    """A name for the rule of these nodes: the last name in the path that is no index."""
+    names = [part for part in nodes[0].path.split("/")[1:] if not part.isdigit()] if nodes else []
+    return "-".join(names[-1:]) or default

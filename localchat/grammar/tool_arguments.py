@@ -1,0 +1,276 @@
+"""Tool arguments that are written one by one, each between tags, with its value as bare text or as JSON.
+
+Bare text has no quotes: the parser decides by the schema which type a text is. A value that the parser would not read
+back as a value that matches the schema may not be written so. If a schema cannot be enforced in this layout,
+`arguments_expr` returns None, and the arguments are better written as one JSON object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Optional
+
+from ..dialects.call_layout import ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
+from .any_order import MAX_ANY_ORDER, in_any_order
+from .call_notations import NOTATIONS
+from .errors import TooLarge, errors_located
+from .excluded_markers import exactly_without_markers, without_marker
+from .expressions import EMPTY, NEVER, Expr, Literal, alt, seq
+from .free_text import free_text
+from .gbnf import Rules
+from .intersection import Branch, SchemaResolver
+from .json_schema import check_is_json
+from .layout_text import layout_text
+from .merged_keywords import (
+    AllOf,
+    ObjectKeywords,
+    array_keywords,
+    object_keywords,
+    property_schemas,
+    undeclared_property_schemas,
+)
+from .regular_languages import ANY_TEXT, Language, PlainEncoding, complement, intersection, language_expr
+from .schema_nodes import SchemaDocument, SchemaNode
+from .schema_rules import SchemaConverter
+
+# A string that no parser takes for a value of another type.
+_CERTAINLY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
+
+# The names that lead to a value within the arguments; None stands for the items of an array.
+Path = tuple[Optional[str], ...]
+# The types as which the parser reads bare text at such a path (one positional argument for each name).
+ReadTypes = Callable[..., frozenset[str]]
+
+
+def arguments_expr(
+    rules: Rules,
+    parameters: object,
+    layout: ArgumentsLayout,
+    read_types: ReadTypes,
+    *,
+    end_markers: tuple[str, ...] = (),
+    path: str = "#",
+) -> Expr | None:
+    """The arguments that match a schema; None if this layout cannot enforce all of it. Raises SchemaError."""
+    with errors_located(path):
+        check_is_json(parameters, path)
+        document = SchemaDocument(parameters, path)
+        notation = NOTATIONS[layout.notation](rules, None, end_markers)
+        converter = SchemaConverter(SchemaResolver(document), notation)
+        return _Arguments(converter, layout, read_types).expr(document.root)
+
+
+class _NotExact(Exception):
+    """The parser would not read back what is written as the value that the schema asks for."""
+
+
+class _Arguments:
+    def __init__(self, converter: SchemaConverter, layout: ArgumentsLayout, read_types: ReadTypes):
+        self._converter = converter
+        self._rules = converter.rules
+        self._resolver = converter.resolver
+        self._layout = layout
+        self._read_types = read_types
+        # Any text up to the marker that ends it, made once for each layout of values.
+        self._any_texts: dict[ValueLayout, Expr] = {}
+        # Intersections that are being written, so that one that contains itself comes to an end.
+        self._open: set[AllOf] = set()
+
+    def expr(self, root: SchemaNode) -> Expr | None:
+        try:
+            properties = self._properties((root,), ())
+        except (_NotExact, TooLarge):
+            return None
+        layout = self._layout
+        return seq(layout_text(self._rules, layout.begin), properties, layout_text(self._rules, layout.end))
+
+    # Objects and arrays
+
+    def _properties(self, nodes: AllOf, path: Path) -> Expr:
+        keywords = self._object_keywords(nodes)
+        pairs = [(self._declared(keywords, (*path, name)), name in keywords.required) for name in keywords.declared]
+        return self._listed(pairs)
+
+    def _object_keywords(self, nodes: AllOf) -> ObjectKeywords:
+        """The keywords of an object of which this layout can write every value."""
+        branches = self._resolver.branches(nodes)
+        if len(branches) != 1 or branches[0].values is not None or branches[0].not_names or not branches[0].nodes:
+            raise _NotExact
+        keywords = object_keywords(branches[0].nodes)
+        has_names = bool(keywords.declared) or keywords.is_closed()
+        if "object" not in branches[0].types or keywords.is_counted() or not has_names:
+            raise _NotExact
+        if self._has_undeclared_names(keywords):
+            raise _NotExact
+        return keywords
+
+    def _has_undeclared_names(self, keywords: ObjectKeywords) -> bool:
+        """Whether names that are not declared have a schema: only JSON can write these names.
+
+        A schema of `true` allows every value, like a missing schema: such names are not written.
+        """
+        cases = [*((pattern,) for pattern in keywords.patterns()), *([] if keywords.is_closed() else [()])]
+        schemas = [undeclared_property_schemas(keywords.nodes, case) for case in cases]
+        restricted = [nodes for nodes in schemas if any(node.schema is not True for node in nodes)]
+        return any(self._resolver.branches(nodes) for nodes in restricted)
+
+    def _listed(self, pairs: list[tuple[Expr, bool]]) -> Expr:
+        """The pairs in any order, or in the order of the schema if they are many."""
+        separator = layout_text(self._rules, self._layout.separator)
+        if 1 < len(pairs) <= MAX_ANY_ORDER:
+            none = NEVER if any(is_required for _, is_required in pairs) else EMPTY
+            return alt(none, in_any_order(self._rules, pairs, separator))
+        # What may come as the first pair, and what may come after a pair, from the last pair to the first.
+        first, more = EMPTY, EMPTY
+        for pair, is_required in reversed(pairs):
+            more = self._rules.add("arguments", more) if more != EMPTY else more
+            first = alt(seq(pair, more), NEVER if is_required else first)
+            more = alt(seq(separator, pair, more), NEVER if is_required else more)
+        return first
+
+    def _declared(self, keywords: ObjectKeywords, path: Path) -> Expr:
+        name = str(path[-1])
+        if not re.fullmatch(self._layout.names, name) or not self._resolver.accepts(keywords.names, name):
+            raise _NotExact
+        return self._pair(property_schemas(keywords.nodes, name), name, path)
+
+    def _pair(self, nodes: AllOf, name: str, path: Path) -> Expr:
+        values = alt(*(self._value(nodes, name, path, layout) for layout in self._layout.values))
+        if values == NEVER:
+            raise _NotExact
+        before = layout_text(self._rules, self._layout.before_key, name)
+        after = layout_text(self._rules, self._layout.after_key, name)
+        return seq(before, Literal(name), after, values)
+
+    def _nested(self, nodes: AllOf, path: Path, types: frozenset[str]) -> Expr | None:
+        """An object or an array written like the arguments; None if the layout cannot write it so."""
+        nodes = self._resolver.simplified(nodes)
+        if not self._layout.item or types not in ({"object"}, {"array"}) or nodes in self._open:
+            return None
+        self._open.add(nodes)
+        try:
+            return self._properties(nodes, path) if types == {"object"} else self._items(nodes, path)
+        except (_NotExact, TooLarge):
+            return None
+        finally:
+            self._open.discard(nodes)
+
+    def _items(self, nodes: AllOf, path: Path) -> Expr:
+        branches = self._resolver.branches(nodes)
+        if len(branches) != 1 or branches[0].values is not None or branches[0].types != {"array"}:
+            raise _NotExact
+        keywords = array_keywords(branches[0].nodes)
+        if keywords.is_unique or keywords.contained or keywords.n_prefix or not keywords.item(0):
+            raise _NotExact
+        item = self._rules.add("item", self._pair(keywords.item(0), self._layout.item, (*path, None)))
+        return self._rules.repeat(item, keywords.low, keywords.high)
+
+    # Values
+
+    def _value(self, nodes: AllOf, name: str, path: Path, layout: ValueLayout) -> Expr:
+        """A value in one of the layouts; NEVER if no value of the schema is written in it."""
+        if layout.types != ALL_TYPES:
+            types = sorted(layout.types)
+            nodes = (*nodes, SchemaNode(f"#as-{'-'.join(types)}", {"type": types}))
+        branches = self._resolver.branches(nodes)
+        # If the layout itself shows the type, the parser does not ask the schema for it.
+        is_typed = layout.types != ALL_TYPES and layout.tells_type
+        types_read = layout.types if is_typed else self._read_types(*path)
+        if not branches or not types_read <= layout.types:
+            return NEVER
+        start = layout_text(self._rules, layout.start, name)
+        end = layout_text(self._rules, layout.end, name)
+        if not layout.mark:
+            return seq(start, self._on_lines(self._converter.value(nodes)), end)
+        nested = self._nested(nodes, path, types_read)
+        if nested is not None:
+            return seq(start, nested, end)
+        if not types_read & STRING:
+            words = alt(self._converter.value(nodes), *_python_words(branches))
+            return seq(start, self._on_lines(words), end)
+        if all(branch.values is not None for branch in branches):
+            return seq(start, self._on_lines(self._one_of(branches, layout, types_read)), end)
+        language = self._bare_language(nodes, branches, types_read)
+        if language == ANY_TEXT:
+            after_mark = layout_text(self._rules, layout.end.removeprefix(layout.mark), name)
+            return seq(start, self._up_to_mark(layout), after_mark)
+        return seq(start, self._bare_text(language, layout, name), end)
+
+    def _bare_language(self, nodes: AllOf, branches: tuple[Branch, ...], types_read: frozenset[str]) -> Language:
+        """The texts that the parser reads as values that match the schema."""
+        if types_read == STRING:
+            return self._resolver.strings(nodes) or ANY_TEXT
+        if all(any(_allows_all(branch, name) for branch in branches) for name in types_read):
+            return ANY_TEXT
+        raise _NotExact
+
+    def _bare_text(self, language: Language, layout: ValueLayout, name: str) -> Expr:
+        language = exactly_without_markers(intersection(language, _not_another_layout(layout)), (layout.mark,))
+        text = language_expr(self._rules, language, PlainEncoding(), name)
+        # The parser removes one line break on each side, so one that is not part of the text must be there.
+        line_break = Literal("\n") if self._layout.on_lines else EMPTY
+        return seq(line_break, text, line_break)
+
+    def _up_to_mark(self, layout: ValueLayout) -> Expr:
+        """Any text, and the marker that ends it."""
+        if layout not in self._any_texts:
+            self._any_texts[layout] = self._any_text(layout)
+        return self._any_texts[layout]
+
+    def _any_text(self, layout: ValueLayout) -> Expr:
+        if not layout.not_start:
+            return free_text(self._rules, {layout.mark: EMPTY}, may_end=False)
+        language = intersection(without_marker(layout.mark), _not_another_layout(layout))
+        return seq(language_expr(self._rules, language, PlainEncoding(), "text"), Literal(layout.mark))
+
+    def _one_of(self, branches: tuple[Branch, ...], layout: ValueLayout, types_read: frozenset[str]) -> Expr:
+        """One of the values that the schema lists."""
+        values = [value for branch in branches for value in branch.values or ()]
+        for text in (value for value in values if isinstance(value, str)):
+            is_plain = layout.mark not in text and text == text.strip("\n")
+            is_another_layout = layout.not_start and text.startswith(layout.not_start)
+            if not is_plain or is_another_layout or not (types_read == STRING or _CERTAINLY_TEXT.fullmatch(text)):
+                raise _NotExact
+        return alt(*map(self._bare_constant, values))
+
+    def _bare_constant(self, value: Any) -> Expr:
+        if isinstance(value, str):
+            return Literal(value) if value else EMPTY
+        return alt(self._converter.notation.constant(value), *_python_word(value))
+
+    def _on_lines(self, value: Expr) -> Expr:
+        if not self._layout.on_lines or value == NEVER:
+            return value
+        line_break = self._rules.repeat(Literal("\n"), 0, 1)
+        return seq(line_break, value, line_break)
+
+
+def _not_another_layout(layout: ValueLayout) -> Language:
+    """The texts that the parser does not take for a value in another layout."""
+    return complement(seq(Literal(layout.not_start), ANY_TEXT)) if layout.not_start else ANY_TEXT
+
+
+def _python_words(branches: tuple[Branch, ...]) -> list[Expr]:
+    """True, False and None, which some templates print for these constants, where the schema allows them."""
+    return [word for branch in branches for value in _constants(branch) for word in _python_word(value)]
+
+
+def _constants(branch: Branch) -> list[Any]:
+    if branch.values is not None:
+        return list(branch.values)
+    constants = (("null", None), ("boolean", False), ("boolean", True))
+    return [value for name, value in constants if name in branch.types and value not in branch.not_values]
+
+
+def _python_word(value: object) -> list[Expr]:
+    return [Literal(str(value))] if value is None or isinstance(value, bool) else []
+
+
+def _allows_all(branch: Branch, name: str) -> bool:
+    """Whether every value of a type matches the branch."""
+    if branch.values is not None or branch.not_values or branch.not_names:
+        return False
+    names = {"integer", "number"} if name == "integer" else {name}
+    assertions = (node.assertions() or frozenset() for node in branch.nodes)
+    return bool(names & branch.types) and all(found <= {"type", "nullable"} for found in assertions)

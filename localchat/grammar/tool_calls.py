@@ -1,0 +1,99 @@
+"""Tool calls as grammars: one call or several, each with arguments that match the schema of its tool.
+
+How calls are written differs from model to model: a CallLayout has the texts around the parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..dialects.call_layout import ALL_TYPES, CallLayout
+from .errors import errors_located
+from .expressions import Expr, left_factored, seq
+from .gbnf import Rules
+from .json_schema import schema_rule
+from .layout_text import layout_text
+from .tool_arguments import ReadTypes, arguments_expr
+
+_LAST_TAG = re.compile(r"<[^<>]*>\Z")
+
+
+@dataclass(frozen=True)
+class ToolSchema:
+    """A tool that may be called."""
+
+    name: str
+    parameters: Any = None
+    """The schema of the arguments; None if the tool takes none."""
+    rule: Expr | None = None
+    """The result of `arguments_rule` for this tool, so that it is made once; None to make it when it is needed."""
+    read_types: ReadTypes = lambda *path: ALL_TYPES
+    """As which types the parser reads an argument that is written as bare text."""
+    path: str = ""
+    """The place of the parameters in the request, for errors; "" for the name of the tool."""
+
+    @property
+    def schema(self) -> Any:
+        return {"type": "object", "properties": {}} if self.parameters is None else self.parameters
+
+    @property
+    def error_path(self) -> str:
+        return f"{self.path or self.name}#"
+
+
+def calls_rule(rules: Rules, tools: Sequence[ToolSchema], layout: CallLayout, *, max_calls: int | None = None) -> Expr:
+    """One call or more, and `max_calls` at most (None: any number).
+
+    Raises:
+        SchemaError: No grammar enforces the schema of a tool. Its path begins with the path of the tool.
+    """
+    if not tools or max_calls == 0:
+        raise ValueError("calls need at least one tool, and max_calls of at least 1")
+    with errors_located(tools[0].error_path):
+        call = rules.add("call", left_factored(*(call_rule(rules, tool, layout) for tool in tools)))
+        begin, separator, end = (layout_text(rules, text) for text in (layout.begin, layout.separator, layout.end))
+        more = rules.repeat(seq(separator, call), 0, None if max_calls is None else max_calls - 1)
+        return seq(begin, call, more, end)
+
+
+def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
+    """One call of one tool, without the texts around all calls. Raises SchemaError."""
+    end_markers = _end_markers(layout)
+    arguments = None
+    if layout.arguments is not None:
+        arguments = arguments_expr(
+            rules, tool.schema, layout.arguments, tool.read_types, end_markers=end_markers, path=tool.error_path
+        )
+    if arguments is None:
+        arguments = _object_rule(rules, tool, layout.indent, layout.notation, end_markers)
+    return seq(layout_text(rules, layout.head(tool.name)), arguments, layout_text(rules, layout.after_call))
+
+
+def arguments_rule(rules: Rules, tool: ToolSchema) -> Expr:
+    """The arguments of one tool as a JSON object, in any order if they are few. Raises SchemaError."""
+    return _object_rule(rules, tool, None, "json", ())
+
+
+def _object_rule(
+    rules: Rules, tool: ToolSchema, indent: int | None, notation: str, end_markers: tuple[str, ...]
+) -> Expr:
+    if tool.rule is not None and indent is None and notation == "json":
+        return tool.rule
+    return schema_rule(
+        rules,
+        tool.schema,
+        path=tool.error_path,
+        indent=indent,
+        notation=notation,
+        end_markers=end_markers,
+        any_order=True,
+    )
+
+
+def _end_markers(layout: CallLayout) -> tuple[str, ...]:
+    """The tag that ends the calls: the parser searches for it before it reads the values."""
+    found = _LAST_TAG.search(layout.end or layout.after_call)
+    return (found[0],) if found else ()
