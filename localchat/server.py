@@ -486,7 +486,7 @@ class _Loader(threading.Thread):
 
     def _load(self) -> Model:
         from .generation.model import Model
-        from .generation.reasoning_limit import ThinkingDefaults
+        from .generation.reasoning_limit import ReasoningDefaults
 
         options = self._options
         load_options = LoadOptions(
@@ -515,7 +515,7 @@ class _Loader(threading.Thread):
                 max_tokens=options.max_tokens,
                 defaults=defaults,
                 keep_tools=options.keep_tools,
-                thinking=ThinkingDefaults(options.reasoning_budget, options.reasoning_budget_message),
+                thinking=ReasoningDefaults(options.reasoning_budget, options.reasoning_budget_message),
             )
         except BaseException:
             engine.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localchat.dialects import FORMATS, Format
+from localchat.dialects import DIALECTS, Dialect
 from localchat.dialects.parser import OutputParser, merged
 from localchat.engine import Constraint
 from localchat.generation.constraints import constraint_for, plain_constraint
@@ -270,7 +270,7 @@ def test_values_in_elements_are_bound_to_their_depth():
             text = call.replace("{}", body, 1).replace("P<", "]<]minimax[>[<")
             assert fits(constraint, text) == is_right, body
             if is_right:
-                check_calls(FORMATS["minimax-m3"], tools, text)
+                check_calls(DIALECTS["minimax-m3"], tools, text)
 
 
 @pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "maxLength": 90}, {}], ids=str)
@@ -294,6 +294,19 @@ def test_text_in_a_notation_holds_no_end_of_the_calls(marks: str, call: str, end
     assert fits(constraint, call.replace("{}", held)) or ("'" in call and "maxLength" in schema)
 
 
+@pytest.mark.parametrize("end", ["<|start|>", "<|call|>", "<|return|>"])
+def test_reasoning_in_channels_ends_only_where_the_response_format_begins(end: str):
+    """The parser ends a message at any of these markers, and the text after it would not be bound."""
+    channels = "{{ tools }}<|start|><|channel|><|message|>"
+    prompt = "<|start|>assistant<|channel|>analysis<|message|>"
+    for members, text in ((CITY, '<|channel|>final<|message|>{"city": "Rome"}'), (required(), None)):
+        constraint = bound(channels, prompt, **members)
+        text = text or "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+        assert fits(constraint, f"hm<|end|><|start|>assistant{text}")
+        for after in ("assistant", "", "<|end|><|start|>assistant"):
+            assert not fits(constraint, f"hm{end}{after}{text}")
+
+
 def test_calls_that_end_thinking_are_bound_there():
     thinks = "{{ tools }}<tool_call><function=<parameter=<think></think>"
     call = "<tool_call>\n<function=now>\n</function>\n</tool_call>"
@@ -311,11 +324,11 @@ def test_calls_that_end_thinking_are_bound_there():
         assert not fits(constraint, before + "</think>\n\n" + wrong)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", DIALECTS)
 def test_auto_binds_from_every_opener_that_is_read(name: str):
     """What the parser takes for a call and no grammar bound would be a call with any arguments."""
     template = ChatTemplate("")
-    template.format = FORMATS[name]
+    template.format = DIALECTS[name]
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **auto()), template, PROMPT)
     assert constraint is not None
     assert set(template.format.openers) <= set(constraint.triggers)
@@ -344,7 +357,7 @@ def test_bare_text_does_not_begin_as_quoted_text_does(schema: Any, right: list[s
     assert [value for value in right if not fits(constraint, call.format(value))] == []
     assert [value for value in wrong if fits(constraint, call.format(value))] == []
     for value in right:
-        check_calls(FORMATS["minicpm5"], tools, call.format(value))
+        check_calls(DIALECTS["minicpm5"], tools, call.format(value))
 
 
 # As a model writes them that has learnt from its template.
@@ -432,10 +445,10 @@ def test_what_cannot_be_honoured_is_refused_by_name(case: Any):
 
 
 @pytest.mark.parametrize("tools", [(), TOOLS], ids=["alone", "or calls"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", DIALECTS)
 def test_form_comes_back_to_the_character(name: str, tools: Any):
     """What a form allows may look like a mark of the family: that ends nothing and is not left out."""
-    format = FORMATS[name]
+    format = DIALECTS[name]
     marks = (*format.openers, *format.closers, *format.dropped, *format.preserved, *format.thought_ends)
     value = f' \n"a" {" ".join(marks)} \n'
     template = ChatTemplate(f"{{# {format.think.start} #}}")
@@ -449,12 +462,12 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
     for text, expected in said.items():
         assert fits(constraint, text)
         for pieces in ([text], text):
-            parser = OutputParser(format, tools=tools, prompt_tail=PROMPT, has_form=True)
+            parser = OutputParser(format, tools=tools, prompt=PROMPT, is_bound=True)
             events = merged([*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()])
             assert events == expected
 
 
-WAYS = [(name, i) for name, format in FORMATS.items() for i in range(len(format.call_texts))]
+WAYS = [(name, i) for name, format in DIALECTS.items() for i in range(len(format.call_texts))]
 
 
 # Of every kind that bare text could be taken for another.
@@ -505,7 +518,7 @@ HARD = (
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
 def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: Any):
     """The grammar of calls and the parser of the same format agree on what a call is, and it fits the schema."""
-    format = FORMATS[name]
+    format = DIALECTS[name]
     template = ChatTemplate("")
     way = format.call_texts[i]
     template.format = type(format)(**{**vars(format), "call_texts": (way,)})
@@ -518,10 +531,10 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
         check_calls(format, tools, text)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", DIALECTS)
 def test_calls_come_after_text_that_is_open(name: str):
     """What ends such a text where it has to is not left to the model."""
-    format, template = FORMATS[name], ChatTemplate("")
+    format, template = DIALECTS[name], ChatTemplate("")
     template.format = format
     messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
     asked = required(parallel_tool_calls=False)
@@ -535,12 +548,12 @@ def test_calls_come_after_text_that_is_open(name: str):
     check_calls(format, TOOLS, text, prompt)
 
 
-def check_calls(format: Format, tools: Any, text: str, prompt: str = PROMPT) -> None:
+def check_calls(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
     """The text is nothing but calls, with arguments that fit."""
     # Such calls have a header before them.
     header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
     prompt = header if text.startswith("<atem") else prompt
-    parser = OutputParser(format, tools=tools, prompt_tail=prompt)
+    parser = OutputParser(format, tools=tools, prompt=prompt)
     events = [*parser.feed(text), *parser.finish()]
     heads = [event for event in events if isinstance(event, ToolCallStart)]
     assert heads, (text, events)
@@ -556,7 +569,7 @@ def check_calls(format: Format, tools: Any, text: str, prompt: str = PROMPT) -> 
 
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
 def test_opener_begins_the_calls(name: str, i: int):
-    format = FORMATS[name]
+    format = DIALECTS[name]
     texts = format.call_texts[i]
     assert (texts.begin + texts.before_name).startswith(texts.opener)
     known = (*format.openers, *format.dropped)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.dialects import FORMATS, detect
+from localchat.dialects import DIALECTS, detect
 from localchat.dialects.gemma import as_json
 from localchat.dialects.lfm import parsed_calls
 from localchat.dialects.values import parameter_types, value_json
@@ -198,12 +198,12 @@ def text_of(events, kind):
 
 
 def test_every_family_has_a_golden_output():
-    assert set(ALL) == set(FORMATS)
+    assert set(ALL) == set(DIALECTS)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_golden_output(name):
-    events = parse_every_way(ALL[name], FORMATS[name], tools=TOOLS)
+    events = parse_every_way(ALL[name], DIALECTS[name], tools=TOOLS)
     assert calls_of(events) == [("weather", ARGUMENTS), ("now", {})]
     assert text_of(events, ContentDelta) == "Sure."
     assert text_of(events, ReasoningDelta) == ("" if name in WITHOUT_THINKING else "hm")
@@ -213,11 +213,11 @@ def test_golden_output(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_golden_output_cut_anywhere_is_a_beginning_of_it(name):
-    whole = parse([ALL[name]], FORMATS[name], tools=TOOLS)
+    whole = parse([ALL[name]], DIALECTS[name], tools=TOOLS)
     for size in range(0, len(ALL[name]), 11):
         text = ALL[name][:size]
-        events = parse([text], FORMATS[name], tools=TOOLS)
-        assert parse(text, FORMATS[name], tools=TOOLS) == events
+        events = parse([text], DIALECTS[name], tools=TOOLS)
+        assert parse(text, DIALECTS[name], tools=TOOLS) == events
         heads = [event for event in events if isinstance(event, ToolCallStart)]
         assert heads == [event for event in whole if isinstance(event, ToolCallStart)][: len(heads)]
         assert "hm".startswith(text_of(events, ReasoningDelta).partition("<")[0].rstrip())
@@ -226,7 +226,7 @@ def test_golden_output_cut_anywhere_is_a_beginning_of_it(name):
 @pytest.mark.parametrize("name", sorted(set(ALL) - {"harmony", "muse"}))
 def test_call_of_a_name_that_was_not_offered_is_content(name):
     text = ALL[name].partition("Sure.")[2].replace("weather", "storm").replace("now", "storm")
-    events = parse_every_way("Sure." + text, FORMATS[name], tools=TOOLS)
+    events = parse_every_way("Sure." + text, DIALECTS[name], tools=TOOLS)
     assert calls_of(events) == []
     assert "storm" in text_of(events, ContentDelta)
     assert "Paris" in text_of(events, ContentDelta)
@@ -234,7 +234,7 @@ def test_call_of_a_name_that_was_not_offered_is_content(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_output_without_tools_has_no_calls(name):
-    events = parse_every_way(ALL[name], FORMATS[name], tools=())
+    events = parse_every_way(ALL[name], DIALECTS[name], tools=())
     assert calls_of(events) == []
     assert "Paris" in text_of(events, ContentDelta)
 
@@ -250,12 +250,12 @@ def test_spoilt_output_is_the_same_however_it_is_cut(name):
             at = dice.randrange(len(parts))
             parts[at : at + dice.randint(0, 2)] = dice.choice([[], [], ["x"], dice.sample(known, 2)])
         text = "".join(parts)[: dice.randrange(1, 2 * len(known) + 1) if dice.random() < 0.5 else None]
-        form, tools = FORMATS[name], dice.choice([TOOLS, TOOLS, ()])
+        form, tools = DIALECTS[name], dice.choice([TOOLS, TOOLS, ()])
         options = {
             "tools": tools,
-            "prompt_tail": dice.choice(["", form.think.start]),
-            "reasoning": dice.random() < 0.8,
-            "has_form": dice.random() < 0.2,
+            "prompt": dice.choice(["", form.think.start]),
+            "splits_reasoning": dice.random() < 0.8,
+            "is_bound": dice.random() < 0.2,
         }
         whole = parse([text], form, **options)
         cuts = sorted(dice.choices(range(len(text) + 1), k=5))
@@ -325,7 +325,7 @@ def test_spoilt_output_is_the_same_however_it_is_cut(name):
     ],
 )
 def test_variant(name, text, events):
-    found = parse_every_way(text, FORMATS[name], tools=TOOLS)
+    found = parse_every_way(text, DIALECTS[name], tools=TOOLS)
     assert calls_of(found) == events
     if not events:
         assert text_of(found, ContentDelta) == text.replace("<|channel|>final<|message|>", "")
@@ -335,7 +335,7 @@ def test_ids_that_a_model_gives_twice_are_given_once():
     """K17."""
     call = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
     heads = [
-        event for event in parse([call + call], FORMATS["kimi-k2"], tools=TOOLS) if isinstance(event, ToolCallStart)
+        event for event in parse([call + call], DIALECTS["kimi-k2"], tools=TOOLS) if isinstance(event, ToolCallStart)
     ]
     assert [head.id for head in heads] == ["functions.now:0", "id0"]
 
@@ -343,29 +343,29 @@ def test_ids_that_a_model_gives_twice_are_given_once():
 def test_marks_within_json_do_not_end_a_value():
     value = json.dumps({"a": "</parameter>"})
     text = f"<tool_call>\n<function=weather>\n<parameter=opt>\n{value}\n</parameter>\n</function>\n</tool_call>"
-    assert calls_of(parse_every_way(text, FORMATS["qwen-coder"], tools=TOOLS)) == [
+    assert calls_of(parse_every_way(text, DIALECTS["qwen-coder"], tools=TOOLS)) == [
         ("weather", {"opt": json.loads(value)})
     ]
     broken = text.replace('"}', "")
-    assert calls_of(parse_every_way(broken, FORMATS["qwen-coder"], tools=TOOLS)) == [("weather", {"opt": '{"a": "'})]
+    assert calls_of(parse_every_way(broken, DIALECTS["qwen-coder"], tools=TOOLS)) == [("weather", {"opt": '{"a": "'})]
 
 
 @pytest.mark.parametrize(("name", "tag"), [("glm", "<arg_value>"), ("hy", "<arg_value:opensource>")])
 def test_value_without_its_opening_tag_is_that_of_its_key(name, tag):
     """It is not taken for the value of the next key."""
     text = ALL[name].replace(f"{tag}3", "3").replace(f"{tag}Paris", "Paris")
-    assert calls_of(parse_every_way(text, FORMATS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
+    assert calls_of(parse_every_way(text, DIALECTS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
 
 
 def test_minimax_reads_arguments_that_are_json():
     text = 'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
-    assert calls_of(parse_every_way(text, FORMATS["minimax-m3"], tools=TOOLS)) == [("weather", {"days": 3})]
+    assert calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)) == [("weather", {"days": 3})]
 
 
 def test_arguments_that_are_no_json_are_passed_on_raw():
     """K19: after the name they can be nothing else."""
     text = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>a = 1<|tool_call_end|>Hi"
-    events = parse_every_way(text, FORMATS["kimi-k2"], tools=TOOLS)
+    events = parse_every_way(text, DIALECTS["kimi-k2"], tools=TOOLS)
     assert events == [ToolCallStart(0, "functions.now:0", "now"), ToolCallArguments(0, "a = 1"), ContentDelta("Hi")]
 
 
@@ -401,16 +401,16 @@ PYTHON = "Type this:\n>>> 1 + 1\n2\n>>> exit()\n"
     ],
 )
 def test_mark_of_functionary_without_a_recipient_is_text(text, events):
-    assert parse_every_way(text, FORMATS["functionary-3.2"], tools=TOOLS) == events
+    assert parse_every_way(text, DIALECTS["functionary-3.2"], tools=TOOLS) == events
 
 
 def test_names_are_no_recipients_without_tools():
     text = "Hi\n>>>now\n{}"
-    assert parse_every_way("all\n" + text, FORMATS["functionary-3.2"], tools=()) == [ContentDelta(text)]
+    assert parse_every_way("all\n" + text, DIALECTS["functionary-3.2"], tools=()) == [ContentDelta(text)]
 
 
 def test_only_a_possible_recipient_waits():
-    made = parser(FORMATS["functionary-3.2"], tools=TOOLS)
+    made = parser(DIALECTS["functionary-3.2"], tools=TOOLS)
     assert made.feed("all\nHi\n>>>no") == [ContentDelta("Hi")]
     assert made.feed("t") == [ContentDelta("\n>>>not")]
     assert made.feed(" so \n>>> 1") == [ContentDelta(" so \n>>> 1")]
@@ -460,13 +460,13 @@ XML = "<response>\n <status>ok</status>\n</response>"
     ],
 )
 def test_marks_of_granite_stand_around_its_text_only(text, events):
-    assert parse_every_way(text, FORMATS["granite-3"], tools=TOOLS) == events
+    assert parse_every_way(text, DIALECTS["granite-3"], tools=TOOLS) == events
     if not any(isinstance(event, ToolCallStart) for event in events):
-        assert parse_every_way(text, FORMATS["granite-3"], tools=()) == events
+        assert parse_every_way(text, DIALECTS["granite-3"], tools=()) == events
 
 
 def test_end_of_a_granite_text_waits_for_what_follows():
-    made = parser(FORMATS["granite-3"], tools=())
+    made = parser(DIALECTS["granite-3"], tools=())
     assert made.feed(" <response>\nHi \n</resp") == [ContentDelta("Hi")]
     assert made.feed("onse>\n") == []
     assert made.feed("x <response>") == [ContentDelta(" \n</response>\nx <response>")]
@@ -476,10 +476,10 @@ def test_end_of_a_granite_text_waits_for_what_follows():
 def test_functionary_loses_nothing_but_its_marks(text):
     first = re.sub(r"\A(>>>)?all\n", "", text)
     expected = [ContentDelta(rest)] if (rest := re.sub(r"\s*>>>all\n", "", first)) else []
-    assert parse([text], FORMATS["functionary-3.2"], tools=()) == expected
-    assert parse(text, FORMATS["functionary-3.2"], tools=()) == expected
-    assert parse([text], FORMATS["functionary-3.2"], tools=TOOLS) == parse(
-        text, FORMATS["functionary-3.2"], tools=TOOLS
+    assert parse([text], DIALECTS["functionary-3.2"], tools=()) == expected
+    assert parse(text, DIALECTS["functionary-3.2"], tools=()) == expected
+    assert parse([text], DIALECTS["functionary-3.2"], tools=TOOLS) == parse(
+        text, DIALECTS["functionary-3.2"], tools=TOOLS
     )
 
 
@@ -491,24 +491,24 @@ def test_functionary_loses_nothing_but_its_marks(text):
 )
 def test_granite_loses_nothing_of_a_text_that_it_did_not_open(pieces):
     text = "".join(pieces)
-    assert parse("x" + text, FORMATS["granite-3"], tools=()) == [ContentDelta("x" + text)]
+    assert parse("x" + text, DIALECTS["granite-3"], tools=()) == [ContentDelta("x" + text)]
     for tools in (TOOLS, ()):
-        whole = parse([text], FORMATS["granite-3"], tools=tools)
-        assert parse(text, FORMATS["granite-3"], tools=tools) == whole
-        assert parse(pieces, FORMATS["granite-3"], tools=tools) == whole
+        whole = parse([text], DIALECTS["granite-3"], tools=tools)
+        assert parse(text, DIALECTS["granite-3"], tools=tools) == whole
+        assert parse(pieces, DIALECTS["granite-3"], tools=tools) == whole
 
 
 def test_minimax_says_that_it_does_not_think():
-    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"]) == [ContentDelta("Hi")]
-    assert parse_every_way("</mm:think>\nHi", FORMATS["minimax-m3"], reasoning=False) == [
+    assert parse_every_way("</mm:think>\nHi", DIALECTS["minimax-m3"]) == [ContentDelta("Hi")]
+    assert parse_every_way("</mm:think>\nHi", DIALECTS["minimax-m3"], splits_reasoning=False) == [
         ContentDelta("</mm:think>\nHi")
     ]
-    assert parse_every_way("</think>Hi", FORMATS["hermes"]) == [ContentDelta("</think>Hi")]
+    assert parse_every_way("</think>Hi", DIALECTS["hermes"]) == [ContentDelta("</think>Hi")]
 
 
 def test_thinking_may_end_at_a_call():
     text = "<think>hm\n<tool_call>\n<function=now>\n</function>\n</tool_call>"
-    events = parse_every_way(text, FORMATS["qwen-coder"], tools=TOOLS)
+    events = parse_every_way(text, DIALECTS["qwen-coder"], tools=TOOLS)
     assert text_of(events, ReasoningDelta) == "hm"
     assert calls_of(events) == [("now", {})]
 
@@ -532,7 +532,7 @@ def test_thinking_may_end_at_a_call():
     ],
 )
 def test_harmony_headers(prompt, text, events):
-    assert parse_every_way(text, FORMATS["harmony"], tools=TOOLS, prompt_tail=prompt) == events
+    assert parse_every_way(text, DIALECTS["harmony"], tools=TOOLS, prompt=prompt) == events
 
 
 @pytest.mark.parametrize(
@@ -556,12 +556,12 @@ def test_harmony_headers(prompt, text, events):
     ],
 )
 def test_harmony_loose_ends(text, events):
-    assert parse_every_way(text, FORMATS["harmony"], tools=TOOLS) == events
+    assert parse_every_way(text, DIALECTS["harmony"], tools=TOOLS) == events
 
 
 def test_harmony_thinking_may_stay_in_the_content():
     text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi"
-    events = parse_every_way(text, FORMATS["harmony"], reasoning=False)
+    events = parse_every_way(text, DIALECTS["harmony"], splits_reasoning=False)
     assert events == [ContentDelta("<|channel|>analysis<|message|>hm<|end|>Hi")]
 
 
@@ -704,14 +704,14 @@ NESTED = {
 def test_nested_elements(body, expected):
     tools = [{"function": {"name": "f", "parameters": NESTED}}]
     text = f'P<tool_call>P<invoke name="f">{body}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
-    events = parse([text], FORMATS["minimax-m3"], tools=tools)
-    assert expected is None or calls_of(parse_every_way(text, FORMATS["minimax-m3"], tools=tools)) == [("f", expected)]
+    events = parse([text], DIALECTS["minimax-m3"], tools=tools)
+    assert expected is None or calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=tools)) == [("f", expected)]
     assert [event.name for event in events if isinstance(event, ToolCallStart)] == ["f"]
 
 
 def test_second_call_of_a_name_that_was_not_offered_is_content():
     text = 'P<tool_call>P<invoke name="now">P</invoke>P<invoke name="storm">P</invoke>'.replace("P<", "]<]minimax[>[<")
-    events = parse_every_way(text, FORMATS["minimax-m3"], tools=TOOLS)
+    events = parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)
     assert calls_of(events) == [("now", {})]
     assert "storm" in text_of(events, ContentDelta)
 
@@ -743,13 +743,13 @@ def test_detected_format_thinks_as_the_template_does():
 
 
 def test_preserved_markers_are_complete():
-    preserved = FORMATS["kimi-k2"].preserved
+    preserved = DIALECTS["kimi-k2"].preserved
     assert {"<think>", "</think>", "<|tool_call_begin|>", "<|tool_calls_section_end|>"} <= set(preserved)
-    assert "<|channel|>" in FORMATS["harmony"].preserved
+    assert "<|channel|>" in DIALECTS["harmony"].preserved
 
 
 def test_lfm_reads_calls_that_are_json_too():
     text = '<|tool_call_start|>[{"name": "weather", "arguments": {"city": "[x]"}}]<|tool_call_end|>'
-    head, arguments = parse_every_way(text, FORMATS["lfm2"], tools=TOOLS)
+    head, arguments = parse_every_way(text, DIALECTS["lfm2"], tools=TOOLS)
     assert isinstance(head, ToolCallStart)
     assert (head.name, json.loads(arguments.text)) == ("weather", {"city": "[x]"})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.dialects import FORMATS
+from localchat.dialects import DIALECTS
 from tools.formats import MESSAGES, OWN, check, main, sources, table
 
 TEMPLATES = dict(sources([]))
@@ -33,7 +33,7 @@ def test_message_comes_back(name: str):
 
 
 def test_every_family_has_a_template():
-    assert {ALSO.get(name, name.removesuffix(".jinja")) for name in TEMPLATES} == set(FORMATS)
+    assert {ALSO.get(name, name.removesuffix(".jinja")) for name in TEMPLATES} == set(DIALECTS)
 
 
 HERMES = TEMPLATES["hermes.jinja"]

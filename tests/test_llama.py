@@ -11,12 +11,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localchat.dialects import DIALECTS
+from localchat.dialects.parser import OutputParser
+from localchat.dialects.reasoning import ReasoningBudget, ReasoningTracker
 from localchat.engine import (
     Constraint,
     Delta,
@@ -27,7 +30,6 @@ from localchat.engine import (
     InvalidGrammar,
     LoadOptions,
     OutputToken,
-    ThinkingLimit,
     load,
 )
 from localchat.engine.llama import default_threads, sampling_from
@@ -369,6 +371,19 @@ def test_probabilities_after_sampling_are_of_what_was_left_to_draw_from(
         assert len(left) <= (sampling.top_k if sampling.temperature else 1) or sampling.mirostat
 
 
+@dataclass(frozen=True)
+class OpenReasoning:
+    """A limit on reasoning that the prompt has opened."""
+
+    max_tokens: int
+    closing: tuple[int, ...]
+
+    def tracker(self) -> ReasoningTracker:
+        return ReasoningTracker(
+            OutputParser(DIALECTS["hermes"], prompt="<think>"), ReasoningBudget(self.max_tokens, self.closing)
+        )
+
+
 @pytest.mark.parametrize(
     ("budget", "grammar"),
     [(2, None), (0, Constraint('root ::= "So.</think>" [0-9]{3}'))],
@@ -391,7 +406,7 @@ def test_forced_token_is_certain_after_sampling(
         min_tokens=budget + len(closing) + 2,
         constraint=grammar,
         sampling=sampling,
-        thinking=ThinkingLimit(budget, closing, "<think>", ("</think>",), is_open=True),
+        reasoning_limit=OpenReasoning(budget, closing),
         top_logprobs=n_top,
         after_sampling=True,
     )

@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.dialects import FORMATS
+from localchat.dialects import DIALECTS
 from localchat.dialects.json_scan import JsonScanner, State
 from localchat.dialects.parser import OutputParser, merged
-from localchat.dialects.reasoning import THINK, reasoning_tags
 from localchat.dialects.scan import Markers
 from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 
 # In so many places a text is cut in two; LOCALCHAT_CASES=1000 for all of them.
 N_CUTS = int(os.environ.get("LOCALCHAT_CASES", "50"))
-HERMES = FORMATS["hermes"]
+HERMES = DIALECTS["hermes"]
 TOOLS = [
     {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
     {"type": "function", "function": {"name": "get_weather"}},
@@ -101,12 +100,12 @@ def test_thinking_and_content(text, events):
 )
 @pytest.mark.parametrize("prompt", ["x<think>", "x<think>\n"])
 def test_thinking_that_the_prompt_opened(text, events, prompt):
-    assert parse_every_way(text, prompt_tail=prompt) == events
+    assert parse_every_way(text, prompt=prompt) == events
 
 
 @pytest.mark.parametrize("prompt", ["<think>\n\n</think>\n\n", "<think>x", ""])
 def test_prompt_that_opened_nothing(prompt):
-    assert parse_every_way("Hi</think>", prompt_tail=prompt) == [ContentDelta("Hi</think>")]
+    assert parse_every_way("Hi</think>", prompt=prompt) == [ContentDelta("Hi</think>")]
 
 
 @pytest.mark.parametrize(
@@ -119,19 +118,7 @@ def test_prompt_that_opened_nothing(prompt):
     ],
 )
 def test_thinking_left_in_the_content_is_left_as_it_is(text, prompt):
-    assert parse_every_way(text, prompt_tail=prompt, reasoning=False) == [ContentDelta(text)]
-
-
-@pytest.mark.parametrize(
-    ("template", "start"),
-    [
-        pytest.param("<think> </think>", "<think>", id="usual"),
-        pytest.param("<seed:think> </seed:think>", "<seed:think>", id="seed"),
-        pytest.param("[THINK] [/THINK]", "[THINK]", id="mistral"),
-    ],
-)
-def test_thinking_tags_come_from_the_template(template, start):
-    assert reasoning_tags(template).start == start
+    assert parse_every_way(text, prompt=prompt, splits_reasoning=False) == [ContentDelta(text)]
 
 
 # --- calls ---
@@ -403,8 +390,3 @@ def test_json_scanner_reads_any_json(value, indent, ascii_only):
 )
 def test_markers_hold_back_only_their_beginnings(literals, text, end):
     assert Markers(*literals).safe_end(text, 0) == end
-
-
-def test_think_is_open_only_at_the_end():
-    assert THINK.is_open("a<think>\n ")
-    assert not THINK.is_open("a<think>b")

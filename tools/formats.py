@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localchat.dialects import Format
+from localchat.dialects import Dialect
 from localchat.dialects.parser import OutputParser, merged
 from localchat.models.gguf import read_header
 from localchat.prompt.errors import TemplateError
@@ -203,7 +203,7 @@ def _turn_end(*texts: str) -> str:
     return texts[0][start:].rstrip() if start >= 0 else ""
 
 
-def _first_turn(output: str, ends: Sequence[str], format: Format) -> str:
+def _first_turn(output: str, ends: Sequence[str], format: Dialect) -> str:
     """Up to the first end of a turn: some templates show text and calls as two. What the format reads is no end."""
     known = (end for end in ends if end and end not in format.dropped)
     places = (match.start() for end in known for match in re.finditer(re.escape(end), output))
@@ -218,7 +218,7 @@ def _shown(message: Message, output: str) -> Message:
     return Message(thought, text, tuple(call for call in message.calls if call[0] in output))
 
 
-def _parsed(format: Format, prompt: str, output: str) -> Message:
+def _parsed(format: Dialect, prompt: str, output: str) -> Message:
     """What the parser reads. Raises ValueError if that depends on how the text is cut, or arguments are no JSON."""
     whole = _events(format, prompt, [output])
     dice = random.Random(output)
@@ -240,8 +240,8 @@ def _parsed(format: Format, prompt: str, output: str) -> Message:
     )
 
 
-def _events(format: Format, prompt: str, pieces: Iterable[str]) -> list[Event]:
-    parser = OutputParser(format, tools=TOOLS, prompt_tail=prompt, new_id=lambda: "id")
+def _events(format: Dialect, prompt: str, pieces: Iterable[str]) -> list[Event]:
+    parser = OutputParser(format, tools=TOOLS, prompt=prompt, new_id=lambda: "id")
     events = [event for piece in pieces for event in parser.feed(piece)]
     return merged([*events, *parser.finish()])
 

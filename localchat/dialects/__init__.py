@@ -1,6 +1,6 @@
 """How model families write thinking and tool calls: one module per family.
 
-`detect` chooses one from the text of a chat template, `FORMATS` by name.
+`detect` chooses one from the text of a chat template, `DIALECTS` by name.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from . import (
     solar,
 )
 from .channels import HARMONY, MUSE
-from .dialect import Format
+from .dialect import Dialect
 from .json_families import JSON_FAMILIES
 
 # In the order of detection: a family whose marks are part of another's comes after it.
-_FORMATS: tuple[Format, ...] = (
-    mistral.FORMAT,
+_DIALECTS: tuple[Dialect, ...] = (
+    mistral.DIALECT,
     MUSE,
     HARMONY,
     functionary.V32,
     kimi.K2,
     kimi.K3,
-    minimax_m3.FORMAT,
+    minimax_m3.DIALECT,
     invoke.MINIMAX,
     invoke.DSML,
-    gemma.FORMAT,
-    minicpm.FORMAT,
+    gemma.DIALECT,
+    minicpm.DIALECT,
     qwen_coder.SEED,
-    qwen_coder.FORMAT,
+    qwen_coder.DIALECT,
     glm.HY,
-    glm.FORMAT,
+    glm.DIALECT,
     functionary.V31,
-    deepseek.FORMAT,
-    solar.FORMAT,
-    apertus.FORMAT,
-    lfm.FORMAT,
+    deepseek.DIALECT,
+    solar.DIALECT,
+    apertus.DIALECT,
+    lfm.DIALECT,
     *JSON_FAMILIES,
-    hermes.FORMAT,
+    hermes.DIALECT,
 )
 
-FORMATS: dict[str, Format] = {format.name: format for format in _FORMATS}
+DIALECTS: dict[str, Dialect] = {format.name: format for format in _DIALECTS}
 
 
-def detect(template: str) -> Format:
+def detect(template: str) -> Dialect:
     """The format of the first family whose marks are all in the template, else hermes."""
     template = template.replace('\\"', '"')  # as they stand in strings of Jinja
-    return next((form for form in _FORMATS if form.fits(template)), hermes.FORMAT).for_template(template)
+    return next((form for form in _DIALECTS if form.fits(template)), hermes.DIALECT).for_template(template)
 
 
-__all__ = ["FORMATS", "Format", "detect"]
+__all__ = ["DIALECTS", "Dialect", "detect"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..protocol.events import ContentDelta
 from .calls import Calls
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .named_json import json_arguments, offered_name
 from .reasoning import ReasoningTags
 from .scan import Cursor, Reader, closing, one_of, space
@@ -37,7 +37,7 @@ def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
     return is_call
 
 
-FORMAT = Format(
+DIALECT = Dialect(
     "apertus",
     detected_by=((_START,),),
     openers=(_START,),

@@ -15,9 +15,9 @@ from typing import Callable
 from ..protocol.events import ContentDelta, Event, ReasoningDelta
 from .call_layout import A_BREAK, THE_NAME
 from .calls import Calls
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .json_scan import stream_value
-from .reasoning import ReasoningTags
+from .reasoning import ReasoningStart, ReasoningTags
 from .scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
 from .tagged import Tags
 
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class _Channels(Format):
+class _Channels(Dialect):
     """Headers up to <|message|>, bodies up to one of `ends`."""
 
     ends: tuple[str, ...] = ()
@@ -50,11 +50,16 @@ class _Channels(Format):
     def thought_ends(self) -> tuple[str, ...]:
         return (*self.ends, _START)
 
+    def reasoning_start(self, prompt: str) -> ReasoningStart:
+        header = _open_header(prompt)
+        is_open = header is not None and self._is_reasoning(header)
+        return ReasoningStart.OPEN if is_open else ReasoningStart.POSSIBLE
+
     @property
     def preserved(self) -> tuple[str, ...]:
         return (_START, _CHANNEL, _MESSAGE, "<|constrain|>", *self.ends)
 
-    def for_template(self, template: str) -> Format:
+    def for_template(self, template: str) -> Dialect:
         return self
 
     def read(
@@ -98,20 +103,25 @@ class _Channels(Format):
         event: Callable[[str], Event] = ReasoningDelta if kind is Kind.THOUGHT and reasoning else ContentDelta
         # A form goes on to the end of the answer, and may hold the texts of markers.
         ends = () if has_form and kind is Kind.TEXT else (*self.ends, _START)
+        calls.reasoning_is_open = kind is Kind.THOUGHT
         end = yield from stream(cursor, Markers(*ends), event, seam=False)
+        calls.reasoning_is_open = calls.reasoning_is_open and end is None
         if end in self.ends:
             read(cursor, end)
             if shown:
                 yield ContentDelta(end)
 
     def _kind(self, header: str, calls: Calls) -> tuple[Kind, str]:
-        if any(mark in header for mark in self.thought_marks) and "to=functions" not in header:
+        if self._is_reasoning(header):
             return Kind.THOUGHT, ""
         match = _RECIPIENT.search(header)
         name = match[1] if match else "user"
         if calls.may_call(name):
             return Kind.CALL, name
         return (Kind.TEXT if name == "user" else Kind.FOREIGN), name
+
+    def _is_reasoning(self, header: str) -> bool:
+        return any(mark in header for mark in self.thought_marks) and "to=functions" not in header
 
     def _call(self, cursor: Cursor, calls: Calls, name: str, raw: str) -> Reader[None]:
         yield calls.head(name)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from .calls import Calls
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .named_json import json_arguments, offered_name
 from .scan import Cursor, Reader, one_of, space
 
@@ -55,7 +55,7 @@ _PLAIN = replace(
     _WITH_CODE, before_name=_CALL, before_arguments=_SEPARATOR, after_call=_CALL_END, separator="", mark=""
 )
 
-FORMAT = Format(
+DIALECT = Dialect(
     "deepseek",
     detected_by=((_CALL,),),
     openers=(_CALL,),

@@ -11,7 +11,7 @@ from ..prompt.segments import Segment
 from ..protocol.events import ContentDelta, Event, ReasoningDelta
 from .call_layout import A_SPACE, CallLayout
 from .calls import Calls
-from .reasoning import THINK, ReasoningTags, reasoning_tags
+from .reasoning import THINK, ReasoningStart, ReasoningTags, reasoning_tags
 from .scan import Cursor, Markers, Reader, is_next, one_of, read, space, stream
 
 # Reads a call of which the opening marker was read; False if it is none and nothing was sent.
@@ -78,7 +78,7 @@ def call_objects(
 
 
 @dataclass(frozen=True)
-class Format:
+class Dialect:
     """How one family writes its output.
 
     Attributes:
@@ -135,19 +135,23 @@ class Format:
         """Whether a template is of this family."""
         return any(all(mark in template for mark in marks) for marks in self.detected_by)
 
-    def for_template(self, template: str) -> Format:
+    def for_template(self, template: str) -> Dialect:
         """This format with the thinking tags and the ways of calls that the template names, if it does."""
         named = tuple(texts for texts in self.call_texts if texts.mark in template)
         return replace(self, think=reasoning_tags(template) or self.think, call_texts=named or self.call_texts)
 
+    def reasoning_start(self, prompt: str) -> ReasoningStart:
+        """Where reasoning stands at the end of a prompt."""
+        return self.think.start_state(prompt)
+
     def opened_thought(self, thought: str, prompt: str) -> list[Segment]:
         """What a prompt needs more to go on with this thinking (K24)."""
-        start = [] if self.think.is_open(prompt) else [Segment(self.think.start + "\n", True)]
+        start = [] if self.reasoning_start(prompt) is ReasoningStart.OPEN else [Segment(self.think.start + "\n", True)]
         return [*start, Segment(thought, False)]
 
     def opened_text(self, thought: str, text: str, prompt: str) -> list[Segment]:
         """What a prompt needs more to go on with this text after this thinking, if any (K24)."""
-        if not thought and not self.think.is_open(prompt):
+        if not thought and self.reasoning_start(prompt) is not ReasoningStart.OPEN:
             return [Segment(self.text_start[0], True), Segment(text, False)]
         end = Segment("\n" + self.think.end + self.text_start[1], True)
         return [*self.opened_thought(thought, prompt), end, Segment(text, False)]
@@ -156,7 +160,8 @@ class Format:
         self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
     ) -> Reader[None]:
         """Read a whole answer. With `has_form` it is calls, or a text of which every character counts."""
-        has_thought = yield from self._thinking(cursor, calls, self.think.is_open(prompt), reasoning, has_form)
+        calls.reasoning_is_open = self.reasoning_start(prompt) is ReasoningStart.OPEN
+        has_thought = yield from self._thinking(cursor, calls, calls.reasoning_is_open, reasoning, has_form)
         if has_form:
             opening = yield from one_of(cursor, self.text_start[has_thought])
             if opening and opening.isspace() and not reasoning:
@@ -219,11 +224,14 @@ class Format:
         if not is_open:
             start = yield from one_of(cursor, *filter(None, (self.think.start, self.no_thought)))
             if start is None:
+                calls.reasoning_may_open = False
                 cursor.put_back()
                 return False
             if start == self.no_thought:
+                calls.reasoning_may_open = False
                 yield from self._seam(cursor, reasoning, has_form)
                 return False
+        calls.reasoning_is_open = True
         yield from space(cursor)
         opening = cursor.recorded()
         if not reasoning and opening:
@@ -231,6 +239,7 @@ class Format:
         event: Callable[[str], Event] = ReasoningDelta if reasoning else ContentDelta
         ends = self.openers if self.thought_ends_at_call and calls.offered else ()
         end = yield from stream(cursor, Markers(self.think.end, *ends), event)
+        calls.reasoning_is_open = calls.reasoning_may_open = end is None
         if end == self.think.end:
             cursor.begin()
             read(cursor, end)

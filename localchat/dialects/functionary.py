@@ -13,14 +13,15 @@ from dataclasses import replace
 
 from ..protocol.events import ContentDelta
 from .calls import Calls
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .named_json import json_arguments
+from .reasoning import ReasoningStart
 from .scan import Cursor, Markers, Reader, one_of, read, stream
 from .tool_call import FUNCTION_TAGS
 
 _TAGS = replace(FUNCTION_TAGS, sections=())
 
-V31 = Format(
+V31 = Dialect(
     "functionary-3.1",
     detected_by=(("<function=", "</function>"),),
     openers=_TAGS.openers,
@@ -41,12 +42,16 @@ _NEXT = ">>>"
 _ALL = "all\n"
 
 
-class _V32(Format):
-    """Everything stands under a recipient: `all` for text, a name for a call."""
+class _V32(Dialect):
+    """Everything stands under a recipient: `all` for text, a name for a call. There is no reasoning."""
+
+    def reasoning_start(self, prompt: str) -> ReasoningStart:
+        return ReasoningStart.CLOSED
 
     def read(
         self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
     ) -> Reader[None]:
+        calls.reasoning_may_open = False
         names = {name + "\n": name for name in calls.offered}
         marks = {_NEXT + recipient: recipient for recipient in (_ALL, *names)}
         # A form goes on to the end of the answer, and may hold the text of a mark.

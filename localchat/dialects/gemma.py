@@ -6,7 +6,7 @@ import json
 import re
 
 from .calls import Calls
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .named_json import offered_name
 from .reasoning import ReasoningTags
 from .scan import Cursor, Markers, Reader, one_of, space, until
@@ -52,7 +52,7 @@ def _part_json(match: re.Match[str]) -> str:
     return part if kind == "json" else json.dumps(part, ensure_ascii=False)
 
 
-FORMAT = Format(
+DIALECT = Dialect(
     "gemma-4",
     detected_by=((_START,),),
     openers=(_START,),

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-from .dialect import Format
+from .dialect import Dialect
 from .reasoning import ReasoningTags
 from .tagged import Tags
 from .tool_call import FUNCTION_TAGS, KEY_VALUE_TAGS, read_tool_call
 
-FORMAT = Format(
+DIALECT = Dialect(
     "glm",
     detected_by=(("<tool_call>", "<arg_key>"),),
     openers=(KEY_VALUE_TAGS.call, FUNCTION_TAGS.call),
@@ -38,7 +38,7 @@ _HY_TAGS = Tags(
     sections=((f"<tool_calls{_HY_SUFFIX}>", f"</tool_calls{_HY_SUFFIX}>"),),
 )
 
-HY = Format(
+HY = Dialect(
     "hy",
     detected_by=(("<arg_key{}>", _HY_SUFFIX),),
     openers=_HY_TAGS.openers,

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from .call_layout import A_BREAK
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .tool_call import END, FUNCTION_TAGS, START, read_tool_call
 
 _OBJECT = CallTexts(
@@ -28,7 +28,7 @@ _FUNCTION = CallTexts(
     json_name=False,
 )
 
-FORMAT = Format(
+DIALECT = Dialect(
     "hermes",
     detected_by=((START, END),),
     openers=(START, FUNCTION_TAGS.call),

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from .call_layout import ALL_TYPES, STRING
-from .dialect import Format
+from .dialect import Dialect
 from .tagged import Tags
 
 MINIMAX_TAGS = Tags(
@@ -25,7 +25,7 @@ MINIMAX_TAGS = Tags(
     sections=(("<minimax:tool_call>", "</minimax:tool_call>"),),
 )
 
-MINIMAX = Format(
+MINIMAX = Dialect(
     "minimax-m2",
     detected_by=(("<minimax:tool_call>",),),
     openers=MINIMAX_TAGS.openers,
@@ -56,7 +56,7 @@ _DSML_TAGS = Tags(
     typed_values=((STRING, '" string="true">'), (ALL_TYPES - STRING, '" string="false">')),
 )
 
-DSML = Format(
+DSML = Dialect(
     "deepseek-dsml",
     detected_by=(("｜DSML｜",),),
     openers=_DSML_TAGS.openers,

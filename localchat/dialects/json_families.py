@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..protocol.events import ContentDelta
 from .call_layout import A_BREAK, A_NUMBER, A_SPACE
 from .calls import Calls
-from .dialect import CallTexts, Format, call_objects
+from .dialect import CallTexts, Dialect, call_objects
 from .json_calls import Keys, json_calls
 from .reasoning import ReasoningTags
 from .scan import Cursor, Markers, Reader, one_of, read, space, stream
@@ -15,7 +15,7 @@ from .scan import Cursor, Markers, Reader, one_of, read, space, stream
 _COHERE_KEYS = Keys(name=("tool_name",), arguments=("parameters",), id=("tool_call_id",))
 
 # <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>
-COHERE = Format(
+COHERE = Dialect(
     "cohere",
     detected_by=(("<|START_ACTION|>",),),
     openers=("<|START_ACTION|>",),
@@ -38,7 +38,7 @@ COHERE = Format(
 # [{"tool_name": "f", "parameters": {}}]
 # ```
 _ACTIONS = ("Action:\n```json", "Action: ```json")
-COMMAND_R = Format(
+COMMAND_R = Dialect(
     "command-r",
     detected_by=(("Action:", "```json", "tool_name"),),
     openers=_ACTIONS,
@@ -58,7 +58,7 @@ COMMAND_R = Format(
 )
 
 # <TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>
-NEMOTRON = Format(
+NEMOTRON = Dialect(
     "nemotron-nano-2",
     detected_by=(("<TOOLCALL>",),),
     openers=("<TOOLCALL>",),
@@ -68,7 +68,7 @@ NEMOTRON = Format(
 )
 
 # Apriel writes a list, MiniMax-M1 one object a line.
-TOOL_CALLS = Format(
+TOOL_CALLS = Dialect(
     "tool-calls",
     detected_by=(("<tool_calls>", "</tool_calls>"),),
     openers=("<tool_calls>",),
@@ -90,7 +90,7 @@ TOOL_CALLS = Format(
 )
 
 # functools[{"name": "f", "arguments": {}}]
-FIREFUNCTION = Format(
+FIREFUNCTION = Dialect(
     "firefunction",
     detected_by=(("functools[",),),
     openers=("functools[",),
@@ -99,7 +99,7 @@ FIREFUNCTION = Format(
 )
 
 
-class _Granite(Format):
+class _Granite(Dialect):
     """The text may stand between the two marks `dropped`; anywhere else they are text, as in XML."""
 
     def _text_and_calls(self, cursor: Cursor, calls: Calls) -> Reader[None]:
@@ -146,7 +146,7 @@ _GIGACHAT_CALL = CallTexts(
     after_call="}",
     mark="<|function_call|>",
 )
-GIGACHAT = Format(
+GIGACHAT = Dialect(
     "gigachat",
     detected_by=(("<|function_call|>",), ("function call<|role_sep|>",), ("<|message_sep|>", "function call")),
     openers=("<|function_call|>", *_GIGACHAT_TURNS),
@@ -160,7 +160,7 @@ GIGACHAT = Format(
 
 # {"name": "f", "parameters": {}}, the whole answer, or <|python_tag|> and that.
 _LLAMA_CALL = CallTexts(before_name='{"name": "', before_arguments='", "parameters": ', after_call="}", separator="; ")
-LLAMA = Format(
+LLAMA = Dialect(
     "llama-3",
     detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
     openers=("<|python_tag|>",),
@@ -169,7 +169,7 @@ LLAMA = Format(
     call_texts=(_LLAMA_CALL, replace(_LLAMA_CALL, opener="<|python_tag|>", begin="<|python_tag|>")),
 )
 
-JSON_FAMILIES: tuple[Format, ...] = (
+JSON_FAMILIES: tuple[Dialect, ...] = (
     COHERE,
     COMMAND_R,
     NEMOTRON,

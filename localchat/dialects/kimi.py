@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from .call_layout import A_NUMBER, ALL_TYPES
 from .calls import Calls
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .named_json import json_arguments, offered_name
 from .reasoning import ReasoningTags
 from .scan import Cursor, Markers, Reader, one_of, space, until
@@ -47,7 +47,7 @@ _K2_CALLS = CallTexts(
     json_name=False,
 )
 
-K2 = Format(
+K2 = Dialect(
     "kimi-k2",
     detected_by=((_ARGUMENTS,),),
     openers=(_CALL,),
@@ -78,7 +78,7 @@ _K3_TAGS = Tags(
     typed_values=tuple((frozenset({kind}), f'" type="{kind}"<|sep|>') for kind in sorted(ALL_TYPES - {"integer"})),
 )
 
-K3 = Format(
+K3 = Dialect(
     "kimi-k3",
     detected_by=(("<|open|>", "<|close|>", "<|sep|>"),),
     openers=_K3_TAGS.openers,

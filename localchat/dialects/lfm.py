@@ -16,7 +16,7 @@ from typing import Any
 
 from .call_layout import ALL_TYPES, ArgumentsLayout, ValueLayout
 from .calls import Calls
-from .dialect import CallTexts, Format, call_objects
+from .dialect import CallTexts, Dialect, call_objects
 from .scan import Cursor, Markers, Reader, until
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -128,7 +128,7 @@ def _keywords(arguments: Any) -> str:
     return ", ".join(f"{key}={value!r}" for key, value in items)
 
 
-FORMAT = Format(
+DIALECT = Dialect(
     "lfm2",
     detected_by=((_START,), ("<|tool_list_start|>",), ("List of tools: [", "<|im_start|>")),
     openers=(_START,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .call_layout import STRING, ValueLayout
-from .dialect import Format
+from .dialect import Dialect
 from .tagged import Tags
 
 _TAGS = Tags(
@@ -27,7 +27,7 @@ _ARGUMENTS = replace(
     ),
 )
 
-FORMAT = Format(
+DIALECT = Dialect(
     "minicpm5",
     detected_by=(('<function name="', '<param name="'),),
     openers=_TAGS.openers,

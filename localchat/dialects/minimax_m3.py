@@ -13,7 +13,7 @@ from typing import Any
 from ..protocol.events import ContentDelta
 from .call_layout import A_BREAK, ALL_TYPES, THE_NAME, ArgumentsLayout, ValueLayout
 from .calls import Calls
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .json_scan import maybe_nested
 from .named_json import json_arguments, offered_name
 from .reasoning import ReasoningTags
@@ -119,7 +119,7 @@ def _text(key: str) -> str:
     return json.dumps(key, ensure_ascii=False)
 
 
-FORMAT = Format(
+DIALECT = Dialect(
     "minimax-m3",
     detected_by=((_PREFIX,),),
     openers=(_SECTION,),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .call_layout import AN_ID
 from .calls import Calls
-from .dialect import CallTexts, Format, call_objects
+from .dialect import CallTexts, Dialect, call_objects
 from .json_calls import json_calls
 from .named_json import json_arguments
 from .scan import Cursor, Markers, Reader, is_next, more, one_of, space, until
@@ -45,7 +45,7 @@ def _named(between: str, mark: str) -> CallTexts:
     )
 
 
-FORMAT = Format(
+DIALECT = Dialect(
     "mistral",
     detected_by=((_CALLS,),),
     openers=(_CALLS,),

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from ..protocol.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments
-from . import Format
+from . import Dialect
 from .calls import Calls, new_call_id
+from .reasoning import ReasoningStart
 from .scan import Cursor
 
 
@@ -21,12 +22,12 @@ class OutputParser:
 
     def __init__(
         self,
-        format: Format,
+        format: Dialect,
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        prompt_tail: str = "",
-        reasoning: bool = True,
-        has_form: bool = False,
+        prompt: str = "",
+        splits_reasoning: bool = True,
+        is_bound: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         """Start before the first character of an answer.
@@ -34,13 +35,14 @@ class OutputParser:
         Args:
             format: of the model, see `formats.detect`.
             tools: the tools offered, in OpenAI's form; none means that nothing is a call (K22).
-            prompt_tail: the end of the rendered prompt, or all of it: it may have opened thinking.
-            reasoning: False leaves thinking with its tags in the content.
-            has_form: the answer is bound to a form, unless it calls: its content is all that comes after thinking.
+            prompt: the end of the rendered prompt, or all of it: it may have opened thinking.
+            splits_reasoning: False leaves thinking with its tags in the content.
+            is_bound: a response format binds the output unless it calls: all after the reasoning is content.
         """
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id)
-        self._reader = format.read(self._cursor, self._calls, prompt_tail, reasoning, has_form=has_form)
+        self._calls.reasoning_is_open = format.reasoning_start(prompt) is ReasoningStart.OPEN
+        self._reader = format.read(self._cursor, self._calls, prompt, splits_reasoning, has_form=is_bound)
 
     @property
     def has_tool_calls(self) -> bool:
@@ -51,6 +53,16 @@ class OutputParser:
     def inside_tool_call(self) -> bool:
         """Whether a call was begun and is not complete: cut now, the answer ends as `length` (K6)."""
         return self._calls.is_open
+
+    @property
+    def reasoning_is_open(self) -> bool:
+        """Whether the output stands inside reasoning."""
+        return self._calls.reasoning_is_open
+
+    @property
+    def reasoning_may_open(self) -> bool:
+        """Whether reasoning can still begin."""
+        return self._calls.reasoning_may_open
 
     def feed(self, text: str) -> list[Event]:
         """The events that this text completes; text that may still become a marker waits."""

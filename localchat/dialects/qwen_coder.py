@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .dialect import Format
+from .dialect import Dialect
 from .reasoning import ReasoningTags
 from .tool_call import FUNCTION_TAGS, read_tool_call
 
-FORMAT = Format(
+DIALECT = Dialect(
     "qwen-coder",
     detected_by=(("<tool_call>", "<function=", "<parameter="),),
     openers=FUNCTION_TAGS.openers,
@@ -29,7 +29,7 @@ FORMAT = Format(
 
 _SEED_TAGS = replace(FUNCTION_TAGS, sections=(("<seed:tool_call>", "</seed:tool_call>"),))
 
-SEED = Format(
+SEED = Dialect(
     "seed",
     detected_by=(("<seed:tool_call>",),),
     openers=_SEED_TAGS.openers,

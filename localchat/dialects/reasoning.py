@@ -1,20 +1,41 @@
-"""Where a model's thinking starts and ends, told from its template's text."""
+"""Reasoning of a model: the tags around it, whether an output begins inside it, and the tracker that counts it.
+
+`ReasoningTracker` is the one place that follows reasoning token by token. The usage counts and the budget
+both use it. It reads the output with the parser of the dialect, so the three cannot disagree.
+"""
 
 from __future__ import annotations
 
+import codecs
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from ..protocol.events import Event, ReasoningDelta
+
+
+class ReasoningStart(Enum):
+    """Where reasoning stands before the first token of an output."""
+
+    OPEN = auto()  # the prompt ends inside reasoning
+    POSSIBLE = auto()  # the model may open it
+    CLOSED = auto()  # the prompt has closed it already
 
 
 @dataclass(frozen=True)
 class ReasoningTags:
-    """The tags around thinking; a prompt may end with the opening one already written."""
+    """The tags around reasoning; a prompt may end with the opening one."""
 
     start: str
     end: str
 
-    def is_open(self, prompt: str) -> bool:
-        """Whether the prompt ends inside thinking that it opened itself."""
-        return prompt.rstrip().endswith(self.start)
+    def start_state(self, prompt: str) -> ReasoningStart:
+        """Where reasoning stands at the end of a prompt."""
+        prompt = prompt.rstrip()
+        if prompt.endswith(self.start):
+            return ReasoningStart.OPEN
+        return ReasoningStart.CLOSED if prompt.endswith(self.end) else ReasoningStart.POSSIBLE
 
 
 THINK = ReasoningTags("<think>", "</think>")
@@ -34,5 +55,118 @@ _KNOWN: tuple[ReasoningTags, ...] = (
 
 
 def reasoning_tags(template: str) -> ReasoningTags | None:
-    """The tags that a template's text names, or None: many models think in tags it does not name."""
+    """The tags that a template's text names, or None: many models use tags that their template does not name."""
     return next((tags for tags in _KNOWN if tags.start in template and tags.end in template), None)
+
+
+@dataclass(frozen=True)
+class ReasoningBudget:
+    """How many tokens of reasoning an output may have, and what is written where they are used up."""
+
+    max_tokens: int
+    # The tokens that end the reasoning: those of a last message, then those of the end tag.
+    closing: tuple[int, ...]
+
+
+class ReasoningParser(Protocol):
+    """The part of `OutputParser` that the tracker uses."""
+
+    @property
+    def reasoning_is_open(self) -> bool: ...
+
+    @property
+    def reasoning_may_open(self) -> bool: ...
+
+    def feed(self, text: str) -> list[Event]: ...
+
+    def finish(self) -> list[Event]: ...
+
+
+class ReasoningTracker:
+    """Follows the tokens of one output: whether reasoning is open, how many tokens it has, which one a budget forces.
+
+    It has a parser of its own, which reads the bytes of all tokens, control tokens included.
+    """
+
+    def __init__(self, parser: ReasoningParser, budget: ReasoningBudget | None = None) -> None:
+        """Start before the first token of an output.
+
+        Args:
+            parser: a new one, which must not be fed by anything else.
+            budget: if any, `forced_token` ends reasoning that is longer.
+        """
+        self._parser = parser
+        self._budget = budget
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_open = parser.reasoning_is_open
+        # Tokens of the output before reasoning: if it begins the output they are its start tag and so part of it.
+        self._n_before: int | None = 0
+        self._n_tokens = 0
+        # Reasoning without any text counts no tokens.
+        self._has_text = False
+        self._n_left = budget.max_tokens if budget else None
+        # Tokens that have to come next.
+        self._closing: Sequence[int] = ()
+        # Whether this stretch of reasoning was closed by force: it is not closed twice.
+        self._is_closed = False
+        self._force_end_if_due()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next token belongs to reasoning, as far as is known."""
+        return self._is_open
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more reasoning can come."""
+        return not self._is_open and not self._parser.reasoning_may_open
+
+    @property
+    def n_tokens(self) -> int:
+        """The tokens of reasoning so far, tags included; 0 as long as there is nothing between the tags."""
+        return self._n_tokens if self._has_text else 0
+
+    @property
+    def forced_token(self) -> int | None:
+        """The token that has to come next; None where the model is free."""
+        return self._closing[0] if self._closing else None
+
+    def feed(self, piece: bytes) -> None:
+        """The bytes of the next token; of the forced one if there is any."""
+        if self.is_over:
+            return
+        was_open, self._closing, is_forced = self._is_open, self._closing[1:], bool(self._closing)
+        events = self._parser.feed(self._decoder.decode(piece))
+        self._is_open = self._parser.reasoning_is_open
+        self._count(events, was_open)
+        if not self._is_open or not was_open:
+            self._closing = ()
+            self._is_closed = False
+        if self._n_left is not None and was_open and not is_forced:
+            self._n_left -= 1
+        self._force_end_if_due()
+
+    def finish(self) -> None:
+        """No more tokens come: text that could have become a tag is decided."""
+        if not self.is_over:
+            self._count_text(self._parser.finish())
+
+    def _count(self, events: Sequence[Event], was_open: bool) -> None:
+        self._count_text(events)
+        has_part = was_open or self._is_open or any(isinstance(event, ReasoningDelta) for event in events)
+        if has_part:
+            self._n_tokens += 1 + (self._n_before or 0)
+            self._n_before = None
+        elif self._n_before is not None:
+            self._n_before = None if events else self._n_before + 1
+
+    def _count_text(self, events: Sequence[Event]) -> None:
+        self._has_text = self._has_text or any(isinstance(event, ReasoningDelta) for event in events)
+
+    def _force_end_if_due(self) -> None:
+        is_within_character = bool(self._decoder.getstate()[0])
+        if self._closing or self._n_left is None or self._n_left > 0 or is_within_character:
+            return
+        if self._budget and self._is_open and not self._is_closed:
+            self._closing = self._budget.closing
+            self._is_closed = True

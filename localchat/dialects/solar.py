@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .call_layout import AN_ID
 from .calls import Calls
-from .dialect import CallTexts, Format
+from .dialect import CallTexts, Dialect
 from .named_json import json_arguments, offered_name
 from .reasoning import ReasoningTags
 from .scan import Cursor, Markers, Reader, until
@@ -37,7 +37,7 @@ _CALLS = CallTexts(
     after_thought="<|begin|>assistant",
 )
 
-FORMAT = Format(
+DIALECT = Dialect(
     "solar",
     detected_by=((_CALL,),),
     openers=(_CALL,),

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..protocol.params import SamplingParams
+from .reasoning_limit import ReasoningLimit
+
 
 @dataclass(frozen=True)
 class Constraint:
@@ -24,22 +27,6 @@ class Constraint:
 
 
 @dataclass(frozen=True)
-class ThinkingLimit:
-    """After `max_tokens` tokens of thinking the tokens `closing` are said in the model's place, then it goes on.
-
-    Thinking begins with the text `start`, at the beginning of the answer only or, with `may_repeat`, anywhere,
-    or has begun already with `is_open`. It ends by itself at one of the texts `ends`. Marks do not count.
-    """
-
-    max_tokens: int
-    closing: tuple[int, ...]
-    start: str
-    ends: tuple[str, ...]
-    is_open: bool = False
-    may_repeat: bool = False
-
-
-@dataclass(frozen=True)
 class GenerationRequest:
     """One prompt and what to do with it.
 
@@ -53,7 +40,7 @@ class GenerationRequest:
     is then computed anew, however much of it is known. `max_completion_s` ends the answer so long after its
     first token, once it has begun a second line: llama.cpp's rule, for editors.
     `visible_tokens` are control tokens that are text all the same, such as the markers of tool calls.
-    With `reports_progress` there is word of how far the prompt has been read. `thinking` bounds thinking.
+    With `reports_progress` there is word of how far the prompt has been read. `reasoning_limit` bounds reasoning.
     With `one_by_one` each Delta has one token at most, for who may end the answer after any.
     """
 
@@ -71,7 +58,7 @@ class GenerationRequest:
     max_completion_s: float | None = None
     visible_tokens: frozenset[int] = frozenset()
     reports_progress: bool = False
-    thinking: ThinkingLimit | None = None
+    reasoning_limit: ReasoningLimit | None = None
     one_by_one: bool = False
 
 

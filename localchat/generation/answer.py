@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from ..dialects import Format
+from ..dialects import Dialect
 from ..dialects.parser import OutputParser
-from ..dialects.reasoning import ReasoningTags
+from ..dialects.reasoning import ReasoningTags, ReasoningTracker
 from ..engine import Cancelled, Delta, EngineError, Finish, Generation, OutputToken, Progress
 from ..protocol import errors
 from ..protocol.chat import ChatRequest
@@ -28,6 +28,7 @@ from ..protocol.chat_response import (
     prompt_entry,
 )
 from ..protocol.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from .reasoning_limit import parser_prompt, reasoning_tracker
 
 # How long one choice may keep the others of its request from being looked at.
 POLL_S = 0.02
@@ -182,71 +183,43 @@ def prompt_logprobs(generation: Generation, n_top: int) -> list[Any]:
     ]
 
 
-def choices_of(request: ChatRequest, generations: Sequence[Generation], format: Format, prompt: str) -> list[_Choice]:
+def choices_of(request: ChatRequest, generations: Sequence[Generation], dialect: Dialect, prompt: str) -> list[_Choice]:
     """A choice for each generation. The prompt may have opened thinking."""
     thought = request.opening[0] if request.continue_final_message == "reasoning_content" else None
-    if thought is not None:
-        # Thinking that was left open is read from its tag on, so that the parser stands inside it.
-        prompt = format.think.start
-    marks = format.openers if format.thought_ends_at_call and request.callable_tools else ()
     choices = []
     for i, generation in enumerate(generations):
         parser = OutputParser(
-            format,
+            dialect,
             tools=request.callable_tools,
-            prompt_tail=prompt,
-            reasoning=request.splits_reasoning,
-            has_form=request.shape is not None,
+            prompt=parser_prompt(request, dialect, prompt),
+            splits_reasoning=request.splits_reasoning,
+            is_bound=request.shape is not None,
         )
         # White space at its end would wait for what follows, and then be told with it.
         parser.feed((thought or "").rstrip())
-        choices.append(_Choice(i, generation, parser, _Thinking(format.think, marks), request))
+        tracker = reasoning_tracker(request, dialect, prompt)
+        choices.append(_Choice(i, generation, parser, tracker, dialect.think, request))
     return choices
-
-
-class _Thinking:
-    """Counts the tokens of thinking: all up to the one that completes its end tag, or a mark that ends it too.
-
-    Tokens are counted by their bytes, so it is the same whether they come one by one or many at once.
-    """
-
-    def __init__(self, tags: ReasoningTags, marks: Sequence[str] = ()) -> None:
-        self.tags = tags
-        self.is_over = False
-        self._ends = [end.encode() for end in (tags.end, *marks)]
-        self._n_kept = max(map(len, self._ends))
-        self._n_tokens = 0
-        self._tail = b""
-        self._was_seen = False
-
-    @property
-    def n_tokens(self) -> int:
-        return self._n_tokens if self._was_seen else 0
-
-    def feed(self, tokens: Iterable[OutputToken], events: Iterable[Event]) -> None:
-        """Tokens, and what became of them; an answer without an end tag ends its thinking by going on."""
-        for token in tokens:
-            if self.is_over:
-                break
-            self._n_tokens += 1
-            self._tail = self._tail[-self._n_kept :] + token.piece
-            self.is_over = any(end in self._tail for end in self._ends)
-        for event in events:
-            self.is_over = self.is_over or (self._was_seen and not isinstance(event, ReasoningDelta))
-            self._was_seen = self._was_seen or isinstance(event, ReasoningDelta)
 
 
 class _Choice:
     """One generation on its way to the reply."""
 
     def __init__(
-        self, i: int, generation: Generation, parser: OutputParser, thinking: _Thinking, request: ChatRequest
+        self,
+        i: int,
+        generation: Generation,
+        parser: OutputParser,
+        reasoning: ReasoningTracker,
+        tags: ReasoningTags,
+        request: ChatRequest,
     ) -> None:
         self.generation = generation
         self.finish_reason: str | None = None
         self._i = i
         self._parser = parser
-        self._thinking = thinking
+        self._reasoning = reasoning
+        self._tags = tags
         self._request = request
         # Whether the content stands inside thinking, where it has that too.
         self._is_inside_tags = False
@@ -260,7 +233,7 @@ class _Choice:
             n_prompt=counts.prompt_tokens,
             n_cached=counts.cached_tokens,
             n_completion=counts.completion_tokens,
-            n_reasoning=self._thinking.n_tokens,
+            n_reasoning=self._reasoning.n_tokens if self._request.splits_reasoning else 0,
             prompt_s=counts.prompt_s,
             completion_s=counts.completion_s,
             n_drafted=counts.n_drafted,
@@ -278,7 +251,7 @@ class _Choice:
         """Tell an item; False when it was the last."""
         if isinstance(item, Finish):
             events = self._parser.finish()
-            self._thinking.feed((), events)
+            self._reasoning.finish()
             self._tell(reply, events)
             return self._finish(reply, item)
         if isinstance(item, Progress):
@@ -287,7 +260,8 @@ class _Choice:
             return True
         self._tell_tokens(reply, item.tokens)
         events = self._parser.feed(item.text)
-        self._thinking.feed(item.tokens, events)
+        for token in item.tokens:
+            self._reasoning.feed(token.piece)
         first_call = events if self._request.parallel_tool_calls else _first_call(events)
         self._tell(reply, first_call)
         if not self._request.parallel_tool_calls and self._has_its_call(events):
@@ -306,8 +280,8 @@ class _Choice:
             reply.token_ids(self._i, [token.id for token in tokens])
 
     def _finish(self, reply: Reply, end: Finish) -> bool:
-        if self._is_inside_tags and self._thinking.is_over:
-            reply.content(self._i, self._thinking.tags.end)
+        if self._is_inside_tags and not self._reasoning.is_open:
+            reply.content(self._i, self._tags.end)
         is_cut = end.reason == "length" and self._parser.inside_tool_call
         self.finish_reason = finish_reason(end.reason, has_calls=self._parser.has_tool_calls, is_cut=is_cut)
         reply.finish(self._i, self.finish_reason, end.stop)
@@ -323,9 +297,9 @@ class _Choice:
         """Thinking as content within its tags, before what comes after it."""
         was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)
         if isinstance(event, ReasoningDelta):
-            reply.content(self._i, event.text if was_inside else self._thinking.tags.start + event.text)
+            reply.content(self._i, event.text if was_inside else self._tags.start + event.text)
         elif was_inside:
-            reply.content(self._i, self._thinking.tags.end)
+            reply.content(self._i, self._tags.end)
 
 
 def _first_call(events: list[Event]) -> list[Event]:

@@ -14,11 +14,11 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import Any
 
-from ..dialects import Format
+from ..dialects import Dialect
 from ..dialects.dialect import CallTexts
+from ..dialects.reasoning import ReasoningStart
 from ..dialects.values import parameter_types
 from ..engine import Constraint
 from ..grammar import (
@@ -57,14 +57,6 @@ _PREFIX = "localchat-"
 _SHAPED = "root"
 
 
-class Thinking(Enum):
-    """Whether the answer begins with thinking."""
-
-    OPEN = auto()  # the prompt has begun it
-    POSSIBLE = auto()
-    NONE = auto()
-
-
 @dataclass(frozen=True)
 class _Answer:
     """What may come where the answer begins, and the same after thinking."""
@@ -88,7 +80,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
     return _made(
         _Order(
             format=template.format,
-            thinking=_thinking(request, template, prompt),
+            reasoning=_reasoning(request, template, prompt),
             is_opened=bool(request.opening[1]),
             # As text, so that it can be looked up: an agent sends the same tools in every turn.
             tools=tuple((request.tools.index(tool), json.dumps(tool["function"])) for tool in tools),
@@ -115,8 +107,8 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
 class _Order:
     """All that a request's grammar is made of. `tools` come with their places in the request."""
 
-    format: Format
-    thinking: Thinking
+    format: Dialect
+    reasoning: ReasoningStart
     is_opened: bool
     tools: tuple[tuple[int, str], ...]
     must_call: bool
@@ -191,7 +183,7 @@ class _Build:
         grammar = shape_grammar(shape)
         # Where the answer has been opened, so has its text.
         starts = ("", "") if self._order.is_opened else self._format.text_start
-        if self._order.thinking is Thinking.NONE and not self._tools and not starts[0]:
+        if self._order.reasoning is ReasoningStart.CLOSED and not self._tools and not starts[0]:
             return Constraint(grammar, origin=shape.param)
         form = self._rules.external(_SHAPED)
         first, after = (seq(Literal(start), form) for start in starts)
@@ -208,13 +200,13 @@ class _Build:
         if self._format.part_mark:
             return self._in_parts(known)
         # Where thinking has marks of its own all the way, marks of calls in it are none but those of calls.
-        if self._order.thinking is Thinking.NONE or self._format.thinks_anywhere:
+        if self._order.reasoning is ReasoningStart.CLOSED or self._format.thinks_anywhere:
             triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
             return self._rendered(alt(*map(self._calls_of, known)), tuple(triggers))
         rests = self._rests(known)
         text = free_text(self._rules, rests, may_end=True)
         ends = {self._format.think.end: text, **self._calls_in_thought(rests)}
-        if self._order.thinking is Thinking.OPEN:
+        if self._order.reasoning is ReasoningStart.OPEN:
             return self._rendered(alt(*(seq(Literal(end), rest) for end, rest in ends.items())), tuple(ends))
         thought = free_text(self._rules, ends, may_end=True)
         return self._rendered(alt(text, seq(Literal(self._format.think.start), thought)))
@@ -242,13 +234,15 @@ class _Build:
 
     def _bound(self, answer: _Answer) -> Constraint:
         """Thinking as it may be, then the answer."""
-        if self._order.thinking is Thinking.NONE:
+        if self._order.reasoning is ReasoningStart.CLOSED:
             return self._rendered(answer.first)
         tags = self._format.think
         may_call = self._tools and self._format.thought_ends_at_call
         ends = self._calls_in_thought(self._rests(self._format.call_texts)) if may_call else {}
-        thought = free_text(self._rules, {**ends, tags.end: answer.after_thought}, may_end=False)
-        if self._order.thinking is Thinking.OPEN:
+        # Other markers that end a message of reasoning would let unbound text follow it.
+        others = {end: NEVER for end in self._format.thought_ends if end not in self._format.openers}
+        thought = free_text(self._rules, {**others, **ends, tags.end: answer.after_thought}, may_end=False)
+        if self._order.reasoning is ReasoningStart.OPEN:
             return self._rendered(thought)
         no_thought = Literal(self._format.no_thought) if self._format.no_thought else NEVER
         return self._rendered(alt(answer.first, seq(no_thought, answer.first), seq(Literal(tags.start), thought)))
@@ -306,13 +300,14 @@ class _Build:
         return [texts.begin + texts.head(tool.name) for tool in self._tools]
 
 
-def _thinking(request: ChatRequest, template: ChatTemplate, prompt: str) -> Thinking:
-    tags = template.format.think
-    if request.continue_final_message == "reasoning_content" or tags.is_open(prompt):
-        return Thinking.OPEN
-    is_over = bool(request.opening[1]) or prompt.rstrip().endswith(tags.end)
-    is_off = request.template_vars.get("enable_thinking") is False or tags.start not in template.source
-    return Thinking.NONE if is_over or is_off else Thinking.POSSIBLE
+def _reasoning(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
+    if request.continue_final_message == "reasoning_content":
+        return ReasoningStart.OPEN
+    start = template.format.reasoning_start(prompt)
+    is_off = request.template_vars.get("enable_thinking") is False or template.format.think.start not in template.source
+    if start is ReasoningStart.POSSIBLE and (is_off or request.opening[1]):
+        return ReasoningStart.CLOSED
+    return start
 
 
 def _check_sampling(request: Drawing) -> None:

@@ -38,7 +38,7 @@ from ..protocol.models import model_body
 from ..protocol.params import Drawing
 from .answer import Answer, choices_of
 from .constraints import constraint_for
-from .reasoning_limit import ThinkingDefaults, thinking_limit
+from .reasoning_limit import ReasoningDefaults, reasoning_limit
 from .work import AtWork
 
 # Templates of requests that are kept compiled: finding out what one expects takes some milliseconds.
@@ -68,13 +68,13 @@ class Model:
         max_tokens: int | None = None,
         defaults: Mapping[str, Any] | None = None,
         keep_tools: bool = False,
-        thinking: ThinkingDefaults | None = None,
+        thinking: ReasoningDefaults | None = None,
     ) -> None:
         self.name = name
         self.engine = engine
         self.max_tokens = max_tokens
         self._keep_tools = keep_tools
-        self._thinking = thinking or ThinkingDefaults()
+        self._thinking = thinking or ReasoningDefaults()
         self.created = int(time.time())
         self.sampling = dataclasses.replace(engine.facts.sampling, **(defaults or {}))
         self._own = self._compiled(engine.facts.chat_template)
@@ -120,7 +120,7 @@ class Model:
                 prompt,
                 visible_tokens=dialect.visible,
                 constraint=constraint_for(request, dialect.template, text),
-                thinking=thinking_limit(request, dialect.template.format, text, self._tokenize, self._thinking),
+                reasoning_limit=reasoning_limit(request, dialect.template.format, text, self._tokenize, self._thinking),
                 reports_progress=request.stream and request.return_progress,
                 # What follows the one call is not read, and so not counted, whenever it came.
                 one_by_one=not request.parallel_tool_calls,

@@ -1,47 +1,73 @@
-"""How long the answer to a request may think: from the request and the template to the engine's limit. Pure."""
+"""Trackers of reasoning for a request: one that counts, and with a budget one that ends the reasoning. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..dialects import Format
-from ..engine import ThinkingLimit
+from ..dialects import Dialect
+from ..dialects.parser import OutputParser
+from ..dialects.reasoning import ReasoningBudget, ReasoningTracker
 from ..protocol.chat import ChatRequest
 
 
 @dataclass(frozen=True)
-class ThinkingDefaults:
-    """What holds where a request says nothing: tokens of thinking (None: no limit), and the last words of it."""
+class ReasoningDefaults:
+    """The limit of requests that set none."""
 
+    # Tokens of reasoning; None: no limit.
     max_tokens: int | None = None
+    # The last words of reasoning that is ended by the limit.
     message: str = ""
 
 
-def thinking_limit(
+@dataclass(frozen=True)
+class ReasoningLimit:
+    """A budget, and what a parser of the outputs needs to know. The engine takes it as its `ReasoningLimit`."""
+
+    request: ChatRequest
+    dialect: Dialect
+    prompt: str
+    budget: ReasoningBudget
+
+    def tracker(self) -> ReasoningTracker:
+        """A new tracker, before the first token of an output."""
+        return reasoning_tracker(self.request, self.dialect, self.prompt, self.budget)
+
+
+def reasoning_tracker(
+    request: ChatRequest, dialect: Dialect, prompt: str, budget: ReasoningBudget | None = None
+) -> ReasoningTracker:
+    """A tracker for one output of a request of which `prompt` is the rendered prompt."""
+    parser = OutputParser(
+        dialect,
+        tools=request.callable_tools,
+        prompt=parser_prompt(request, dialect, prompt),
+        is_bound=request.shape is not None,
+    )
+    return ReasoningTracker(parser, budget)
+
+
+def parser_prompt(request: ChatRequest, dialect: Dialect, prompt: str) -> str:
+    """The prompt as a parser of the output takes it: reasoning that the request leaves open is open."""
+    return dialect.think.start if request.continue_final_message == "reasoning_content" else prompt
+
+
+def reasoning_limit(
     request: ChatRequest,
-    format: Format,
+    dialect: Dialect,
     prompt: str,
     tokenize: Callable[[str, bool], list[int]],
-    defaults: ThinkingDefaults,
-) -> ThinkingLimit | None:
-    """What bounds the thinking of the answer to a request of which this is the prompt; None if nothing does.
+    defaults: ReasoningDefaults,
+) -> ReasoningLimit | None:
+    """The limit on the reasoning of a request of which `prompt` is the rendered prompt; None if there is none.
 
-    `tokenize(text, parse_special)` adds nothing of its own. The message counts as what the model says, and so
-    do its tokens, but no token of control is read in it.
+    `tokenize(text, parse_special)` adds nothing of its own. The message counts as text of the model, and so
+    do its tokens, but no control token is read in it.
     """
     max_tokens = defaults.max_tokens if request.reasoning_budget is None else request.reasoning_budget
     if max_tokens is None or max_tokens < 0:
         return None
     message = defaults.message if request.reasoning_budget_message is None else request.reasoning_budget_message
-    is_open = request.continue_final_message == "reasoning_content" or format.think.is_open(prompt)
-    # Where nothing can be called the parser takes a mark of calls for a part of the thinking.
-    no_ends = () if request.callable_tools else format.openers
-    return ThinkingLimit(
-        max_tokens=max_tokens,
-        closing=(*tokenize(message, False), *tokenize(format.think.end, True)),
-        start=format.think.start,
-        ends=tuple(end for end in format.thought_ends if end not in no_ends),
-        is_open=is_open,
-        may_repeat=format.thinks_anywhere,
-    )
+    closing = (*tokenize(message, False), *tokenize(dialect.think.end, True))
+    return ReasoningLimit(request, dialect, prompt, ReasoningBudget(max_tokens, closing))

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from .messages import Dialect
+from .messages import Capabilities
 
 Message = dict[str, Any]
 # Writes calls, of which name and arguments are read, as a model of some family would.
@@ -35,7 +35,7 @@ def calls_text(calls: Sequence[Mapping[str, Any]]) -> str:
 def adapted(
     messages: list[Message],
     tools: Sequence[Mapping[str, Any]] | None,
-    dialect: Dialect,
+    dialect: Capabilities,
     write_calls: CallsWriter = calls_text,
 ) -> list[Message]:
     """The same conversation without what the template would not show or would refuse."""
@@ -121,7 +121,7 @@ def _joined(messages: list[Message]) -> list[Message]:
     return result
 
 
-def _with_content(message: Message, dialect: Dialect) -> Message:
+def _with_content(message: Message, dialect: Capabilities) -> Message:
     text = {"type": "text", "text": message["content"]}
     if dialect.thought_part and "reasoning_content" in message:
         thought = {"type": "thinking", "thinking": message["reasoning_content"]}

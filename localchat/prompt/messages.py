@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from .errors import TemplateError
 
 
-class Dialect(NamedTuple):
+class Capabilities(NamedTuple):
     """What one template expects where templates differ."""
 
     typed_content: bool = False  # reads content as a list of parts only
@@ -35,7 +35,7 @@ class Dialect(NamedTuple):
     no_tools: tuple[()] | None = None  # what stands for no tools: most test for none, some iterate
 
 
-def prepared(messages: Sequence[Mapping[str, Any]], dialect: Dialect, *, at: int = 0) -> list[dict[str, Any]]:
+def prepared(messages: Sequence[Mapping[str, Any]], dialect: Capabilities, *, at: int = 0) -> list[dict[str, Any]]:
     """Messages for a template, of which the first is number `at` of the request.
 
     Null members are removed (T28), text parts joined (K25, T27), arguments decoded (T29).
@@ -46,7 +46,7 @@ def prepared(messages: Sequence[Mapping[str, Any]], dialect: Dialect, *, at: int
     return [_prepared(message, f"messages[{at + i}]", dialect) for i, message in enumerate(messages)]
 
 
-def prepared_tools(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> list[Mapping[str, Any]]:
+def prepared_tools(tools: Sequence[Mapping[str, Any]], dialect: Capabilities) -> list[Mapping[str, Any]]:
     """Tools for a template, with what it expects of each and the API lets out."""
     return [_whole_tool(tool) for tool in tools] if dialect.whole_tools else list(tools)
 
@@ -65,7 +65,7 @@ def _filled(value: Mapping[str, Any], missing: Mapping[str, Any]) -> dict[str, A
     return {**value, **{key: item for key, item in missing.items() if key not in value}}
 
 
-def _prepared(message: Mapping[str, Any], where: str, dialect: Dialect) -> dict[str, Any]:
+def _prepared(message: Mapping[str, Any], where: str, dialect: Capabilities) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise TemplateError(f"{where} must be an object", param=where)
     result = {key: value for key, value in message.items() if value is not None}
@@ -105,13 +105,13 @@ def _part_text(part: Any, where: str) -> str:
     return text
 
 
-def _tool_calls(calls: Any, where: str, dialect: Dialect) -> list[dict[str, Any]]:
+def _tool_calls(calls: Any, where: str, dialect: Capabilities) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise TemplateError(f"{where} must be a list", param=where)
     return [_tool_call(call, f"{where}[{j}]", dialect) for j, call in enumerate(calls)]
 
 
-def _tool_call(call: Any, where: str, dialect: Dialect) -> dict[str, Any]:
+def _tool_call(call: Any, where: str, dialect: Capabilities) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise TemplateError(f"{where}.function.name is missing", param=f"{where}.function.name")

@@ -23,11 +23,11 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from ..dialects import FORMATS, detect
+from ..dialects import DIALECTS, detect
 from .adapted import adapted, calls_text
 from .errors import TemplateError
 from .marked import Marked, copied, holds_mark, join, marking
-from .messages import Dialect, prepared, prepared_tools
+from .messages import Capabilities, prepared, prepared_tools
 from .segments import Segment, SpecialTexts, merged, segments_of, text_of
 
 # A model without a template gets ChatML, the most common format of instruction-tuned models.
@@ -96,7 +96,7 @@ class ChatTemplate:
         self._dialect = self._probed()
         if not self._dialect.shows_tools and self.format.write_calls is calls_text:
             # Its model will be told of the generic form of calls, so they come in that.
-            self.format = FORMATS["hermes"].for_template(self.source)
+            self.format = DIALECTS["hermes"].for_template(self.source)
 
     def render(
         self,
@@ -184,10 +184,10 @@ class ChatTemplate:
             return segments
         return merged([Segment(self._bos_token, True), *segments])
 
-    def _probed(self) -> Dialect:
+    def _probed(self) -> Capabilities:
         """Find by trial what this template expects of messages, and what it does not show."""
-        plain = [Dialect(typed_content=typed, no_tools=no) for typed in (False, True) for no in (None, ())]
-        found = self._first_that_shows(_USER, plain) or Dialect()
+        plain = [Capabilities(typed_content=typed, no_tools=no) for typed in (False, True) for no in (None, ())]
+        found = self._first_that_shows(_USER, plain) or Capabilities()
         shows_whole = self._shows(_HAY, found, tools=_TOOLS)
         keys = [key for key in _THOUGHT_KEYS if re.search(rf"[.'\"]{key}\b", self.source)]
         found = found._replace(
@@ -219,10 +219,10 @@ class ChatTemplate:
             only_objects=found.shows_calls and not self._shows(_CALL_WITH_TEXT, found),
         )
 
-    def _first_that_shows(self, messages: Messages, trials: Sequence[Dialect]) -> Dialect | None:
+    def _first_that_shows(self, messages: Messages, trials: Sequence[Capabilities]) -> Capabilities | None:
         return next((trial for trial in trials if self._shows(messages, trial)), None)
 
-    def _shows(self, messages: Messages, dialect: Dialect, tools: Messages | None = None) -> bool:
+    def _shows(self, messages: Messages, dialect: Capabilities, tools: Messages | None = None) -> bool:
         shown = adapted(prepared(messages, dialect), None, dialect)
         try:
             text = self._run({"messages": shown, "tools": tools or dialect.no_tools})
@@ -285,7 +285,7 @@ def _final_message(messages: Messages) -> tuple[Messages, Mapping[str, Any]]:
             "continue_final_message needs an assistant message without tool_calls at the end",
             param="continue_final_message",
         )
-    return messages[:-1], prepared([last], Dialect(), at=len(messages) - 1)[0]
+    return messages[:-1], prepared([last], Capabilities(), at=len(messages) - 1)[0]
 
 
 def _marked(given: Mapping[str, Any]) -> dict[str, Any]:

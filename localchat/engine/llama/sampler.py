@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ...protocol.params import SamplingParams
-from ..budget import ThinkingBudget
 from ..sampling import GREEDY, Step, chain_steps
 from ..values import EngineError, GenerationRequest
 from .candidates import candidates, is_quick, token_array, with_others
@@ -49,7 +48,7 @@ class Sampler:
         self._biased = [id for id, _ in self._sampling.logit_bias]
         # What is moved whatever was drawn before.
         self._moved = self._moved_always()
-        self._budget = ThinkingBudget(request.thinking) if request.thinking else None
+        self._reasoning = request.reasoning_limit.tracker() if request.reasoning_limit else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
         # What the last token was drawn from, kept where the request asks for it.
@@ -86,12 +85,12 @@ class Sampler:
 
         `likeliest` are the ids of `n_likeliest` tokens or more, where they are known.
         """
-        forced = self._budget.forced if self._budget is not None else None
+        forced = self._reasoning.forced_token if self._reasoning is not None else None
         token = self._draw_freely(context, row, logits, likeliest) if forced is None else self._say(forced)
         if self._grammar is not None:
             self._grammar.accept(token)
-        if self._budget is not None:
-            self._budget.note(token, self._vocabulary.piece(token, special=True))
+        if self._reasoning is not None:
+            self._reasoning.feed(self._vocabulary.piece(token, special=True))
         return token
 
     def _draw_freely(self, context: Any, row: int, logits: Any, likeliest: Any) -> int:
@@ -117,7 +116,7 @@ class Sampler:
     def _say(self, token: int) -> int:
         """A token that was not drawn."""
         if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
-            raise EngineError("the end of thinking that a budget asks for is not of the grammar")
+            raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
         self._drawn_from = None
         if self._chain is not None:
             self._accept(token)

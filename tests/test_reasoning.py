@@ -1,0 +1,213 @@
+"""The tracker of reasoning: what it counts and forces is what the parser reads, however the output is cut into tokens."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from localchat.dialects import DIALECTS
+from localchat.dialects.parser import OutputParser, merged
+from localchat.dialects.reasoning import THINK, ReasoningBudget, ReasoningStart, ReasoningTracker, reasoning_tags
+from localchat.generation.reasoning_limit import ReasoningDefaults, reasoning_limit
+from localchat.protocol.chat import ChatRequest
+from localchat.protocol.events import ReasoningDelta
+
+from .test_formats_families import ALL, TOOLS, text_of
+
+# The forced tokens of each family: a last message, then the end tag.
+LAST = 901
+END = 902
+
+
+def tracker(name: str = "qwen-coder", max_tokens: int | None = None, **options: Any) -> ReasoningTracker:
+    parser = OutputParser(DIALECTS[name], **{"tools": TOOLS, **options})
+    budget = None if max_tokens is None else ReasoningBudget(max_tokens, (LAST, END))
+    return ReasoningTracker(parser, budget)
+
+
+def written(pieces: list[bytes], max_tokens: int | None, name: str = "qwen-coder", **options: Any) -> bytes:
+    """The output of a model that samples these tokens, with the tokens that the budget forces."""
+    forced = {LAST: b" enough", END: DIALECTS[name].think.end.encode()}
+    made = tracker(name, max_tokens, **options)
+    text = b""
+    for piece in [*pieces, b""]:
+        while made.forced_token is not None:
+            text += forced[made.forced_token]
+            made.feed(forced[made.forced_token])
+        text += piece
+        made.feed(piece)
+    return text
+
+
+def tokens(text: str) -> list[bytes]:
+    return [part.encode() for part in text.replace("|", "\0|\0").split("\0") if part != "|"]
+
+
+OPEN = {"prompt": "<think>\n"}
+CALL = "<tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "max_tokens", "options", "expected"),
+    [
+        pytest.param("<think>|a|b|c|</think>|hi", 2, {}, "<think>ab enough</think>c</think>hi", id="too long"),
+        pytest.param("<think>|a|b|c|</think>|hi", 3, {}, "<think>abc enough</think></think>hi", id="just too long"),
+        pytest.param("<think>|a|b|c|</think>|hi", 4, {}, "<think>abc</think>hi", id="in time"),
+        pytest.param(f"<think>|a|b|c|{CALL}|x|y", 4, {}, f"<think>abc{CALL}xy", id="ended by a call"),
+        pytest.param(
+            f"<think>|a|{CALL}|x|y", 3, {"tools": ()}, f"<think>a{CALL}x enough</think>y", id="no tools, no call"
+        ),
+        pytest.param("<think>|a", 0, {}, "<think> enough</think>a", id="none at all"),
+        pytest.param("<thi|nk>|a|b", 1, {}, "<think>a enough</think>b", id="start in pieces"),
+        pytest.param(" |\n|<think>|a|b", 1, {}, " \n<think>a enough</think>b", id="white space first"),
+        pytest.param("<think>x|a|b", 1, {}, "<think>xa enough</think>b", id="start with more"),
+        pytest.param("<think>|a|b</th|ink>hi|c|d", 4, {}, "<think>ab</think>hicd", id="end in pieces"),
+        pytest.param("a|b|c", 1, {}, "abc", id="no reasoning"),
+        pytest.param("hi |<think>|a|b|c", 1, {}, "hi <think>abc", id="tags within text"),
+        pytest.param("<thing>|a|<think>|b|c", 1, {}, "<thing>a<think>bc", id="another tag"),
+        pytest.param("<think>|a|</think>|b|<think>|c|d", 2, {}, "<think>a</think>b<think>cd", id="once only"),
+        pytest.param("a|b|c", 2, OPEN, "ab enough</think>c", id="opened by the prompt"),
+        pytest.param("a|</think>|b|c", 2, OPEN, "a</think>bc", id="opened by the prompt, in time"),
+        pytest.param("a|b", 0, OPEN, " enough</think>ab", id="opened by the prompt, none at all"),
+        pytest.param("a|b|<think>|c", 1, OPEN, "a enough</think>b<think>c", id="opened by the prompt, once only"),
+        pytest.param("<think>|a|b", None, {}, "<think>ab", id="no budget"),
+    ],
+)
+def test_reasoning_ends_with_its_budget(text: str, max_tokens: int, options: dict[str, Any], expected: str):
+    assert written(tokens(text), max_tokens, **options) == expected.encode()
+
+
+def test_reasoning_in_several_messages_has_one_budget():
+    start, end, again = "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"
+    text = f"{start}|a|b|{end}|{again}{start}|d|e|{end}|{again}{start}|f"
+    expected = f"{start}ab{end}{again}{start}d enough{end}e{end}{again}{start} enough{end}f"
+    pieces = text.replace("<|", "\1").replace("|>", "\2").replace("|", "\0").replace("\1", "<|").replace("\2", "|>")
+    assert written([part.encode() for part in pieces.split("\0")], 4, "harmony") == expected.encode()
+
+
+def test_reasoning_does_not_end_within_a_character():
+    pieces = [b"<think>", b"a", "\u00e9".encode()[:1], "\u00e9".encode()[1:], b"b"]
+    assert written(pieces, 2) == "<think>a\u00e9 enough</think>b".encode()
+
+
+def test_end_is_forced_once_where_the_tokens_do_not_write_it():
+    made = tracker(max_tokens=1, **OPEN)
+    for piece in (b"a", b"so", b"so", b"b", b"c"):
+        made.feed(piece)
+    assert (made.is_open, made.forced_token) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options", "n_tokens", "is_open", "is_over"),
+    [
+        pytest.param(["<think>", "a", "b"], {}, 3, True, False, id="open"),
+        pytest.param([" ", "<thi", "nk>", "a", "</th", "ink>", "b"], {}, 6, False, True, id="with its tags"),
+        pytest.param(["<think>a</think>b", "c"], {}, 1, False, True, id="in one token"),
+        pytest.param(["<think>", "\n\n", "</think>", "b"], {}, 0, False, True, id="empty"),
+        pytest.param(["<think>", "</thi"], {}, 2, True, False, id="cut in what may be the end tag"),
+        pytest.param(["a", "<think>", "b"], {}, 0, False, True, id="text first"),
+        pytest.param(["a", "b", "</think>", "c"], OPEN, 3, False, True, id="opened by the prompt"),
+        pytest.param([], {}, 0, False, False, id="nothing yet"),
+        pytest.param([], OPEN, 0, True, False, id="opened by the prompt, nothing yet"),
+        pytest.param(["now\n", "{}"], {"name": "functionary-3.2"}, 0, False, True, id="a family without reasoning"),
+        pytest.param(
+            ["<|channel|>analysis", "<|message|>", "a", "<|end|>", "<|start|>assistant", "<|channel|>final<|message|>b"],
+            {"name": "harmony"},
+            4,
+            False,
+            False,
+            id="message with its header",
+        ),
+    ],
+)  # fmt: skip
+def test_tokens_of_reasoning(pieces: list[str], options: dict[str, Any], n_tokens: int, is_open: bool, is_over: bool):
+    made = tracker(**options)
+    for piece in pieces:
+        made.feed(piece.encode())
+    assert (made.is_open, made.is_over) == (is_open, is_over)
+    made.finish()
+    assert made.n_tokens == n_tokens
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
+    """The tokens that the tracker counts hold the reasoning that the parser reads, and a budget of as many is enough."""
+    dice = random.Random(name)
+    for text in (ALL[name], ALL[name][: len(ALL[name]) // 9]):
+        for prompt in ("", DIALECTS[name].think.start):
+            data = text.encode()
+            cuts = sorted({0, len(data), *dice.choices(range(len(data)), k=dice.randint(3, 60))})
+            pieces = [data[a:b] for a, b in zip(cuts, cuts[1:])]
+            made = tracker(name, prompt=prompt)
+            for piece in pieces:
+                made.feed(piece)
+            made.finish()
+            parser = OutputParser(DIALECTS[name], tools=TOOLS, prompt=prompt)
+            events = merged([*parser.feed(text), *parser.finish()])
+            reasoning = text_of(events, ReasoningDelta)
+            assert (made.n_tokens > 0) == bool(reasoning)
+            assert made.is_open == parser.reasoning_is_open
+            assert written(pieces, made.n_tokens + 1, name, prompt=prompt) == data
+            if reasoning and not DIALECTS[name].thinks_anywhere:
+                before_end = (
+                    n for n in range(len(pieces)) if DIALECTS[name].think.end.encode() in b"".join(pieces[:n])
+                )
+                assert made.n_tokens == next(before_end, len(pieces))
+            if reasoning and len(reasoning) > 1:
+                assert b"enough" in written([piece.encode() for piece in text], 1, name, prompt=prompt)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "start"),
+    [
+        ("hermes", "a<think>\n ", ReasoningStart.OPEN),
+        ("hermes", "a<think>b", ReasoningStart.POSSIBLE),
+        ("hermes", "<think>\n\n</think>\n\n", ReasoningStart.CLOSED),
+        ("harmony", "<|start|>assistant<|channel|>analysis<|message|>It", ReasoningStart.OPEN),
+        ("harmony", "<|start|>assistant<|channel|>final<|message|>", ReasoningStart.POSSIBLE),
+        ("muse", "<|start|>assistant to=self<|message|>", ReasoningStart.OPEN),
+    ],
+)
+def test_where_reasoning_stands_after_a_prompt(name: str, prompt: str, start: ReasoningStart):
+    assert DIALECTS[name].reasoning_start(prompt) is start
+    assert tracker(name, prompt=prompt).is_open == (start is ReasoningStart.OPEN)
+
+
+@pytest.mark.parametrize(
+    ("template", "start"),
+    [("<think> </think>", "<think>"), ("<seed:think> </seed:think>", "<seed:think>"), ("[THINK] [/THINK]", "[THINK]")],
+)
+def test_tags_come_from_the_template(template: str, start: str):
+    tags = reasoning_tags(template)
+    assert tags is not None
+    assert tags.start == start
+    assert reasoning_tags(THINK.start) is None
+
+
+@pytest.mark.parametrize(
+    ("members", "defaults", "closing"),
+    [
+        ({"reasoning_budget": 8}, ReasoningDefaults(), (0, 8)),
+        ({"reasoning_budget": 8, "reasoning_budget_message": "So."}, ReasoningDefaults(3, "Enough."), (3, 8)),
+        ({}, ReasoningDefaults(3, "Enough."), (7, 8)),
+        ({"reasoning_budget": -1}, ReasoningDefaults(3), None),
+        ({}, ReasoningDefaults(), None),
+    ],
+    ids=["request", "request and default", "default", "no limit for this request", "no limit"],
+)
+def test_limit_comes_from_the_request_or_the_server(members: Any, defaults: ReasoningDefaults, closing: Any):
+    request = ChatRequest(messages=({"role": "user", "content": "hello"},), **members)
+    limit = reasoning_limit(request, DIALECTS["hermes"], "", lambda text, parse_special: [len(text)], defaults)
+    assert (limit and limit.budget.closing) == closing
+
+
+@pytest.mark.parametrize("continued", [False, "reasoning_content"])
+def test_limit_makes_trackers_that_stand_where_the_request_does(continued: Any):
+    messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
+    request = ChatRequest(messages=messages, reasoning_budget=1, continue_final_message=continued)
+    limit = reasoning_limit(request, DIALECTS["hermes"], "", lambda text, parse_special: [7], ReasoningDefaults())
+    assert limit is not None
+    assert limit.tracker() is not limit.tracker()
+    assert limit.tracker().is_open == bool(continued)
