@@ -70,11 +70,12 @@ def measure(model: str, threads: int, spins: int, streams: int, seconds: float) 
 
 def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> float:
     """Greedy decoding of some sequences in one batch, without server, scheduler and text."""
-    from localchat.engine import GenerationRequest, LoadOptions, SamplingParams
+    from localchat.engine import GenerationRequest, LoadOptions
     from localchat.engine.llama import load_backend
     from localchat.engine.proof import proven
     from localchat.engine.scheduler import Batch, Part, Sequence
     from localchat.models.catalog import DEMO_PATH
+    from localchat.protocol.params import SamplingParams
 
     n_ctx = 1024
     options = LoadOptions(n_ctx=n_ctx, n_cells=n_ctx * n_streams, n_slots=n_streams, n_threads=n_threads)

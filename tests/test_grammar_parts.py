@@ -15,9 +15,9 @@ import pytest
 
 from localchat.dialects.call_layout import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
 from localchat.grammar import (
+    GrammarError,
     Literal,
     Rules,
-    GrammarError,
     SchemaError,
     ToolSchema,
     calls_rule,

@@ -14,7 +14,7 @@ import pytest
 np = pytest.importorskip("numpy", reason="the real engine needs numpy")
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.engine import Constraint, GenerationRequest, SamplingParams  # noqa: E402 - after the checks above
+from localchat.engine import Constraint, GenerationRequest  # noqa: E402 - after the checks above
 from localchat.engine.llama.candidates import largest  # noqa: E402
 from localchat.engine.llama.grammar import Grammar  # noqa: E402
 from localchat.engine.llama.library import L, Model  # noqa: E402

@@ -1,4 +1,4 @@
-"""The tracker of reasoning: what it counts and forces is what the parser reads, however the output is cut into tokens."""
+"""The tracker of reasoning: it counts and forces what the parser reads, however the output is cut into tokens."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_end_is_forced_once_where_the_tokens_do_not_write_it():
         pytest.param([], OPEN, 0, True, False, id="opened by the prompt, nothing yet"),
         pytest.param(["now\n", "{}"], {"name": "functionary-3.2"}, 0, False, True, id="a family without reasoning"),
         pytest.param(
-            ["<|channel|>analysis", "<|message|>", "a", "<|end|>", "<|start|>assistant", "<|channel|>final<|message|>b"],
+            ["<|channel|>analysis", "<|message|>", "a", "<|end|>", "<|start|>assistant", "<|channel|>final<|message|>b"],  # noqa: E501
             {"name": "harmony"},
             4,
             False,
@@ -133,7 +133,7 @@ def test_tokens_of_reasoning(pieces: list[str], options: dict[str, Any], n_token
 
 @pytest.mark.parametrize("name", ALL)
 def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
-    """The tokens that the tracker counts hold the reasoning that the parser reads, and a budget of as many is enough."""
+    """The tracker counts the tokens of the reasoning that the parser reads, and a budget of as many is enough."""
     dice = random.Random(name)
     for text in (ALL[name], ALL[name][: len(ALL[name]) // 9]):
         for prompt in ("", DIALECTS[name].think.start):

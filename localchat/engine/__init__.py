@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from ..protocol.params import SamplingParams
 from .copies import DEFAULT_BYTES
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine, EngineStats, SequenceStats

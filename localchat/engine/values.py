@@ -6,7 +6,7 @@ Knows nothing of llama.cpp, threads or HTTP. Texts are str, token ids are int, t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..protocol.params import SamplingParams
 from .reasoning_limit import ReasoningLimit
@@ -47,7 +47,7 @@ class GenerationRequest:
     prompt: tuple[int, ...]
     max_tokens: int | None = None
     min_tokens: int = 0
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_end: bool = False

@@ -77,7 +77,7 @@ class Answer:
         request = self.request
         reply = StreamReply(
             self.head,
-            request.n,
+            request.params.n,
             include_usage=request.include_usage,
             continuous_usage=request.continuous_usage,
             timings_per_token=request.timings_per_token,
@@ -91,7 +91,7 @@ class Answer:
 
     def whole(self, *, thought: bool = False) -> WholeReply:
         """A reply in one body that has its beginning."""
-        reply = WholeReply(self.head, self.request.n, thought=thought)
+        reply = WholeReply(self.head, self.request.params.n, thought=thought)
         self._echo(reply)
         return reply
 
@@ -133,7 +133,7 @@ class Answer:
     @property
     def prompt_logprobs(self) -> list[Any] | None:
         """Once all is read, where they are asked for."""
-        n_top = self.request.prompt_logprobs
+        n_top = self.request.params.prompt_logprobs
         return None if n_top is None else prompt_logprobs(self._choices[0].generation, n_top)
 
     @property
@@ -274,7 +274,7 @@ class _Choice:
         return has_one or len(_first_call(events)) < len(events)
 
     def _tell_tokens(self, reply: Reply, tokens: tuple[OutputToken, ...]) -> None:
-        if self._request.top_logprobs is not None and tokens:
+        if self._request.params.top_logprobs is not None and tokens:
             reply.logprobs(self._i, [_entry(token, self._request) for token in tokens])
         if self._request.return_token_ids:
             reply.token_ids(self._i, [token.id for token in tokens])
@@ -318,7 +318,9 @@ _TELL: dict[type, Callable[[Reply, int, Any], None]] = {
 
 def _entry(token: OutputToken, request: ChatRequest) -> dict[str, Any]:
     drawn = (token.id, token.piece, token.logprob or 0.0)
-    return logprob_entry(drawn, _top(token), as_ids=request.tokens_as_ids, after_sampling=request.after_sampling)
+    return logprob_entry(
+        drawn, _top(token), as_ids=request.tokens_as_ids, after_sampling=request.params.post_sampling_probs
+    )
 
 
 def _top(token: OutputToken) -> list[tuple[int, bytes, float]]:

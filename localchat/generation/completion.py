@@ -42,14 +42,15 @@ class Completion:
         self.request = request
         self._engine = model.engine
         self._is_stopped = False
-        param = "prompt" if len(request.prompts) > 1 else "best_of" if request.best_of > request.n else "n"
+        param = "prompt" if len(request.prompts) > 1 else "best_of" if request.best_of > request.params.n else "n"
         model.check_number(len(request.prompts) * request.best_of, param)
         prompts = [_prompt(model.engine, request, i) for i in range(len(request.prompts))]
         # Which of several answers is best is known by their probabilities.
-        wants = 0 if request.best_of > request.n and request.top_logprobs is None else request.top_logprobs
-        scored = [request.prompt_logprobs, request.top_logprobs if request.scores_prompt else None]
+        params = request.params
+        wants = 0 if request.best_of > params.n and params.top_logprobs is None else params.top_logprobs
+        scored = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
         most = max((n for n in scored if n is not None), default=None)
-        drawn = replace(request, top_logprobs=wants, prompt_logprobs=most)
+        drawn = replace(params, top_logprobs=wants, prompt_logprobs=most)
         constraint = plain_constraint(request)
         works = [model.work(drawn, prompt, constraint=constraint) for prompt in prompts]
         with contextlib.ExitStack() as stack, translated(model.engine, "prompt"):
@@ -104,7 +105,7 @@ class Completion:
 
     def choices(self) -> list[Choice]:
         """The whole choices, all ended: of each prompt the likeliest answers, in the order of their drawing."""
-        n, best_of = self.request.n, self.request.best_of
+        n, best_of = self.request.params.n, self.request.best_of
         by_prompt = [self._runs[start : start + best_of] for start in range(0, len(self._runs), best_of)]
         return [run.choice for runs in by_prompt for run in _best(runs, n)]
 
@@ -228,8 +229,8 @@ class _Run:
         self._is_begun = True
         if self._request.return_token_ids:
             self.choice.prompt_token_ids = self.generation.request.prompt
-        if self._request.prompt_logprobs is not None:
-            self.choice.prompt_logprobs = prompt_logprobs(self.generation, self._request.prompt_logprobs)
+        if self._request.params.prompt_logprobs is not None:
+            self.choice.prompt_logprobs = prompt_logprobs(self.generation, self._request.params.prompt_logprobs)
         if self._echo is not None:
             self.choice.text.append(self._echo.text)
             self.choice.tokens += [_scored(token, self._request) for token in self._echo.tokens(self.generation)]
@@ -292,7 +293,7 @@ def _best(runs: Sequence[_Run], n: int) -> list[_Run]:
 
 def _scored(token: OutputToken, request: CompletionRequest) -> ScoredToken:
     # Of the prompt's tokens more may be known, for `prompt_logprobs`.
-    likeliest = token.top[: request.top_logprobs]
+    likeliest = token.top[: request.params.top_logprobs]
     if not request.tokens_as_ids:
         return ScoredToken(token.piece, token.logprob, tuple((other.piece, other.logprob) for other in likeliest))
     top = tuple((id_text(other.token).encode(), other.logprob) for other in likeliest)

@@ -46,7 +46,7 @@ from ..prompt.template import ChatTemplate
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.errors import BadRequest
-from ..protocol.params import Drawing
+from ..protocol.params import GenerationParams
 from ..protocol.response_format import Shape
 
 # A grammar of many tools takes tens of milliseconds to make.
@@ -76,7 +76,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
         return None
     if shape is not None:
         _check_opening(request, shape)
-    _check_sampling(request)
+    _check_sampling(request.params)
     return _made(
         _Order(
             format=template.format,
@@ -99,7 +99,7 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
     """
     if request.shape is None:
         return None
-    _check_sampling(request)
+    _check_sampling(request.params)
     return Constraint(shape_grammar(request.shape), origin=request.shape.param)
 
 
@@ -310,9 +310,9 @@ def _reasoning(request: ChatRequest, template: ChatTemplate, prompt: str) -> Rea
     return start
 
 
-def _check_sampling(request: Drawing) -> None:
+def _check_sampling(params: GenerationParams) -> None:
     """What forbids the end would leave no token at all once the grammar's text is complete."""
-    for name, is_asked in (("ignore_eos", request.ignore_eos), ("min_tokens", bool(request.min_tokens))):
+    for name, is_asked in (("ignore_eos", params.ignore_eos), ("min_tokens", bool(params.min_tokens))):
         if is_asked:
             raise BadRequest(f"'{name}' cannot be together with tools or a form that the answer must have", name)
 

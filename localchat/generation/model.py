@@ -35,7 +35,7 @@ from ..protocol import errors
 from ..protocol.chat import ChatRequest
 from ..protocol.chat_response import ReplyHead
 from ..protocol.models import model_body
-from ..protocol.params import Drawing
+from ..protocol.params import GenerationParams
 from .answer import Answer, choices_of
 from .constraints import constraint_for
 from .reasoning_limit import ReasoningDefaults, reasoning_limit
@@ -109,14 +109,14 @@ class Model:
         Raises:
             ApiError: The request cannot be run; nothing of it is left in the engine.
         """
-        self.check_number(request.n, "n")
+        self.check_number(request.params.n, "n")
         dialect = self._dialect(request)
         try:
             segments = self._rendered(request, dialect.template)
             text = text_of(segments)
             prompt = tuple(tokens_of(segments, self._tokenize, dialect.template.special))
             work = self.work(
-                request,
+                request.params,
                 prompt,
                 visible_tokens=dialect.visible,
                 constraint=constraint_for(request, dialect.template, text),
@@ -127,7 +127,7 @@ class Model:
             )
             # All choices have the same prompt: it is scored once.
             others = dataclasses.replace(work, prompt_logprobs=None)
-            works = [work, *(nth(others, i) for i in range(1, request.n))]
+            works = [work, *(nth(others, i) for i in range(1, request.params.n))]
             with contextlib.ExitStack() as stack:
                 generations = [stack.enter_context(self.engine.submit(one)) for one in works]
                 told = work.prompt if request.return_token_ids else None
@@ -161,7 +161,7 @@ class Model:
         except RecursionError as error:  # arguments of calls are JSON within JSON
             raise errors.BadRequest("'messages' has something nested too deeply", "messages") from error
 
-    def work(self, said: Drawing, prompt: tuple[int, ...], **more: Any) -> GenerationRequest:
+    def work(self, said: GenerationParams, prompt: tuple[int, ...], **more: Any) -> GenerationRequest:
         """What the engine is to do for one choice. What the request says goes before all defaults (K9).
 
         Raises:
@@ -178,7 +178,7 @@ class Model:
             stop_token_ids=said.stop_token_ids,
             ignore_end=said.ignore_eos,
             top_logprobs=said.top_logprobs,
-            after_sampling=said.after_sampling,
+            after_sampling=said.post_sampling_probs,
             prompt_logprobs=said.prompt_logprobs,
             max_completion_s=said.max_completion_s,
             **more,
@@ -211,7 +211,7 @@ class Model:
     def _tokenize(self, text: str, parse_special: bool) -> list[int]:
         return self.engine.tokenize(text, parse_special=parse_special)
 
-    def _biases(self, said: Drawing) -> Iterator[tuple[int, float]]:
+    def _biases(self, said: GenerationParams) -> Iterator[tuple[int, float]]:
         """A text's bias is that of each of its tokens."""
         for token, bias in said.logit_bias:
             tokens = self._tokenize(token, True) if isinstance(token, str) else [token]

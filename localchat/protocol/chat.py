@@ -73,7 +73,7 @@ class ChatRequest(Streaming):
     """
 
     model: str = ""
-    params: GenerationParams = GenerationParams()
+    params: GenerationParams = field(default_factory=GenerationParams)
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str = "none"

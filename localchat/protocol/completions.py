@@ -34,7 +34,7 @@ class CompletionRequest(Streaming):
     """
 
     model: str = ""
-    params: GenerationParams = GenerationParams()
+    params: GenerationParams = field(default_factory=GenerationParams)
     prompts: tuple[Input, ...] = ()
     suffix: str | None = None
     echo: bool = False
@@ -238,7 +238,11 @@ def _figures(usage: Usage) -> dict[str, Any]:
 
 
 def _logprob_writer(request: CompletionRequest) -> LogprobWriter | None:
-    return None if request.params.top_logprobs is None else LogprobWriter(after_sampling=request.params.post_sampling_probs)
+    return (
+        None
+        if request.params.top_logprobs is None
+        else LogprobWriter(after_sampling=request.params.post_sampling_probs)
+    )
 
 
 def _shared(head: ReplyHead) -> dict[str, Any]:
