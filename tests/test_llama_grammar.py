@@ -21,6 +21,7 @@ from localchat.engine.llama.library import L, Model  # noqa: E402
 from localchat.engine.llama.sampler import Sampler  # noqa: E402
 from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
 from localchat.grammar import has_token_rules, schema_to_grammar  # noqa: E402
+from localchat.protocol.params import SamplingParams  # noqa: E402
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 N_STEPS = 60
