@@ -116,7 +116,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 def test_pair_of_many_steps_has_its_score_beside_others(decoder: Engine):
     request = parse_rerank(
-        json.dumps({"query": "what", "documents": ["b", "cat " * 200, "a dog", "is " * 90]}).encode()
+        json.dumps({"query": "what", "documents": ["b", "cat " * 250, "a dog", "is " * 90]}).encode()
     )
     embedding = Embedding(Model("tiny", decoder))
     scores = embedding.scores(request)
