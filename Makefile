@@ -13,7 +13,7 @@ run: $(VENV)/server.stamp  ## start the server with the built-in model; MODEL=fi
 	$(BIN)/python -m localchat.server $(MODEL) $(ARGS)
 
 test: $(VENV)/test.stamp  ## run the tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
 
 check: lint types test  ## lint, types and tests: what CI runs
 
