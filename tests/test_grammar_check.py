@@ -29,6 +29,8 @@ HARMFUL = {
     "nothing to repeat": ("root ::= *", "nothing before"),
     "group not closed": ('root ::= ("a"', "without its"),
     "group not opened": ('root ::= "a")', "without its"),
+    "NUL": ('root ::= "a"\0 | "b"', "a NUL at character 12"),
+    "half of a surrogate pair": ('root ::= "\ud800"', "surrogate pair at character 10"),
 }
 
 
