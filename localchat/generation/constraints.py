@@ -38,7 +38,6 @@ from ..grammar import (
     free_text,
     json_object_grammar,
     regex_to_grammar,
-    rewrite_long_repeats,
     schema_to_grammar,
     seq,
 )
@@ -150,7 +149,7 @@ def _checked(grammar: str) -> str:
     check_grammar(grammar)
     if _PREFIX in grammar:
         raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
-    return rewrite_long_repeats(grammar, prefix=_PREFIX + "repeat-")
+    return grammar
 
 
 _GRAMMARS: Mapping[str, Callable[[Any], str]] = {

@@ -80,7 +80,16 @@ class Repeat:
     high: int | None
 
 
-Expr = Union[Literal, CharClass, RuleRef, Seq, Alt, Repeat]
+@dataclass(frozen=True)
+class TokenRef:
+    """One token of the vocabulary, whatever its text is; or, if `is_excluded`, any token but this one."""
+
+    name: str
+    """The text of the token, such as `<|end|>`, or its number in brackets, such as `<[5]>`."""
+    is_excluded: bool = False
+
+
+Expr = Union[Literal, CharClass, RuleRef, Seq, Alt, Repeat, TokenRef]
 
 EMPTY: Expr = Seq(())
 NEVER: Expr = Alt(())
