@@ -91,7 +91,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        self.rfile.begin_head(HEAD_TIMEOUT_S)
+        self.rfile.limit(HEAD_TIMEOUT_S)
         if self.raw_requestline in (b"\r\n", b"\n"):  # RFC 9112, 2.2: skip one that came too many
             self.raw_requestline = self.rfile.readline(65537)
         if not super().parse_request():

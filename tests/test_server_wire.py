@@ -65,6 +65,10 @@ def test_chunked_body_in_pieces_and_the_next_request_after_it():
         pytest.param(raw_request(GOOD, "Transfer-Encoding: chunked"), 400, id="length and chunked"),
         pytest.param(raw_request(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: gzip"), 501, id="gzip"),
         pytest.param(b"GET /health HTTP/1.1\r\nA: b\rContent-Length: 5\r\n\r\n", 400, id="carriage return in a line"),
+        pytest.param(
+            b"GET\r/health\rHTTP/1.1\r\nHost: localhost\r\n\r\n", 400, id="carriage returns in the first line"
+        ),
+        pytest.param(b"GET /health\0 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, id="NUL in the first line"),
         pytest.param(b"GET /health HTTP/1.1\r\nA: b\0c\r\n\r\n", 400, id="NUL in a line"),
         pytest.param(b"GET /health HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400, id="header over two lines"),
         pytest.param(raw_request(GOOD).replace(b"Length:", b"Length :"), 400, id="space before the colon"),

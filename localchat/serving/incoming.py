@@ -52,7 +52,7 @@ class Incoming(io.BufferedReader):
         self._source.deadline = None if seconds is None else time.monotonic() + seconds
 
     def begin_head(self, seconds: float) -> None:
-        """What comes now is the head of a request, and must be whole in so many seconds."""
+        """The head of a request comes next; its first line must be whole within this many seconds."""
         self.is_ambiguous = False
         self.limit(seconds)
 
