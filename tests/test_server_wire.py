@@ -26,6 +26,7 @@ from .serving import (
     read_answer,
     read_until,
     serving,
+    wait_for,
 )
 
 CHUNKED = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", "", "")
@@ -343,6 +344,7 @@ def test_body_that_is_announced_and_not_sent_holds_no_thread_without_the_key():
         began_at = time.monotonic()
         sock.sendall(raw_request(GOOD)[:-5])
         assert sock.recv(12) == b"HTTP/1.1 401"
+        wait_for(lambda: running.server.connections._idle)
         with contextlib.closing(running.client()) as other:
             other.request("GET", "/v1/models", headers={"Authorization": "Bearer k"})
             assert read_answer(other)[0] == 200
