@@ -21,6 +21,7 @@ from ..dialects.dialect import CallTexts
 from ..dialects.reasoning import ReasoningStart
 from ..dialects.values import parameter_types
 from ..engine import Constraint
+from ..engine.compiling import CONVERT_STEPS, compiling
 from ..grammar import (
     EMPTY,
     NEVER,
@@ -30,6 +31,7 @@ from ..grammar import (
     Rules,
     SchemaError,
     ToolSchema,
+    TooMuchWork,
     alt,
     arguments_rule,
     calls_rule,
@@ -99,7 +101,8 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
     if request.shape is None:
         return None
     _check_sampling(request.params)
-    return Constraint(shape_grammar(request.shape), origin=request.shape.param)
+    with compiling(CONVERT_STEPS):
+        return Constraint(shape_grammar(request.shape), origin=request.shape.param)
 
 
 @dataclass(frozen=True)
@@ -118,13 +121,16 @@ class _Order:
 @functools.lru_cache(MAX_KEPT)
 def _made(order: _Order) -> Constraint:
     try:
-        build = _Build(order)
-        if order.must_call:
-            return build.required()
-        if order.shape is None:
-            return build.auto()
-        kind, value, param = order.shape
-        return build.shaped(Shape(kind, json.loads(value), param))
+        with compiling(CONVERT_STEPS):
+            build = _Build(order)
+            if order.must_call:
+                return build.required()
+            if order.shape is None:
+                return build.auto()
+            kind, value, param = order.shape
+            return build.shaped(Shape(kind, json.loads(value), param))
+    except TooMuchWork as error:
+        raise BadRequest(f"'tools' cannot be honoured: {error}", "tools") from error
     except GrammarError as error:
         # A tool's schema that JSON arguments can enforce, but not the notation in which this family writes them.
         path = error.path if error.path.startswith("tools") else "tools"

@@ -18,7 +18,7 @@ From the text to the bytes that may come next: gbnf_parser, byte_automaton, utf8
 from .budget import Budget, TooMuchWork, limited_to
 from .byte_automaton import ByteAutomaton, State
 from .check import check_grammar
-from .errors import GrammarError, PatternError, SchemaError
+from .errors import GrammarError, Interrupted, PatternError, SchemaError
 from .expressions import EMPTY, NEVER, Expr, Literal, RuleRef, alt, chars, seq
 from .free_text import free_text
 from .gbnf import Rules
@@ -34,6 +34,7 @@ __all__ = [
     "check_grammar",
     "Budget",
     "TooMuchWork",
+    "Interrupted",
     "limited_to",
     "ByteAutomaton",
     "State",

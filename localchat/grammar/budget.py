@@ -53,11 +53,11 @@ _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
 @contextmanager
-def limited_to(budget: Budget) -> Iterator[None]:
+def limited_to(budget: Budget) -> Iterator[Budget]:
     """Make `spend` take its steps from this budget within the block."""
     token = _current.set(budget)
     try:
-        yield
+        yield budget
     finally:
         _current.reset(token)
 

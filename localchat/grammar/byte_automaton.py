@@ -270,6 +270,7 @@ class ByteAutomaton:
                 unfolded = stack.unfolded
                 if unfolded is None:
                     unfolded = stack.unfolded = self._unfold(stack, node)
+                    budget.spend(3 * len(unfolded))
                 budget.spend(len(unfolded))
                 todo += [one for one in unfolded if one not in seen]
                 seen.update(unfolded)

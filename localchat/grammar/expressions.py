@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
+from .budget import spend
+
 MAX_CODE_POINT = 0x10FFFF
 
 _Class = TypeVar("_Class", bound=type)
@@ -136,6 +138,7 @@ def char_intersection(left: CharClass, right: CharClass) -> CharClass:
 def seq(*items: Expr) -> Expr:
     """The items one after the other, with nested sequences and neighbouring literals joined."""
     flat = list(_joined_literals(items))
+    spend(len(flat) // 4 + 1)
     if NEVER in flat:
         return NEVER
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
@@ -168,6 +171,7 @@ def alt(*options: Expr) -> Expr:
     flat: dict[Expr, None] = {}
     for option in options:
         flat.update(dict.fromkeys(option.options if isinstance(option, Alt) else (option,)))
+    spend(len(flat) // 4 + 1)
     return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
 
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...grammar import Budget, ByteAutomaton, GrammarError, State, TooMuchWork, limited_to
+from ...grammar import Budget, ByteAutomaton, GrammarError, State, TooMuchWork
+from ..compiling import compiling
 from ..values import Constraint, InvalidGrammar
 from .token_trie import TransitionTable
 
 if TYPE_CHECKING:
     from .vocabulary import Vocabulary
 
-COMPILE_STEPS = 1_500_000
+COMPILE_STEPS = 1_000_000
 """Work to read a grammar and to find its first tokens: a second or two of one thread, in slices."""
 MAX_GRAMMARS = 32
 """Grammars that are remembered for a vocabulary."""
@@ -129,11 +130,12 @@ class GrammarCache:
         self._lock = threading.Lock()
         self._grammars: OrderedDict[tuple[str, str, frozenset[int]], CompiledGrammar] = OrderedDict()
 
-    def get(self, constraint: Constraint, visible: Iterable[int], budget: Budget) -> CompiledGrammar:
+    def get(self, constraint: Constraint, visible: Iterable[int]) -> CompiledGrammar:
         """The grammar of a constraint, with the tokens that it may begin with.
 
         Raises:
             InvalidGrammar: it cannot be read or followed, or takes too much work.
+            Cancelled: see `compiling_cancelled_by`.
         """
         key = (constraint.grammar, constraint.root, frozenset(visible))
         with self._lock:
@@ -142,10 +144,10 @@ class GrammarCache:
                 self._grammars.move_to_end(key)
                 return found
         try:
-            with limited_to(budget):
+            with compiling(COMPILE_STEPS) as budget:
                 found = CompiledGrammar(*key[:2], self._vocabulary, key[2])
-            for state in _first_states(found, constraint.triggers, budget):
-                found.allowed(state, budget)
+                for state in _first_states(found, constraint.triggers, budget):
+                    found.allowed(state, budget)
         except (GrammarError, TooMuchWork, RecursionError) as error:
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise InvalidGrammar(reason, constraint.origin) from error

@@ -6,7 +6,7 @@ allowed tokens are found at once, and remembered for the next time that the gram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from ...grammar import Budget, State, TooMuchWork
 from ..constraint import TriggerWatch
 from ..values import Constraint, InvalidGrammar
 from .candidates import candidates, largest, with_others
-from .compiled_grammar import COMPILE_STEPS
 from .vocabulary import Vocabulary
 
 _SPARE = 1.5
@@ -30,22 +29,15 @@ STEPS_PER_TOKEN = 5_000
 class Grammar:
     """A grammar from its trigger on, or from the start of the text. One thread at a time."""
 
-    def __init__(
-        self,
-        constraint: Constraint,
-        vocabulary: Vocabulary,
-        visible: Iterable[int] = (),
-        pause: Callable[[], None] | None = None,
-    ):
-        """`pause` is called about every millisecond of work; see `Budget`.
-
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary, visible: Iterable[int] = ()):
+        """
         Raises:
             InvalidGrammar: the grammar cannot be read or followed, or takes too much work.
         """
         self._vocabulary = vocabulary
         self._origin = constraint.origin
         self._watch = TriggerWatch(constraint.triggers) if constraint.triggers else None
-        self._compiled = vocabulary.grammars.get(constraint, visible, Budget(COMPILE_STEPS, pause))
+        self._compiled = vocabulary.grammars.get(constraint, visible)
         self._budget = Budget(MAX_STEPS)
         self._state: State = self._compiled.start
 

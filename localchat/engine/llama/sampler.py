@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,15 +30,8 @@ _REORDERING = ("penalties", "dry")
 class Sampler:
     """Samples the tokens of one request, one thread at a time."""
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        vocabulary: Vocabulary,
-        n_ctx: int,
-        pause: Callable[[], None] | None = None,
-    ):
-        """`pause` is called about every millisecond while the grammar is compiled.
-
+    def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
+        """
         Raises:
             InvalidGrammar: the grammar cannot be read or followed, or takes too much work.
             EngineError: llama.cpp refuses a sampling step.
@@ -55,7 +48,7 @@ class Sampler:
         self._moved = self._moved_always()
         self._reasoning = request.reasoning_limit.tracker() if request.reasoning_limit else None
         constraint, visible = request.constraint, request.visible_tokens
-        self._grammar = Grammar(constraint, vocabulary, visible, pause) if constraint else None
+        self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
         self._keeps_candidates = request.after_sampling and request.top_logprobs is not None
         self._drawn_from: Any = None

@@ -39,7 +39,7 @@ class TokenTrie:
 
     def __init__(self, pieces: Sequence[bytes], tokens: Sequence[int]):
         """`pieces` are the texts of all tokens of the vocabulary; `tokens` are those in the tree, with a text each."""
-        order = sorted(tokens, key=pieces.__getitem__)
+        order = _sorted_by_text(pieces, tokens)
         self.tokens = np.array(order, np.int32)
         texts = [pieces[token] for token in order]
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -95,6 +95,14 @@ class TokenTrie:
                 break
             numbers = np.repeat(after, n_children)
         return self.tokens[np.concatenate(found)]
+
+
+def _sorted_by_text(pieces: Sequence[bytes], tokens: Sequence[int]) -> list[int]:
+    """The tokens in the order of their texts. They are sorted in parts: no other thread runs while a list is sorted."""
+    parts: dict[bytes, list[int]] = {}
+    for token in tokens:
+        parts.setdefault(pieces[token][:2], []).append(token)
+    return [token for start in sorted(parts) for token in sorted(parts[start], key=pieces.__getitem__)]
 
 
 def _ranges(firsts: Any, counts: Any) -> Any:
