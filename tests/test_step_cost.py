@@ -80,6 +80,11 @@ def test_nothing_is_known_before_the_first_step():
     assert cost.prompt_tokens(StepSize(1)) == MIN_PROMPT_TOKENS
 
 
+def test_first_prompt_tells_the_price_of_its_rows():
+    cost = fitted(machine(*LARGE), [StepSize(1, 30, attended(0, 31))])
+    assert cost.seconds(StepSize(0, 512, attended(0, 512))) == pytest.approx(512 * LARGE[2], rel=0.5)
+
+
 def test_steps_that_are_all_alike_leave_the_assumed_share():
     cost = fitted(machine(0.01, 0.0), [StepSize(1, 0, 100)] * 50)
     assert 0.1 < cost.row_share(StepSize(1, 0, 100)) < 0.3
@@ -93,7 +98,9 @@ def test_share_of_a_row(fixed, output, n_sequences):
     steps = [StepSize(n, 0, 100 * n) for n in rng.choices([1, 2, 5, 9, 17], k=100)]
     cost = fitted(machine(fixed, output), steps, noise=0.1)
     rows_s = n_sequences * output
-    assert cost.row_share(StepSize(n_sequences, 0, 100 * n_sequences)) == pytest.approx(rows_s / (fixed + rows_s), abs=0.15)
+    assert cost.row_share(StepSize(n_sequences, 0, 100 * n_sequences)) == pytest.approx(
+        rows_s / (fixed + rows_s), abs=0.15
+    )
 
 
 def test_factors_are_kept_while_all_steps_are_alike():

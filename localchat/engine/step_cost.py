@@ -26,6 +26,8 @@ _FORGETTING = 0.05
 _MAX_SURPRISE = 3.0
 # Steps of each kind that are measured before a surprise is called one.
 _N_TRUSTED = 4
+# Sweeps of coordinate descent for each measured step, which go on from where the last one ended.
+_N_SWEEPS = 2
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,13 @@ class StepCost:
         present = [i for i, size in enumerate(sizes) if size]
         if seconds <= 0 or len(present) == 1:
             return
-        if min(self._n_noted[i] for i in present) >= _N_TRUSTED:
-            seconds = min(seconds, _MAX_SURPRISE * self.seconds(step))
-        if not self._factors[0] and not step.n_prompt:
+        scale_s, predicted_s = seconds, self.seconds(step)
+        if predicted_s and min(self._n_noted[i] for i in present) >= _N_TRUSTED:
+            # Errors count relative to the prediction: a short step counts as much as a long one.
+            scale_s, seconds = predicted_s, min(seconds, _MAX_SURPRISE * predicted_s)
+        if not any(self._factors[:2]) and not step.n_prompt:
             self._factors[0] = seconds / (1 + UNKNOWN_ROW_SHARE * step.n_outputs)
             self._factors[1] = UNKNOWN_ROW_SHARE * self._factors[0]
-        # Errors count relative to the prediction: a short step counts as much as a long one.
-        scale_s = self.seconds(step) or seconds
         relative, target = [size / scale_s for size in sizes], seconds / scale_s
         keep = 1 - _FORGETTING
         for i in range(4):
@@ -86,9 +88,11 @@ class StepCost:
             self._targets[i] = keep * self._targets[i] + size * target
         for i in present:
             self._n_noted[i] += 1
-        # One sweep: it goes on from the last one.
-        for i in reversed(present):
-            self._fit(i)
+        for _ in range(_N_SWEEPS):
+            # In this order, what cannot be told apart yet is taken for the price of rows.
+            for i in (2, 1, 0, 3):
+                if sizes[i]:
+                    self._fit(i)
 
     def _fit(self, i: int) -> None:
         """The best value of one factor, given the others."""
