@@ -123,7 +123,10 @@ class StepCost:
         return self.prompt_tokens_within(min(most_s, MAX_GAP_S), beside, n_computed)
 
     def prompt_tokens_within(self, seconds: float, beside: StepSize, n_computed: int = 0) -> int:
-        """How many prompt tokens fit a step of so many seconds beside what else is in it; `MIN_PROMPT_TOKENS` at least."""
+        """How many prompt tokens fit a step of so many seconds beside what else is in it.
+
+        `MIN_PROMPT_TOKENS` at least.
+        """
         _, _, row_s, cell_s = self._factors
         left_s = seconds - self.seconds(beside)
         first_row_s = row_s + cell_s * n_computed
