@@ -131,11 +131,11 @@ def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False
         **_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         shape=read_shape(body),
-        template_vars=_template_vars(body),
+        template_vars=template_vars(body, body.text("reasoning_effort")),
         chat_template=_chat_template(body, allow_template),
         **_opening(body, messages),
         **_reasoning_format(body),
-        reasoning_budget=_reasoning_budget(body),
+        reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
         params=GenerationParams(**read_params(body), top_logprobs=_top_logprobs(body), n=_n(body)),
         **read_streaming(body),
@@ -209,24 +209,23 @@ def _chat_template(body: Members, is_allowed: bool) -> str | None:
     return template or None
 
 
-def _template_vars(body: Members) -> dict[str, Any]:
-    """K30: both names for free variables, then those that have members of their own."""
+def template_vars(body: Members, effort: str | None) -> dict[str, Any]:
+    """The variables of the template: free ones under both names, then those with fields of their own."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
         given = body.object(name) or Members({})
         given.boolean("enable_thinking")  # templates take the text "false" for true
         variables.update(given.raw)
-    effort = body.text("reasoning_effort")
     own = {
         "enable_thinking": False if effort == "none" else None,
-        **_without_nulls({"enable_thinking": body.boolean("enable_thinking")}),
+        **without_nulls({"enable_thinking": body.boolean("enable_thinking")}),
         "reasoning_effort": effort,
         "documents": [document.raw for document in body.objects("documents")] or None,
     }
-    return {**variables, **_without_nulls(own)}
+    return {**variables, **without_nulls(own)}
 
 
-def _reasoning_budget(body: Members) -> int | None:
+def reasoning_budget(body: Members) -> int | None:
     """The first that is said: llama.cpp's names, vLLM's and Qwen's, and what templates are told by."""
     values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
     variables = body.object("chat_template_kwargs") or Members({})
@@ -236,7 +235,7 @@ def _reasoning_budget(body: Members) -> int | None:
 
 def _tools(body: Members) -> tuple[dict[str, Any], ...]:
     """The tools, and the functions of the older form, which are the same (K30, T47)."""
-    functions = (_function(function) for function in body.objects("functions"))
+    functions = (function_tool(function) for function in body.objects("functions"))
     return (*(_tool(tool) for tool in body.objects("tools")), *functions)
 
 
@@ -245,15 +244,15 @@ def _tool(tool: Members) -> dict[str, Any]:
     function = tool.object("function")
     if function is None:
         tool.refuse("function", "an object")
-    return _function(function)
+    return function_tool(function)
 
 
-def _function(function: Members) -> dict[str, Any]:
+def function_tool(function: Members) -> dict[str, Any]:
     if not function.text("name"):
         function.refuse("name", "a string that is not empty")
     function.text("description")
     function.object("parameters")
-    return {"type": "function", "function": _without_nulls(function.raw)}
+    return {"type": "function", "function": without_nulls(function.raw)}
 
 
 def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
@@ -322,9 +321,9 @@ def _message(message: Members) -> dict[str, Any]:
     calls = [_tool_call(call) for call in message.objects("tool_calls")]
     older = message.object("function_call")
     if older is not None and not calls:
-        calls = [{"type": "function", "function": _called(older)}]
+        calls = [{"type": "function", "function": called_function(older)}]
     role = "tool" if role == _OLD_TOOL_ROLE else role
-    return _without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
+    return without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
 def _content(message: Members) -> str | None:
@@ -355,10 +354,10 @@ def _tool_call(call: Members) -> dict[str, Any]:
     function = call.object("function")
     if function is None:
         call.refuse("function", "an object")
-    return _without_nulls({"id": call.text("id"), "type": "function", "function": _called(function)})
+    return without_nulls({"id": call.text("id"), "type": "function", "function": called_function(function)})
 
 
-def _called(function: Members) -> dict[str, Any]:
+def called_function(function: Members) -> dict[str, Any]:
     name = function.text("name")
     if not name:
         function.refuse("name", "a string that is not empty")
@@ -368,5 +367,5 @@ def _called(function: Members) -> dict[str, Any]:
     return {"name": name, "arguments": "{}" if arguments is None else arguments}
 
 
-def _without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
+def without_nulls(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in raw.items() if value is not None}

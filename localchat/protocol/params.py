@@ -8,7 +8,7 @@ parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Union
 
@@ -141,7 +141,7 @@ _SELECTING_STEP = "adaptive_p"
 Bias = tuple[Union[int, str], float]
 
 # Names of the length limit; the first that a request gives counts. `n_predict` has -1 for "no limit".
-_LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
+LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 
 # Fields that change what is sampled, in ways that this server does not have, and their values that change nothing.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -194,16 +194,17 @@ class GenerationParams:
     """Of a longer prompt only the last so many tokens count; 0 stands for all."""
 
 
-def read_params(body: Members, *, least_tokens: int = 1) -> dict[str, Any]:
+def read_params(body: Members, *, least_tokens: int = 1, lengths: Sequence[str] = LENGTHS) -> dict[str, Any]:
     """The fields of GenerationParams but `n` and `top_logprobs`, which each interface has in its own way.
 
-    `least_tokens` is the smallest length limit: 0 where a prompt may be prefilled for its own sake.
+    `least_tokens` is the smallest length limit: 0 where a prompt may be prefilled for its own sake. `lengths` are the
+    names of the length limit in this interface, the first before the others.
 
     Raises:
         BadRequest: One of them is not as it should be.
     """
     refuse_unsupported(body, UNSUPPORTED)
-    max_tokens = _max_tokens(body, least_tokens)
+    max_tokens = _max_tokens(body, least_tokens, lengths)
     return {
         "sampling": read_sampling(body),
         "logit_bias": _logit_bias(body),
@@ -262,8 +263,8 @@ def _number(body: Members, name: str, range: Range) -> float | int | None:
     return read(name, range.low, range.high)
 
 
-def _max_tokens(body: Members, least: int) -> int | None:
-    given = [body.integer(name, -1 if name == "n_predict" else least) for name in _LENGTHS]
+def _max_tokens(body: Members, least: int, names: Sequence[str]) -> int | None:
+    given = [body.integer(name, -1 if name == "n_predict" else least) for name in names]
     first = next((value for value in given if value is not None), None)
     if first == 0 and least > 0:
         body.refuse("n_predict", "an integer of at least 1, or -1 for no limit")

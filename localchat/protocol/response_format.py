@@ -43,7 +43,7 @@ def read_shape(body: Members) -> Shape | None:
 
 
 def _shapes(body: Members) -> Iterator[Shape]:
-    formatted = _response_format(body)
+    formatted = read_format(body.object("response_format"))
     if formatted is not None:
         yield formatted
     yield from _named(body, _MEMBERS)
@@ -72,9 +72,8 @@ def _named(holder: Members, names: Mapping[str, str]) -> Iterator[Shape]:
         yield Shape("choice", tuple(choices), holder.at(names["choice"]))
 
 
-def _response_format(body: Members) -> Shape | None:
-    """OpenAI's forms, and llama-server's: a schema beside the type, with either of both types."""
-    form = body.object("response_format")
+def read_format(form: Members | None) -> Shape | None:
+    """OpenAI's forms, and those with a schema beside the type, as the Responses API and llama-server have them."""
     kind = form.choice("type", _TYPES) if form else "text"
     if form is None or kind == "text":
         return None
@@ -82,7 +81,7 @@ def _response_format(body: Members) -> Shape | None:
         form.refuse("type", "one of " + ", ".join(f'"{name}"' for name in _TYPES))
     holder = form if form.get("schema") is not None else form.object("json_schema")
     if kind == "json_object" and holder is not form:
-        return Shape(kind, None, "response_format")
+        return Shape(kind, None, form.path)
     if holder is None:
         form.refuse("json_schema", 'an object with a "schema"')
     return Shape("json_schema", _schema(holder, "schema"), holder.at("schema"))
