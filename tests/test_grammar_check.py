@@ -24,6 +24,7 @@ HARMFUL = {
     "unknown escape": (r'root ::= "\q"', "unknown escape"),
     "no character": (r"root ::= [\U00110000]", "beyond"),
     "long": ("root ::= " + '"a" ' * 200_000, "characters"),
+    "no root": ('other ::= "a"', "no rule root"),
     "no grammar": ("root ::= %", "no meaning"),
     "no rule": ('"a"', "begin with a rule"),
     "nothing to repeat": ("root ::= *", "nothing before"),

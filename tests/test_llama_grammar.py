@@ -14,7 +14,7 @@ import pytest
 np = pytest.importorskip("numpy", reason="the real engine needs numpy")
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.engine import Constraint, GenerationRequest, InvalidGrammar  # noqa: E402 - after the checks above
+from localchat.engine import Constraint, InvalidGrammar  # noqa: E402 - after the checks above
 from localchat.engine.llama.candidates import largest  # noqa: E402
 from localchat.engine.llama.grammar import Grammar  # noqa: E402
 from localchat.engine.llama.library import L, Model  # noqa: E402
@@ -22,6 +22,8 @@ from localchat.engine.llama.sampler import Sampler  # noqa: E402
 from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
 from localchat.grammar import schema_to_grammar  # noqa: E402
 from localchat.protocol.params import SamplingParams  # noqa: E402
+
+from .generations import request_for  # noqa: E402
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 N_STEPS = 60
@@ -61,7 +63,7 @@ class MaskingGrammar(Grammar):
 
 
 def sampler(vocabulary: Vocabulary, sampling: SamplingParams, grammar: str = GRAMMAR) -> Sampler:
-    request = GenerationRequest((1, 2, 3), sampling=sampling, constraint=Constraint(grammar))
+    request = request_for((1, 2, 3), sampling=sampling, constraint=Constraint(grammar))
     return Sampler(request, vocabulary, 512)
 
 
@@ -199,7 +201,7 @@ def test_token_with_a_trigger_and_text_that_the_grammar_refuses_is_not_sampled(
 
     write_vocabulary_with("{Ã", tmp_path / "more.gguf")
     more = read_vocabulary(str(tmp_path / "more.gguf"))
-    request = GenerationRequest((1, 2, 3), sampling=sampling, constraint=Constraint('root ::= "{" [a-z]', ("{",)))
+    request = request_for((1, 2, 3), sampling=sampling, constraint=Constraint('root ::= "{" [a-z]', ("{",)))
     one = Sampler(request, more, 512)
     logits = np.zeros(more.n_tokens, np.float32)
     logits[-1], logits[more.tokenize("{", False, False)[-1]] = 99.0, 50.0

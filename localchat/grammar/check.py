@@ -24,7 +24,10 @@ def check_grammar(text: str) -> None:
     """
     if len(text) > MAX_CHARS:
         raise GrammarError("", f"the grammar has {len(text)} characters, and {MAX_CHARS} are allowed")
-    check_rules(parse_gbnf(text))
+    rules = parse_gbnf(text)
+    if "root" not in rules:
+        raise GrammarError("", "the grammar has no rule root, which is where a text begins")
+    check_rules(rules)
 
 
 def check_rules(rules: Mapping[str, Expr]) -> None:

@@ -42,7 +42,7 @@ class Sampler:
         self._is_greedy = self._steps[-1] == GREEDY
         # Tokens that must not be sampled: among the first `min_tokens`, and ever.
         self._withheld = _withheld(request, vocabulary)
-        self._forbidden = sorted(vocabulary.ends) if request.ignore_end else []
+        self._forbidden = sorted(vocabulary.ends) if request.params.ignore_eos else []
         self._biased = [id for id, _ in self._sampling.logit_bias]
         # Tokens whose logits are changed whatever was sampled before.
         self._moved = self._moved_always()
@@ -50,7 +50,7 @@ class Sampler:
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
-        self._keeps_candidates = request.after_sampling and request.top_logprobs is not None
+        self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
         self._drawn_from: Any = None
         # None where the likeliest token is always sampled.
         self._chain: Any = None
@@ -254,4 +254,4 @@ def _window(n_tokens: int, n_ctx: int) -> int:
 
 def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
     """Tokens that must not be among the first `min_tokens`."""
-    return sorted({*vocabulary.ends, *request.stop_token_ids}) if request.min_tokens else []
+    return sorted({*vocabulary.ends, *request.params.stop_token_ids}) if request.params.min_tokens else []
