@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,24 @@ COMPILE_STEPS = 1_000_000
 """Work to read a grammar and to find its first tokens: a second or two of one thread, in slices."""
 MAX_GRAMMARS = 32
 """Grammars that are remembered for a vocabulary."""
-MAX_REMEMBERED = 4_000_000
-"""Tokens in all remembered sets of allowed tokens of one grammar, four bytes each."""
+MAX_BYTES = 1 << 24
+"""Size of all remembered sets of allowed tokens of one grammar."""
+MANY = 4096
+"""Of more allowed tokens than this it is also remembered by token whether it is allowed."""
+VISITS_BEFORE_ALL = 64
+"""A state in which so many tokens were sampled is likely to come again often: then all its tokens are found at once."""
+MAX_COUNTED = 10_000
+"""States whose visits are counted."""
+
+
+@dataclass(frozen=True)
+class AllowedTokens:
+    """All tokens that a grammar allows in a state."""
+
+    ids: Any
+    """In ascending order [tokens]."""
+    is_allowed: Any
+    """By token [vocabulary]; None where few are allowed."""
 
 
 class CompiledGrammar:
@@ -45,8 +62,9 @@ class CompiledGrammar:
         # The ends have no text for a grammar: they are allowed where the text may end.
         self._is_hidden[list(vocabulary.ends)] = True
         self._hidden = frozenset(np.flatnonzero(self._is_hidden).tolist())
-        self._allowed: dict[State, Any] = {}
-        self._n_remembered = 0
+        self._allowed: dict[State, AllowedTokens] = {}
+        self._n_bytes = 0
+        self._n_visits: dict[State, int] = {}
         self.start = self._automaton.start
 
     def after(self, state: State, token: int, budget: Budget) -> State | None:
@@ -62,13 +80,24 @@ class CompiledGrammar:
         """The state after a text; None if it is not allowed."""
         return self._automaton.walk(state, text, budget)
 
-    def allowed_among(self, state: State, tokens: Iterable[int], budget: Budget) -> list[int]:
-        """Those of the tokens that are allowed."""
+    def allowed_among(self, state: State, tokens: Any, n_needed: int, budget: Budget) -> Any:
+        """Those of the tokens that are allowed, as an array; perhaps only the first `n_needed` of them."""
+        known = self._allowed.get(state)
+        if known is None and self._count_visit(state) > VISITS_BEFORE_ALL:
+            known = self.allowed(state, budget)
+        if known is not None and known.is_allowed is not None:
+            return tokens[known.is_allowed[tokens]]
         self._automaton.expand(state, budget)
         if self._automaton.has_token_rules or state.may_end:
-            return [token for token in tokens if self.after(state, token, budget) is not None]
+            found = [token for token in tokens.tolist() if self.after(state, token, budget) is not None]
+        else:
+            found = self._walk_all(state, tokens.tolist(), n_needed, budget)
+        return np.array(found, np.int32)
+
+    def _walk_all(self, state: State, tokens: list[int], n_needed: int, budget: Budget) -> list[int]:
+        """As `after` for each token, without its calls: this loop takes most of the time of sampling."""
         pieces, expand, hidden = self._vocabulary.all_pieces, self._automaton.expand, self._hidden
-        found = []
+        found: list[int] = []
         for token in tokens:
             piece = pieces[token]
             if not piece or token in hidden:
@@ -84,26 +113,39 @@ class CompiledGrammar:
                     break
             else:
                 found.append(token)
+                if len(found) == n_needed:
+                    break
         return found
 
-    def remembered(self, state: State) -> Any:
-        """All allowed tokens, if they are known: an array in ascending order; otherwise None."""
+    def _count_visit(self, state: State) -> int:
+        n = self._n_visits.get(state, 0) + 1
+        if len(self._n_visits) > MAX_COUNTED:
+            self._n_visits.clear()
+        self._n_visits[state] = n
+        return n
+
+    def remembered(self, state: State) -> AllowedTokens | None:
+        """The allowed tokens, if they are known."""
         return self._allowed.get(state)
 
-    def allowed(self, state: State, budget: Budget) -> Any:
-        """All allowed tokens, as an array in ascending order."""
+    def allowed(self, state: State, budget: Budget) -> AllowedTokens:
+        """All allowed tokens."""
         with self._lock:
             found = self._allowed.get(state)
             if found is None:
-                found = self._find_allowed(state, budget)
-                if self._n_remembered + len(found) > MAX_REMEMBERED:
+                is_allowed = self._find_allowed(state, budget)
+                ids = np.flatnonzero(is_allowed).astype(np.int32)
+                found = AllowedTokens(ids, is_allowed if len(ids) > MANY else None)
+                n_bytes = ids.nbytes + (is_allowed.nbytes if len(ids) > MANY else 0)
+                if self._n_bytes + n_bytes > MAX_BYTES:
                     self._allowed.clear()
-                    self._n_remembered = 0
+                    self._n_bytes = 0
                 self._allowed[state] = found
-                self._n_remembered += len(found)
+                self._n_bytes += n_bytes
         return found
 
     def _find_allowed(self, state: State, budget: Budget) -> Any:
+        """Of each token whether it is allowed."""
         is_allowed = np.zeros(self._vocabulary.n_tokens, bool)
         is_allowed[self._vocabulary.trie.allowed(self._table, state, budget)] = True
         is_allowed &= ~self._is_hidden
@@ -115,7 +157,7 @@ class CompiledGrammar:
             is_allowed |= ~is_named if is_excluding else is_named
         if state.may_end:
             is_allowed[list(self._vocabulary.ends)] = True
-        return np.flatnonzero(is_allowed).astype(np.int32)
+        return is_allowed
 
     def forced_text(self, state: State, budget: Budget) -> bytes:
         """The bytes that must follow, as far as there is no choice."""

@@ -95,18 +95,20 @@ class Grammar:
             return b""
 
     def _candidates(self, logits: Any, n_needed: int | None, others: Any) -> Any:
-        allowed = self._compiled.remembered(self._state)
-        # Some of the likeliest may be among the others, and less likely once their logits are changed.
-        n_needed = None if n_needed is None else n_needed + len(others)
-        if allowed is None and n_needed is not None:
+        known = self._compiled.remembered(self._state)
+        are_few = known is not None and known.is_allowed is None
+        if n_needed is not None:
+            # Some of the likeliest may be among the others, and less likely once their logits are changed.
+            n_needed += len(others)
             n_tried = int(n_needed * _SPARE) + 8
-            if n_tried < len(logits):
-                tried = with_others(largest(logits, n_tried), others)
-                found = self._compiled.allowed_among(self._state, tried.tolist(), self._budget)
+            if not are_few and n_tried < len(logits):
+                tried = largest(logits, n_tried)
+                tried = with_others(tried, others) if len(others) else tried[np.argsort(-logits[tried])]
+                n_enough = len(tried) if len(others) else n_needed
+                found = self._compiled.allowed_among(self._state, tried, n_enough, self._budget)
                 if len(found) >= n_needed:
-                    return np.array(found, np.int32)
-        if allowed is None:
-            allowed = self._compiled.allowed(self._state, self._budget)
+                    return found
+        allowed = self._compiled.allowed(self._state, self._budget).ids
         if n_needed is None or len(allowed) <= 4 * n_needed:
             return allowed
         likeliest = allowed[largest(logits[allowed], n_needed)]
