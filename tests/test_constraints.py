@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from localchat.protocol.chat import ChatRequest
 from localchat.protocol.completions import CompletionRequest
 from localchat.protocol.errors import BadRequest
 from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.protocol.params import GenerationParams
 from localchat.protocol.response_format import Shape
 from tools import formats as templates
 
@@ -334,6 +336,19 @@ def test_auto_binds_from_every_opener_that_is_read(name: str):
     assert set(template.format.openers) <= set(constraint.triggers)
 
 
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("pattern", ["^.{1,1500}$", "^[a-z<|>_]{1,1500}$", "^(tool_call>){0,99}.{0,800}$"])
+def test_long_pattern_is_bound_in_milliseconds(name: str, pattern: str):
+    """Gemma 4 and LFM keep the mark that ends a call out of strings: exactly that would be a huge automaton."""
+    template = ChatTemplate("")
+    template.format = DIALECTS[name]
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    request = ChatRequest(messages=MESSAGES, **auto(tools=({"function": {"name": "f", "parameters": schema}},)))
+    started = time.process_time()
+    assert constraint_for(request, template, PROMPT) is not None
+    assert time.process_time() - started < 1
+
+
 @pytest.mark.parametrize(
     ("schema", "right", "wrong"),
     [
@@ -408,7 +423,7 @@ def test_plain_text_is_bound_from_its_start():
     constraint = plain_constraint(CompletionRequest(**CITY))
     assert fits(constraint, '{"city": "Rome"}')
     with pytest.raises(BadRequest, match="ignore_eos"):
-        plain_constraint(CompletionRequest(**CITY, ignore_eos=True))
+        plain_constraint(CompletionRequest(**CITY, params=GenerationParams(ignore_eos=True)))
 
 
 BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
@@ -430,9 +445,12 @@ REFUSED = {
     "grammar": (shaped("grammar", "root ::= (" * 200), "grammar", "grammar"),
     "grammar-taken": (shaped("grammar", 'root ::= localchat-x\nlocalchat-x ::= "a"'), "grammar", "taken"),
     "choice": (shaped("choice", ("\0",)), "choice", "NUL"),
-    "ignore_eos": (required(ignore_eos=True), "ignore_eos", "ignore_eos"),
-    "min_tokens": ({**CITY, "min_tokens": 5}, "min_tokens", "min_tokens"),
+    "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
+    "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
     "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "begun"),
+    "required-schema": (required(**shaped("json_schema", BAD)), "json_schema#/properties/a/if", "anyOf"),
+    "required-regex": (required(**shaped("regex", "(a")), "regex", "regex"),
+    "same-name": (auto(tools=(*TOOLS, TOOLS[1])), "tools[2].function.name", r"tools\[1\].*tools\[2\].*now"),
 }  # fmt: skip
 
 

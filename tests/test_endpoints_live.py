@@ -466,7 +466,7 @@ def test_pages_are_refused_unless_allowed(port: int):
 
 @pytest.mark.parametrize("allowed", [PAGE, "*"])
 def test_allowed_page_may_ask_and_read(engine: Engine, allowed: str):
-    with serving(engine, cors=(allowed,), api_key="secret") as port:
+    with serving(engine, cors=(allowed,), api_keys=("secret",)) as port:
         status, headers, body = options(port, "/v1/chat/completions", ASKS)
         assert (status, body) == (204, b"")
         assert headers["Access-Control-Allow-Origin"] == PAGE

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "aio": {"client", "events", "wire", "conversation", "tools"},
     "record": {"events"},
     "vendor": {"__init__"},
-    "server": {"__init__", "engine", "generation", "models", "protocol", "serving"},
+    "server": {"engine", "generation", "models", "protocol", "serving"},
     "serving": {"__init__", "engine", "generation", "models", "protocol", "sse"},
     "generation": {"dialects", "engine", "grammar", "models", "prompt", "protocol"},
     "prompt": {"dialects", "protocol"},

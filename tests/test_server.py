@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 import re
 import select
 import socket
@@ -18,7 +19,7 @@ from localchat.engine.proof import LIBRARY
 from localchat.generation.model import Model, Service
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
 from localchat.protocol.errors import ModelLoading
-from localchat.server import _parser
+from localchat.serving.options import read_options
 from localchat.serving.routes import Settings
 
 from .fakes import endless
@@ -292,7 +293,6 @@ EMPTY = [{"role": "user", "content": ""}]
         pytest.param("POST /v1/models", GOOD, 405, "method_not_allowed", None, id="POST models"),
         pytest.param("GET /v1/nothing", None, 404, "unknown_path", None, id="unknown path"),
         pytest.param("POST /", GOOD, 404, "unknown_path", None, id="root"),
-        pytest.param("OPTIONS *", None, 404, "unknown_path", None, id="the server itself"),
         pytest.param("GET ?x", None, 404, "unknown_path", None, id="no path"),
         pytest.param("GET models", None, 404, "unknown_path", None, id="path without a slash"),
         pytest.param("GET http://localhost", None, 404, "unknown_path", None, id="host without a path"),
@@ -474,42 +474,64 @@ def test_k32_who_comes_while_the_model_loads_is_told_for_how_long(progress: floa
     assert loading.value.headers() == ModelLoading("", seconds).headers()
 
 
+def hold(running) -> socket.socket:
+    """A connection with a request whose body has not arrived yet."""
+    sock = running.connect()
+    sock.sendall(raw_request(GOOD, "Expect: 100-continue", "Connection: close")[: -len(GOOD)])
+    read_until(sock, b"100 Continue\r\n\r\n")
+    return sock
+
+
 def test_connection_beyond_the_limit_is_told_to_come_again():
-    """Whatever it was going to ask; those that are open go on, and when one ends there is room again."""
-    with serving(settings=Settings(port=0, max_connections=2)) as running:
-        with contextlib.closing(running.client()) as first, contextlib.closing(running.client()) as second:
-            assert ask(first)[0] == ask(second)[0] == 200
+    """Whatever its request would be; the open ones go on, and when one ends there is room again."""
+    with serving(settings=Settings(port=0, max_connections=2)) as running, hold(running) as first:
+        with hold(running) as second:
             for _ in range(3):
-                with contextlib.closing(running.client()) as third:
-                    third.connect()
-                    third.sock.settimeout(DEADLINE_S)
-                    head, _, body = b"".join(iter(lambda: third.sock.recv(65536), b"")).partition(b"\r\n\r\n")
+                with running.connect() as third:
+                    head, _, body = b"".join(iter(lambda: third.recv(65536), b"")).partition(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 503 ")
                 assert b"\r\nRetry-After: 2" in head
                 assert b"\r\nConnection: close" in head
                 assert json.loads(body)["error"]["code"] == "too_many_connections"
-            assert ask(first)[0] == 200
+            second.sendall(GOOD)
+            assert second.recv(12) == b"HTTP/1.1 200"
         wait_for(lambda: running.chat()[0] == 200)
+        first.sendall(GOOD)
+        assert first.recv(12) == b"HTTP/1.1 200"
+
+
+def test_idle_connections_are_closed_before_a_new_one_is_refused():
+    """The longest idle first, whether it has had a request or never sent one; a busy one goes on."""
+    with serving(settings=Settings(port=0, max_connections=3)) as running, hold(running) as busy:
+        with contextlib.ExitStack() as stack:
+            silent = stack.enter_context(running.connect())
+            wait_for(lambda: len(running.server.connections._idle) == 1)
+            used, *new = (stack.enter_context(contextlib.closing(running.client())) for _ in range(3))
+            assert ask(used)[0] == 200
+            wait_for(lambda: len(running.server.connections._idle) == 2)
+            for idle, client in zip((silent, used.sock), new):
+                assert ask(client)[0] == 200
+                assert idle.recv(1) == b""
+        busy.sendall(GOOD)
+        assert busy.recv(12) == b"HTTP/1.1 200"
 
 
 def test_request_on_a_connection_too_many_is_answered_and_not_reset():
-    with serving(settings=Settings(port=0, max_connections=1)) as running, running.connect() as first:
-        first.sendall(chat_request())
-        read_until(first, b"\r\n\r\n")
+    with serving(settings=Settings(port=0, max_connections=1)) as running, hold(running):
         head, body = exchange(running, chat_request("x" * 100_000))
     assert b" 503 " in head
     assert body["error"]["type"] == "rate_limit_error"
 
 
 def test_connections_beyond_twice_the_limit_are_closed():
-    """Those between stay open for a moment, as who is told something may still be sending."""
-    with serving(settings=Settings(port=0, max_connections=1)) as running, contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(running.connect()) for _ in range(3)]
-        # Without a word, and without a thread.
-        assert sockets[2].recv(1) == b""
-        assert sockets[1].recv(15) == b"HTTP/1.1 503 Se"
-        sockets[0].sendall(chat_request())
-        assert sockets[0].recv(15) == b"HTTP/1.1 200 OK"
+    """Those between stay open for a moment, as their clients may still be sending."""
+    with serving(settings=Settings(port=0, max_connections=1)) as running, hold(running) as first:
+        with running.connect() as second, running.connect() as third:
+            # Without a response, and without a thread.
+            assert third.recv(1) == b""
+            assert second.recv(15) == b"HTTP/1.1 503 Se"
+        first.sendall(GOOD)
+        assert first.recv(12) == b"HTTP/1.1 200"
 
 
 def test_health_tells_of_a_failed_engine():
@@ -538,21 +560,25 @@ def test_bug_in_a_route_is_500_without_details(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    ("header", "status"),
+    ("headers", "status"),
     [
-        (None, 401),
-        ("Bearer wrong", 401),
-        ("Bearer sécret", 401),
-        ("secret", 401),
-        ("Basic secret", 401),
-        ("Bearer secret", 200),
-        ("bearer  secret ", 200),
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer sécret"}, 401),
+        ({"Authorization": "secret"}, 401),
+        ({"Authorization": "Basic secret"}, 401),
+        ({"X-Api-Key": "Bearer secret"}, 401),
+        ({"X-Api-Key": ""}, 401),
+        ({"Authorization": "Bearer secret"}, 200),
+        ({"Authorization": "bearer  secret "}, 200),
+        ({"Authorization": "Bearer other"}, 200),
+        ({"x-api-key": "other"}, 200),
+        ({"Authorization": "Bearer wrong", "X-API-Key": "secret"}, 200),
     ],
 )
-def test_key_is_needed_but_for_the_health(header, status):
-    settings = Settings(port=0, api_key="secret")
+def test_a_key_is_needed_except_for_health(headers, status):
+    settings = Settings(port=0, api_keys=("secret", "other"))
     with serving(settings=settings) as running, contextlib.closing(running.client()) as client:
-        headers = {} if header is None else {"Authorization": header}
         client.request("POST", "/v1/chat/completions", GOOD, headers)
         response = client.getresponse()
         body = json.loads(response.read())
@@ -570,12 +596,28 @@ def test_key_is_needed_but_for_the_health(header, status):
         pytest.param({}, 200, id="a program"),
         pytest.param({"Host": "localhost:8080"}, 200, id="localhost"),
         pytest.param({"Host": "[::1]:8080"}, 200, id="IPv6"),
+        pytest.param({"Host": "[0:0:0:0:0:0:0:1]"}, 200, id="IPv6 in full"),
+        pytest.param({"Host": "LocalHost"}, 200, id="host in any case"),
+        pytest.param({"Host": "localhost.:8080"}, 200, id="host with the root's dot"),
+        pytest.param({"Host": "evil@localhost"}, 403, id="user name before the host"),
+        pytest.param({"Host": "localhost/"}, 403, id="host with a path"),
+        pytest.param({"Host": "127.0.0.999"}, 403, id="no address"),
         pytest.param({"Host": "evil.example"}, 403, id="rebound name"),
         pytest.param({"Host": "127.0.0.1.evil.example"}, 403, id="name like an address"),
         pytest.param({"Host": "["}, 403, id="broken host"),
         pytest.param({"Origin": "https://evil.example"}, 403, id="page of another site"),
         pytest.param({"Origin": "null"}, 403, id="page without origin"),
         pytest.param({"Origin": "http://localhost:3000"}, 200, id="page of this machine"),
+        pytest.param({"Origin": "HTTP://LOCALHOST:3000"}, 200, id="origin in any case"),
+        pytest.param({"Origin": "HTTPS://evil.example"}, 403, id="other site, scheme in any case"),
+        pytest.param({"Origin": "http://localhost@evil.example"}, 403, id="other site behind a user name"),
+        pytest.param({"Sec-Fetch-Site": "cross-site"}, 403, id="image or script of another site"),
+        pytest.param({"Sec-Fetch-Site": "same-origin"}, 200, id="image of a page of this server"),
+        pytest.param(
+            {"Sec-Fetch-Site": "cross-site", "Origin": "http://[::1]:3000"},
+            200,
+            id="its page, cross-site",
+        ),
         pytest.param({"Origin": "vscode-webview://x"}, 200, id="a program's page"),
     ],
 )
@@ -583,7 +625,7 @@ def test_web_pages_of_others_are_refused(headers, status):
     with serving() as running, contextlib.closing(running.client()) as client:
         client.request("POST", "/v1/chat/completions", GOOD, headers)
         assert read_answer(client)[0] == status
-    with serving(settings=Settings(port=0, api_key="k")) as running, contextlib.closing(running.client()) as client:
+    with serving(settings=Settings(port=0, api_keys=("k",))) as running, contextlib.closing(running.client()) as client:
         client.request("GET", "/v1/models", headers={**headers, "Authorization": "Bearer k"})
         assert read_answer(client)[0] == 200
 
@@ -615,7 +657,7 @@ def test_server_in_a_network_is_friendly_to_its_own_pages_by_names_that_nobody_c
 def test_log_has_one_line_per_request_and_nothing_forged(caplog):
     """V49."""
     caplog.set_level(logging.INFO, "localchat.server")
-    with serving(settings=Settings(port=0, api_key="s3cret")) as running, running.connect() as sock:
+    with serving(settings=Settings(port=0, api_keys=("s3cret",))) as running, running.connect() as sock:
         key = "Authorization: Bearer s3cret"
         sock.sendall(raw_request(GOOD, key) + raw_request(b"", key, path="/\x1b[2J\x9bx", method="GET"))
         with running.connect() as odd:
@@ -672,15 +714,21 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.param(["--api-key", ""], 2, "the key is empty", id="a variable that is not set in place of the key"),
         pytest.param(["--api-key", "a\nb"], 2, "that no client can send", id="key of two lines"),
         pytest.param(["--cache-dir", ""], 2, "the folder has no name", id="no folder"),
-        pytest.param(["--cache-size", "100"], 2, "--cache-size 100 bounds a folder: name", id="bound of no folder"),
+        pytest.param(["--cache-size", "100"], 2, "--cache-size 100 limits a folder: name", id="bound of no folder"),
+        pytest.param(["--api-key-file", "/nowhere/keys"], 2, "cannot read keys from /nowhere/keys", id="no keys"),
+        pytest.param(["--api-key-file", os.devnull], 2, "has no key: write one per line", id="file without a key"),
+        pytest.param(["--host", "0.0.0.0"], 2, "or add --insecure to serve everyone", id="open without a key"),
+        pytest.param(["--tls-key", "key.pem"], 2, "name it with --tls-cert", id="key of no certificate"),
+        pytest.param(["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem", id="no certificate"),
+        pytest.param(["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s", id="socket in no folder"),
         pytest.param(["--cors", "localhost:3000"], 2, "such as https://example.org", id="origin without its scheme"),
         pytest.param(["--cors", "https://example.org/app"], 2, "example.org/app'", id="origin with a path"),
         pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),
-        pytest.param(["--default", "topp=1"], 2, "is no sampling value", id="k9-unknown default"),
+        pytest.param(["--default", "topp=1"], 2, "topp", id="k9-unknown default"),
         pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
         pytest.param(["~nobody-here/model.gguf"], 1, "there is no file ~nobody-here", id="home of nobody"),
         pytest.param(["m" * 300], 1, "localchat.server: [Errno", id="model that cannot be looked at"),
-        pytest.param(["--host", "203.0.113.1"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
+        pytest.param(["--host", "203.0.113.1", "--insecure"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
     ],
 )
 def test_command_line(arguments, status, text):
@@ -702,14 +750,14 @@ def test_model_that_was_cut_is_told_with_both_sizes(tmp_path):
 
 
 def test_home_folder_is_found_where_the_shell_leaves_it_to_us():
-    options = _parser().parse_args(["--cache-dir=~/prefixes", "--draft=~/small.gguf"])
+    options = read_options(["--cache-dir=~/prefixes", "--draft=~/small.gguf"])
     assert options.cache_dir == Path.home() / "prefixes"
     assert options.draft == str(Path.home() / "small.gguf")
 
 
 def test_origins_as_browsers_name_them_are_taken():
     origins = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
-    assert _parser().parse_args([word for origin in origins for word in ("--cors", origin)]).cors == origins
+    assert read_options([word for origin in origins for word in ("--cors", origin)]).cors == origins
 
 
 @pytest.mark.parametrize(
@@ -719,7 +767,7 @@ def test_origins_as_browsers_name_them_are_taken():
 )
 def test_key_from_a_file_may_end_with_a_line_end(arguments, key, monkeypatch):
     monkeypatch.setenv("LOCALCHAT_API_KEY", "from env\n")
-    assert _parser().parse_args(arguments).api_key == key
+    assert read_options(arguments).api_keys == [key]
 
 
 def test_what_is_missing_is_told_with_the_release_that_was_tried():

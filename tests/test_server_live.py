@@ -251,7 +251,9 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
             # Its prompt is scored for many turns.
             path, options = "completions", {**options, "prompt": "word " * 300, "echo": True, "logprobs": 1}
         body = request_body(chance.choice(QUESTIONS), **options)
-        head = f"POST /v1/{path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         return head.encode() + body
 
     clients = [(request(), random.Random(i)) for i in range(200)]
@@ -392,10 +394,16 @@ def test_options_of_the_command_hold():
         _, shown = ask("/apply-template", tools=[tool], tool_choice="none")
         _, rendered = ask("/apply-template", chat_template="<{{ messages[0].content }}>")
         _, thinking = ask("/v1/chat/completions", **goes_on)
+        # Requests whose bodies are still to come: idle connections would make room for others.
+        held = b"POST /tokenize HTTP/1.1\r\nHost: a\r\nX-Api-Key: secret\r\n"
+        held += b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
         with contextlib.ExitStack() as stack:
             where = ("127.0.0.1", port)
-            sockets = [stack.enter_context(socket.create_connection(where, DEADLINE_S)) for _ in range(10)]
-            assert sockets[-1].recv(12) == b"HTTP/1.1 503"
+            for _ in range(9):
+                sock = stack.enter_context(socket.create_connection(where, DEADLINE_S))
+                sock.sendall(held)
+                assert sock.recv(12) == b"HTTP/1.1 100"
+            assert stack.enter_context(socket.create_connection(where, DEADLINE_S)).recv(12) == b"HTTP/1.1 503"
     assert [(model["id"], model["meta"]["n_ctx"]) for model in models["data"]] == [("Tiny", 300)]
     params = props["default_generation_settings"]["params"]
     assert (params["temperature"], params["seed"], props["total_slots"]) == (0, 7, 2)

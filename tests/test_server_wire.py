@@ -26,6 +26,7 @@ from .serving import (
     read_answer,
     read_until,
     serving,
+    wait_for,
 )
 
 CHUNKED = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", "", "")
@@ -54,10 +55,13 @@ def test_chunked_body_in_pieces_and_the_next_request_after_it():
         pytest.param(b"hello\r\n\r\n", 400, id="one word"),
         pytest.param(b"GET / HTTP/2.0\r\n\r\n", 505, id="HTTP/2"),
         pytest.param(b"GET / FTP/1.1\r\n\r\n", 400, id="other protocol"),
-        pytest.param(b"BREW / HTTP/1.1\r\n\r\n", 501, id="unknown method"),
+        pytest.param(b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501, id="unknown method"),
         pytest.param(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, id="long target"),
         pytest.param(b"GET / HTTP/1.1\r\nA: " + b"x" * 70_000 + b"\r\n\r\n", 431, id="long header"),
         pytest.param(b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 200 + b"\r\n", 431, id="many headers"),
+        pytest.param(b"GET /health HTTP/1.1\r\n\r\n", 400, id="no host"),
+        pytest.param(raw_request(GOOD, "Host: localhost"), 400, id="two hosts"),
+        pytest.param(raw_request(GOOD, "Origin: http://localhost", "Origin: http://a"), 400, id="two origins"),
         pytest.param(b"GET /health HTTP/1.1\r\nno colon\r\nA: b\r\n\r\n", 400, id="broken header"),
         pytest.param(raw_request(GOOD).replace(b"Length: ", b"Length: +"), 400, id="signed length"),
         pytest.param(raw_request(GOOD).replace(b"Length: ", b"Length: -"), 400, id="negative length"),
@@ -333,12 +337,26 @@ def test_head_that_comes_byte_by_byte_for_too_long_is_given_up(monkeypatch):
             assert other.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_body_that_nobody_wants_and_that_never_comes_holds_up_no_answer(monkeypatch):
-    monkeypatch.setattr("localchat.serving.exchange.LINGER_S", 0.1)
-    with serving(settings=Settings(port=0, api_key="k")) as running, running.connect() as sock:
+def test_body_that_is_announced_and_not_sent_holds_no_thread_without_the_key():
+    """The response goes out before the body is read, and the connection makes room for one that works."""
+    settings = Settings(port=0, api_keys=("k",), max_connections=1)
+    with serving(settings=settings) as running, running.connect() as sock:
+        began_at = time.monotonic()
         sock.sendall(raw_request(GOOD)[:-5])
         assert sock.recv(12) == b"HTTP/1.1 401"
+        wait_for(lambda: running.server.connections._idle)
+        with contextlib.closing(running.client()) as other:
+            other.request("GET", "/v1/models", headers={"Authorization": "Bearer k"})
+            assert read_answer(other)[0] == 200
+        assert time.monotonic() - began_at < 1
         assert b"Connection: close" in b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def test_small_body_without_the_key_leaves_the_connection_usable():
+    with serving(settings=Settings(port=0, api_keys=("k",))) as running, running.connect() as sock:
+        sock.sendall(raw_request(GOOD) + raw_request(b"", "Connection: close", path="/health", method="GET"))
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert raw.count(b"HTTP/1.1 401") == raw.count(b"HTTP/1.1 200") == 1
 
 
 def test_request_that_never_ends_is_given_up(monkeypatch):

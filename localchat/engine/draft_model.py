@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from ..protocol.params import SamplingParams
 from .backend import Backend, DecodeFailed, NoRoom
 from .drafting import DraftLength
-from .pace import PromptPace
 from .prefix import n_common_of
 from .scheduler import Batch, Part, Sequence
+from .step_cost import StepCost, StepSize
 from .values import GenerationRequest
 
 log = logging.getLogger("localchat.engine")
@@ -44,7 +44,7 @@ class DraftModel:
     def __init__(self, backend: Backend, n_vocab: int, clock: Callable[[], float] = time.perf_counter):
         self._backend = backend
         self._clock = clock
-        self._pace = PromptPace(_READING_S)
+        self._cost = StepCost()
         self._n_vocab = n_vocab
         self._greedy = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
         self._texts: dict[int, _Text] = {}
@@ -127,7 +127,7 @@ class DraftModel:
 
     def _guess(self, wanted: list[tuple[_Text, int]]) -> None:
         """Reads what is new of the texts, then token by token what may come after them."""
-        n_most = min(self._pace.n_tokens, self._backend.room.n_batch)
+        n_most = min(self._cost.prompt_tokens_within(_READING_S, StepSize()), self._backend.room.n_batch)
         while wanted:
             batch = _batch([text.own for text, _ in wanted], n_most)
             self._decode(batch)
@@ -144,7 +144,7 @@ class DraftModel:
                     wanted.append((text, n))
 
     def _decode(self, batch: Batch) -> None:
-        started_at = self._clock()
+        size, started_at = batch.size, self._clock()
         try:
             self._backend.decode(batch)
         except NoRoom:
@@ -152,7 +152,7 @@ class DraftModel:
                 raise
             self._clear(self._ended)
             self._backend.decode(batch)
-        self._pace.note(batch.n_tokens, self._clock() - started_at)
+        self._cost.note(size, self._clock() - started_at)
         for part in batch.parts:
             part.sequence.n_computed += part.n_tokens
 

@@ -20,7 +20,6 @@ from typing import Any, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
 from .copies import DEFAULT_BYTES, Copies
-from .cost import TurnCost
 from .draft_model import DraftModel
 from .drafting import Drafter
 from .embedding import Embedder, reads_whole_texts
@@ -28,10 +27,10 @@ from .generation import Drawn, Ended, Generation
 from .histogram import Histogram, HistogramValues
 from .keeping import Keeper
 from .lookup import LookupDrafter
-from .pace import PromptPace
 from .parking import Parking
 from .scheduler import Batch, Change, Clear, Cut, Part, Scheduler, Sequence
 from .state_files import Data, StateFiles
+from .step_cost import StepCost, StepSize
 from .values import (
     Cancelled,
     EngineError,
@@ -182,12 +181,11 @@ class Engine:
         self._n_drafted = 0
         self._n_draft_accepted = 0
         self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
-        self._pace = PromptPace()
         # In order: who comes later is asked about what those before had no guess for.
         self._sources = [_DraftSource(LookupDrafter())]
         if draft_backend is not None:
             self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
-        self._turn_cost = TurnCost()
+        self._cost = StepCost()
         self._keeper: Keeper | None = None
         if state_files is not None and not backend.room.can_copy:
             log.warning("no prefixes are kept in files: this model has a sliding window, and a copy only what is in it")
@@ -326,7 +324,7 @@ class Engine:
             if wait:
                 self._wait()
             self._drain_inbox()
-            self._scheduler.n_prompt_batch = self._pace.n_tokens
+            self._scheduler.n_prompt_batch = self._n_prompt_tokens()
             self._draft()
             batch = self._scheduler.schedule()
             self._change_memory(batch.changes)
@@ -338,12 +336,9 @@ class Engine:
             for part in batch.parts:
                 if not part.sequence.n_drawn:
                     self._tell_progress(self._live[part.sequence.id])
-            started_at = self._clock()
+            size, started_at = batch.size, self._clock()
             self._turn(batch)
-            turn_s = self._clock() - started_at
-            self._pace.note(batch.n_tokens, turn_s)
-            if batch.reads_no_prompt:
-                self._turn_cost.note(batch.n_tokens, turn_s)
+            self._cost.note(size, self._clock() - started_at)
             self._take_checkpoints(batch)
             self._n_failed_turns = 0
         except Exception as error:
@@ -498,12 +493,22 @@ class Engine:
             for sequence in without:
                 self._live[sequence.id].source = source
 
+    def _n_prompt_tokens(self) -> int:
+        """How many prompt tokens the next step may have beside the sequences that wait for their next token."""
+        prefilling = (sequence.n_computed for sequence in self._scheduler.running if sequence.n_missing > 1)
+        return self._cost.prompt_tokens(self._running_size(), next(prefilling, 0))
+
+    def _running_size(self) -> StepSize:
+        """What the sequences that wait for their next token are in a step."""
+        lengths = [len(sequence.tokens) for sequence in self._scheduler.running if sequence.n_missing == 1]
+        return StepSize(len(lengths), 0, sum(lengths))
+
     def _cost_of(self, source: _DraftSource) -> float:
-        """What one guessed token of each sequence costs: its row and its making, as a share of a turn."""
-        n_running = len(self._scheduler.running)
-        turn_s = self._turn_cost.turn_s(n_running)
-        making = source.token_s * n_running / turn_s if turn_s else 0.0
-        return self._turn_cost.of_row(n_running) + making
+        """What one token of a draft for each sequence costs: its row and its making, as a share of a step."""
+        running = self._running_size()
+        step_s = self._cost.seconds(running)
+        making = source.token_s * running.n_outputs / step_s if step_s else 0.0
+        return self._cost.row_share(running) + making
 
     def _tell_progress(self, job: _Job) -> None:
         """Who asked hears how much of the prompt is there: before each turn, and before the first token."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from .prefix import Match, PrefixTree, n_common_of
+from .step_cost import StepSize, attended
 
 # All prompts begin alike, by the template: a common part has to be longer than that to be worth a turn of waiting.
 _MIN_AWAITED = 16
@@ -147,9 +148,11 @@ class Batch:
         return sum(part.n_tokens for part in self.parts)
 
     @property
-    def reads_no_prompt(self) -> bool:
-        """Whether each sequence has its newest token in it, and nothing before that."""
-        return all(part.n_tokens == 1 + len(part.draft) and part.wants_output for part in self.parts)
+    def size(self) -> StepSize:
+        """What the step has to compute, before `update` changes the sequences."""
+        n_outputs = sum(len(part.rows_with_logits) for part in self.parts)
+        n_attended = sum(attended(part.sequence.n_computed, part.n_tokens) for part in self.parts)
+        return StepSize(n_outputs, self.n_tokens - n_outputs, n_attended)
 
     def outputs(self) -> Iterator[Part]:
         return (part for part in self.parts if part.wants_output)

@@ -77,6 +77,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
     if shape is not None:
         _check_opening(request, shape)
     _check_sampling(request.params)
+    _check_names(request)
     return _made(
         _Order(
             format=template.format,
@@ -121,6 +122,10 @@ def _made(order: _Order) -> Constraint:
     try:
         build = _Build(order)
         if order.must_call:
+            if order.shape is not None:
+                # Calls leave no place for it, but a request that is wrong is refused in every mode.
+                kind, value, param = order.shape
+                shape_grammar(Shape(kind, json.loads(value), param))
             return build.required()
         if order.shape is None:
             return build.auto()
@@ -315,6 +320,21 @@ def _check_sampling(params: GenerationParams) -> None:
     for name, is_asked in (("ignore_eos", params.ignore_eos), ("min_tokens", bool(params.min_tokens))):
         if is_asked:
             raise BadRequest(f"'{name}' cannot be together with tools or a form that the answer must have", name)
+
+
+def _check_names(request: ChatRequest) -> None:
+    """The parser finds the schema of a call by the name of the tool, so each name belongs to one tool."""
+    places: dict[str, int] = {}
+    offered = [tool["function"]["name"] for tool in request.callable_tools]
+    for place, tool in enumerate(request.tools):
+        name = tool["function"]["name"]
+        if name in offered and name in places:
+            raise BadRequest(
+                f"'tools[{places[name]}].function.name' and 'tools[{place}].function.name' are both \"{name}\"; "
+                "give each tool a name of its own",
+                f"tools[{place}].function.name",
+            )
+        places[name] = place
 
 
 def _check_opening(request: ChatRequest, shape: Shape) -> None:

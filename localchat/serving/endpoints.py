@@ -24,7 +24,8 @@ from ..protocol.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, s
 from ..protocol.streaming import Streaming
 from ..protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from . import metrics
-from .exchange import MAX_LOGGED_CHARS, Exchange, PeerGone, printable
+from .body import PeerGone
+from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
 from .stream import News, send_stream
 

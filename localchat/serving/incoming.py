@@ -1,15 +1,25 @@
-"""What a peer sends, for http.server to read: lines of a head that mean one thing, within a time for all of it."""
+"""The bytes that a client sends, for http.server to read: with a time limit, and a check of the lines of a head."""
 
 from __future__ import annotations
 
 import io
 import socket
 import time
+from email import errors as defects
+from email.message import Message
 from typing import Any
+
+# Python's parser gets the head of a message without its body, and reports these defects of bodies in parts.
+_DEFECTS_OF_BODIES = (
+    defects.NoBoundaryInMultipartDefect,
+    defects.StartBoundaryNotFoundDefect,
+    defects.MultipartInvariantViolationDefect,
+    defects.InvalidMultipartContentTransferEncodingDefect,
+)
 
 
 class _Source(io.RawIOBase):
-    """A socket's bytes. `deadline` is when all that is wanted must be there; without it each wait has the socket's."""
+    """The bytes of a socket. All reads must be done by `deadline`; without one, the socket's timeout holds for each."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.deadline: float | None = None
@@ -23,7 +33,7 @@ class _Source(io.RawIOBase):
             return self._socket.recv_into(buffer)
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("what was to come took too long")
+            raise TimeoutError("the request took too long to arrive")
         timeout_s = self._socket.gettimeout()
         self._socket.settimeout(left_s)
         try:
@@ -33,10 +43,10 @@ class _Source(io.RawIOBase):
 
 
 class Incoming(io.BufferedReader):
-    """Bytes of one connection, with a buffer.
+    """The buffered bytes of one connection.
 
-    `is_ambiguous` tells whether, since `begin_head`, a line held a carriage return that does not end it, or a NUL,
-    or went on with the line before: parsers differ on these, so that what is one header to a proxy could be two here.
+    `is_ambiguous` is set by a line that has a NUL or a carriage return within it, or that continues the line before,
+    since `begin_head`. Parsers differ on these: what a proxy takes for one header could be two here.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -45,14 +55,14 @@ class Incoming(io.BufferedReader):
         self.is_ambiguous = False
 
     def limit(self, seconds: float | None) -> None:
-        """All that is read from now on must come within so many seconds; None gives each wait the socket's time.
+        """All further reads must be done in this many seconds; None gives each read the socket's timeout.
 
-        A peer that sends a byte now and then would otherwise hold its thread for ever.
+        Otherwise a client that sends a byte now and then would hold a thread for ever.
         """
         self._source.deadline = None if seconds is None else time.monotonic() + seconds
 
     def begin_head(self, seconds: float) -> None:
-        """The head of a request comes next; its first line must be whole within this many seconds."""
+        """The head of a request comes next; its first line must arrive within this many seconds."""
         self.is_ambiguous = False
         self.limit(seconds)
 
@@ -61,3 +71,16 @@ class Incoming(io.BufferedReader):
         text = line[:-2] if line.endswith(b"\r\n") else line
         self.is_ambiguous |= b"\r" in text or b"\0" in text or text.startswith((b" ", b"\t"))
         return line
+
+
+def problem_of(version: str, headers: Message) -> str | None:
+    """What is wrong with the headers of a request; None if nothing is."""
+    if not all(isinstance(defect, _DEFECTS_OF_BODIES) for defect in headers.defects):
+        return "the headers are broken: each line must be a name, a colon and a value"
+    for name in ("Host", "Origin"):
+        n = len(headers.get_all(name, ()))
+        if n > 1:
+            return f"a request has one {name} header at most, this one has {n}"
+    if version >= "HTTP/1.1" and "Host" not in headers:
+        return "a request of HTTP/1.1 needs a Host header"
+    return None

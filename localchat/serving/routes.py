@@ -1,15 +1,14 @@
-"""What answers which path, and who may ask: an Exchange in, an answer on it out.
+"""The table of paths, the settings of HTTP, and who may send requests: keys and web pages.
 
-How each is answered is in endpoints.py, but for the few that only look at the service.
+The endpoints themselves are in endpoints.py, except those that only ask the service about its model.
 """
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.message import Message
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -17,38 +16,42 @@ from ..protocol import errors
 from ..protocol.models import models_body
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
+from .keys import Keys
 from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
     from ..generation.model import Service
 
-# How long a stream may be silent before a comment shows that it lives: proxies give up after a minute.
+# A stream without output sends a comment after this many seconds: proxies close silent ones after a minute.
 DEFAULT_PING_S = 20.0
 
-# Each has a thread. Twice as many as requests run and wait by default, and fewer than most systems allow files.
+# Each connection has a thread. Twice the requests that run and wait by default; most systems allow 1,024 files.
 DEFAULT_MAX_CONNECTIONS = 512
 
-# What is asked again and again to see how the server is.
+# Endpoints that monitoring polls: their successes are not logged.
 _PROBES = ("/health", "/metrics", "/slots")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says about HTTP."""
+    """The options of the command line that concern HTTP."""
 
     host: str = "127.0.0.1"
-    port: int = 8080
-    api_key: str | None = None
-    strict: bool = False
+    port: int = 8080  # 0 for any free port
+    uds: Path | None = None  # a Unix socket in place of host and port
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    api_keys: tuple[str, ...] = ()  # requests need one of these; none if empty
+    strict: bool = False  # refuse unknown fields
     allow_chat_template: bool = False
     thought_field: bool = False
     ping_s: float = DEFAULT_PING_S
-    cors: tuple[str, ...] = ()
+    cors: tuple[str, ...] = ()  # origins of web pages, or "*"
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     max_connections: int = DEFAULT_MAX_CONNECTIONS
 
 
-# What other servers have under a path that this one has not, and what to use here.
+# Paths of other servers, and what this one has in their place.
 _CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
 _ONLY_TEXT = "this server reads and writes text alone"
 _KEEPS_NOTHING = "this server keeps nothing of what it is asked"
@@ -75,12 +78,13 @@ _ELSEWHERE: Mapping[str, str] = {
 
 
 class Routes:
-    """What answers which path. Each path is served with and without /v1 before it."""
+    """Finds the endpoint of a request. Each path works with and without /v1 before it."""
 
     def __init__(self, service: Service, settings: Settings) -> None:
         self._service = service
         self._settings = settings
         self._is_local = is_loopback(settings.host)
+        self._keys = Keys(settings.api_keys)
         self.pages = Pages(settings.cors)
         self._endpoints = Endpoints(
             service,
@@ -97,49 +101,51 @@ class Routes:
         }
 
     def count(self, exchange: Exchange, seconds: float) -> None:
-        """A request has ended; for the figures in /metrics."""
+        """Count a request that has ended, for /metrics."""
         path = _without_prefix(exchange.head.path)
         known = "/models/" if path.startswith("/models/") else path
         self._endpoints.metrics.count(known if known in self._table else "other", exchange.status, seconds)
 
     def answer(self, exchange: Exchange) -> None:
-        path = _without_prefix(exchange.head.path)
+        """Respond to a request.
+
+        Raises:
+            ApiError: The request is refused or cannot be carried out.
+        """
+        head = exchange.head
+        path = _without_prefix(head.path)
         exchange.is_probe = path in _PROBES
-        is_preflight = exchange.head.method == "OPTIONS"
+        is_options = head.method == "OPTIONS"
         if path != "/health":
-            # With a key there is no need: pages do not know it.
-            if self._settings.api_key is None:
-                self.pages.check(exchange.head.headers, is_local=self._is_local)
-            # Browsers ask without the key whether they may send it.
-            if not is_preflight:
-                self._check_key(exchange.head.headers)
+            self._check_access(exchange, is_options)
+        if is_options and head.target == "*":  # the server as a whole (RFC 9110, 9.3.7)
+            exchange.send_nothing({"Allow": "GET, HEAD, POST, OPTIONS"})
+            return
         methods = self._table.get("/models/" if path.startswith("/models/") else path)
         if methods is None:
-            raise errors.UnknownPath(self._nothing_at(exchange.head.path))
+            raise errors.UnknownPath(self._nothing_at(head.path))
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
-        if is_preflight:
-            exchange.send_nothing({"Allow": ", ".join(allowed), **self.pages.preflight(exchange.head.headers)})
+        if is_options:
+            exchange.send_nothing({"Allow": ", ".join(allowed), **self.pages.preflight(head.headers)})
             return
-        route = methods.get("GET" if exchange.head.method == "HEAD" else exchange.head.method)
-        if route is None:
-            message = f"{exchange.head.path} takes {' and '.join(allowed)}, not {exchange.head.method}"
-            raise errors.MethodNotAllowed(message, allowed)
-        route(exchange)
+        endpoint = methods.get("GET" if head.method == "HEAD" else head.method)
+        if endpoint is None:
+            raise errors.MethodNotAllowed(f"{head.path} takes {' and '.join(allowed)}, not {head.method}", allowed)
+        endpoint(exchange)
+
+    def _check_access(self, exchange: Exchange, is_options: bool) -> None:
+        headers = exchange.head.headers
+        # Web pages know no key and reach no Unix socket, so with either their origin does not matter.
+        if not self._keys and not self._settings.uds:
+            self.pages.check(headers, exchange.head.host, is_local=self._is_local)
+        # A preflight never carries the key.
+        elif not is_options and not self._keys.accept(headers):
+            raise errors.Unauthorized("send the API key of this server as 'Authorization: Bearer KEY'")
 
     def _nothing_at(self, path: str) -> str:
         hint = _ELSEWHERE.get("/" + _without_prefix(path).lstrip("/").partition("/")[0])
         served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
         return f"there is nothing at {path}{f': {hint}' if hint else ''}; this server answers {served}"
-
-    def _check_key(self, headers: Message) -> None:
-        key = self._settings.api_key
-        if key is None:
-            return
-        scheme, _, given = headers.get("Authorization", "").partition(" ")
-        # Bytes, since the comparison takes no text beyond ASCII.
-        is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), key.encode())
-        if scheme.lower() != "bearer" or not is_right:
-            raise errors.Unauthorized("send the API key of this server as 'Authorization: Bearer KEY'")
 
     def _health(self, exchange: Exchange) -> None:
         self._service.model()
@@ -154,6 +160,6 @@ class Routes:
 
 
 def _without_prefix(path: str) -> str:
-    path = re.sub(r"^https?://[^/]*", "", path)  # the absolute form, which proxies use
+    path = re.sub(r"(?i)^https?://[^/]*", "", path)  # the absolute form, which proxies use
     path = path.rstrip("/") or "/"
     return path[len("/v1") :] if path.startswith("/v1/") else path

@@ -1,29 +1,33 @@
-"""Notices at once when a peer goes away while its answer is being made (K33).
+"""Notices when a client closes its connection while its response is being computed.
 
-One thread looks at the sockets of all busy requests. A thread that waits for the next token cannot look
-itself, and without a stream there is nothing to write that could fail. Knows sockets, nothing of HTTP.
+One thread watches the sockets of all running requests. The thread that waits for the next token cannot, and without
+a stream there is no write that would fail. Knows sockets, nothing of HTTP.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 
-# How much is looked at of what a peer says too early.
-_PEEKED = 64
+# How many bytes of an early request are looked at.
+_N_PEEKED = 64
+# How long after the last bytes of TLS the end of the connection may arrive, in milliseconds.
+_TLS_END_MS = 50
 
 
 class Watcher:
-    """Calls a function when the peer of a watched socket has closed its end.
+    """Calls a function when the client of a watched socket has closed its end.
 
-    A peer that only shuts down its writing side counts as gone: the two look the same from here.
+    A client that only shuts down its writing side counts as gone: the two look the same from here.
     """
 
     def __init__(self) -> None:
-        # Guards the selector's map; waiting happens outside, and the wake-up makes it look again.
+        # Guards the selector's map. `select` runs without it, and is woken when the map changes.
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -35,7 +39,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def watch(self, sock: socket.socket, on_gone: Callable[[], None]) -> Iterator[None]:
-        """Within the `with`, `on_gone` may be called once, on the watcher's thread; it must not wait."""
+        """Within the `with`, `on_gone` may be called once, on the watcher's thread; it must not block."""
         with self._lock:
             if not self._is_closing:
                 self._selector.register(sock, selectors.EVENT_READ, on_gone)
@@ -44,10 +48,10 @@ class Watcher:
             yield
         finally:
             with self._lock:
-                self._forget(sock)
+                self._unregister(sock)
 
     def close(self) -> None:
-        """Stops watching; nothing is called from now on."""
+        """Stop watching; no function is called afterwards."""
         with self._lock:
             if self._is_closing:
                 return
@@ -59,7 +63,7 @@ class Watcher:
         self._wake_sender.close()
 
     def _wake(self) -> None:
-        # A full buffer is a wake-up that has not been heard yet.
+        # If the buffer is full, the thread has not yet read an earlier wake-up.
         with contextlib.suppress(BlockingIOError):
             self._wake_sender.send(b"\0")
 
@@ -69,21 +73,20 @@ class Watcher:
                 if key.fileobj is self._wake_receiver:
                     self._wake_receiver.recv(4096)
                 elif isinstance(key.fileobj, socket.socket):
-                    self._look(key.fileobj)
+                    self._check(key.fileobj)
 
-    def _look(self, sock: socket.socket) -> None:
+    def _check(self, sock: socket.socket) -> None:
         with self._lock:
             has_left = None if self._is_closing else _has_left(sock)
             if has_left is None:
                 return
-            # Also with something to read: that is the next request come early, and it would be reported
-            # again and again.
-            on_gone = self._forget(sock)
+            # Stop watching too if bytes have arrived: the selector would report the early request for ever.
+            on_gone = self._unregister(sock)
             if has_left and on_gone is not None:
                 on_gone()
 
-    def _forget(self, sock: socket.socket) -> Callable[[], None] | None:
-        # Meanwhile its watching may have ended (KeyError), and it may be closed too (ValueError).
+    def _unregister(self, sock: socket.socket) -> Callable[[], None] | None:
+        # The `with` may have ended meanwhile (KeyError), and the socket may be closed (ValueError).
         try:
             on_gone: Callable[[], None] = self._selector.unregister(sock).data
         except (KeyError, ValueError):
@@ -92,17 +95,32 @@ class Watcher:
 
 
 def _has_left(sock: socket.socket) -> bool | None:
-    """Whether the peer has closed its end; None if there is nothing to tell it from, any more."""
-    # A look at the socket itself would wait for as long as its timeout says.
+    """Whether the client has closed its end; None if the socket shows neither that nor a request."""
+    if isinstance(sock, ssl.SSLSocket):
+        return _is_closed_by_peer(sock)
+    # The socket itself would wait for as long as its timeout says.
     try:
-        with sock.dup() as look:
-            look.setblocking(False)
-            said = look.recv(_PEEKED, socket.MSG_PEEK)
-            if said and not said.strip(b"\r\n"):
-                look.recv(len(said))  # Line ends between two requests mean nothing (RFC 9112, 2.2).
+        with sock.dup() as copy:
+            copy.setblocking(False)
+            data = copy.recv(_N_PEEKED, socket.MSG_PEEK)
+            if data and not data.strip(b"\r\n"):
+                copy.recv(len(data))  # Empty lines between two requests mean nothing (RFC 9112, 2.2).
                 return None
-            return not said
+            return not data
     except BlockingIOError:
         return None
     except OSError:
         return True
+
+
+def _is_closed_by_peer(sock: socket.socket) -> bool:
+    """The same for a connection with TLS, of whose bytes only the system's state of the connection can be used.
+
+    Where the system does not report it (other than Linux), the next write to the socket fails.
+    """
+    closed = getattr(select, "POLLRDHUP", 0)
+    if not closed:
+        return False
+    poll = select.poll()
+    poll.register(sock, closed)
+    return bool(poll.poll(_TLS_END_MS))

@@ -1,99 +1,120 @@
-"""Which web pages may use this server, and what browsers are told of it (CORS)."""
+"""Which web pages may use this server: checks of Host, Origin and Sec-Fetch-Site, and the headers of CORS."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from email.message import Message
-from urllib.parse import urlsplit
 
 from ..protocol import errors
 
 ANY_ORIGIN = "*"
 
-# How long a browser may remember what it was allowed, in seconds.
+# How long a browser may cache the response to a preflight, in seconds.
 _MAX_AGE_S = 600
 _METHODS = "GET, HEAD, POST, OPTIONS"
-# Browsers name the headers that a page wants to send; these are named where they do not.
-_HEADERS = "Authorization, Content-Type, X-Request-Id"
+# Allowed where a preflight names no request headers.
+_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
 _EXPOSED = "X-Request-Id, Retry-After"
 
-_LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
-# Addresses, and names that nobody in the internet can give out: others may point here by a trick of their owner.
-_NEAR = re.compile(r"[^.]+|[\d.]+|.+\.local")
+# RFC 9110, 7.2: a host and perhaps a port. A user name before it (evil@localhost) is no part of this.
+_AUTHORITY = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]@:/?#\\]+))(?::\d*)?")
+_ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>.*?)/?")
 
 
 class Pages:
-    """The web pages that may use this server: none, some by their origin, or all."""
+    """The web pages that may use this server: none, those of some origins, or all (`*`)."""
 
     def __init__(self, origins: Iterable[str] = ()) -> None:
-        self._origins = frozenset(origin.rstrip("/") for origin in origins)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
     def allow(self, origin: str) -> bool:
-        return ANY_ORIGIN in self._origins or origin in self._origins
+        return ANY_ORIGIN in self._origins or origin.lower() in self._origins
 
-    def check(self, asked: Message, *, is_local: bool) -> None:
-        """Refuses a page in the user's browser, which can reach a local server, also under the page's own host name.
+    def check(self, headers: Message, host: str | None, *, is_local: bool) -> None:
+        """Refuse requests of web pages that are not allowed, also of a page whose host name resolves to this machine.
 
-        Programs send no Origin, and reach a server on the loopback interface by one of its names.
+        Programs send no Origin. They reach a server on the loopback interface (`is_local`) by one of its names.
+        `host` is the one that the request is for; HTTP/1.0 may leave it out.
 
         Raises:
-            Forbidden: A page asks that was not allowed.
+            Forbidden: A web page sent this request and may not.
         """
-        host, origin = asked.get("Host"), asked.get("Origin")
-        if is_local and host is not None and not is_loopback(_host_of("//" + host)):
+        if is_local and host is not None and not is_loopback(host_of(host)):
             raise errors.Forbidden(f"requests for the host {host!r} are refused: set a key with --api-key")
-        if origin is not None and not (self.allow(origin) or _is_friendly(origin, host)):
-            raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
+        origin = headers.get("Origin")
+        if origin is not None:
+            if not self.allow(origin) and not _is_friendly(origin, host):
+                raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
+        elif headers.get("Sec-Fetch-Site", "").strip().lower() == "cross-site" and not self.allow(ANY_ORIGIN):
+            # Images, scripts and links of a page come without an Origin.
+            raise errors.Forbidden("requests from web pages of other sites are refused: set a key with --api-key")
 
-    def headers(self, asked: Message) -> dict[str, str]:
-        """What an answer says of itself to a browser; nothing where no pages were allowed."""
+    def headers(self, request: Message) -> dict[str, str]:
+        """The headers of CORS for every response to this request; empty if no origin is allowed."""
         if not self._origins:
             return {}
-        origin = asked.get("Origin")
+        origin = request.get("Origin")
         vary = {"Vary": "Origin"}
         if origin is None or not self.allow(origin):
             return vary
         return {**vary, "Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": _EXPOSED}
 
-    def preflight(self, asked: Message) -> dict[str, str]:
-        """What a browser may send, asked before it does; never with the key that it will send."""
-        origin = asked.get("Origin")
+    def preflight(self, request: Message) -> dict[str, str]:
+        """The headers of CORS for the response to a preflight, which never carries the key."""
+        origin = request.get("Origin")
         if origin is None or not self.allow(origin):
             return {}
         headers = {
             "Access-Control-Allow-Methods": _METHODS,
-            "Access-Control-Allow-Headers": _plain(asked.get("Access-Control-Request-Headers")) or _HEADERS,
+            "Access-Control-Allow-Headers": _header_names(request.get("Access-Control-Request-Headers")) or _HEADERS,
             "Access-Control-Max-Age": str(_MAX_AGE_S),
         }
-        # Pages of the internet reach a server on this machine only with its consent.
-        if asked.get("Access-Control-Request-Private-Network") == "true":
+        # Browsers let public pages reach this machine or its network only with this header.
+        if request.get("Access-Control-Request-Private-Network") == "true":
             headers["Access-Control-Allow-Private-Network"] = "true"
         return headers
 
 
+def host_of(authority: str) -> str:
+    """The host of `host[:port]`, in lower case and without a trailing dot; "" if this is not one."""
+    match = _AUTHORITY.fullmatch(authority.strip(" \t").lower())
+    if match is None:
+        return ""
+    return match["ipv6"] or match["name"].removesuffix(".")
+
+
 def is_loopback(host: str) -> bool:
-    """Whether this is a name of the interface that only this machine reaches."""
-    return _LOOPBACK.fullmatch(host) is not None
+    """Whether this is a name or address of the interface that only this machine reaches."""
+    host = host.lower().removesuffix(".")
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
 
 
 def _is_friendly(origin: str, host: str | None) -> bool:
-    """Whether a page of this origin may ask: one of this machine or of this server, or no web page at all."""
-    if origin != "null" and not origin.startswith(("http://", "https://")):
-        return True  # an extension or a desktop program
-    name = _host_of(origin)
-    is_ours = host is not None and name == _host_of("//" + host)
-    return is_loopback(name) or (is_ours and _NEAR.fullmatch(name) is not None)
+    """Whether this is a page of this machine or of this server, or a program that shows pages of its own."""
+    match = _ORIGIN.fullmatch(origin.lower())
+    if match is None or match["scheme"] not in ("http", "https"):
+        return match is not None  # a browser's extension or a desktop program; "null" is any page in a sandbox
+    name = host_of(match["authority"])
+    is_ours = host is not None and name != "" and name == host_of(host)
+    return is_loopback(name) or (is_ours and _is_unforgeable(name))
 
 
-def _host_of(url: str) -> str:
+def _is_unforgeable(name: str) -> bool:
+    """Whether no one on the internet can make this name resolve to an address of their choice."""
+    return "." not in name or name.endswith(".local") or _address(name) is not None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return urlsplit(url).hostname or ""
+        return ipaddress.ip_address(host)
     except ValueError:
-        return ""
+        return None
 
 
-def _plain(names: str | None) -> str:
-    """A list of header names as it came, if it is one and nothing else."""
+def _header_names(names: str | None) -> str:
+    """A list of header names as it came; "" if it is missing or anything else."""
     names = names or ""
     return names if len(names) < 1000 and all(c.isalnum() or c in "-_, " for c in names) and names.isascii() else ""

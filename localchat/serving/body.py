@@ -1,0 +1,161 @@
+"""The body of one HTTP request, read as it is framed: Content-Length or chunked (RFC 9112, 6 and 7)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from email.message import Message
+from typing import Protocol
+
+from ..protocol import errors
+
+# A line of a chunked body is a size and perhaps an extension, which no client uses. Trailers are skipped.
+MAX_CHUNK_LINE_BYTES = 4096
+MAX_TRAILERS = 100
+
+# Lines of a chunked body end with CRLF and nothing else: readers that disagree on it see different requests.
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
+
+
+class Readable(Protocol):
+    """A buffered byte stream; what is read after `limit` must arrive within that many seconds."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def readline(self, limit: int, /) -> bytes: ...
+
+    def limit(self, seconds: float | None) -> None: ...
+
+
+class PeerGone(Exception):
+    """The client has closed the connection: no response is needed."""
+
+
+class Body:
+    """Reads or skips the body of one request.
+
+    `invite` sends "100 Continue" to a client that waits for it. After `is_read` the stream stands at the next request.
+    """
+
+    def __init__(self, headers: Message, stream: Readable, invite: Callable[[], None], max_bytes: int) -> None:
+        self.is_read = False
+        self._headers = headers
+        self._stream = stream
+        self._invite = invite
+        self._max_bytes = max_bytes
+        self._pieces = self._framed()
+
+    def read(self) -> bytes:
+        """All of it.
+
+        Raises:
+            BodyTooLarge, LengthRequired, MalformedRequest: The framing is wrong, or the body too large.
+            PeerGone: The client closed the connection within the body.
+        """
+        if not self._is_announced:
+            self.is_read = True
+            raise errors.LengthRequired("a body is needed: send JSON with a Content-Length")
+        body = bytearray()
+        for piece in self._pieces:
+            body += piece
+            if len(body) > self._max_bytes:
+                raise errors.BodyTooLarge(f"the body is larger than {self._max_bytes} bytes")
+        return bytes(body)
+
+    def skip(self, seconds: float) -> None:
+        """Read and drop what is left of the body, for this many seconds at most; `is_read` tells whether it was all."""
+        if self._is_announced and not self.is_read:
+            if self._expects_invitation:
+                return  # The client may take the response for a refusal, or send the body all the same.
+            self._stream.limit(seconds)
+        n_left = self._max_bytes
+        with contextlib.suppress(errors.ApiError, OSError):
+            for piece in self._pieces:
+                n_left -= len(piece)
+                if n_left < 0:
+                    return
+
+    def _framed(self) -> Iterator[bytes]:
+        lengths, codings = self._lengths(), self._codings()
+        if codings:
+            # Both at once is how requests are smuggled past proxies (RFC 9112, 6.1).
+            if lengths:
+                raise errors.MalformedRequest("Content-Length and Transfer-Encoding cannot both be right")
+            if codings != ["chunked"]:
+                raise errors.MalformedRequest(f"Transfer-Encoding {', '.join(codings)!r} is not 'chunked'", 501)
+            self._accept()
+            yield from self._chunks()
+        elif lengths:
+            n = _length(lengths)
+            if n > self._max_bytes:
+                raise errors.BodyTooLarge(f"the body has {n} bytes, and {self._max_bytes} are the limit")
+            self._accept()
+            yield from self._exactly(n)
+        self.is_read = True
+
+    def _accept(self) -> None:
+        if self._expects_invitation:
+            self._invite()
+            del self._headers["Expect"]
+
+    @property
+    def _is_announced(self) -> bool:
+        return bool(self._lengths() or self._codings())
+
+    @property
+    def _expects_invitation(self) -> bool:
+        return self._headers.get("Expect", "").lower() == "100-continue"
+
+    def _lengths(self) -> list[str]:
+        return list_of(self._headers.get_all("Content-Length", ()))
+
+    def _codings(self) -> list[str]:
+        return [coding.lower() for coding in list_of(self._headers.get_all("Transfer-Encoding", ()))]
+
+    def _chunks(self) -> Iterator[bytes]:
+        while True:
+            line = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not line:
+                raise PeerGone
+            match = _CHUNK_SIZE.fullmatch(line)
+            if match is None:
+                raise errors.MalformedRequest(f"a chunk of the body must begin with its size, got {line[:40]!r}")
+            size = int(match[1], 16)
+            if size == 0:
+                return self._trailers()
+            yield from self._exactly(size)
+            end = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not end:
+                raise PeerGone
+            if end != b"\r\n":
+                raise errors.MalformedRequest("a chunk of the body is longer than its size says")
+
+    def _trailers(self) -> None:
+        for _ in range(MAX_TRAILERS):
+            line = self._stream.readline(MAX_CHUNK_LINE_BYTES)
+            if not line:
+                raise PeerGone
+            if line == b"\r\n":
+                return
+        raise errors.MalformedRequest("too many lines follow the body")
+
+    def _exactly(self, n: int) -> Iterator[bytes]:
+        while n > 0:
+            piece = self._stream.read(min(n, 65536))
+            if not piece:
+                raise PeerGone
+            n -= len(piece)
+            yield piece
+
+
+def list_of(values: Iterable[str]) -> list[str]:
+    """The elements of list headers, stripped of HTTP's white space only: Python's `strip` takes more than that."""
+    return [part.strip(" \t\r\n") for value in values for part in value.split(",")]
+
+
+def _length(values: list[str]) -> int:
+    first = values[0]
+    if len(set(values)) > 1 or not (first.isascii() and first.isdigit() and len(first) < 20):
+        raise errors.MalformedRequest(f"Content-Length must be one number, got {', '.join(values)!r}")
+    return int(first)

@@ -1,0 +1,86 @@
+"""The open connections: their number is limited, and idle ones are closed before a new one is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+
+class Connections:
+    """Up to `limit` connections are served. As many again may be open for a moment, to be refused or to end."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        # Guards the rest, and is notified when a connection ends.
+        self._changed = threading.Condition()
+        self._open: set[socket.socket] = set()
+        # Those of them that do not count: they are refused, or were idle and end now.
+        self._surplus: set[socket.socket] = set()
+        # Those that wait for a request, the longest idle first.
+        self._idle: dict[socket.socket, None] = {}
+
+    def add(self, sock: socket.socket) -> bool:
+        """Count a new connection; False if even refusing it would take too many threads."""
+        with self._changed:
+            if len(self._open) >= 2 * self.limit:
+                return False
+            self._open.add(sock)
+            if len(self._open) - len(self._surplus) > self.limit and not self._close_idle():
+                self._surplus.add(sock)
+            return True
+
+    def is_surplus(self, sock: socket.socket) -> bool:
+        """Whether this connection is one too many, or was idle and is being closed."""
+        with self._changed:
+            return sock in self._surplus
+
+    def remove(self, sock: socket.socket) -> None:
+        with self._changed:
+            self._open.discard(sock)
+            self._surplus.discard(sock)
+            self._idle.pop(sock, None)
+            self._changed.notify_all()
+
+    def set_idle(self, sock: socket.socket) -> None:
+        """This connection waits for its next request, or for its end: it may be closed at any time."""
+        with self._changed:
+            if sock not in self._surplus:
+                self._idle[sock] = None
+
+    def set_busy(self, sock: socket.socket) -> None:
+        """A request has arrived on this connection."""
+        with self._changed:
+            self._idle.pop(sock, None)
+
+    def close_idle(self) -> bool:
+        """Close the connection that has been idle for longest; False if none is idle."""
+        with self._changed:
+            return self._close_idle()
+
+    def _close_idle(self) -> bool:
+        sock = next(iter(self._idle), None)
+        if sock is None:
+            return False
+        del self._idle[sock]
+        self._surplus.add(sock)
+        shut_down(sock, socket.SHUT_RDWR)
+        return True
+
+    def close_all(self, timeout_s: float) -> None:
+        """End all connections: after this many seconds those too that still write."""
+        with self._changed:
+            for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+                for sock in self._open:
+                    shut_down(sock, how)
+                if self._changed.wait_for(lambda: not self._open, timeout_s):
+                    return
+
+
+def shut_down(sock: socket.socket, how: int) -> None:
+    """Shut down a connection, from any thread.
+
+    By the method of the plain socket: that of `ssl` would let the thread that uses it go on unencrypted.
+    """
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, how)

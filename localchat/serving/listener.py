@@ -1,0 +1,71 @@
+"""Opens the socket that the server listens on: an address with a port, or a Unix socket."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+# Connections that the system accepts before the server does. Linux limits it to net.core.somaxconn.
+_BACKLOG = 512
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes any free one.
+
+    Raises:
+        OSError: the address is not of this machine, or the port is in use.
+    """
+    family, _, _, _, address = _addresses(host, port)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Windows would let two servers share a port with this.
+        if os.name != "nt":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address[:2])
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _addresses(host: str, port: int) -> list[Any]:
+    """Addresses to listen on, IPv4 first: for localhost, clients try 127.0.0.1 and some nothing else."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return sorted(found, key=lambda info: info[0] != socket.AF_INET)
+
+
+def listen_at(path: Path) -> socket.socket:
+    """A Unix socket at this path that only this user can connect to. One that a server left behind is replaced.
+
+    Raises:
+        OSError: a server listens there, another file is there, or the path cannot be written.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on this system")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        listener.bind(str(path))
+        os.chmod(path, 0o600)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a Unix socket on which nobody listens any more."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()

@@ -1,0 +1,239 @@
+"""The command line of the server: its options, and the checks that need no model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..protocol import errors
+from ..protocol.params import parse_default
+from .routes import DEFAULT_MAX_CONNECTIONS, Settings
+from .web import is_loopback
+
+# Limit of the folder of --cache-dir, in MB, without --cache-size.
+DEFAULT_CACHE_MB = 4096
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a command line, of this process by default. Ends the process with status 2 if they are wrong."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
+    if options.cache_size and not options.cache_dir:
+        parser.error(f"--cache-size {options.cache_size} limits a folder: name it with --cache-dir")
+    if options.tls_key and not options.tls_cert:
+        parser.error("--tls-key needs the certificate of this key: name it with --tls-cert")
+    if options.uds and options.tls_cert:
+        parser.error("--uds and --tls-cert exclude each other: a Unix socket does not leave this machine")
+    is_open = not options.uds and not options.api_keys and not is_loopback(options.host)
+    if is_open and not options.insecure:
+        parser.error(
+            f"--host {options.host} can be reached from the network: set a key (LOCALCHAT_API_KEY or --api-key-file), "
+            "or add --insecure to serve everyone"
+        )
+    return options
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    return Settings(
+        host=options.host,
+        port=options.port,
+        uds=options.uds,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        api_keys=tuple(options.api_keys),
+        strict=options.strict,
+        allow_chat_template=options.allow_chat_template,
+        thought_field=options.thought_field,
+        cors=tuple(options.cors),
+        max_connections=options.max_connections,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m localchat.server",
+        description="Serve a model in the GGUF format to OpenAI-compatible clients.",
+        epilog="Ctrl-C ends it. While the model loads, requests get status 503 with Retry-After.",
+    )
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in model)"
+    )
+    _add_http(parser)
+    _add_access(parser)
+    _add_engine(parser)
+    _add_requests(parser)
+    parser.add_argument("--version", action="version", version=f"localchat {__version__}")
+    return parser
+
+
+def _add_http(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("connections").add_argument
+    add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
+    add("--port", type=_between(0, 65535), default=8080, help="port; 0 for any free one (default: %(default)s)")
+    add("--uds", type=_path, metavar="PATH", help="listen on this Unix socket instead, which web pages cannot reach")
+    add("--tls-cert", type=_path, metavar="FILE", help="serve HTTPS with the certificates in this file (PEM)")
+    add("--tls-key", type=_path, metavar="FILE", help="private key of the certificate (default: in the same file)")
+    add(
+        "--max-connections",
+        type=_between(1),
+        default=DEFAULT_MAX_CONNECTIONS,
+        metavar="N",
+        help="connections open at once, each with a thread (default: %(default)s)",
+    )
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("access").add_argument
+    add(
+        "--api-key",
+        type=_key,
+        default=os.environ.get("LOCALCHAT_API_KEY") or None,
+        metavar="KEY",
+        help="require this key; prefer LOCALCHAT_API_KEY, since other users see the options of a process",
+    )
+    add(
+        "--api-key-file",
+        type=_keys,
+        default=[],
+        dest="api_keys",
+        metavar="FILE",
+        help="require one of the keys in this file, one per line",
+    )
+    add("--insecure", action="store_true", help="allow a --host that the network reaches without a key")
+    add(
+        "--cors",
+        type=_origin,
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="allow web pages of this origin, such as https://example.org, or * for all (may be repeated)",
+    )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model and memory")
+    add = group.add_argument
+    whole, positive = _between(0), _between(1)
+    add("--ctx", type=whole, default=0, metavar="N", help="tokens that one request may use (default: the model's own)")
+    add("--parallel", type=positive, default=8, metavar="N", help="requests computed at once (default: %(default)s)")
+    add("--queue", type=whole, default=256, metavar="N", help="requests that may wait for that (default: %(default)s)")
+    add("--gpu-layers", type=_between(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
+    add("--threads", type=_between(0, 512), default=0, metavar="N", help="CPU threads (default: by the machine)")
+    drafts = group.add_mutually_exclusive_group()
+    drafts.add_argument(
+        "--draft",
+        type=os.path.expanduser,
+        metavar="SMALL.gguf",
+        help="draft model for speculative decoding: a smaller one with the same vocabulary",
+    )
+    drafts.add_argument(
+        "--no-speculation",
+        action="store_true",
+        help="no speculative decoding; it is used by default where a text repeats itself",
+    )
+    add(
+        "--cache-dir",
+        type=_folder,
+        metavar="DIR",
+        help="save the KV cache of prompts in this folder and load it after a restart",
+    )
+    add("--cache-size", type=positive, metavar="MB", help=f"limit of that folder (default: {DEFAULT_CACHE_MB})")
+    add(
+        "--cache-ram",
+        type=whole,
+        default=1024,
+        metavar="MB",
+        help="memory for snapshots of idle prompts, beside the KV cache (default: %(default)s)",
+    )
+
+
+def _add_requests(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("requests").add_argument
+    add("--alias", metavar="NAME", help="name of the model (default: the file's)")
+    add("--any-name", action="store_true", help="accept every model name, not only the model's own")
+    add("--strict", action="store_true", help="refuse requests with unknown fields")
+    add("--max-tokens", type=_between(1), metavar="N", help="default limit of output tokens (default: the context)")
+    add(
+        "--default",
+        type=_sampling_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="default of a sampling parameter, such as temperature=0.7 (may be repeated)",
+    )
+    add("--keep-tools", action="store_true", help="put tools into the prompt even if 'tool_choice' is none")
+    add("--allow-chat-template", action="store_true", help="accept requests with a chat template of their own")
+    add("--thought-field", action="store_true", help="repeat the reasoning in a field 'thought' beside the choices")
+    add(
+        "--reasoning-budget",
+        type=_between(-1),
+        default=-1,
+        metavar="N",
+        help="default limit of reasoning tokens, 0 for none (default: no limit)",
+    )
+    add("--reasoning-budget-message", default="", metavar="TEXT", help="last text of reasoning that reaches its budget")
+
+
+def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
+    """Reads a number within a range; C would silently take the lower 32 bits of a larger one."""
+
+    def integer(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            limit = f"at least {low}" if value < low else f"at most {high}"
+            raise argparse.ArgumentTypeError(f"must be {limit}, got {value}")
+        return value
+
+    return integer
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the folder has no name: . is the current one")
+    return _path(text)
+
+
+def _path(text: str) -> Path:
+    """A path; shells leave the ~ of --option=~/file as it is."""
+    if not text:
+        raise argparse.ArgumentTypeError("the file has no name")
+    return Path(os.path.expanduser(text))
+
+
+def _key(text: str) -> str:
+    """A key; one that a shell reads from a file ends with a line end."""
+    key = text.strip()
+    if not key or not key.isprintable():
+        raise argparse.ArgumentTypeError("the key is empty, or has characters that no client can send")
+    return key
+
+
+def _keys(text: str) -> list[str]:
+    try:
+        lines = _path(text).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read keys from {text}: {error}") from error
+    keys = [_key(line) for line in lines if line.strip()]
+    if not keys:
+        raise argparse.ArgumentTypeError(f"{text} has no key: write one per line")
+    return keys
+
+
+def _origin(text: str) -> str:
+    """An origin as browsers send it: a scheme and a host, no path."""
+    if re.fullmatch(r"(?i)\*|null|[a-z][a-z0-9+.-]*://[^/\s]+/?", text) is None:
+        raise argparse.ArgumentTypeError(f"expected * or an origin, such as https://example.org, got {text!r}")
+    return text
+
+
+def _sampling_value(text: str) -> dict[str, Any]:
+    try:
+        return parse_default(text)
+    except errors.BadRequest as error:
+        raise argparse.ArgumentTypeError(error.message) from error
