@@ -136,7 +136,7 @@ def test_smallest_request_says_nothing_but_the_message():
         pytest.param({"reasoning_format": "deepseek-legacy"}, "keeps_reasoning", True, id="and in the content"),
         pytest.param({"t_max_predict_ms": -1}, "max_completion_s", None, id="no limit of time"),
         pytest.param({"t_max_predict_ms": 0}, "max_completion_s", None, id="no limit of time either"),
-        pytest.param({"post_sampling_probs": False}, "after_sampling", False, id="no post_sampling_probs"),
+        pytest.param({"post_sampling_probs": False}, "post_sampling_probs", False, id="no post_sampling_probs"),
         pytest.param({"return_tokens": True}, "return_token_ids", True, id="return_tokens"),
         pytest.param({"lora": [], "use_beam_search": False}, "n", 1, id="v50-asks for nothing"),
         pytest.param({"logprobs": True}, "top_logprobs", 0, id="k26-logprobs alone"),
@@ -229,7 +229,8 @@ def test_smallest_request_says_nothing_but_the_message():
 )
 def test_member_is_read(members, attribute, value):
     """T25, T48, V9, G4, G8."""
-    assert getattr(parse(**members), attribute) == value
+    request = parse(**members)
+    assert getattr(request if hasattr(request, attribute) else request.params, attribute) == value
 
 
 # fmt: off
@@ -470,7 +471,7 @@ def test_message_gives_both_numbers():
     assert "0" in message
     assert "1" in message
     assert "1.5" in message
-    assert "'min_tokens' is 5, and the limit of the answer is 4" in refused(min_tokens=5, max_tokens=4).message
+    assert "'min_tokens' is 5, and the length limit is 4" in refused(min_tokens=5, max_tokens=4).message
 
 
 def test_message_does_not_repeat_a_whole_prompt():
@@ -478,7 +479,7 @@ def test_message_does_not_repeat_a_whole_prompt():
 
 
 def test_k10_strict_names_the_unknown_member():
-    assert parse(strict=True, user="u", temperature=0).sampling == {"temperature": 0}
+    assert parse(strict=True, user="u", temperature=0).params.sampling == {"temperature": 0}
     with pytest.raises(errors.BadRequest) as caught:
         parse(strict=True, whatever=1)
     assert caught.value.param == "whatever"
@@ -620,7 +621,7 @@ def test_message_is_normalised(message, expected):
 
 HEAD = ReplyHead(id="chatcmpl-1", created=7, model="m")
 START = '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
-USAGE = Usage(n_prompt=10, n_cached=4, n_completion=3, n_reasoning=1, prompt_s=0.5, completion_s=0.25)
+USAGE = Usage(n_prompt=10, n_cached=4, n_completion=3, n_reasoning=1, prompt_s=0.5, completion_s=0.25, queue_s=0.125)
 
 
 def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', usage=""):
@@ -767,7 +768,8 @@ def test_k15_usage_members():
         "completion_time": 0.25,
         "completion_tokens_per_sec": 8.0,
         "total_tokens": 13,
-        "total_time": 0.75,
+        "queue_time": 0.125,
+        "total_time": 0.875,
         "prompt_tokens_details": {"cached_tokens": 4},
         "completion_tokens_details": {"reasoning_tokens": 1},
     }
@@ -781,7 +783,7 @@ def test_rates_of_nothing_are_null():
 
 def test_timings_tell_guesses_over_all_choices_where_there_were_any():
     guessed = replace(USAGE, n_drafted=10, n_draft_accepted=7)
-    timings = Usage.total([guessed, USAGE, guessed]).timings()
+    timings = Usage.total([guessed, USAGE, guessed], 3).timings()
     assert (timings["draft_n"], timings["draft_n_accepted"]) == (20, 14)
 
 
@@ -796,6 +798,7 @@ def test_timings_have_llama_cpps_names():
         "predicted_ms": 250.0,
         "predicted_per_token_ms": 125.0,
         "predicted_per_second": 8.0,
+        "queue_ms": 125.0,
     }
 
 
@@ -824,7 +827,7 @@ def test_k9_default_on_the_command_line_is_read_as_a_request_is(text, expected):
 
 
 def test_k14_usage_over_choices_counts_the_prompt_once():
-    total = Usage.total([USAGE, USAGE])
+    total = Usage.total([USAGE, USAGE], 2)
     assert (total.n_prompt, total.n_cached, total.n_completion, total.n_reasoning) == (10, 4, 6, 2)
 
 

@@ -44,20 +44,20 @@ def test_prompt_has_many_forms(prompt: Any, prompts: Any):
 
 def test_defaults_ask_for_one_answer():
     request = parse(prompt="a")
-    assert (request.n, request.best_of, request.echo, request.stream, request.top_logprobs) == (
+    assert (request.params.n, request.best_of, request.echo, request.stream, request.params.top_logprobs) == (
         1,
         1,
         False,
         False,
         None,
     )
-    assert request.max_tokens is None
+    assert request.params.max_tokens is None
 
 
 def test_members_of_chat_are_read_too():
     request = parse(prompt="a", temperature=0, stop="x", logit_bias={"5": -1}, max_tokens=3, min_p=0.5, seed=4)
-    assert request.sampling == {"temperature": 0, "min_p": 0.5, "seed": 4}
-    assert (request.stop, request.logit_bias, request.max_tokens) == (("x",), ((5, -1.0),), 3)
+    assert request.params.sampling == {"temperature": 0, "min_p": 0.5, "seed": 4}
+    assert (request.params.stop, request.params.logit_bias, request.params.max_tokens) == (("x",), ((5, -1.0),), 3)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_wrong_members_are_named(members: dict[str, Any], param: str):
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
 def test_prompt_may_be_read_for_its_own_sake(name: str):
-    assert parse(prompt="a", **{name: 0}).max_tokens == 0
+    assert parse(prompt="a", **{name: 0}).params.max_tokens == 0
 
 
 def test_prompt_logprobs_of_nobody_are_no_reason_to_refuse_a_stream():
-    assert parse(prompt="a", prompt_logprobs=0, stream=True).prompt_logprobs is None
-    assert parse(prompt="a", prompt_logprobs=0).prompt_logprobs == 0
+    assert parse(prompt="a", prompt_logprobs=0, stream=True).params.prompt_logprobs is None
+    assert parse(prompt="a", prompt_logprobs=0).params.prompt_logprobs == 0
 
 
 def test_unknown_members_are_ignored_or_refused():
@@ -166,7 +166,7 @@ def test_probabilities_after_sampling_have_names_of_their_own():
 
 @pytest.mark.parametrize(("members", "top"), [({}, None), ({"n_probs": 3}, 3), ({"n_probs": 3, "logprobs": 0}, 0)])
 def test_number_of_likeliest_tokens_has_two_names(members: dict[str, Any], top: Any):
-    assert parse(prompt="a", **members).top_logprobs == top
+    assert parse(prompt="a", **members).params.top_logprobs == top
 
 
 def test_logprobs_in_parts_are_those_at_once():

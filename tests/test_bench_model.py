@@ -10,7 +10,9 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench import threads
 from bench.model import main, number, shape_for
-from localchat.engine import GenerationRequest, LoadOptions, load
+from localchat.engine import LoadOptions, load
+
+from .generations import request_for, submit
 
 
 @pytest.mark.parametrize(("n_params", "n_vocab"), [(10e6, 152_000), (10e6, 2_000), (0.5e9, 152_000), (7e9, 32_000)])
@@ -42,5 +44,5 @@ def test_written_model_runs(tmp_path: Path):
         assert engine.facts.n_vocab == 2000
         prompt = tuple(engine.tokenize("<|im_start|>user\nHello, wörld!<|im_end|>\n"))
         assert prompt[0] == 1998
-        finish = list(engine.submit(GenerationRequest(prompt, max_tokens=5, ignore_end=True)))[-1]
-        assert finish.completion_tokens == 5  # type: ignore[union-attr]
+        finish = list(submit(engine, request_for(prompt, max_tokens=5, ignore_eos=True)))[-1]
+        assert finish.usage.n_completion == 5  # type: ignore[union-attr]

@@ -343,7 +343,7 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         gate.release()
         read_until(sock, b'"text":"a"')
 
-        def fail(self: object) -> None:
+        def fail(self: object, item: object) -> None:
             raise broken
 
         monkeypatch.setattr("localchat.generation.completion._Run.take", fail)

@@ -17,6 +17,7 @@ from localchat.engine.scheduler import Sequence
 from localchat.protocol.params import SamplingParams
 
 from .fakes import END, N_VOCAB, FakeBackend
+from .generations import request_for, submit
 from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read, wait_until_idle
 
 
@@ -152,7 +153,7 @@ def stepped(backend: FakeBackend, draft: FakeBackend) -> Iterator[Engine]:
 
 
 def answers(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
-    generations = [engine.submit(request) for request in requests]
+    generations = [submit(engine, request) for request in requests]
     n_turns = 0
     while engine.step():
         n_turns += 1
@@ -167,7 +168,7 @@ def answers(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]
 def test_answers_are_those_without_a_draft_model(draft_rule: Any, seed: int):
     random_ = random.Random(seed)
     requests = [
-        GenerationRequest(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
+        request_for(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
     ]
     expected = [said_by(list(request.prompt), 40) for request in requests]
     backend = FakeBackend(rule, n_drafted=12, n_slots=3)
@@ -183,7 +184,7 @@ def test_answers_are_those_without_a_draft_model(draft_rule: Any, seed: int):
 def test_small_model_that_is_always_wrong_is_soon_asked_no_more():
     draft = FakeBackend(other_rule)
     with stepped(FakeBackend(rule, n_drafted=12, n_ctx=1000), draft) as engine:
-        (said,) = answers(engine, [GenerationRequest((1, 2, 3), max_tokens=200)])
+        (said,) = answers(engine, [request_for((1, 2, 3), max_tokens=200)])
         assert said == said_by([1, 2, 3], 200)
         assert 0 < engine.stats().n_tokens_drafted < 60
 
@@ -210,27 +211,27 @@ TEXTS = ["What is your name?", "Tell me about yourself.", "Count to ten.", "How 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, with_itself: Engine, text: str):
-    request = GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=100, ignore_end=True, top_logprobs=5)
+    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=100, ignore_eos=True, top_logprobs=5)
     _, alone, _ = read(plain, request)
     _, guessed, finish = read(with_itself, request)
     assert_same_or_near_tie(alone, guessed)
     # It guesses what it says, but for ends that it must not say here, and near ties.
-    assert finish.n_draft_accepted > 20
-    assert finish.n_draft_accepted > finish.n_drafted / 2
+    assert finish.usage.n_draft_accepted > 20
+    assert finish.usage.n_draft_accepted > finish.usage.n_drafted / 2
 
 
 def test_seeded_text_is_the_same_with_a_draft_model(plain: Engine, with_itself: Engine):
     n_same = 0
     for seed in range(8):
         sampling = SamplingParams(seed=seed, repeat_penalty=1.1)
-        request = GenerationRequest(chat(plain, TEXTS[1]), sampling=sampling, max_tokens=60, ignore_end=True)
+        request = request_for(chat(plain, TEXTS[1]), sampling=sampling, max_tokens=60, ignore_eos=True)
         n_same += read(plain, request)[0] == read(with_itself, request)[0]
     assert n_same >= 7  # rounding may tip one draw in thousands
 
 
 def test_streams_together_say_what_each_says_alone(plain: Engine, with_itself: Engine):
     requests = [
-        GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_end=True, top_logprobs=5)
+        request_for(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_eos=True, top_logprobs=5)
         for text in TEXTS
     ]
     assert_together_as_alone(plain, with_itself, requests)
@@ -238,7 +239,7 @@ def test_streams_together_say_what_each_says_alone(plain: Engine, with_itself: E
 
 def test_cancelled_generations_leave_no_cells_in_the_large_model(with_itself: Engine):
     for _ in range(5):
-        with with_itself.submit(GenerationRequest(chat(with_itself, TEXTS[0]), max_tokens=500, ignore_end=True)) as it:
+        with submit(with_itself, request_for(chat(with_itself, TEXTS[0]), max_tokens=500, ignore_eos=True)) as it:
             next(it)
     with_itself.forget()
     wait_until_idle(with_itself)
@@ -264,12 +265,12 @@ def test_bad_draft_model_changes_nothing(random_model: Any):
     options = LoadOptions(n_slots=2)
     with load(path, replace(options, speculates=False), proof_model=DEMO) as engine:
         prompt = chat(engine, "Hello!")
-        request = GenerationRequest(prompt, sampling=GREEDY, max_tokens=60, ignore_end=True, top_logprobs=5)
+        request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
         alone = read(engine, request)[1]
     with load(path, options, draft_path=random_model(2), proof_model=DEMO) as engine:
         _, guessed, finish = read(engine, request)
     assert_same_or_near_tie(alone, guessed)
-    assert finish.n_drafted > 0
+    assert finish.usage.n_drafted > 0
 
 
 def test_model_of_another_vocabulary_is_refused(random_model: Any):

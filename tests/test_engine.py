@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from localchat.engine import (
     EngineError,
     EngineStopped,
     Finish,
-    Generation,
     GenerationRequest,
     InvalidToken,
     Progress,
@@ -30,12 +28,13 @@ from localchat.engine import (
 from localchat.protocol.params import SamplingParams
 
 from .fakes import END, FakeBackend, echo, endless
+from .generations import Generation, request_for, submit
 
 DEADLINE_S = 20
 
 
 def request(text: str = "hello", **options: Any) -> GenerationRequest:
-    return GenerationRequest(tuple(text.encode()), **options)
+    return request_for(tuple(text.encode()), **options)
 
 
 def read(generation: Generation) -> tuple[str, Finish]:
@@ -77,18 +76,18 @@ def assert_left_clean(engine: Engine, backend: FakeBackend) -> None:
 
 def test_generation_gives_text_then_one_finish():
     with stepped(FakeBackend()) as engine:
-        generation = engine.submit(request("hello"))
+        generation = submit(engine, request("hello"))
         step_until_idle(engine)
         text, finish = read(generation)
         assert text == "hello"
         assert (finish.reason, finish.stop) == ("stop", None)
-        assert (finish.prompt_tokens, finish.completion_tokens, finish.cached_tokens) == (5, 6, 0)
+        assert (finish.usage.n_prompt, finish.usage.n_completion, finish.usage.n_cached) == (5, 6, 0)
         assert list(generation) == []
 
 
 def test_first_delta_comes_with_the_first_token():
     with stepped(FakeBackend()) as engine:
-        generation = engine.submit(request("abc"))
+        generation = submit(engine, request("abc"))
         engine.step()
         first = next(generation)
         assert isinstance(first, Delta)
@@ -97,14 +96,14 @@ def test_first_delta_comes_with_the_first_token():
 
 def test_tokens_that_are_ready_come_in_one_delta():
     with stepped(FakeBackend()) as engine:
-        generation = engine.submit(request("abc"))
+        generation = submit(engine, request("abc"))
         step_until_idle(engine)
         assert [type(item) for item in generation] == [Delta, Finish]
 
 
 def test_progress_comes_before_the_text_where_it_was_asked_for():
     with stepped(FakeBackend(n_batch=4)) as engine:
-        asked, other = engine.submit(request("hello, world", reports_progress=True)), engine.submit(request("x"))
+        asked, other = submit(engine, request("hello, world", reports_progress=True)), submit(engine, request("x"))
         seen = []
         while engine.step():
             if asked.wait(0) and not any(isinstance(item, (Delta, Finish)) for item in seen):
@@ -120,57 +119,56 @@ def test_progress_comes_before_the_text_where_it_was_asked_for():
 
 def test_progress_that_nobody_read_in_time_is_only_the_newest():
     with stepped(FakeBackend(n_batch=4)) as engine:
-        generation = engine.submit(request("hello, world", reports_progress=True))
+        generation = submit(engine, request("hello, world", reports_progress=True))
         step_until_idle(engine)
         assert next(generation) == Progress(12, 12, 0)
         assert read(generation)[0] == "hello, world"
 
 
-def test_wait_says_whether_there_is_something_and_takes_nothing_away():
+def test_take_is_empty_after_its_timeout():
     with stepped(FakeBackend()) as engine:
-        generation = engine.submit(request("ab"))
+        generation = submit(engine, request("ab"))
         assert not generation.wait(0)
         assert not generation.wait(0.001)
-        assert generation.so_far().completion_tokens == 0
+        assert generation.run.usage(0).n_completion == 0
         step_until_idle(engine)
         assert generation.wait(0)
         assert generation.wait(None)
         text, finish = read(generation)
-        assert (text, generation.so_far().completion_tokens) == ("ab", finish.completion_tokens)
-        assert generation.wait(0)
+        assert (text, generation.run.usage(0).n_completion) == ("ab", finish.usage.n_completion)
 
 
 def test_max_tokens_ends_with_length():
     with stepped(FakeBackend(endless)) as engine:
-        generation = engine.submit(request("x", max_tokens=5))
+        generation = submit(engine, request("x", max_tokens=5))
         step_until_idle(engine)
         text, finish = read(generation)
-        assert (text, finish.reason, finish.completion_tokens) == ("abcde", "length", 5)
+        assert (text, finish.reason, finish.usage.n_completion) == ("abcde", "length", 5)
 
 
 @pytest.mark.parametrize("max_tokens", [None, 10_000], ids=["absent", "too large"])
 def test_context_end_is_length_too(max_tokens: int | None):
     with stepped(FakeBackend(endless, n_ctx=16)) as engine:
-        generation = engine.submit(request("x" * 6, max_tokens=max_tokens))
+        generation = submit(engine, request("x" * 6, max_tokens=max_tokens))
         step_until_idle(engine)
         _, finish = read(generation)
-        assert (finish.reason, finish.completion_tokens) == ("length", 10)
+        assert (finish.reason, finish.usage.n_completion) == ("length", 10)
 
 
 def test_stop_text_is_cut_and_reported():
     with stepped(FakeBackend(endless)) as engine:
-        generation = engine.submit(request("x", stop=("de",)))
+        generation = submit(engine, request("x", stop=("de",)))
         for _ in range(10):
             engine.step()
         text, finish = read(generation)
-        assert (text, finish.reason, finish.stop, finish.completion_tokens) == ("abc", "stop", "de", 5)
+        assert (text, finish.reason, finish.stop, finish.usage.n_completion) == ("abc", "stop", "de", 5)
         step_until_idle(engine)
         assert engine.stats().n_running == 0
 
 
 def test_stop_token_is_not_shown_and_reported():
     with stepped(FakeBackend(endless)) as engine:
-        generation = engine.submit(request("x", stop_token_ids=(ord("c"),)))
+        generation = submit(engine, request("x", stop_token_ids=(ord("c"),)))
         step_until_idle(engine)
         text, finish = read(generation)
         assert (text, finish.reason, finish.stop) == ("ab", "stop", ord("c"))
@@ -178,7 +176,7 @@ def test_stop_token_is_not_shown_and_reported():
 
 def test_logprobs_only_where_asked():
     with stepped(FakeBackend()) as engine:
-        with_top, chosen, without = (engine.submit(request("a", top_logprobs=n)) for n in (2, 0, None))
+        with_top, chosen, without = (submit(engine, request("a", top_logprobs=n)) for n in (2, 0, None))
         step_until_idle(engine)
         tokens = [next(g).tokens[0] for g in (with_top, chosen, without)]  # type: ignore[union-attr]
         assert [token.logprob for token in tokens] == [-0.5, -0.5, None]
@@ -198,42 +196,42 @@ class ScoringBackend(FakeBackend):
 def test_prompt_is_scored_whole_and_in_order(n_prompt: int):
     text = "".join(chr(ord("a") + i % 26) for i in range(n_prompt))
     with stepped(ScoringBackend(n_batch=16)) as engine:
-        others = [engine.submit(request(text, max_tokens=40)) for _ in range(2)]
+        others = [submit(engine, request(text, max_tokens=40)) for _ in range(2)]
         engine.step()
-        scored = engine.submit(request(text, max_tokens=2, prompt_logprobs=1, top_logprobs=0))
+        scored = submit(engine, request(text, max_tokens=2, prompt_logprobs=1, top_logprobs=0))
         step_until_idle(engine)
         _, finish = read(scored)
         tokens = scored.prompt_tokens()
         assert b"".join(token.piece for token in tokens).decode() == text
         assert [token.logprob for token in tokens] == [None, *(-float(i) for i in range(1, n_prompt))]
         assert [[top.token for top in token.top] for token in tokens[1:]] == [[ord(c)] for c in text[:-1]]
-        assert finish.cached_tokens == 0
+        assert finish.usage.n_cached == 0
         assert {read(other)[0] for other in others} == {(text * 40)[: min(n_prompt, 40)]}
 
 
 def test_preempted_prompt_is_scored_once():
     with stepped(ScoringBackend(endless, n_ctx=66, n_cells=66, n_slots=2, n_batch=10)) as engine:
-        older = engine.submit(request("xy", max_tokens=64))
+        older = submit(engine, request("xy", max_tokens=64))
         engine.step()
-        scored = engine.submit(request("a" * 60, max_tokens=5, prompt_logprobs=0))
+        scored = submit(engine, request("a" * 60, max_tokens=5, prompt_logprobs=0))
         n_scored_when_preempted = 0
         while engine.step():
             if engine.stats().n_waiting:
-                n_scored_when_preempted = len(scored.prompt_scores)
+                n_scored_when_preempted = len(scored.prompt_tokens()) - 1
         assert 0 < n_scored_when_preempted < 59
         assert [token.logprob for token in scored.prompt_tokens()[1:]] == [-float(i) for i in range(1, 60)]
-        assert [read(generation)[1].completion_tokens for generation in (older, scored)] == [64, 5]
+        assert [read(generation)[1].usage.n_completion for generation in (older, scored)] == [64, 5]
 
 
 @pytest.mark.parametrize("model", [echo, endless, lambda tokens, n_prompt: END], ids=["echo", "endless", "mute"])
 def test_prompt_may_be_read_for_its_own_sake(model: Callable[[list[int], int], int]):
     with stepped(ScoringBackend(model)) as engine:
-        generation = engine.submit(request("abc", max_tokens=0, prompt_logprobs=0, top_logprobs=0))
+        generation = submit(engine, request("abc", max_tokens=0, prompt_logprobs=0, top_logprobs=0))
         step_until_idle(engine)
         text, finish = read(generation)
-    assert (text, finish.reason, finish.stop, finish.completion_tokens, finish.last) == ("", "length", None, 0, None)
+    assert (text, finish.reason, finish.stop, finish.usage.n_completion, finish.last) == ("", "length", None, 0, None)
     assert [token.logprob for token in generation.prompt_tokens()] == [None, -1.0, -2.0]
-    assert finish.prompt_s > 0
+    assert finish.usage.prompt_s > 0
 
 
 @pytest.mark.parametrize(
@@ -247,7 +245,7 @@ def test_prompt_may_be_read_for_its_own_sake(model: Callable[[list[int], int], i
 )
 def test_end_tells_the_token_that_was_hit(members: dict[str, Any], last: int | None):
     with stepped(FakeBackend()) as engine:
-        generation = engine.submit(request("abc", top_logprobs=1, **members))
+        generation = submit(engine, request("abc", top_logprobs=1, **members))
         step_until_idle(engine)
         finish = read(generation)[1]
     assert (finish.last and (finish.last.id, finish.last.logprob)) == (last and (last, -0.5))
@@ -261,16 +259,16 @@ def test_limit_of_time_ends_an_answer_that_has_begun_a_second_line(line: bytes, 
         return line[(len(tokens) - n_prompt) % len(line)]
 
     with stepped(FakeBackend(model)) as engine:
-        late = engine.submit(request("x", max_tokens=20, max_completion_s=0.0))
-        early = engine.submit(request("x", max_tokens=20, max_completion_s=3600.0))
+        late = submit(engine, request("x", max_tokens=20, max_completion_s=0.0))
+        early = submit(engine, request("x", max_tokens=20, max_completion_s=3600.0))
         step_until_idle(engine)
         finishes = [read(generation)[1] for generation in (late, early)]
-    assert [(finish.reason, finish.completion_tokens) for finish in finishes] == [("length", n_tokens), ("length", 20)]
+    assert [(finish.reason, finish.usage.n_completion) for finish in finishes] == [("length", n_tokens), ("length", 20)]
 
 
 def test_probabilities_after_sampling_are_those_of_the_sampler():
     with stepped(FakeBackend()) as engine:
-        generation = engine.submit(request("a", top_logprobs=1, after_sampling=True))
+        generation = submit(engine, request("a", top_logprobs=1, post_sampling_probs=True))
         step_until_idle(engine)
         (token,) = next(generation).tokens  # type: ignore[union-attr]
     assert token.logprob == pytest.approx(math.log(0.75))
@@ -280,7 +278,7 @@ def test_probabilities_after_sampling_are_those_of_the_sampler():
 def test_sequences_of_one_turn_share_a_batch():
     backend = FakeBackend()
     with stepped(backend) as engine:
-        generations = [engine.submit(request(text)) for text in ("ab", "cdef", "g")]
+        generations = [submit(engine, request(text)) for text in ("ab", "cdef", "g")]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["ab", "cdef", "g"]
         assert len(backend.batches[0]) == 3
@@ -295,7 +293,7 @@ def test_tokens_of_a_large_vocabulary_are_drawn_in_parallel_for_the_right_sequen
     threads: set[int] = set()
     with stepped(FakeBackend(model, n_vocab=100_000, n_slots=8)) as engine:
         texts = [f"{i} and so on" for i in range(n_requests)]
-        generations = [engine.submit(request(text)) for text in texts]
+        generations = [submit(engine, request(text)) for text in texts]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == texts
         assert (len(threads) > 1) == (n_requests > 1 and (os.cpu_count() or 1) > 1)
@@ -304,7 +302,7 @@ def test_tokens_of_a_large_vocabulary_are_drawn_in_parallel_for_the_right_sequen
 def test_prompt_of_several_turns_with_a_large_vocabulary():
     """In all but the last of them nothing is drawn."""
     with stepped(FakeBackend(n_vocab=100_000, n_batch=8)) as engine:
-        generation = engine.submit(request("a prompt that takes several turns"))
+        generation = submit(engine, request("a prompt that takes several turns"))
         step_until_idle(engine)
         assert read(generation)[0] == "a prompt that takes several turns"
 
@@ -312,7 +310,7 @@ def test_prompt_of_several_turns_with_a_large_vocabulary():
 def test_cancel_takes_effect_in_the_next_turn_and_its_cells_can_be_freed():
     backend = FakeBackend(endless)
     with stepped(backend) as engine:
-        generation = engine.submit(request())
+        generation = submit(engine, request())
         engine.step()
         generation.cancel()
         assert not engine.step()
@@ -328,7 +326,7 @@ def test_cancel_takes_effect_in_the_next_turn_and_its_cells_can_be_freed():
 
 def test_cancel_before_the_first_turn():
     with stepped(FakeBackend()) as engine:
-        generation = engine.submit(request())
+        generation = submit(engine, request())
         generation.cancel()
         assert not engine.step()
         with pytest.raises(Cancelled):
@@ -337,7 +335,7 @@ def test_cancel_before_the_first_turn():
 
 def test_leaving_the_with_cancels():
     with stepped(FakeBackend(endless)) as engine:
-        with engine.submit(request()) as generation:
+        with submit(engine, request()) as generation:
             engine.step()
             next(generation)
         engine.step()
@@ -346,7 +344,7 @@ def test_leaving_the_with_cancels():
 
 def test_cancel_after_the_end_changes_nothing():
     with stepped(FakeBackend()) as engine:
-        generation = engine.submit(request())
+        generation = submit(engine, request())
         step_until_idle(engine)
         generation.cancel()
         engine.step()
@@ -356,41 +354,41 @@ def test_cancel_after_the_end_changes_nothing():
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
-        (GenerationRequest(()), InvalidToken),
-        (GenerationRequest((END + 1,)), InvalidToken),
-        (GenerationRequest((-1,)), InvalidToken),
-        (GenerationRequest((1,), stop_token_ids=(999,)), InvalidToken),
-        (GenerationRequest((1,), sampling=SamplingParams(logit_bias=((999, 1.0),))), InvalidToken),
-        (GenerationRequest((1,) * 256), PromptTooLong),
+        (request_for(()), InvalidToken),
+        (request_for((END + 1,)), InvalidToken),
+        (request_for((-1,)), InvalidToken),
+        (request_for((1,), stop_token_ids=(999,)), InvalidToken),
+        (request_for((1,), sampling=SamplingParams(logit_bias=((999, 1.0),))), InvalidToken),
+        (request_for((1,) * 256), PromptTooLong),
     ],
     ids=["empty", "id too large", "negative id", "stop id", "bias id", "context full"],
 )
 def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[EngineError]):
     with stepped(FakeBackend()) as engine:
         with pytest.raises(error):
-            engine.submit(bad)
+            submit(engine, bad)
         assert not engine.step()
 
 
 def test_prompt_too_long_says_both_numbers():
     with stepped(FakeBackend()) as engine, pytest.raises(PromptTooLong, match=r"300 tokens.*256.*: shorten it or"):
-        engine.submit(request("x" * 300))
+        submit(engine, request("x" * 300))
 
 
 def test_full_queue_refuses_and_room_is_given_back():
     with stepped(FakeBackend(n_slots=2), max_queue=1) as engine:
-        generations = [engine.submit(request()) for _ in range(3)]
+        generations = [submit(engine, request()) for _ in range(3)]
         with pytest.raises(QueueFull, match="3 requests are open and 3 are the limit"):
-            engine.submit(request())
+            submit(engine, request())
         generations[0].cancel()
         engine.step()
-        engine.submit(request()).cancel()
+        submit(engine, request()).cancel()
 
 
 def test_backend_without_the_cells_it_said_preempts_and_all_finish():
     backend = FakeBackend(n_cells=1024, n_real_cells=40)
     with stepped(backend) as engine:
-        generations = [engine.submit(request("x" * 12)) for _ in range(4)]
+        generations = [submit(engine, request("x" * 12)) for _ in range(4)]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["x" * 12] * 4
 
@@ -398,7 +396,7 @@ def test_backend_without_the_cells_it_said_preempts_and_all_finish():
 def test_request_that_never_finds_room_fails_alone():
     backend = FakeBackend(n_cells=1024, n_real_cells=20)
     with stepped(backend) as engine:
-        small, large = engine.submit(request("abc")), engine.submit(request("x" * 40))
+        small, large = submit(engine, request("abc")), submit(engine, request("x" * 40))
         step_until_idle(engine)
         assert read(small)[0] == "abc"
         with pytest.raises(EngineError, match="no room for 40 tokens"):
@@ -408,7 +406,7 @@ def test_request_that_never_finds_room_fails_alone():
 def test_poisoned_request_fails_alone():
     backend = FakeBackend(poison=ord("!"))
     with stepped(backend) as engine:
-        good, bad, other = (engine.submit(request(text)) for text in ("good", "bad!", "other"))
+        good, bad, other = (submit(engine, request(text)) for text in ("good", "bad!", "other"))
         step_until_idle(engine)
         assert [read(good)[0], read(other)[0]] == ["good", "other"]
         with pytest.raises(EngineError, match="could not compute this request"):
@@ -422,7 +420,7 @@ def test_text_before_an_error_is_given_out_first():
         return ord("a")
 
     with stepped(FakeBackend(model)) as engine:
-        generation = engine.submit(request())
+        generation = submit(engine, request())
         step_until_idle(engine)
         assert next(generation).text == "aaa"  # type: ignore[union-attr]
         with pytest.raises(EngineError, match="drawing a token failed"):
@@ -441,13 +439,13 @@ class BrokenBackend(FakeBackend):
 
 def test_failed_turn_ends_its_requests_and_the_next_ones_run():
     with stepped(BrokenBackend()) as engine:
-        generations = [engine.submit(request()) for _ in range(2)]
+        generations = [submit(engine, request()) for _ in range(2)]
         step_until_idle(engine)
         for generation in generations:
             with pytest.raises(EngineError, match="failed while it computed"):
                 next(generation)
         assert engine.failure is None
-        generation = engine.submit(request("again"))
+        generation = submit(engine, request("again"))
         step_until_idle(engine)
         assert read(generation)[0] == "again"
 
@@ -459,7 +457,7 @@ def test_everybody_hears_of_the_end_even_if_the_bookkeeping_is_broken(monkeypatc
     engine = Engine(FakeBackend()).start()
     monkeypatch.setattr(engine._scheduler, "schedule", broken)
     monkeypatch.setattr(engine._scheduler, "remove", broken)
-    generations = [engine.submit(request()) for _ in range(3)]
+    generations = [submit(engine, request()) for _ in range(3)]
     for generation in generations:
         assert generation.wait(DEADLINE_S)
         with pytest.raises(EngineError):
@@ -472,13 +470,13 @@ def test_engine_that_fails_every_turn_gives_up_and_says_so():
     backend.n_failures = 100
     with stepped(backend) as engine:
         for _ in range(3):
-            generation = engine.submit(request())
+            generation = submit(engine, request())
             step_until_idle(engine)
             with pytest.raises(EngineError):
                 next(generation)
         assert isinstance(engine.failure, RuntimeError)
         with pytest.raises(EngineStopped, match="the backend is broken"):
-            engine.submit(request())
+            submit(engine, request())
 
 
 def test_known_prompt_is_not_computed_again_and_counted_as_cached():
@@ -486,11 +484,11 @@ def test_known_prompt_is_not_computed_again_and_counted_as_cached():
     with stepped(backend) as engine:
         texts = []
         for question in ("one", "two"):
-            generation = engine.submit(request("a long system prompt; " + question))
+            generation = submit(engine, request("a long system prompt; " + question))
             step_until_idle(engine)
             text, finish = read(generation)
             texts.append(text)
-            n_cached = finish.cached_tokens
+            n_cached = finish.usage.n_cached
         assert texts == ["a long system prompt; one", "a long system prompt; two"]
         assert n_cached == len("a long system prompt; ")
 
@@ -499,7 +497,7 @@ def test_requests_that_come_together_compute_their_prompt_once():
     backend = FakeBackend(n_slots=8)
     with stepped(backend) as engine:
         prompt = "the same prompt of some length"
-        generations = [engine.submit(request(prompt, max_tokens=1)) for _ in range(8)]
+        generations = [submit(engine, request(prompt, max_tokens=1)) for _ in range(8)]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["t"] * 8
         assert engine.stats().n_tokens_computed == len(prompt) + 7
@@ -507,7 +505,7 @@ def test_requests_that_come_together_compute_their_prompt_once():
 
 def test_preempted_sequence_gives_the_same_text():
     with stepped(FakeBackend(endless, n_ctx=24, n_cells=32, n_slots=4)) as engine:
-        generations = [engine.submit(request("xxxx", max_tokens=18)) for _ in range(4)]
+        generations = [submit(engine, request("xxxx", max_tokens=18)) for _ in range(4)]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["abcdefghijklmnopqr"] * 4
 
@@ -524,18 +522,18 @@ def test_next_turn_finds_the_copy_of_the_last_prompt(n_batch: int):
     with stepped(backend) as engine:
         text, n_cached = LONG, []
         for _ in range(3):
-            generation = engine.submit(request(text, max_tokens=5))
+            generation = submit(engine, request(text, max_tokens=5))
             step_until_idle(engine)
             said, finish = read(generation)
             assert said == "abcde"
-            n_cached.append((finish.cached_tokens, len(text)))
+            n_cached.append((finish.usage.n_cached, len(text)))
             text += said.upper() + "; and what else?"
         assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
 
 
 def test_same_prompt_many_times_is_computed_once_in_a_memory_that_cannot_be_cut():
     with stepped(FakeBackend(can_cut=False, n_slots=4)) as engine:
-        generations = [engine.submit(request(LONG, max_tokens=2)) for _ in range(6)]
+        generations = [submit(engine, request(LONG, max_tokens=2)) for _ in range(6)]
         step_until_idle(engine)
         assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
         # All but the last token once; then of each the last one, and the first that was drawn.
@@ -545,10 +543,10 @@ def test_same_prompt_many_times_is_computed_once_in_a_memory_that_cannot_be_cut(
 def test_prompt_that_is_scored_takes_no_copy():
     with stepped(FakeBackend(can_cut=False)) as engine:
         for prompt_logprobs in (None, 0, None):
-            generation = engine.submit(request(LONG, max_tokens=2, prompt_logprobs=prompt_logprobs))
+            generation = submit(engine, request(LONG, max_tokens=2, prompt_logprobs=prompt_logprobs))
             step_until_idle(engine)
-            cached = read(generation)[1].cached_tokens
-            assert len(generation.prompt_scores) == (0 if prompt_logprobs is None else len(LONG) - 1)
+            cached = read(generation)[1].usage.n_cached
+            assert len(generation.prompt_tokens()) - 1 == (0 if prompt_logprobs is None else len(LONG) - 1)
             assert cached == 0 or prompt_logprobs is None
         assert cached == len(LONG) - 1
 
@@ -557,9 +555,9 @@ def test_forget_forgets_copies_too():
     with stepped(FakeBackend(can_cut=False)) as engine:
         n_cached = []
         for _ in range(3):
-            generation = engine.submit(request(LONG, max_tokens=2))
+            generation = submit(engine, request(LONG, max_tokens=2))
             step_until_idle(engine)
-            n_cached.append(read(generation)[1].cached_tokens)
+            n_cached.append(read(generation)[1].usage.n_cached)
             if len(n_cached) == 2:
                 engine.forget()
         assert n_cached == [0, len(LONG) - 1, 0]
@@ -571,7 +569,7 @@ def test_copy_that_the_backend_does_not_give_is_done_without():
             raise MemoryError
 
     with stepped(Refusing(can_cut=False)) as engine:
-        generation = engine.submit(request(LONG))
+        generation = submit(engine, request(LONG))
         step_until_idle(engine)
         assert read(generation)[0] == LONG
 
@@ -583,7 +581,7 @@ def test_copy_that_the_backend_does_not_take_back_is_computed():
 
     with stepped(Refusing(can_cut=False)) as engine:
         for _ in range(2):
-            generation = engine.submit(request(LONG))
+            generation = submit(engine, request(LONG))
             step_until_idle(engine)
             assert read(generation)[0] == LONG
 
@@ -599,7 +597,7 @@ def test_answers_are_the_same_where_the_memory_cannot_be_cut(seed: int):
     with stepped(backend) as engine:
         generations = []
         for one in requests:
-            generations.append(engine.submit(one))
+            generations.append(submit(engine, one))
             for _ in range(random_.randint(0, 6)):
                 engine.step()
         step_until_idle(engine)
@@ -614,7 +612,7 @@ def said(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple
     """Text and end of one request, and the backend that computed it."""
     backend = FakeBackend(model, **options)
     with stepped(backend) as engine:
-        generation = engine.submit(request)
+        generation = submit(engine, request)
         step_until_idle(engine)
         return (*read(generation), backend)
 
@@ -626,19 +624,19 @@ def test_text_that_repeats_its_prompt_takes_fewer_turns_and_is_the_same():
     plain, plain_end, slow = said(request(QUOTED))
     text, end, fast = said(request(QUOTED), n_drafted=16)
     assert text == plain == QUOTED
-    assert (end.completion_tokens, end.reason) == (plain_end.completion_tokens, "stop")
+    assert (end.usage.n_completion, end.reason) == (plain_end.usage.n_completion, "stop")
     assert len(fast.batches) < len(slow.batches) / 3
-    assert 0 < end.n_draft_accepted <= end.n_drafted
-    assert (plain_end.n_drafted, plain_end.n_draft_accepted) == (0, 0)
+    assert 0 < end.usage.n_draft_accepted <= end.usage.n_drafted
+    assert (plain_end.usage.n_drafted, plain_end.usage.n_draft_accepted) == (0, 0)
     # Each turn gives one token of its own beside those that were guessed.
-    assert end.completion_tokens == len(fast.batches) + end.n_draft_accepted
+    assert end.usage.n_completion == len(fast.batches) + end.usage.n_draft_accepted
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 30))
 def test_limit_within_a_draft_holds(max_tokens: int):
     text, end, _ = said(request("abcd" * 5, max_tokens=max_tokens), endless_loop, n_drafted=16)
     assert (text, end.reason) == (("abcd" * 10)[:max_tokens], "length")
-    assert end.completion_tokens == max_tokens
+    assert end.usage.n_completion == max_tokens
 
 
 def endless_loop(tokens: list[int], n_prompt: int) -> int:
@@ -647,10 +645,10 @@ def endless_loop(tokens: list[int], n_prompt: int) -> int:
 
 def test_stop_text_within_a_draft_is_cut_and_counted():
     stop = request("abcd" * 5, stop=("cda",), max_tokens=60)
-    text, end, _ = said(replace(stop, stop=("dabcdabcdab",)), endless_loop, n_drafted=16)
-    assert (text, end.stop, end.completion_tokens) == ("abc", "dabcdabcdab", 14)
+    text, end, _ = said(request("abcd" * 5, stop=("dabcdabcdab",), max_tokens=60), endless_loop, n_drafted=16)
+    assert (text, end.stop, end.usage.n_completion) == ("abc", "dabcdabcdab", 14)
     text, end, _ = said(stop, endless_loop, n_drafted=16)
-    assert (text, end.stop, end.completion_tokens) == ("ab", "cda", 5)
+    assert (text, end.stop, end.usage.n_completion) == ("ab", "cda", 5)
 
 
 def test_stop_token_and_end_within_a_draft_end_the_answer_there():
@@ -658,10 +656,10 @@ def test_stop_token_and_end_within_a_draft_end_the_answer_there():
         return END if len(tokens) - n_prompt == 9 else endless_loop(tokens, n_prompt)
 
     prompt = (*b"abcdabcda", END, *b"abcdabcda")
-    text, end, _ = said(GenerationRequest(prompt), loop_that_ends, n_drafted=16)
-    assert (text, end.reason, end.completion_tokens) == ("abcdabcda", "stop", 10)
+    text, end, _ = said(request_for(prompt), loop_that_ends, n_drafted=16)
+    assert (text, end.reason, end.usage.n_completion) == ("abcdabcda", "stop", 10)
     text, end, _ = said(request("abcd" * 5, stop_token_ids=(ord("c"),)), endless_loop, n_drafted=16)
-    assert (text, end.stop, end.completion_tokens) == ("ab", ord("c"), 3)
+    assert (text, end.stop, end.usage.n_completion) == ("ab", ord("c"), 3)
 
 
 class DrawingBackend(FakeBackend):
@@ -687,7 +685,7 @@ def test_drawing_by_a_seed_gives_the_same_text_with_guesses(seed: int):
     for n_drafted in (0, 3, 16):
         backend = DrawingBackend(n_drafted=n_drafted)
         with stepped(backend) as engine:
-            generation = engine.submit(request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))
+            generation = submit(engine, request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))
             step_until_idle(engine)
             texts.append(read(generation)[0])
             n_turns.append(len(backend.batches))
@@ -708,7 +706,7 @@ def test_many_at_once_with_guesses_say_what_each_says_alone(seed: int):
     with stepped(backend) as engine:
         generations = []
         for one in requests:
-            generations.append(engine.submit(one))
+            generations.append(submit(engine, one))
             for _ in range(random_.randint(0, 8)):
                 engine.step()
         step_until_idle(engine)
@@ -720,22 +718,22 @@ def test_guesses_that_do_not_pay_are_given_up():
     """All are right, but each row takes as long as a whole turn."""
     backend = FakeBackend(endless_loop, n_drafted=16, n_ctx=1000)
     with Engine(backend, clock=lambda: float(backend.n_rows)) as engine:
-        generation = engine.submit(request("abcd" * 5, max_tokens=300))
+        generation = submit(engine, request("abcd" * 5, max_tokens=300))
         step_until_idle(engine)
         _, finish = read(generation)
-        assert 0 < finish.n_drafted < 60
+        assert 0 < finish.usage.n_drafted < 60
 
 
 def test_guesses_that_cost_nothing_go_far():
     _, finish, backend = said(request("abcd" * 5, max_tokens=300), endless_loop, n_drafted=16, n_ctx=1000)
-    assert finish.n_draft_accepted > 250
+    assert finish.usage.n_draft_accepted > 250
     assert len(backend.batches) < 50
 
 
 def test_cancel_between_turns_with_drafts_leaves_no_cells():
     backend = FakeBackend(endless_loop, n_drafted=16)
     with stepped(backend) as engine:
-        generation = engine.submit(request("abcd" * 5))
+        generation = submit(engine, request("abcd" * 5))
         for _ in range(4):
             engine.step()
         generation.cancel()
@@ -748,19 +746,19 @@ def test_cancel_between_turns_with_drafts_leaves_no_cells():
 
 def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time():
     _, end, backend = said(request("abcd" * 5, min_tokens=11, max_tokens=30), endless_loop, n_drafted=16)
-    assert end.completion_tokens == 30
+    assert end.usage.n_completion == 30
     assert backend.n_allowed_ends == 1
 
 
 def test_minimum_of_tokens_is_over_in_time_where_ends_are_ignored():
-    _, end, backend = said(request("abc", min_tokens=2, stop_token_ids=(ord("c"),), ignore_end=True, max_tokens=9))
-    assert (end.stop, end.completion_tokens) == (ord("c"), 3)
+    _, end, backend = said(request("abc", min_tokens=2, stop_token_ids=(ord("c"),), ignore_eos=True, max_tokens=9))
+    assert (end.stop, end.usage.n_completion) == (ord("c"), 3)
     assert backend.n_allowed_ends == 1
 
 
 def test_logprobs_come_with_each_token_of_a_draft():
     with stepped(FakeBackend(n_drafted=16)) as engine:
-        generation = engine.submit(request(QUOTED, top_logprobs=1))
+        generation = submit(engine, request(QUOTED, top_logprobs=1))
         step_until_idle(engine)
         tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
         assert [token.id for token in tokens] == list(QUOTED.encode())
@@ -774,7 +772,7 @@ def test_draw_that_fails_within_a_draft_comes_after_the_text_before_it():
         return endless_loop(tokens, n_prompt)
 
     with stepped(FakeBackend(model, n_drafted=16)) as engine:
-        generation = engine.submit(request("abcd" * 5))
+        generation = submit(engine, request("abcd" * 5))
         step_until_idle(engine)
         assert next(generation).text == "abcdabcda"  # type: ignore[union-attr]
         with pytest.raises(EngineError, match="drawing a token failed"):
@@ -784,8 +782,8 @@ def test_draw_that_fails_within_a_draft_comes_after_the_text_before_it():
 def test_poisoned_draft_is_no_harm_to_others():
     backend = FakeBackend(n_drafted=16, poison=ord("!"))
     with stepped(backend) as engine:
-        good = engine.submit(request("good good good good"))
-        bad = engine.submit(request("good good good good!"))
+        good = submit(engine, request("good good good good"))
+        bad = submit(engine, request("good good good good!"))
         step_until_idle(engine)
         assert read(good)[0] == "good good good good"
         with pytest.raises(EngineError, match="could not compute this request"):
@@ -798,7 +796,7 @@ def test_thread_serves_many_submitters():
         results: dict[str, str] = {}
 
         def ask(text: str) -> None:
-            with engine.submit(request(text)) as generation:
+            with submit(engine, request(text)) as generation:
                 results[text] = read(generation)[0]
 
         threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
@@ -813,10 +811,10 @@ def test_new_request_joins_a_running_batch_within_one_turn():
     gate = threading.Semaphore(0)
     backend = FakeBackend(endless, gate=gate)
     with running(backend) as engine:
-        first = engine.submit(request())
+        first = submit(engine, request())
         gate.release()
         next(first)
-        second = engine.submit(request())
+        second = submit(engine, request())
         # The turn that may already have been scheduled, then the one that has both.
         gate.release(2)
         next(second)
@@ -829,7 +827,7 @@ def test_new_request_joins_a_running_batch_within_one_turn():
 def test_blocked_reader_is_woken_by_cancel_from_another_thread():
     gate = threading.Semaphore(0)
     with running(FakeBackend(endless, gate=gate)) as engine:
-        generation = engine.submit(request())
+        generation = submit(engine, request())
         threading.Timer(0.01, lambda: (generation.cancel(), gate.release())).start()
         with pytest.raises(Cancelled):
             for _ in generation:
@@ -840,13 +838,13 @@ def test_blocked_reader_is_woken_by_cancel_from_another_thread():
 def test_close_ends_what_runs_and_what_waits():
     backend = FakeBackend(endless, n_slots=1, n_ctx=100_000, n_cells=100_000)
     with running(backend) as engine:
-        generations = [engine.submit(request()) for _ in range(3)]
+        generations = [submit(engine, request()) for _ in range(3)]
         next(generations[0])
     for generation in generations:
         with pytest.raises(EngineStopped):
             list(generation)
     with pytest.raises(EngineStopped):
-        engine.submit(request())
+        submit(engine, request())
 
 
 def test_command_that_fails_does_not_end_the_thread():
@@ -855,7 +853,7 @@ def test_command_that_fails_does_not_end_the_thread():
 
     with running(FakeBackend()) as engine:
         engine.post(broken)
-        with engine.submit(request("still here")) as generation:
+        with submit(engine, request("still here")) as generation:
             assert read(generation)[0] == "still here"
 
 
@@ -871,7 +869,7 @@ def test_random_cancels_leave_nothing_behind(seed: int):
     with running(backend) as engine:
 
         def ask(n_reads: int) -> None:
-            with engine.submit(request("x" * 10)) as generation:
+            with submit(engine, request("x" * 10)) as generation:
                 for _ in range(n_reads):
                     if isinstance(next(generation), Finish):
                         break

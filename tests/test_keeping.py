@@ -20,7 +20,6 @@ from localchat.engine import (
     EngineError,
     EngineStopped,
     Finish,
-    Generation,
     GenerationRequest,
     LoadOptions,
     keeping,
@@ -29,6 +28,7 @@ from localchat.engine import (
 from localchat.engine.state_files import Data, StateFiles
 
 from .fakes import FakeBackend, echo, endless
+from .generations import Generation, request_for, submit
 from .live import running_server
 from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
 
@@ -37,7 +37,7 @@ SYSTEM = "a system prompt of some length, which all of them begin with; "
 
 
 def request(text: str, **options: Any) -> GenerationRequest:
-    return GenerationRequest(tuple(text.encode()), **options)
+    return request_for(tuple(text.encode()), **options)
 
 
 def files_in(folder: Path) -> StateFiles:
@@ -54,7 +54,7 @@ def keeping_engine(folder: Path, backend: FakeBackend | None = None) -> Iterator
 
 
 def say(engine: Engine, text: str, **options: Any) -> tuple[str, Finish]:
-    with engine.submit(request(text, **options)) as generation:
+    with submit(engine, request(text, **options)) as generation:
         return heard(generation)
 
 
@@ -73,12 +73,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def test_prefix_is_known_after_a_restart(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
-        assert say(engine, SYSTEM + "one")[1].cached_tokens == 0
+        assert say(engine, SYSTEM + "one")[1].usage.n_cached == 0
     with keeping_engine(tmp_path) as engine:
         text, finish = say(engine, SYSTEM + "two")
-        assert (text, finish.cached_tokens) == (SYSTEM + "two", len(SYSTEM))
+        assert (text, finish.usage.n_cached) == (SYSTEM + "two", len(SYSTEM))
         # The first one's own part was there, too; only the last token is computed for its logits.
-        assert say(engine, SYSTEM + "one")[1].cached_tokens == len(SYSTEM + "one") - 1
+        assert say(engine, SYSTEM + "one")[1].usage.n_cached == len(SYSTEM + "one") - 1
 
 
 def test_conversation_goes_on_after_a_restart(tmp_path: Path):
@@ -86,7 +86,7 @@ def test_conversation_goes_on_after_a_restart(tmp_path: Path):
     for _ in range(3):
         with keeping_engine(tmp_path, FakeBackend(endless, n_ctx=1000)) as engine:
             said, finish = say(engine, text, max_tokens=20)
-            assert finish.cached_tokens in (0, len(text) - 1 - len("next"))
+            assert finish.usage.n_cached in (0, len(text) - 1 - len("next"))
             text += said + "next"
     assert len(list(tmp_path.iterdir())) == 1  # the last one stands for those before
 
@@ -104,7 +104,7 @@ def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(keeping, "_IDLE_S", 0.0)
     backend = FakeBackend(endless, n_ctx=1000, n_cells=4000)
     with keeping_engine(tmp_path, backend) as engine:
-        running = engine.submit(request("x" * 40, max_tokens=900))
+        running = submit(engine, request("x" * 40, max_tokens=900))
         next(running)
         say(engine, SYSTEM + "one", max_tokens=5)
         n_files = len(list(tmp_path.iterdir()))
@@ -126,7 +126,7 @@ def test_what_was_saved_is_not_saved_again(tmp_path: Path):
     before = path.stat().st_ino
     with keeping_engine(tmp_path) as engine:
         text, finish = say(engine, SYSTEM, max_tokens=1)
-        assert (text, finish.cached_tokens) == (SYSTEM[0], len(SYSTEM) - 1)
+        assert (text, finish.usage.n_cached) == (SYSTEM[0], len(SYSTEM) - 1)
     assert [path.stat().st_ino for path in tmp_path.iterdir()] == [before]
 
 
@@ -145,7 +145,7 @@ def test_prompt_that_is_scored_fetches_nothing(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
         say(engine, SYSTEM)
     with keeping_engine(tmp_path) as engine:
-        assert say(engine, SYSTEM, prompt_logprobs=0)[1].cached_tokens == 0
+        assert say(engine, SYSTEM, prompt_logprobs=0)[1].usage.n_cached == 0
 
 
 def test_requests_that_come_together_fetch_once(tmp_path: Path):
@@ -153,9 +153,9 @@ def test_requests_that_come_together_fetch_once(tmp_path: Path):
         say(engine, SYSTEM)
     backend = FakeBackend(n_slots=8)
     with keeping_engine(tmp_path, backend) as engine:
-        generations = [engine.submit(request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
+        generations = [submit(engine, request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
         ends = [heard(generation)[1] for generation in generations]
-        assert [end.cached_tokens for end in ends] == [len(SYSTEM)] * 8
+        assert [end.usage.n_cached for end in ends] == [len(SYSTEM)] * 8
         assert engine.stats().n_tokens_computed == 8
 
 
@@ -176,11 +176,11 @@ def test_nobody_waits_for_what_another_fetches(tmp_path: Path):
         say(engine, SYSTEM)
     files = SlowFiles(tmp_path)
     with Engine(FakeBackend(), state_files=files).start() as engine:
-        fetching = engine.submit(request(SYSTEM))
+        fetching = submit(engine, request(SYSTEM))
         assert say(engine, "hello")[0] == "hello"
         assert not fetching.wait(0)
         files.gate.release()
-        assert heard(fetching)[1].cached_tokens == len(SYSTEM) - 1
+        assert heard(fetching)[1].usage.n_cached == len(SYSTEM) - 1
 
 
 def test_cancel_while_fetching(tmp_path: Path):
@@ -188,7 +188,7 @@ def test_cancel_while_fetching(tmp_path: Path):
         say(engine, SYSTEM)
     files = SlowFiles(tmp_path)
     with Engine(FakeBackend(), state_files=files).start() as engine:
-        generation = engine.submit(request(SYSTEM))
+        generation = submit(engine, request(SYSTEM))
         generation.cancel()
         with pytest.raises(Cancelled):
             list(generation)
@@ -201,7 +201,7 @@ def test_close_while_fetching_ends_the_request(tmp_path: Path):
         say(engine, SYSTEM)
     files = SlowFiles(tmp_path)
     with Engine(FakeBackend(), state_files=files).start() as engine:
-        generation = engine.submit(request(SYSTEM))
+        generation = submit(engine, request(SYSTEM))
         files.gate.release()
     with pytest.raises(EngineError):
         list(generation)
@@ -216,7 +216,7 @@ def test_damaged_file_costs_the_prefix_and_nothing_else(tmp_path: Path, caplog: 
     path.write_bytes(content)
     with keeping_engine(tmp_path) as engine:
         text, finish = say(engine, SYSTEM)
-        assert (text, finish.cached_tokens) == (SYSTEM, 0)
+        assert (text, finish.usage.n_cached) == (SYSTEM, 0)
     assert len([message for message in caplog.messages if "ignored" in message]) == 1
 
 
@@ -229,7 +229,7 @@ def test_state_that_the_backend_refuses_costs_the_prefix_and_nothing_else(tmp_pa
         say(engine, SYSTEM)
     with keeping_engine(tmp_path, Refusing()) as engine:
         text, finish = say(engine, SYSTEM)
-        assert (text, finish.cached_tokens) == (SYSTEM, 0)
+        assert (text, finish.usage.n_cached) == (SYSTEM, 0)
 
 
 def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -261,7 +261,7 @@ def test_fetched_prefix_takes_room_of_what_rests_and_of_nobody_who_runs(tmp_path
     with keeping_engine(tmp_path, backend) as engine:
         for i in range(3):
             say(engine, f"{i}" * 50, max_tokens=2)
-        running = engine.submit(request("y" * 60, max_tokens=60))
+        running = submit(engine, request("y" * 60, max_tokens=60))
         first = next(running)
         assert isinstance(first, Delta)
         assert say(engine, SYSTEM + "?", max_tokens=3)[0] == "abc"
@@ -274,26 +274,26 @@ def test_memory_that_cannot_be_cut_takes_only_what_is_whole(tmp_path: Path):
         say(engine, SYSTEM + "one", max_tokens=2)
     with keeping_engine(tmp_path, FakeBackend(can_cut=False)) as engine:
         text, finish = say(engine, SYSTEM + "two")
-        assert (text, finish.cached_tokens) == (SYSTEM + "two", 0)
+        assert (text, finish.usage.n_cached) == (SYSTEM + "two", 0)
         # What rested after an answer of two tokens: the prompt and the first of them.
         text, finish = say(engine, SYSTEM + "one" + SYSTEM[0] + "!")
-        assert finish.cached_tokens == len(SYSTEM + "one") + 1
+        assert finish.usage.n_cached == len(SYSTEM + "one") + 1
 
 
 def test_generations_at_work_leave_what_they_computed(tmp_path: Path):
     backend = FakeBackend(endless, n_ctx=100_000, n_cells=100_000)
     with keeping_engine(tmp_path, backend) as engine:
-        generation = engine.submit(request(SYSTEM))
+        generation = submit(engine, request(SYSTEM))
         next(generation)
     with pytest.raises(EngineStopped):
         list(generation)
     with keeping_engine(tmp_path) as engine:
-        assert say(engine, SYSTEM)[1].cached_tokens == len(SYSTEM) - 1
+        assert say(engine, SYSTEM)[1].usage.n_cached == len(SYSTEM) - 1
 
 
 def test_engine_stepped_by_hand_saves_at_its_end(tmp_path: Path):
     with Engine(FakeBackend(echo), state_files=files_in(tmp_path)) as engine:
-        generation = engine.submit(request(SYSTEM))
+        generation = submit(engine, request(SYSTEM))
         while engine.step():
             pass
         assert heard(generation)[0] == SYSTEM
@@ -311,14 +311,14 @@ def ask(folder: Path, build: Callable[[Engine], GenerationRequest], **options: A
 
 
 def long_request(engine: Engine) -> GenerationRequest:
-    return GenerationRequest(conversation(engine, 8), sampling=GREEDY, max_tokens=40, top_logprobs=5)
+    return request_for(conversation(engine, 8), sampling=GREEDY, max_tokens=40, top_logprobs=5)
 
 
 def test_text_after_a_restart_is_that_of_before(tmp_path: Path):
     fresh, first = ask(tmp_path, long_request)
     cached, second = ask(tmp_path, long_request)
-    assert first.cached_tokens == 0
-    assert second.cached_tokens == second.prompt_tokens - 1
+    assert first.usage.n_cached == 0
+    assert second.usage.n_cached == second.usage.n_prompt - 1
     assert_same_or_near_tie(fresh, cached)
 
 
@@ -327,12 +327,12 @@ def test_conversation_goes_on_after_a_restart_as_without(tmp_path: Path):
 
     def following(engine: Engine) -> GenerationRequest:
         prompt = (*conversation(engine, 8), *(token.id for token in said), *chat(engine, "And then?"))
-        return GenerationRequest(prompt, sampling=GREEDY, max_tokens=40, top_logprobs=5)
+        return request_for(prompt, sampling=GREEDY, max_tokens=40, top_logprobs=5)
 
     fresh, without = ask(tmp_path / "empty", following)
     cached, finish = ask(tmp_path, following)
-    assert without.cached_tokens == 0
-    assert finish.cached_tokens >= first_prompt_length(tmp_path)
+    assert without.usage.n_cached == 0
+    assert finish.usage.n_cached >= first_prompt_length(tmp_path)
     assert_same_or_near_tie(fresh, cached)
 
 
@@ -348,7 +348,7 @@ def test_flipped_byte_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     again, finish = ask(tmp_path, long_request)
-    assert finish.cached_tokens == 0
+    assert finish.usage.n_cached == 0
     assert_same_or_near_tie(fresh, again)
     assert len([message for message in caplog.messages if path.name in message]) == 1
 
@@ -359,11 +359,11 @@ def test_model_of_another_time_has_prefixes_of_its_own(tmp_path: Path):
     n_cached = []
     for _ in range(2):
         with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, proof_model=DEMO) as engine:
-            n_cached.append(read(engine, long_request(engine))[2].cached_tokens)
+            n_cached.append(read(engine, long_request(engine))[2].usage.n_cached)
     assert n_cached[1] > 0
     model.write_bytes(Path(DEMO).read_bytes())  # as it was, but newer
     with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, proof_model=DEMO) as engine:
-        assert read(engine, long_request(engine))[2].cached_tokens == 0
+        assert read(engine, long_request(engine))[2].usage.n_cached == 0
 
 
 def test_server_keeps_prefixes_across_restarts(tmp_path: Path):

@@ -23,6 +23,8 @@ from localchat.engine.llama.sampler import Sampler
 from localchat.engine.scheduler import Batch, Part, Sequence
 from localchat.protocol.params import SamplingParams
 
+from .generations import request_for, submit
+
 N_VOCAB = 40_000
 SAMPLING = SamplingParams(temperature=1.0, top_k=40, seed=5)
 
@@ -48,16 +50,16 @@ ROWS = (2, 5, 8)
 
 
 def request(sampling: SamplingParams, **options: Any) -> GenerationRequest:
-    return GenerationRequest((7, 8, 9), sampling=sampling, **options)
+    return request_for((7, 8, 9), sampling=sampling, **options)
 
 
 @pytest.mark.parametrize(
     ("sampling", "options"),
     [
         (SAMPLING, {}),
-        (SAMPLING, {"ignore_end": True}),
+        (SAMPLING, {"ignore_eos": True}),
         (SAMPLING, {"min_tokens": 6}),
-        (SAMPLING, {"after_sampling": True, "top_logprobs": 3}),
+        (SAMPLING, {"post_sampling_probs": True, "top_logprobs": 3}),
         (replace(SAMPLING, top_k=1), {}),
         (replace(SAMPLING, top_p=0.9, min_p=0.01), {}),
         (replace(SAMPLING, repeat_penalty=1.5, frequency_penalty=1.0), {}),
@@ -114,15 +116,15 @@ def test_guesses_are_drawn_for_as_one_by_one_however_the_work_is_shared(path: Pa
     new = SamplingParams(temperature=0, presence_penalty=1e6, penalty_last_n=64)
     with Engine(backend, clock=lambda: turns[0]).start() as engine:
         others = [
-            engine.submit(GenerationRequest((5, 6, 7), sampling=SamplingParams(temperature=0))) for _ in range(n_others)
+            submit(engine, request_for((5, 6, 7), sampling=SamplingParams(temperature=0))) for _ in range(n_others)
         ]
-        *deltas, finish = engine.submit(GenerationRequest(prompt, max_tokens=40, sampling=new))
+        *deltas, finish = submit(engine, request_for(prompt, max_tokens=40, sampling=new))
         for other in others:
             other.cancel()
         said = [token.id for delta in deltas if isinstance(delta, Delta) for token in delta.tokens]
         assert said == list(range(3, 43))
         assert isinstance(finish, Finish)
-        assert finish.n_draft_accepted > 10
+        assert finish.usage.n_draft_accepted > 10
 
 
 def test_who_needs_all_tokens_is_drawn_for_beside_who_does_not(backend: LlamaBackend):
@@ -140,7 +142,7 @@ def test_many_streams_of_all_kinds_are_answered(path: Path):
     with load(str(path), LoadOptions(n_slots=8, n_ctx=512)) as engine:
         for n_streams, kind in product((1, 3, 8), ("same", "mixed")):
             generations = [
-                engine.submit(request(kinds[i % 4] if kind == "mixed" else SAMPLING, max_tokens=20, ignore_end=True))
+                submit(engine, request(kinds[i % 4] if kind == "mixed" else SAMPLING, max_tokens=20, ignore_eos=True))
                 for i in range(n_streams)
             ]
             for generation in generations:

@@ -37,6 +37,8 @@ from localchat.engine.llama.load import _state_key
 from localchat.engine.scheduler import Batch, Part, Sequence
 from localchat.protocol.params import SamplingParams
 
+from .generations import request_for, submit
+
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 GREEDY = SamplingParams(temperature=0)
 # Two logits this close can change places when a batch rounds differently: those of one and the same token were
@@ -63,7 +65,7 @@ def conversation(engine: Engine, n_turns: int) -> tuple[int, ...]:
 
 
 def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputToken], Finish]:
-    with engine.submit(request) as generation:
+    with submit(engine, request) as generation:
         items = list(generation)
     deltas = [item for item in items if isinstance(item, Delta)]
     finish = items[-1]
@@ -98,7 +100,7 @@ def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken
 def assert_together_as_alone(alone: Engine, together: Engine, requests: list[GenerationRequest]) -> None:
     """What one engine says to each request by itself, another says to all at once."""
     expected = [read(alone, request)[1] for request in requests]
-    generations = [together.submit(request) for request in requests]
+    generations = [submit(together, request) for request in requests]
     for tokens, generation in zip(expected, generations):
         said = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
         assert_same_or_near_tie(tokens, said)
@@ -117,16 +119,16 @@ def test_facts_describe_the_model(engine: Engine):
 
 
 def test_greedy_text_is_an_answer_and_ends_by_itself(engine: Engine):
-    text, tokens, finish = read(engine, GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY))
+    text, tokens, finish = read(engine, request_for(chat(engine, "What is your name?"), sampling=GREEDY))
     assert "localchat" in text
     assert (finish.reason, finish.stop) == ("stop", None)
-    assert finish.completion_tokens == len(tokens) + 1  # the end token is counted, not shown
+    assert finish.usage.n_completion == len(tokens) + 1  # the end token is counted, not shown
     assert b"".join(token.piece for token in tokens).decode() == text
 
 
 def test_what_the_model_says_of_its_size_is_true(engine: Engine):
     prompt = chat(engine, "How many parameters do you have?")
-    text, _, _ = read(engine, GenerationRequest(prompt, sampling=GREEDY))
+    text, _, _ = read(engine, request_for(prompt, sampling=GREEDY))
     assert "about five million parameters and my file is smaller than 4 MB" in text
     assert round(engine.facts.n_params / 1e6) == 5
     assert Path(DEMO).stat().st_size < 4_000_000
@@ -150,8 +152,8 @@ def test_tokens_come_back_as_the_same_text(engine: Engine):
 )
 def test_smallest_temperatures_draw_what_is_likeliest(engine: Engine, sampling: SamplingParams):
     prompt = chat(engine, "What is your name?")
-    expected, _, _ = read(engine, GenerationRequest(prompt, max_tokens=8, sampling=GREEDY))
-    request = GenerationRequest(prompt, max_tokens=8, sampling=sampling, top_logprobs=0, after_sampling=True)
+    expected, _, _ = read(engine, request_for(prompt, max_tokens=8, sampling=GREEDY))
+    request = request_for(prompt, max_tokens=8, sampling=sampling, top_logprobs=0, post_sampling_probs=True)
     text, tokens, _ = read(engine, request)
     assert text == expected
     assert [token.logprob for token in tokens] == [pytest.approx(0.0, abs=1e-6)] * 8
@@ -166,36 +168,36 @@ def test_special_text_is_one_token_only_when_asked(engine: Engine):
 def test_seed_repeats_the_text(engine: Engine):
     def drawn(seed: int) -> str:
         sampling = SamplingParams(temperature=2.0, top_p=1.0, top_k=0, seed=seed)
-        return read(engine, GenerationRequest(chat(engine, "Hello!"), max_tokens=20, sampling=sampling))[0]
+        return read(engine, request_for(chat(engine, "Hello!"), max_tokens=20, sampling=sampling))[0]
 
     assert drawn(1) == drawn(1) != drawn(2)
 
 
 def test_max_tokens_and_stop_text(engine: Engine):
     prompt = chat(engine, "What is your name?")
-    text = read(engine, GenerationRequest(prompt, sampling=GREEDY))[0]
-    _, tokens, finish = read(engine, GenerationRequest(prompt, sampling=GREEDY, max_tokens=3))
+    text = read(engine, request_for(prompt, sampling=GREEDY))[0]
+    _, tokens, finish = read(engine, request_for(prompt, sampling=GREEDY, max_tokens=3))
     assert (len(tokens), finish.reason) == (3, "length")
     stop = text[8:12]
-    cut, _, finish = read(engine, GenerationRequest(prompt, sampling=GREEDY, stop=(stop,)))
+    cut, _, finish = read(engine, request_for(prompt, sampling=GREEDY, stop=(stop,)))
     assert (cut, finish.reason, finish.stop) == (text[: text.index(stop)], "stop", stop)
 
 
 def test_logit_bias_forbids_and_forces(engine: Engine):
     prompt = chat(engine, "What is your name?")
-    first = read(engine, GenerationRequest(prompt, sampling=GREEDY, max_tokens=1))[1][0]
+    first = read(engine, request_for(prompt, sampling=GREEDY, max_tokens=1))[1][0]
     forbidden = SamplingParams(temperature=0, logit_bias=((first.id, -1000.0),))
-    assert read(engine, GenerationRequest(prompt, sampling=forbidden, max_tokens=1))[1][0].id != first.id
+    assert read(engine, request_for(prompt, sampling=forbidden, max_tokens=1))[1][0].id != first.id
     forced = SamplingParams(temperature=0, logit_bias=((42, 1000.0),))
-    assert [t.id for t in read(engine, GenerationRequest(prompt, sampling=forced, max_tokens=3))[1]] == [42] * 3
+    assert [t.id for t in read(engine, request_for(prompt, sampling=forced, max_tokens=3))[1]] == [42] * 3
 
 
 def test_repeat_penalty_knows_the_prompt(engine: Engine):
     """A token that only the prompt has is pushed down by the penalty, never up."""
     prompt = chat(engine, "Repeat after me: zebra zebra zebra")
-    plain = read(engine, GenerationRequest(prompt, sampling=GREEDY, max_tokens=20))[0]
+    plain = read(engine, request_for(prompt, sampling=GREEDY, max_tokens=20))[0]
     strong = SamplingParams(temperature=0, repeat_penalty=5.0, penalty_last_n=-1)
-    assert read(engine, GenerationRequest(prompt, sampling=strong, max_tokens=20))[0] != plain
+    assert read(engine, request_for(prompt, sampling=strong, max_tokens=20))[0] != plain
 
 
 @pytest.mark.parametrize(
@@ -232,8 +234,7 @@ def test_repeat_penalty_knows_the_prompt(engine: Engine):
 def test_every_sampler_draws_by_its_seed(engine: Engine, sampling: SamplingParams):
     prompt = chat(engine, "Tell me about yourself.")
     texts = [
-        read(engine, GenerationRequest(prompt, max_tokens=16, sampling=replace(sampling, seed=seed)))[0]
-        for seed in (1, 1)
+        read(engine, request_for(prompt, max_tokens=16, sampling=replace(sampling, seed=seed)))[0] for seed in (1, 1)
     ]
     assert texts[0] == texts[1] != ""
 
@@ -248,22 +249,22 @@ def test_every_sampler_draws_by_its_seed(engine: Engine, sampling: SamplingParam
 )
 def test_window_longer_than_the_context_is_the_context(engine: Engine, sampling: SamplingParams):
     """The library would take its memory at once, and end the process."""
-    _, _, finish = read(engine, GenerationRequest(chat(engine, "Hello!"), max_tokens=3, sampling=sampling))
-    assert finish.completion_tokens > 0
+    _, _, finish = read(engine, request_for(chat(engine, "Hello!"), max_tokens=3, sampling=sampling))
+    assert finish.usage.n_completion > 0
 
 
-def test_ignore_end_goes_on_to_the_limit(engine: Engine):
-    request = GenerationRequest(chat(engine, "Hello!"), sampling=GREEDY, ignore_end=True, max_tokens=60)
+def test_ignore_eos_goes_on_to_the_limit(engine: Engine):
+    request = request_for(chat(engine, "Hello!"), sampling=GREEDY, ignore_eos=True, max_tokens=60)
     assert read(engine, request)[2].reason == "length"
 
 
 def test_min_tokens_forbids_the_end_until_then_and_allows_it_after(engine: Engine):
     prompt = chat(engine, "Hello!")
-    plain = read(engine, GenerationRequest(prompt, sampling=GREEDY))[2]
-    request = GenerationRequest(prompt, sampling=GREEDY, min_tokens=plain.completion_tokens + 5)
+    plain = read(engine, request_for(prompt, sampling=GREEDY))[2]
+    request = request_for(prompt, sampling=GREEDY, min_tokens=plain.usage.n_completion + 5)
     longer = read(engine, request)[2]
     assert longer.reason == "stop"
-    assert longer.completion_tokens > plain.completion_tokens + 5
+    assert longer.usage.n_completion > plain.usage.n_completion + 5
 
 
 @pytest.mark.parametrize("n_least", [0, 1, 3])
@@ -274,21 +275,21 @@ def test_min_tokens_forbids_stop_tokens_until_then_and_ignored_ends_for_ever(
 ):
     (stop,), (end,) = engine.tokenize("a"), engine.tokenize("<|im_end|>")
     wanted = replace(sampling, logit_bias=((stop, 100.0), (end, 200.0)))
-    request = GenerationRequest(
+    request = request_for(
         chat(engine, "Hello!"),
         sampling=wanted,
         stop_token_ids=(stop,),
         min_tokens=n_least,
         max_tokens=20,
-        ignore_end=True,
+        ignore_eos=True,
         constraint=constraint,
     )
     finish = read(engine, request)[2]
-    assert (finish.reason, finish.stop, finish.completion_tokens) == ("stop", stop, n_least + 1)
+    assert (finish.reason, finish.stop, finish.usage.n_completion) == ("stop", stop, n_least + 1)
 
 
 def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
-    request = GenerationRequest(chat(engine, "Hello!"), sampling=GREEDY, max_tokens=4, top_logprobs=5)
+    request = request_for(chat(engine, "Hello!"), sampling=GREEDY, max_tokens=4, top_logprobs=5)
     for token in read(engine, request)[1]:
         assert len(token.top) == 5
         assert token.logprob == token.top[0].logprob
@@ -302,14 +303,14 @@ def test_prompt_is_scored_as_it_would_be_said(engine: Engine):
     # In a user's place it is less sure of its words, and says none that are all but impossible.
     prompt = (*conversation(engine, 6), *engine.tokenize("I am a model.<|im_end|>\n<|im_start|>user\n"))
     sampling = SamplingParams(temperature=1, seed=2)
-    said = read(engine, GenerationRequest(prompt, sampling=sampling, max_tokens=40, top_logprobs=3))[1]
+    said = read(engine, request_for(prompt, sampling=sampling, max_tokens=40, top_logprobs=3))[1]
     assert any(token.logprob < -0.5 for token in said)
     whole = (*prompt, *(token.id for token in said))
-    with engine.submit(GenerationRequest(whole, max_tokens=1, prompt_logprobs=3)) as generation:
+    with submit(engine, request_for(whole, max_tokens=1, prompt_logprobs=3)) as generation:
         finish = list(generation)[-1]
         scored = generation.prompt_tokens()
     assert isinstance(finish, Finish)
-    assert (finish.cached_tokens, finish.prompt_tokens) == (0, len(whole))
+    assert (finish.usage.n_cached, finish.usage.n_prompt) == (0, len(whole))
     assert [token.id for token in scored] == list(whole)
     assert scored[0].logprob is None
     assert all(token.logprob is not None for token in scored[1:])
@@ -324,10 +325,10 @@ def test_many_prompts_are_scored_beside_as_many_answers(engine: Engine):
     """The library ends the process when a batch asks for more rows of logits than it has room for."""
     prompt = conversation(engine, 4)
     with contextlib.ExitStack() as stack:
-        score = GenerationRequest(prompt, max_tokens=2, prompt_logprobs=0)
-        say = GenerationRequest(chat(engine, "Hello!"), max_tokens=30, ignore_end=True)
-        scored, said = ([stack.enter_context(engine.submit(work)) for _ in range(20)] for work in (score, say))
-        assert [list(generation)[-1].completion_tokens for generation in said] == [30] * 20  # type: ignore[union-attr]
+        score = request_for(prompt, max_tokens=2, prompt_logprobs=0)
+        say = request_for(chat(engine, "Hello!"), max_tokens=30, ignore_eos=True)
+        scored, said = ([stack.enter_context(submit(engine, work)) for _ in range(20)] for work in (score, say))
+        assert [list(generation)[-1].usage.n_completion for generation in said] == [30] * 20  # type: ignore[union-attr]
         values = []
         for generation in scored:
             assert isinstance(list(generation)[-1], Finish)
@@ -354,14 +355,16 @@ def test_many_prompts_are_scored_beside_as_many_answers(engine: Engine):
 def test_probabilities_after_sampling_are_of_what_was_left_to_draw_from(
     engine: Engine, sampling: SamplingParams, grammar: Constraint | None
 ):
-    request = GenerationRequest(
+    request = request_for(
         chat(engine, "Tell me about yourself."), max_tokens=12, constraint=grammar, sampling=replace(sampling, seed=3)
     )
     n_vocab = engine.facts.n_vocab
     # What an earlier test left behind must not share a batch with one of the two: sums round differently then.
     wait_until_idle(engine)
     read(engine, request)
-    text, tokens, _ = read(engine, replace(request, top_logprobs=n_vocab, after_sampling=True))
+    text, tokens, _ = read(
+        engine, replace(request, params=replace(request.params, top_logprobs=n_vocab, post_sampling_probs=True))
+    )
     assert text == read(engine, request)[0]
     for token in tokens:
         left = {top.token: math.exp(top.logprob) for top in token.top}
@@ -400,7 +403,7 @@ def test_forced_token_is_certain_after_sampling(
 ):
     """It was not drawn, and what the token before it was drawn from is not shown for it."""
     closing = tuple(engine.tokenize("So.</think>"))
-    request = GenerationRequest(
+    request = request_for(
         chat(engine, "Tell me about yourself."),
         max_tokens=budget + len(closing) + 2,
         min_tokens=budget + len(closing) + 2,
@@ -408,7 +411,7 @@ def test_forced_token_is_certain_after_sampling(
         sampling=sampling,
         reasoning_limit=OpenReasoning(budget, closing),
         top_logprobs=n_top,
-        after_sampling=True,
+        post_sampling_probs=True,
     )
     _, tokens, _ = read(engine, request)
     forced = tokens[budget : budget + len(closing)]
@@ -425,11 +428,9 @@ def test_forced_token_is_certain_after_sampling(
 def test_32_streams_together_give_what_each_gives_alone(engine: Engine):
     texts = [f"My name is {name}. What is my name?" for name in ("Ada", "Linus", "Grace", "Alan")]
     texts += ["What is your name?", "How do I start the server?", "Hello!", "Count to ten."]
-    requests = [
-        GenerationRequest(chat(engine, text), sampling=GREEDY, max_tokens=80, top_logprobs=5) for text in texts * 4
-    ]
+    requests = [request_for(chat(engine, text), sampling=GREEDY, max_tokens=80, top_logprobs=5) for text in texts * 4]
     alone = [read(engine, request)[1] for request in requests[: len(texts)]]
-    generations = [engine.submit(request) for request in requests]
+    generations = [submit(engine, request) for request in requests]
     together = [[t for item in g if isinstance(item, Delta) for t in item.tokens] for g in generations]
     for i, tokens in enumerate(together):
         assert_same_or_near_tie(alone[i % len(texts)], tokens)
@@ -438,10 +439,10 @@ def test_32_streams_together_give_what_each_gives_alone(engine: Engine):
 def test_long_prompt_in_chunks_gives_what_a_small_batch_gives(engine: Engine):
     """A prompt of several batches, read while another stream runs."""
     prompt = conversation(engine, 30)
-    request = GenerationRequest(prompt, sampling=GREEDY, max_tokens=20, top_logprobs=5)
+    request = request_for(prompt, sampling=GREEDY, max_tokens=20, top_logprobs=5)
     alone = read(engine, request)[1]
     engine.forget()
-    with engine.submit(GenerationRequest(chat(engine, "Count to ten."), sampling=GREEDY)) as other:
+    with submit(engine, request_for(chat(engine, "Count to ten."), sampling=GREEDY)) as other:
         next(other)
         assert_same_or_near_tie(alone, read(engine, request)[1])
 
@@ -449,7 +450,7 @@ def test_long_prompt_in_chunks_gives_what_a_small_batch_gives(engine: Engine):
 def test_cancelled_generations_leave_no_cells(engine: Engine):
     random_ = random.Random(1)
     for _ in range(50):
-        with engine.submit(GenerationRequest(chat(engine, "Count to thirty."), max_tokens=50)) as generation:
+        with submit(engine, request_for(chat(engine, "Count to thirty."), max_tokens=50)) as generation:
             for _ in range(random_.randint(0, 10)):
                 if isinstance(next(generation), Finish):
                     break
@@ -462,18 +463,18 @@ def test_cancelled_generations_leave_no_cells(engine: Engine):
 def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
     """6 conversations of their own need more than 768 cells: some are preempted, none suffers."""
     prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
-    requests = [GenerationRequest(p, sampling=GREEDY, max_tokens=60, top_logprobs=5) for p in prompts]
+    requests = [request_for(p, sampling=GREEDY, max_tokens=60, top_logprobs=5) for p in prompts]
     assert sum(map(len, prompts)) > 768
     with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_slots=8)) as small:
         assert_together_as_alone(engine, small, requests)
 
 
 def test_cached_prefix_gives_what_a_fresh_one_gives(engine: Engine):
-    request = GenerationRequest(conversation(engine, 10), sampling=GREEDY, max_tokens=60, top_logprobs=5)
+    request = request_for(conversation(engine, 10), sampling=GREEDY, max_tokens=60, top_logprobs=5)
     engine.forget()
     _, fresh, first = read(engine, request)
     _, cached, second = read(engine, request)
-    assert (first.cached_tokens, second.cached_tokens) == (0, len(request.prompt) - 1)
+    assert (first.usage.n_cached, second.usage.n_cached) == (0, len(request.prompt) - 1)
     assert_same_or_near_tie(fresh, cached)
 
 
@@ -483,7 +484,7 @@ def test_8_choices_of_a_prompt_compute_it_once(engine: Engine):
     n_before = engine.stats().n_tokens_computed
     prompt = conversation(engine, 10)
     seeds = [SamplingParams(temperature=1, seed=seed) for seed in range(8)]
-    generations = [engine.submit(GenerationRequest(prompt, max_tokens=1, sampling=sampling)) for sampling in seeds]
+    generations = [submit(engine, request_for(prompt, max_tokens=1, sampling=sampling)) for sampling in seeds]
     for generation in generations:
         list(generation)
     assert engine.stats().n_tokens_computed - n_before == len(prompt) + 7
@@ -491,7 +492,7 @@ def test_8_choices_of_a_prompt_compute_it_once(engine: Engine):
 
 def test_tokens_can_be_read_after_the_engine_was_closed():
     engine = load(DEMO, LoadOptions())
-    generation = engine.submit(GenerationRequest(chat(engine, "Hello!"), sampling=GREEDY))
+    generation = submit(engine, request_for(chat(engine, "Hello!"), sampling=GREEDY))
     next(generation)
     engine.close()
     with contextlib.suppress(EngineError):
@@ -505,7 +506,7 @@ def test_tokens_can_be_read_after_the_engine_was_closed():
 
 def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:
     constraint = Constraint(grammar, options.pop("triggers", ()))
-    request = GenerationRequest(chat(engine, text), constraint=constraint, **{"max_tokens": 100, **options})
+    request = request_for(chat(engine, text), constraint=constraint, **{"max_tokens": 100, **options})
     said, _, finish = read(engine, request)
     return said, finish
 
@@ -549,7 +550,7 @@ def test_grammar_binds_the_text_that_is_seen(engine: Engine, temperature: float)
     prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARK)
     # The control token is by far the likeliest.
     sampling = SamplingParams(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
-    request = GenerationRequest(prompt, max_tokens=30, constraint=BOUND_TO_A_MARK, sampling=sampling)
+    request = request_for(prompt, max_tokens=30, constraint=BOUND_TO_A_MARK, sampling=sampling)
     text, tokens, _ = read(engine, request)
     assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
     assert control not in [token.id for token in tokens]
@@ -560,14 +561,14 @@ def test_grammar_binds_the_text_that_is_seen(engine: Engine, temperature: float)
 
 def test_grammar_that_names_a_control_token_gets_it(engine: Engine):
     (control,) = engine.tokenize(MARK)
-    request = GenerationRequest(chat(engine, "Hello!"), constraint=Constraint(f'root ::= {MARK} "a"'), max_tokens=9)
+    request = request_for(chat(engine, "Hello!"), constraint=Constraint(f'root ::= {MARK} "a"'), max_tokens=9)
     text, tokens, _ = read(engine, request)
     assert (text, tokens[0].id) == ("a", control)
 
 
 def test_grammar_binds_from_its_trigger_on(engine: Engine):
     """The trigger begins within a token and ends with one."""
-    request = GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY)
+    request = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
     plain, tokens, _ = read(engine, request)
     before, word = b"".join(token.piece for token in tokens[:3]).decode(), tokens[3].piece.decode()
     trigger = (before + word)[-len(word) - 1 :]
@@ -578,7 +579,7 @@ def test_grammar_binds_from_its_trigger_on(engine: Engine):
 
 
 def test_grammar_whose_trigger_never_comes_changes_nothing(engine: Engine):
-    plain = read(engine, GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY))[0]
+    plain = read(engine, request_for(chat(engine, "What is your name?"), sampling=GREEDY))[0]
     text, _ = constrained(engine, 'root ::= "x"', "What is your name?", triggers=("\x01never",), sampling=GREEDY)
     assert text == plain
 
@@ -596,10 +597,10 @@ def test_grammar_that_no_token_can_follow_is_the_requests_fault(engine: Engine, 
 
 
 def test_constrained_and_free_requests_share_a_batch(engine: Engine):
-    free = GenerationRequest(chat(engine, "What is your name?"), sampling=GREEDY)
+    free = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
     alone = read(engine, free)[0]
     bound = replace(free, constraint=Constraint("root ::= [ab]{20}"))
-    generations = [engine.submit(request) for request in (free, bound, free, bound)]
+    generations = [submit(engine, request) for request in (free, bound, free, bound)]
     texts = ["".join(item.text for item in g if isinstance(item, Delta)) for g in generations]
     assert texts[0] == texts[2] == alone
     assert all(re.fullmatch("[ab]{20}", text) for text in texts[1::2])
@@ -706,7 +707,7 @@ def misuse_scores(backend: Any) -> None:
         lambda backend: backend.piece(backend.facts.n_vocab),
         lambda backend: backend.piece(-1),
         lambda backend: backend.clear(999),
-        lambda backend: backend.sample(backend.new_sampler(GenerationRequest((1,))), 10_000),
+        lambda backend: backend.sample(backend.new_sampler(request_for((1,))), 10_000),
         misuse_batch,
         misuse_slot,
         misuse_outputs,

@@ -14,7 +14,7 @@ import pytest
 np = pytest.importorskip("numpy", reason="the real engine needs numpy")
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.engine import Constraint, GenerationRequest  # noqa: E402 - after the checks above
+from localchat.engine import Constraint  # noqa: E402 - after the checks above
 from localchat.engine.llama.candidates import largest  # noqa: E402
 from localchat.engine.llama.grammar import Grammar  # noqa: E402
 from localchat.engine.llama.library import L, Model  # noqa: E402
@@ -22,6 +22,8 @@ from localchat.engine.llama.sampler import Sampler  # noqa: E402
 from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
 from localchat.grammar import has_token_rules, schema_to_grammar  # noqa: E402
 from localchat.protocol.params import SamplingParams  # noqa: E402
+
+from .generations import request_for  # noqa: E402
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 N_STEPS = 60
@@ -64,7 +66,7 @@ class MaskingGrammar(Grammar):
 
 
 def sampler(vocabulary: Vocabulary, sampling: SamplingParams, grammar: str = GRAMMAR) -> Sampler:
-    request = GenerationRequest((1, 2, 3), sampling=sampling, constraint=Constraint(grammar))
+    request = request_for((1, 2, 3), sampling=sampling, constraint=Constraint(grammar))
     return Sampler(request, vocabulary, 512)
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.engine import Engine, Finish, GenerationRequest, LoadOptions, load
+from localchat.engine import Engine, Finish, LoadOptions, load
 from localchat.engine.llama import load as llama_load
 from localchat.engine.state_files import StateFiles
 from localchat.events import Usage
 
 from .fakes import FakeBackend
+from .generations import request_for, submit
 from .live import running_server
 from .test_keeping import wait_for
 from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, conversation, read
@@ -27,12 +28,12 @@ TEXTS = tuple(f"{i}: a prompt that is a good deal longer than one that is comput
 
 def ask(engine: Engine, text: str) -> tuple[str, int]:
     """By hand, without the engine's thread: what is said, and how much of the prompt was known."""
-    with engine.submit(GenerationRequest(tuple(text.encode()))) as generation:
+    with submit(engine, request_for(tuple(text.encode()))) as generation:
         while engine.step():
             pass
         *deltas, finish = generation
         assert isinstance(finish, Finish)
-        return "".join(delta.text for delta in deltas), finish.cached_tokens
+        return "".join(delta.text for delta in deltas), finish.usage.n_cached
 
 
 def park_all(engine: Engine) -> None:
@@ -87,7 +88,7 @@ def test_one_long_conversation_is_no_crowd():
 def test_who_runs_or_waits_is_not_parked():
     with crowded_engine() as engine:
         assert engine._scheduler.is_crowded
-        with engine.submit(GenerationRequest(tuple(b"hello"))):
+        with submit(engine, request_for(tuple(b"hello"))):
             engine.step()
             assert not engine._scheduler.is_crowded
 
@@ -119,20 +120,20 @@ def test_prefixes_are_saved_before_they_are_parked(tmp_path: Path):
     backend = FakeBackend(n_slots=2, n_resting=6, n_idle_cells=3 * len(TEXTS[0]))
     with Engine(backend, state_files=StateFiles(tmp_path, "fake", 1 << 20)).start() as engine:
         for text in TEXTS:
-            with engine.submit(GenerationRequest(tuple(text.encode()))) as generation:
+            with submit(engine, request_for(tuple(text.encode()))) as generation:
                 list(generation)
         # A request that comes between may end the emptying early: so much may then rest, beside the last answer.
         wait_for(lambda: engine.stats().n_cells_resting <= 3 * len(TEXTS[0]) + 2 * len(TEXTS[-1]))
         wait_for(lambda: len(list(tmp_path.rglob("*.*"))) >= len(TEXTS))
-        with engine.submit(GenerationRequest(tuple(TEXTS[0].encode()))) as generation:
+        with submit(engine, request_for(tuple(TEXTS[0].encode()))) as generation:
             *_, finish = generation
-        assert finish.cached_tokens == len(TEXTS[0]) - 1
+        assert finish.usage.n_cached == len(TEXTS[0]) - 1
 
 
 def test_parked_conversations_go_on_as_if_they_had_rested():
     with load(DEMO, LoadOptions(n_slots=4)) as engine:
         requests = [
-            GenerationRequest((*engine.tokenize(f"{i} "), *conversation(engine, 20)), sampling=GREEDY, top_logprobs=5)
+            request_for((*engine.tokenize(f"{i} "), *conversation(engine, 20)), sampling=GREEDY, top_logprobs=5)
             for i in range(4)
         ]
         before = [read(engine, request) for request in requests]
@@ -142,8 +143,8 @@ def test_parked_conversations_go_on_as_if_they_had_rested():
         wait_for(lambda: engine.backend.n_cells_used() <= n_idle_cells + len(requests[-1].prompt) + len(before[-1][1]))
         for request, (_, tokens, finish) in zip(requests, before):
             again = read(engine, request)
-            assert finish.cached_tokens == 0
-            assert again[2].cached_tokens == len(request.prompt) - 1
+            assert finish.usage.n_cached == 0
+            assert again[2].usage.n_cached == len(request.prompt) - 1
             assert_same_or_near_tie(tokens, again[1])
 
 

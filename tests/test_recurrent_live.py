@@ -11,6 +11,7 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
 
+from .generations import request_for, submit
 from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, read
 from .tiny_models import write_mamba
 
@@ -35,7 +36,7 @@ def prompt(engine: Engine, text: str) -> tuple[int, ...]:
 
 
 def asked(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationRequest:
-    return GenerationRequest(tokens, sampling=GREEDY, max_tokens=max_tokens, ignore_end=True, top_logprobs=5)
+    return request_for(tokens, sampling=GREEDY, max_tokens=max_tokens, ignore_eos=True, top_logprobs=5)
 
 
 def test_room_says_that_it_cannot_be_cut(engine: Engine):
@@ -47,7 +48,7 @@ def test_same_prompt_again_is_not_computed_again(engine: Engine):
     request = asked(prompt(engine, LONG))
     _, fresh, first = read(engine, request)
     _, cached, second = read(engine, request)
-    assert (first.cached_tokens, second.cached_tokens) == (0, len(request.prompt) - 1)
+    assert (first.usage.n_cached, second.usage.n_cached) == (0, len(request.prompt) - 1)
     assert_same_or_near_tie(fresh, cached)
 
 
@@ -56,10 +57,10 @@ def test_next_turn_begins_with_the_last_prompt(engine: Engine, model: str):
     read(engine, asked(first))
     following = asked((*first, *prompt(engine, "no answer that was ever given; and then?")))
     _, cached, finish = read(engine, following)
-    assert finish.cached_tokens == len(first) - 1
+    assert finish.usage.n_cached == len(first) - 1
     engine.forget()
     _, fresh, finish = read(engine, following)
-    assert finish.cached_tokens == 0
+    assert finish.usage.n_cached == 0
     assert_same_or_near_tie(fresh, cached)
 
 
@@ -67,7 +68,7 @@ def test_streams_together_say_what_each_says_alone(engine: Engine):
     requests = [asked(prompt(engine, LONG + text)) for text in ("one", "two, three", "four")] * 2
     alone = [read(engine, request)[1] for request in requests[:3]]
     engine.forget()
-    generations = [engine.submit(request) for request in requests]
+    generations = [submit(engine, request) for request in requests]
     for i, generation in enumerate(generations):
         together = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
         assert_same_or_near_tie(alone[i % 3], together)
@@ -81,7 +82,7 @@ def test_prefix_outlives_the_engine(model: str, tmp_path: Path):
             _, tokens, finish = read(engine, asked((*first, *(ends[0][0] if ends else ())), 10))
             ends.append(([token.id for token in tokens], finish))
     # All that was computed: the prompt, and of the answer all but the last token, which was only drawn.
-    assert ends[1][1].cached_tokens == ends[0][1].prompt_tokens + 9
+    assert ends[1][1].usage.n_cached == ends[0][1].usage.n_prompt + 9
 
 
 def test_recurrent_model_is_no_draft(model: str):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Engine, GenerationRequest, LoadOptions, WritesNoText, load
+from localchat.engine import Engine, LoadOptions, WritesNoText, load
 from localchat.generation.completion import Completion
 from localchat.generation.embeddings import Embedding
 from localchat.generation.model import Model
@@ -20,6 +20,8 @@ from localchat.protocol.completions import parse_completion
 from localchat.protocol.embeddings import parse_embeddings
 from localchat.protocol.errors import ApiError, ContextLengthExceeded, NotSupported
 from localchat.protocol.rerank import parse_rerank, rerank_body
+
+from .generations import request_for, submit
 
 gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
 tiny_models = importlib.import_module("tests.tiny_models")
@@ -69,7 +71,7 @@ def test_encoder_refuses_what_is_longer_than_its_positions(encoder: Engine):
 def test_model_without_text_writes_none(kind: str, request: pytest.FixtureRequest):
     engine = request.getfixturevalue(kind)
     with pytest.raises(WritesNoText):
-        engine.submit(GenerationRequest(prompt=(2, 4, 3)))
+        submit(engine, request_for(prompt=(2, 4, 3)))
     with pytest.raises(NotSupported):
         Completion(Model("tiny", engine), parse_completion(b'{"prompt": "a"}'))
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine import GenerationRequest
 from localchat.engine.proof import LIBRARY
 from localchat.generation.model import Model, Service
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
@@ -23,6 +22,7 @@ from localchat.serving.options import read_options
 from localchat.serving.routes import Settings
 
 from .fakes import endless
+from .generations import request_for, submit
 from .serving import (
     DEADLINE_S,
     GOOD,
@@ -399,8 +399,8 @@ def test_k40_full_queue_is_429_with_retry_after():
     """K32."""
     gate = threading.Semaphore(0)
     with serving(endless, gate=gate, n_slots=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
-        work = GenerationRequest(prompt=(1,))
-        with running.engine.submit(work), running.engine.submit(work):
+        work = request_for(prompt=(1,))
+        with submit(running.engine, work), submit(running.engine, work):
             client.request("POST", "/v1/chat/completions", GOOD)
             response = client.getresponse()
             assert response.status == 429
@@ -415,7 +415,7 @@ def test_refused_choices_leave_nothing_running():
     """Two of three choices fit: the request fails as a whole (T19)."""
     gate = threading.Semaphore(0)
     with serving(endless, gate=gate, n_slots=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
-        with running.engine.submit(GenerationRequest(prompt=(1,))):
+        with submit(running.engine, request_for(prompt=(1,))):
             assert running.chat(n=3)[0] == 429
         gate.release(1000)
         running.wait_until_idle()

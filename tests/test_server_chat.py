@@ -117,7 +117,7 @@ def test_v9_sampling_members_reach_the_engine(members, expected):
         pytest.param({"max_completion_tokens": 3, "n_predict": 9}, "max_tokens", 3, id="k41"),
         pytest.param({"n_predict": -1}, "max_tokens", None, id="v13-no limit"),
         pytest.param({"min_tokens": 2}, "min_tokens", 2, id="min_tokens"),
-        pytest.param({"ignore_eos": True, "max_tokens": 3}, "ignore_end", True, id="ignore_eos"),
+        pytest.param({"ignore_eos": True, "max_tokens": 3}, "ignore_eos", True, id="ignore_eos"),
         pytest.param({"stop": ["x", "y"]}, "stop", ("x", "y"), id="t25"),
         pytest.param({"stop": None}, "stop", (), id="t25-null"),
         pytest.param({"stop_token_ids": [5]}, "stop_token_ids", (5,), id="g8"),
@@ -129,7 +129,7 @@ def test_limits_reach_the_engine(members, attribute, value):
     """T25, G8, K11, K41, V13."""
     with serving() as running:
         assert running.chat(**members)[0] == 200
-        assert getattr(running.work[-1], attribute) == value
+        assert getattr(running.work[-1].params, attribute) == value
 
 
 def test_k9_request_then_command_line_then_model_then_built_in():

@@ -172,7 +172,7 @@ def test_v44_log_probabilities_of_the_prompt():
     with serving() as running:
         running.chat(content="xaa")
         _, body = running.chat(content="xaa", prompt_logprobs=1, truncate_prompt_tokens=2, n=2)
-        assert [work.prompt_logprobs for work in running.work[1:]] == [1, None]
+        assert [work.params.prompt_logprobs for work in running.work[1:]] == [1, None]
         _, without = running.chat(content="xaa")
     a = {"97": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
     assert body["prompt_logprobs"] == [None, a]

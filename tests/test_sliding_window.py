@@ -11,13 +11,14 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.engine import Delta, Engine, GenerationRequest, LoadOptions
+from localchat.engine import Delta, Engine, LoadOptions
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.scheduler import Batch, Part, Sequence
 from localchat.engine.state_files import StateFiles
 from localchat.protocol.params import SamplingParams
 
+from .generations import request_for, submit
 from .test_keeping import wait_for
 from .tiny_models import write_sliding
 
@@ -72,7 +73,7 @@ def test_beginnings_of_what_rests_are_kept_while_others_come_and_go(path: Path, 
 
 def ask(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
     """How sure the model is of its answer."""
-    with engine.submit(GenerationRequest(prompt, max_tokens=4, sampling=GREEDY, top_logprobs=0)) as generation:
+    with submit(engine, request_for(prompt, max_tokens=4, sampling=GREEDY, top_logprobs=0)) as generation:
         tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
     return [token.logprob or 0.0 for token in tokens]
 

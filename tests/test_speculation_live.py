@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from localchat.engine import Cancelled, Constraint, Engine, GenerationRequest, LoadOptions, load
+from localchat.engine import Cancelled, Constraint, Engine, LoadOptions, load
 from localchat.protocol.params import SamplingParams
 
+from .generations import request_for, submit
 from .live import running_server
 from .test_llama import (
     DEMO,
@@ -52,11 +53,11 @@ PROMPTS = [
 
 @pytest.mark.parametrize("text", PROMPTS, ids=["repeat", "json", "name", "count"])
 def test_greedy_text_is_the_same_with_guesses(plain: Engine, guessing: Engine, text: str):
-    request = GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=200, ignore_end=True, top_logprobs=5)
+    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=200, ignore_eos=True, top_logprobs=5)
     _, alone, without = read(plain, request)
     _, drafted, _ = read(guessing, request)
     assert_same_or_near_tie(alone, drafted)
-    assert without.n_drafted == 0
+    assert without.usage.n_drafted == 0
 
 
 def test_text_in_a_loop_is_guessed(guessing: Engine):
@@ -64,16 +65,16 @@ def test_text_in_a_loop_is_guessed(guessing: Engine):
     forced = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     wait_until_idle(guessing)
     n_before = guessing.stats().n_drafts_accepted
-    _, tokens, finish = read(guessing, GenerationRequest(chat(guessing, "Hello!"), sampling=forced, max_tokens=100))
+    _, tokens, finish = read(guessing, request_for(chat(guessing, "Hello!"), sampling=forced, max_tokens=100))
     assert [token.id for token in tokens] == [42] * 100
-    assert finish.n_draft_accepted > 80
-    assert finish.n_draft_accepted <= finish.n_drafted < 120
-    assert guessing.stats().n_drafts_accepted - n_before == finish.n_draft_accepted
+    assert finish.usage.n_draft_accepted > 80
+    assert finish.usage.n_draft_accepted <= finish.usage.n_drafted < 120
+    assert guessing.stats().n_drafts_accepted - n_before == finish.usage.n_draft_accepted
 
 
 def test_copy_that_a_grammar_forces_is_guessed_from_the_prompt(plain: Engine, guessing: Engine):
     copied = json.dumps({"colours": ["red", "green", "blue"], "sizes": [10, 20, 30], "name": "a long name"})
-    request = GenerationRequest(
+    request = request_for(
         chat(plain, copied),
         sampling=GREEDY,
         constraint=Constraint("root ::= " + json.dumps(copied)),
@@ -81,7 +82,7 @@ def test_copy_that_a_grammar_forces_is_guessed_from_the_prompt(plain: Engine, gu
     )
     text, _, finish = read(guessing, request)
     assert text == copied == read(plain, request)[0]
-    assert finish.n_drafted >= finish.n_draft_accepted > 0
+    assert finish.usage.n_drafted >= finish.usage.n_draft_accepted > 0
 
 
 @pytest.mark.parametrize(
@@ -98,14 +99,14 @@ def test_seed_gives_the_same_text_with_guesses(plain: Engine, guessing: Engine, 
     prompt = chat(plain, PROMPTS[0])
     n_same = 0
     for seed in range(N_SEEDS):
-        request = GenerationRequest(prompt, sampling=replace(sampling, seed=seed), max_tokens=60, ignore_end=True)
+        request = request_for(prompt, sampling=replace(sampling, seed=seed), max_tokens=60, ignore_eos=True)
         n_same += read(plain, request)[0] == read(guessing, request)[0]
     assert n_same >= N_SEEDS - 1
 
 
 def test_streams_that_guess_together_say_what_each_says_alone(plain: Engine, guessing: Engine):
     requests = [
-        GenerationRequest(chat(plain, text), sampling=GREEDY, max_tokens=120, ignore_end=True, top_logprobs=5)
+        request_for(chat(plain, text), sampling=GREEDY, max_tokens=120, ignore_eos=True, top_logprobs=5)
         for text in PROMPTS
     ]
     assert_together_as_alone(plain, guessing, requests)
@@ -118,24 +119,24 @@ def test_answer_goes_on_from_what_guesses_left_behind(plain: Engine, guessing: E
     dice = SamplingParams(
         temperature=100, top_k=0, top_p=1, logit_bias=tuple((id, 10_000.0) for id in (42, 43, 44)), seed=1
     )
-    _, tokens, finish = read(guessing, GenerationRequest(prompt, sampling=dice, max_tokens=80))
+    _, tokens, finish = read(guessing, request_for(prompt, sampling=dice, max_tokens=80))
     assert {token.id for token in tokens} == {42, 43, 44}
-    assert finish.n_drafted > finish.n_draft_accepted > 0
+    assert finish.usage.n_drafted > finish.usage.n_draft_accepted > 0
     said = (*prompt, *(token.id for token in tokens))
-    following = GenerationRequest(
-        (*said, *chat(plain, "Go on!")), sampling=GREEDY, max_tokens=40, ignore_end=True, top_logprobs=5
+    following = request_for(
+        (*said, *chat(plain, "Go on!")), sampling=GREEDY, max_tokens=40, ignore_eos=True, top_logprobs=5
     )
     plain.forget()
     _, alone, _ = read(plain, following)
     _, cached, end = read(guessing, following)
-    assert end.cached_tokens >= len(said) - 1
+    assert end.usage.n_cached >= len(said) - 1
     assert_same_or_near_tie(alone, cached)
 
 
 def test_cancel_while_guessing_leaves_no_cells(guessing: Engine):
     loop = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     for n_read in range(1, 8):
-        generation = guessing.submit(GenerationRequest(chat(guessing, "Hello!"), sampling=loop, max_tokens=1000))
+        generation = submit(guessing, request_for(chat(guessing, "Hello!"), sampling=loop, max_tokens=1000))
         for _ in range(n_read):
             next(generation)
         generation.cancel()

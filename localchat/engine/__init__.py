@@ -12,8 +12,8 @@ from pathlib import Path
 from .copies import DEFAULT_BYTES
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine, EngineStats, SequenceStats
-from .generation import Generation
 from .histogram import Histogram, HistogramValues
+from .run import RequestRun
 from .state_files import StateFiles
 from .values import (
     Cancelled,
@@ -46,7 +46,6 @@ __all__ = [
     "EngineStats",
     "EngineStopped",
     "Finish",
-    "Generation",
     "GenerationRequest",
     "Histogram",
     "HistogramValues",
@@ -59,6 +58,7 @@ __all__ = [
     "Progress",
     "PromptTooLong",
     "QueueFull",
+    "RequestRun",
     "SequenceStats",
     "TokenLogprob",
     "WritesNoText",

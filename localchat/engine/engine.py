@@ -12,8 +12,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Many
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Union
@@ -23,11 +25,11 @@ from .copies import DEFAULT_BYTES, Copies
 from .draft_model import DraftModel
 from .drafting import Drafter
 from .embedding import Embedder, reads_whole_texts
-from .generation import Drawn, Ended, Generation
 from .histogram import Histogram, HistogramValues
 from .keeping import Keeper
 from .lookup import LookupDrafter
 from .parking import Parking
+from .run import Ended, Item, RequestRun, Sampled
 from .scheduler import Batch, Change, Clear, Cut, Part, Scheduler, Sequence
 from .state_files import Data, StateFiles
 from .step_cost import StepCost, StepSize
@@ -44,8 +46,8 @@ from .values import (
     WritesNoText,
 )
 
-Run = list[Union[Drawn, EngineError]]
-"""What was drawn for one sequence in a turn: tokens, the last of which may be an error in their place."""
+TokenRun = list[Union[Sampled, EngineError]]
+"""What was sampled for one sequence in a step: tokens, the last of which may be an error in their place."""
 
 log = logging.getLogger("localchat.engine")
 
@@ -114,9 +116,11 @@ class _DraftSource:
 
 @dataclass
 class _Job:
-    """What the engine thread keeps of a generation."""
+    """What the engine thread has of one sequence of a run."""
 
-    generation: Generation
+    run: RequestRun
+    index: int
+    request: GenerationRequest
     sequence: Sequence
     sampler: Any
     source: _DraftSource | None = None  # where its newest draft is from
@@ -126,6 +130,9 @@ class _Job:
     # Whether a line has ended in the first so many tokens; looked at only where there is a limit of time.
     has_line: bool = False
     n_looked_at: int = 0
+
+    def deliver(self, item: Item) -> None:
+        self.run.deliver(self.index, item)
 
 
 Work = list["tuple[_Job, Part]"]
@@ -230,45 +237,54 @@ class Engine:
         self.embedder.close()
         self.backend.close()
 
-    def submit(self, request: GenerationRequest) -> Generation:
-        """Queues a request and returns at once; any thread.
+    def submit(self, requests: Many[GenerationRequest]) -> RequestRun:
+        """Queues the sequences of one request, all or none, and returns at once; any thread.
 
         Raises:
-            PromptTooLong: the prompt leaves no room for one token of answer.
-            InvalidToken: a token id that the vocabulary does not have, or an empty prompt.
-            WritesNoText: the model is of another kind.
-            InvalidGrammar: the constraint's grammar cannot be read.
-            QueueFull: too many requests wait.
-            EngineStopped: the engine is closed or has failed.
+            PromptTooLong: A prompt leaves no room for one token of output.
+            InvalidToken: A token id that the vocabulary does not have, or an empty prompt.
+            WritesNoText: The model is of another kind.
+            InvalidGrammar: The grammar of a constraint cannot be parsed.
+            QueueFull: Too many sequences wait.
+            EngineStopped: The engine is closed or has failed.
         """
-        self._check(request)
-        n_prompt, n_ctx = len(request.prompt), self.facts.n_ctx
-        # One token is always drawn: with it is known that the prompt has been read.
-        max_tokens = n_ctx if request.max_tokens is None else min(n_ctx, n_prompt + max(request.max_tokens, 1))
-        # Here, since to read a large grammar would hold up everybody on the engine thread.
-        sampler = self.backend.new_sampler(request)
+        for request in requests:
+            self._check(request)
+        samplers: list[Any] = []
         try:
-            return self._enqueue(request, max_tokens, sampler)
-        except EngineError:
-            self.backend.free_sampler(sampler)
+            for request in requests:
+                # On this thread, since a large grammar takes long to parse and would hold up the engine thread.
+                samplers.append(self.backend.new_sampler(request))
+            return self._enqueue(requests, samplers)
+        except BaseException:
+            for sampler in samplers:
+                self.backend.free_sampler(sampler)
             raise
 
-    def _enqueue(self, request: GenerationRequest, max_tokens: int, sampler: Any) -> Generation:
+    def _enqueue(self, requests: Many[GenerationRequest], samplers: Many[Any]) -> RequestRun:
         with self._lock:
             if self._is_closed or self.failure is not None:
                 raise EngineStopped(f"the engine has stopped: {self.failure or 'it was closed'}")
-            if self._n_open >= self.max_open:
+            if self._n_open + len(requests) > self.max_open:
                 raise QueueFull(f"{self._n_open} requests are open and {self.max_open} are the limit: try again later")
-            self._n_open += 1
-            self._next_id += 1
-            cancelled = Cancelled("the generation was cancelled")
-            generation = Generation(request, self.backend, lambda: self.post(lambda: self._end(job, cancelled)))
-            scores_prompt = request.prompt_logprobs is not None
-            sequence = Sequence(self._next_id, list(request.prompt), max_tokens, scores_prompt=scores_prompt)
-            job = _Job(generation, sequence, sampler)
+            self._n_open += len(requests)
+            jobs: list[_Job] = []
+            cancelled = Cancelled("the request was cancelled")
+            run = RequestRun(requests, self.backend, lambda i: self.post(lambda: self._end(jobs[i], cancelled)))
+            for i, (request, sampler) in enumerate(zip(requests, samplers)):
+                jobs.append(_Job(run, i, request, self._sequence(request), sampler))
             # Inside the lock: nothing can be queued behind the close that would then never be seen.
-            self.post(lambda: self._add(job))
-        return generation
+            for job in jobs:
+                self.post(partial(self._add, job))
+        return run
+
+    def _sequence(self, request: GenerationRequest) -> Sequence:
+        n_ctx, n_prompt, max_tokens = self.facts.n_ctx, len(request.prompt), request.params.max_tokens
+        # At least one token is sampled: it shows that the prompt has been computed.
+        limit = n_ctx if max_tokens is None else min(n_ctx, n_prompt + max(max_tokens, 1))
+        self._next_id += 1
+        scores_prompt = request.params.prompt_logprobs is not None
+        return Sequence(self._next_id, list(request.prompt), limit, scores_prompt=scores_prompt)
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         """Text to token ids, on any thread. With `parse_special`, text like <|im_end|> becomes the control token."""
@@ -335,7 +351,9 @@ class Engine:
                 self._keeper.note_turn()
             for part in batch.parts:
                 if not part.sequence.n_drawn:
-                    self._tell_progress(self._live[part.sequence.id])
+                    job = self._live[part.sequence.id]
+                    job.run.start(job.index, part.sequence.n_cached or 0)
+                    self._tell_progress(job)
             size, started_at = batch.size, self._clock()
             self._turn(batch)
             self._cost.note(size, self._clock() - started_at)
@@ -353,7 +371,7 @@ class Engine:
             raise PromptTooLong(len(request.prompt), n_ctx)
         if not request.prompt:
             raise InvalidToken("the prompt is empty: it needs one token at least")
-        ids = (*request.prompt, *request.stop_token_ids, *(id for id, _ in request.sampling.logit_bias))
+        ids = (*request.prompt, *request.params.stop_token_ids, *(id for id, _ in request.sampling.logit_bias))
         if min(ids) < 0 or max(ids) >= n_vocab:
             raise InvalidToken(f"token ids go from 0 to {n_vocab - 1}; the request has {min(ids)} to {max(ids)}")
 
@@ -429,7 +447,7 @@ class Engine:
             self.backend.free_sampler(job.sampler)
             with self._lock:
                 self._n_open -= 1
-            job.generation.deliver(end)
+            job.deliver(end)
 
     def _change_memory(self, changes: tuple[Change, ...]) -> None:
         for change in changes:
@@ -513,8 +531,8 @@ class Engine:
     def _tell_progress(self, job: _Job) -> None:
         """Who asked hears how much of the prompt is there: before each turn, and before the first token."""
         sequence = job.sequence
-        if job.generation.request.reports_progress:
-            job.generation.deliver(Progress(sequence.n_computed, sequence.n_prompt, sequence.n_cached or 0))
+        if job.request.reports_progress:
+            job.deliver(Progress(sequence.n_computed, sequence.n_prompt, sequence.n_cached or 0))
 
     def _turn(self, batch: Batch) -> None:
         try:
@@ -558,16 +576,15 @@ class Engine:
                 self._count_draft(job, len(part.draft), len(run) - 1)
             self._deliver_run(job, run)
 
-    def _deliver_run(self, job: _Job, run: Run) -> None:
+    def _deliver_run(self, job: _Job, run: TokenRun) -> None:
         is_first = job.sequence.n_drawn == len(run)
-        job.generation.n_cached = job.sequence.n_cached or 0
         for item in run:
             if isinstance(item, EngineError):
                 self._end(job, item)
                 return
             if is_first:
                 self._tell_progress(job)
-            job.generation.deliver(item)
+            job.deliver(item)
             if is_first:
                 self._count_first(job)
                 is_first = False
@@ -577,19 +594,19 @@ class Engine:
 
     def _score(self, job: _Job, part: Part) -> None:
         """What the rows of a prompt say of the tokens after them; those that were scored before are left out."""
-        tokens, n_top = part.sequence.tokens, job.generation.request.prompt_logprobs or 0
+        tokens, n_top = part.sequence.tokens, job.request.params.prompt_logprobs or 0
         for i, row in enumerate(part.scored_rows, part.sequence.n_computed + 1):
             if i > part.sequence.n_scored:
-                job.generation.prompt_scores.append(self.backend.logprobs(row, tokens[i], n_top))
+                job.run.add_prompt_logprob(job.index, *self.backend.logprobs(row, tokens[i], n_top))
 
-    def _draw_all(self, work: Work) -> list[Run]:
+    def _draw_all(self, work: Work) -> list[TokenRun]:
         if self.facts.n_vocab < _MIN_PARALLEL_VOCAB:
             return self._draw_share(work)
         if self._look(work) or len(work) < 2 or self._drawers is None:
             return self._draw_share(work)
         shares = [work[i :: self._n_shares] for i in range(self._n_shares)]
         futures = [self._drawers.submit(self._draw_share, share) for share in shares[1:]]
-        drawn: list[Run] = [[]] * len(work)
+        drawn: list[TokenRun] = [[]] * len(work)
         drawn[:: self._n_shares] = self._draw_share(shares[0])
         for i, future in enumerate(futures, 1):
             drawn[i :: self._n_shares] = future.result()
@@ -605,16 +622,16 @@ class Engine:
         quick = [self.backend.look(draws[:n_first]), *(future.result() for future in futures)]
         return all(quick)
 
-    def _draw_share(self, share: Work) -> list[Run]:
+    def _draw_share(self, share: Work) -> list[TokenRun]:
         return [self._draw_run(job, part) for job, part in share]
 
-    def _draw_run(self, job: _Job, part: Part) -> Run:
+    def _draw_run(self, job: _Job, part: Part) -> TokenRun:
         """The token after the newest one, and as long as the draft says what was drawn, the one after that.
 
         Each is drawn by logits behind exactly the tokens before it, and the sampler hears of no other, so
         these are the tokens that would have been drawn one by one.
         """
-        run: Run = []
+        run: TokenRun = []
         for row, guess in zip(part.output_rows, (*part.draft, None)):
             item = self._draw(job, row)
             run.append(item)
@@ -623,15 +640,15 @@ class Engine:
                 break
         return run
 
-    def _draw(self, job: _Job, row: int) -> Drawn | EngineError:
+    def _draw(self, job: _Job, row: int) -> Sampled | EngineError:
         try:
             token = self.backend.sample(job.sampler, row)
-            request = job.generation.request
-            if request.top_logprobs is None:
+            params = job.request.params
+            if params.top_logprobs is None:
                 return token
-            if request.after_sampling:
-                return (token, *self.backend.drawn_from(job.sampler, token, request.top_logprobs))
-            return (token, *self.backend.logprobs(row, token, request.top_logprobs))
+            if params.post_sampling_probs:
+                return (token, *self.backend.drawn_from(job.sampler, token, params.top_logprobs))
+            return (token, *self.backend.logprobs(row, token, params.top_logprobs))
         except InvalidGrammar as error:
             return error
         except Exception as error:
@@ -641,42 +658,42 @@ class Engine:
     def _count_draft(self, job: _Job, n_drafted: int, n_accepted: int) -> None:
         assert job.source is not None
         job.source.drafter.note(job.sequence, n_drafted, n_accepted, self._cost_of(job.source))
-        job.generation.n_drafted += n_drafted
-        job.generation.n_draft_accepted += n_accepted
+        job.run.count_draft(job.index, n_drafted, n_accepted)
         self._n_drafted += n_drafted
         self._n_draft_accepted += n_accepted
 
     def _count_first(self, job: _Job) -> None:
         self._n_cached += job.sequence.n_cached or 0
-        self._first_token_s.add(job.generation.so_far().prompt_s)
+        usage = job.run.usage(job.index)
+        self._first_token_s.add(usage.queue_s + usage.prompt_s)
 
     def _count_min_tokens(self, job: _Job, n_drawn: int) -> None:
-        if n_drawn == job.generation.request.min_tokens:
+        if n_drawn == job.request.params.min_tokens:
             self.backend.allow_ends(job.sampler)
 
     def _ends_draft(self, job: _Job, token: int, guess: int) -> bool:
-        return token != guess or self.backend.is_end(token) or token in job.generation.request.stop_token_ids
+        return token != guess or self.backend.is_end(token) or token in job.request.params.stop_token_ids
 
     def _natural_end(self, job: _Job) -> Ended | None:
         token = job.sequence.tokens[-1]
-        if job.generation.request.max_tokens == 0:
+        if job.request.params.max_tokens == 0:
             return Ended("length", None)
         if self.backend.is_end(token):
             return Ended("stop", None)
-        if token in job.generation.request.stop_token_ids:
+        if token in job.request.params.stop_token_ids:
             return Ended("stop", token)
         if job.sequence.is_full or self._is_late(job):
             return Ended("length", None)
         return None
 
     def _is_late(self, job: _Job) -> bool:
-        limit_s = job.generation.request.max_completion_s
+        limit_s = job.request.params.max_completion_s
         if limit_s is None:
             return False
         new = job.sequence.tokens[max(job.n_looked_at, job.sequence.n_prompt) :]
         job.n_looked_at = len(job.sequence.tokens)
         job.has_line = job.has_line or any(b"\n" in self.backend.piece(token) for token in new)
-        return job.has_line and job.generation.so_far().completion_s >= limit_s
+        return job.has_line and job.run.usage(job.index).completion_s >= limit_s
 
     def _turn_failed(self, error: Exception) -> None:
         """A bug or a broken backend: this turn's requests end with an error, and the next ones get their chance."""
@@ -697,7 +714,7 @@ class Engine:
                 log.exception("a request could not be taken out")
 
 
-def _token_of(item: Drawn | EngineError) -> int:
+def _token_of(item: Sampled | EngineError) -> int:
     """The token of a draw; of a failed one any: its sequence ends before it is ever computed."""
     if isinstance(item, int):
         return item

@@ -211,14 +211,16 @@ def _write_verdicts(verdicts: dict[str, bool]) -> None:
 
 def _decode_a_little(model_path: str, options: LoadOptions) -> None:
     """The child's work: a prompt of more than one row, for the matrix path, then single tokens."""
+    from ..protocol.params import GenerationParams
     from .engine import Engine
     from .llama import load_backend
     from .values import GenerationRequest
 
     with Engine(load_backend(model_path, options)).start() as engine:
         prompt = tuple(engine.tokenize("Hello! " * 32))
-        for _ in engine.submit(GenerationRequest(prompt, max_tokens=4)):
-            pass
+        with engine.submit([GenerationRequest(prompt, GenerationParams(max_tokens=4))]) as run:
+            while run.is_running:
+                run.take()
 
 
 if __name__ == "__main__":

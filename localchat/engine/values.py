@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..protocol.params import SamplingParams
+from ..protocol.params import GenerationParams, SamplingParams
+from ..protocol.usage import Usage
 from .reasoning_limit import ReasoningLimit
 
 
@@ -28,38 +29,22 @@ class Constraint:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One prompt and what to do with it.
-
-    `max_tokens` None means what is left of the context; a larger number than that is cut to it (K9); with 0 the
-    prompt is read and nothing is answered.
-    The first `min_tokens` tokens are neither the model's end nor of `stop_token_ids`; with `ignore_end`
-    none is the model's end. `stop` texts end the answer and are never part of it (K11). `top_logprobs`
-    None means no log probabilities, 0 those of the drawn token alone, k > 0 also of the k likeliest ones.
-    With `after_sampling` they are those that the sampler drew from, in place of the model's own (see
-    `TokenLogprob`). `prompt_logprobs` asks the same, as `top_logprobs`, of the prompt's tokens: the prompt
-    is then computed anew, however much of it is known. `max_completion_s` ends the answer so long after its
-    first token, once it has begun a second line: llama.cpp's rule, for editors.
-    `visible_tokens` are control tokens that are text all the same, such as the markers of tool calls.
-    With `reports_progress` there is word of how far the prompt has been read. `reasoning_limit` bounds reasoning.
-    With `one_by_one` each Delta has one token at most, for who may end the answer after any.
-    """
+    """What the engine needs to generate one sequence."""
 
     prompt: tuple[int, ...]
-    max_tokens: int | None = None
-    min_tokens: int = 0
+    """Token ids, at least one."""
+    params: GenerationParams = field(default_factory=GenerationParams)
+    """The limits and extras. A length limit beyond the context is cut to it. Its sampling values are in `sampling`."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_end: bool = False
+    """How tokens are sampled, with all defaults applied."""
     constraint: Constraint | None = None
-    top_logprobs: int | None = None
-    after_sampling: bool = False
-    prompt_logprobs: int | None = None
-    max_completion_s: float | None = None
     visible_tokens: frozenset[int] = frozenset()
-    reports_progress: bool = False
+    """Control tokens that are text nevertheless, such as the markers of tool calls."""
     reasoning_limit: ReasoningLimit | None = None
+    reports_progress: bool = False
+    """Progress is delivered while the prompt is computed."""
     one_by_one: bool = False
+    """Each Delta has one token at most, for a reader that may end the output after any token."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +68,7 @@ class OutputToken:
 
 @dataclass(frozen=True)
 class Progress:
-    """How much of the prompt has been read, before the first token; `n_cached` of it needed no reading."""
+    """How many tokens of the prompt are computed, before the first token; `n_cached` of them were cached."""
 
     n_done: int
     n_prompt: int
@@ -104,25 +89,15 @@ class Delta:
 
 @dataclass(frozen=True)
 class Finish:
-    """The one regular end of a generation.
-
-    `reason` is "stop" or "length"; `stop` says what was hit: a stop text, a token of
-    `stop_token_ids`, or None for the model's own end (K12). `last` is the token that was hit, if
-    one was: it counts, and is in no Delta. `cached_tokens` of the prompt were known before. `prompt_s` is
-    the time from submission to the first token, `completion_s` from there to the last one. `n_drafted`
-    tokens of the answer were guessed, `n_draft_accepted` of them rightly.
-    """
+    """The one regular end of a sequence."""
 
     reason: str
+    """"stop", or "length" for a limit."""
     stop: str | int | None
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    prompt_s: float
-    completion_s: float
-    n_drafted: int = 0
-    n_draft_accepted: int = 0
+    """The stop text, or the token of `stop_token_ids`, that ended it; None for the model's own end (K12)."""
+    usage: Usage
     last: OutputToken | None = None
+    """The token that ended it, if one did: it counts, and is in no Delta."""
 
 
 @dataclass(frozen=True)

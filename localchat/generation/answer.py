@@ -5,33 +5,30 @@ Knows neither HTTP nor JSON, and not where the generations come from.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from ..dialects import Dialect
 from ..dialects.parser import OutputParser
 from ..dialects.reasoning import ReasoningTags, ReasoningTracker
-from ..engine import Cancelled, Delta, EngineError, Finish, Generation, OutputToken, Progress
+from ..engine import Cancelled, Delta, EngineError, Finish, OutputToken, Progress, RequestRun
 from ..protocol import errors
 from ..protocol.chat import ChatRequest
 from ..protocol.chat_response import (
     Reply,
     ReplyHead,
     StreamReply,
-    Usage,
     WholeReply,
     finish_reason,
     logprob_entry,
     prompt_entry,
 )
 from ..protocol.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from ..protocol.usage import Usage
 from .reasoning_limit import parser_prompt, reasoning_tracker
-
-# How long one choice may keep the others of its request from being looked at.
-POLL_S = 0.02
 
 
 class Answer:
@@ -42,7 +39,7 @@ class Answer:
         head: ReplyHead,
         request: ChatRequest,
         choices: list[_Choice],
-        stack: contextlib.ExitStack,
+        run: RequestRun,
         fault: Callable[[EngineError], errors.ApiError],
     ) -> None:
         self.head = head
@@ -50,8 +47,7 @@ class Answer:
         # What an error of the engine is on the wire.
         self._fault = fault
         self._choices = choices
-        self._running = list(choices)
-        self._stack = stack
+        self._run = run
         self._is_stopped = False
 
     def __enter__(self) -> Answer:
@@ -60,12 +56,11 @@ class Answer:
     def __exit__(
         self, type: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._run.cancel()
 
     def cancel(self) -> None:
         """Ends all choices within one turn; any thread. Who advances then gets Cancelled."""
-        for choice in self._choices:
-            choice.generation.cancel()
+        self._run.cancel()
 
     def stop(self) -> None:
         """As `cancel`, because the server ends; any thread. Who advances gets ShuttingDown."""
@@ -97,7 +92,7 @@ class Answer:
 
     @property
     def is_running(self) -> bool:
-        return bool(self._running)
+        return self._run.is_running
 
     def advance(self, reply: Reply, patience_s: float | None = None) -> bool:
         """Tell `reply` what is new of the running choices; False if nothing is after so long a time.
@@ -109,14 +104,12 @@ class Answer:
             ApiError: The request failed.
             Cancelled: `cancel` was called.
         """
-        news = ready(self._running, patience_s)
         try:
-            for choice in news:
-                item = next(choice.generation)
+            news = self._run.take(patience_s)
+            for i, item in news:
                 if reply.wants_figures:
                     reply.figures(self.usage)
-                if not choice.tell(reply, item):
-                    self._running.remove(choice)
+                self._choices[i].tell(reply, item)
         except EngineError as error:
             if self._is_stopped:
                 raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
@@ -128,13 +121,13 @@ class Answer:
     @property
     def usage(self) -> Usage:
         """By now, over all choices (K14)."""
-        return Usage.total(choice.usage for choice in self._choices)
+        return Usage.total([choice.usage for choice in self._choices], len(self._choices))
 
     @property
     def prompt_logprobs(self) -> list[Any] | None:
         """Once all is read, where they are asked for."""
         n_top = self.request.params.prompt_logprobs
-        return None if n_top is None else prompt_logprobs(self._choices[0].generation, n_top)
+        return None if n_top is None else prompt_logprobs(self._run.prompt_tokens(), n_top)
 
     @property
     def summary(self) -> str:
@@ -150,44 +143,19 @@ class Answer:
             choice.echo(reply, thought, text)
 
 
-class Running(Protocol):
-    """One of the generations of a request, on its way."""
-
-    @property
-    def generation(self) -> Generation: ...
-
-
-AnyRunning = TypeVar("AnyRunning", bound=Running)
-
-
-def ready(running: Sequence[AnyRunning], patience_s: float | None) -> list[AnyRunning]:
-    """Those that have news, as soon as there is any; none where there is none after so long a time."""
-    until = None if patience_s is None else time.monotonic() + patience_s
-    while True:
-        left_s = None if until is None else max(until - time.monotonic(), 0.0)
-        # The generations of a request mostly run in one batch: when the first has news, so have the others.
-        wait_s = left_s
-        if len(running) > 1:
-            wait_s = POLL_S if left_s is None else min(POLL_S, left_s)
-        running[0].generation.wait(wait_s)
-        found = [one for one in running if one.generation.wait(0)]
-        if found or left_s == 0:
-            return found
-
-
-def prompt_logprobs(generation: Generation, n_top: int) -> list[Any]:
+def prompt_logprobs(tokens: Sequence[OutputToken], n_top: int) -> list[Any]:
     """Of each token of a prompt that was scored, null for the first (V44)."""
     return [
         None if token.logprob is None else prompt_entry((token.id, token.piece, token.logprob), _top(token)[:n_top])
-        for token in generation.prompt_tokens()
+        for token in tokens
     ]
 
 
-def choices_of(request: ChatRequest, generations: Sequence[Generation], dialect: Dialect, prompt: str) -> list[_Choice]:
+def choices_of(request: ChatRequest, run: RequestRun, dialect: Dialect, prompt: str) -> list[_Choice]:
     """A choice for each generation. The prompt may have opened thinking."""
     thought = request.opening[0] if request.continue_final_message == "reasoning_content" else None
     choices = []
-    for i, generation in enumerate(generations):
+    for i in range(request.params.n):
         parser = OutputParser(
             dialect,
             tools=request.callable_tools,
@@ -198,7 +166,7 @@ def choices_of(request: ChatRequest, generations: Sequence[Generation], dialect:
         # White space at its end would wait for what follows, and then be told with it.
         parser.feed((thought or "").rstrip())
         tracker = reasoning_tracker(request, dialect, prompt)
-        choices.append(_Choice(i, generation, parser, tracker, dialect.think, request))
+        choices.append(_Choice(i, run, parser, tracker, dialect.think, request))
     return choices
 
 
@@ -208,13 +176,13 @@ class _Choice:
     def __init__(
         self,
         i: int,
-        generation: Generation,
+        run: RequestRun,
         parser: OutputParser,
         reasoning: ReasoningTracker,
         tags: ReasoningTags,
         request: ChatRequest,
     ) -> None:
-        self.generation = generation
+        self._run = run
         self.finish_reason: str | None = None
         self._i = i
         self._parser = parser
@@ -228,17 +196,8 @@ class _Choice:
     @property
     def usage(self) -> Usage:
         """By now: of what has been read of the generation."""
-        counts = self.generation.so_far()
-        return Usage(
-            n_prompt=counts.prompt_tokens,
-            n_cached=counts.cached_tokens,
-            n_completion=counts.completion_tokens,
-            n_reasoning=self._reasoning.n_tokens if self._request.splits_reasoning else 0,
-            prompt_s=counts.prompt_s,
-            completion_s=counts.completion_s,
-            n_drafted=counts.n_drafted,
-            n_draft_accepted=counts.n_draft_accepted,
-        )
+        n_reasoning = self._reasoning.n_tokens if self._request.splits_reasoning else 0
+        return replace(self._run.usage(self._i), n_reasoning=n_reasoning)
 
     def echo(self, reply: Reply, thought: str, text: str) -> None:
         """What the answer was opened with is part of it (K24)."""
@@ -265,8 +224,8 @@ class _Choice:
         first_call = events if self._request.parallel_tool_calls else _first_call(events)
         self._tell(reply, first_call)
         if not self._request.parallel_tool_calls and self._has_its_call(events):
-            self.generation.cancel()
-            return self._finish(reply, self.generation.so_far())
+            self._run.cancel(self._i)
+            return self._finish(reply, Finish("stop", None, self.usage))
         return True
 
     def _has_its_call(self, events: list[Event]) -> bool:

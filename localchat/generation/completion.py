@@ -11,21 +11,23 @@ from dataclasses import dataclass, replace
 
 from ..engine import (
     Cancelled,
+    Delta,
     Engine,
     EngineError,
     Finish,
-    Generation,
     GenerationRequest,
     OutputToken,
     Progress,
+    RequestRun,
     WritesNoText,
 )
 from ..protocol import errors
-from ..protocol.chat_response import ReplyHead, Usage, id_text
+from ..protocol.chat_response import ReplyHead, id_text
 from ..protocol.completions import Choice, CompletionRequest, ScoredToken
 from ..protocol.inputs import Input, check_tokens
 from ..protocol.streaming import progress_body
-from .answer import prompt_logprobs, ready
+from ..protocol.usage import Usage
+from .answer import prompt_logprobs
 from .constraints import plain_constraint
 from .model import Model, api_error, nth
 
@@ -53,25 +55,28 @@ class Completion:
         drawn = replace(params, top_logprobs=wants, prompt_logprobs=most)
         constraint = plain_constraint(request)
         works = [model.work(drawn, prompt, constraint=constraint) for prompt in prompts]
-        with contextlib.ExitStack() as stack, translated(model.engine, "prompt"):
-            self._runs = [
-                _Run(stack.enter_context(model.engine.submit(self._nth(work, k))), request, self._echo(given))
-                for work, given in zip(works, request.prompts)
-                for k in range(request.best_of)
-            ]
-            self._stack = stack.pop_all()
-        self._running = list(self._runs)
+        with translated(model.engine, "prompt"):
+            self._run = model.engine.submit([self._nth(work, k) for work in works for k in range(request.best_of)])
+        self._runs = [
+            _Run(
+                self._run,
+                i,
+                works[i // request.best_of].prompt,
+                request,
+                self._echo(request.prompts[i // request.best_of]),
+            )
+            for i in range(len(works) * request.best_of)
+        ]
 
     def __enter__(self) -> Completion:
         return self
 
     def __exit__(self, *args: object) -> None:
-        self._stack.close()
+        self._run.cancel()
 
     def cancel(self) -> None:
         """Ends all choices within one turn; any thread. Who advances then gets Cancelled."""
-        for run in self._runs:
-            run.generation.cancel()
+        self._run.cancel()
 
     def stop(self) -> None:
         """As `cancel`, because the server ends. Who advances gets ShuttingDown."""
@@ -80,7 +85,7 @@ class Completion:
 
     @property
     def is_running(self) -> bool:
-        return bool(self._running)
+        return self._run.is_running
 
     def advance(self, patience_s: float | None = None) -> None:
         """Waits for news of the running choices, at most so long, and takes them.
@@ -90,14 +95,16 @@ class Completion:
             Cancelled: `cancel` was called.
         """
         with self._translated():
-            for run in ready(self._running, patience_s):
-                if run.take():
-                    self._running.remove(run)
+            for i, item in self._run.take(patience_s):
+                self._runs[i].take(item)
 
     def news(self) -> Iterator[tuple[int, Choice]]:
         """What the choices got since the last time, and in a piece of its own how each ended."""
         for i, run in enumerate(self._runs):
             choice, run.choice = run.choice, Choice()
+            if choice.progress is not None:
+                yield i, Choice(progress=choice.progress)
+                choice.progress = None
             if choice.has_news:
                 yield i, replace(choice, reason=None)
             if choice.reason is not None:
@@ -112,17 +119,7 @@ class Completion:
     @property
     def usage(self) -> Usage:
         """By now: each prompt counts once, and every answer that was drawn."""
-        ends = [run.generation.so_far() for run in self._runs]
-        prompts = ends[:: self.request.best_of]
-        return Usage(
-            n_prompt=sum(end.prompt_tokens for end in prompts),
-            n_cached=sum(end.cached_tokens for end in prompts),
-            n_completion=sum(end.completion_tokens for end in ends),
-            prompt_s=max(end.prompt_s for end in ends),
-            completion_s=max(end.completion_s for end in ends),
-            n_drafted=sum(end.n_drafted for end in ends),
-            n_draft_accepted=sum(end.n_draft_accepted for end in ends),
-        )
+        return Usage.total([self._run.usage(i) for i in range(len(self._runs))], self.request.best_of)
 
     @property
     def summary(self) -> str:
@@ -167,10 +164,10 @@ class _Echo:
     text: str
     n_begin: int | None
 
-    def tokens(self, generation: Generation) -> list[OutputToken]:
+    def tokens(self, run: RequestRun, index: int) -> list[OutputToken]:
         if self.n_begin is None:
             return []
-        tokens = list(generation.prompt_tokens()[self.n_begin :])
+        tokens = list(run.prompt_tokens(index)[self.n_begin :])
         # Many vocabularies begin every text with a space that is not in it.
         if b"".join(token.piece for token in tokens) == b" " + self.text.encode():
             tokens[0] = replace(tokens[0], piece=tokens[0].piece[1:])
@@ -180,8 +177,12 @@ class _Echo:
 class _Run:
     """One answer on its way, with what has not been handed out yet."""
 
-    def __init__(self, generation: Generation, request: CompletionRequest, echo: _Echo | None) -> None:
-        self.generation = generation
+    def __init__(
+        self, run: RequestRun, index: int, prompt: tuple[int, ...], request: CompletionRequest, echo: _Echo | None
+    ) -> None:
+        self._run = run
+        self._index = index
+        self._prompt = prompt
         self.choice = Choice()
         self.finish_reason: str | None = None
         self._request = request
@@ -197,9 +198,8 @@ class _Run:
         """The mean log probability of its tokens."""
         return self._logprob / max(self._n_tokens, 1)
 
-    def take(self) -> bool:
+    def take(self, item: Progress | Delta | Finish) -> bool:
         """Takes the next news; True when it was the end."""
-        item = next(self.generation)
         if isinstance(item, Progress):
             seconds = time.monotonic() - self._began_at
             self.choice.progress = progress_body(item.n_done, item.n_prompt, item.n_cached, seconds)
@@ -228,12 +228,13 @@ class _Run:
     def _begin(self) -> None:
         self._is_begun = True
         if self._request.return_token_ids:
-            self.choice.prompt_token_ids = self.generation.request.prompt
+            self.choice.prompt_token_ids = self._prompt
         if self._request.params.prompt_logprobs is not None:
-            self.choice.prompt_logprobs = prompt_logprobs(self.generation, self._request.params.prompt_logprobs)
+            tokens = self._run.prompt_tokens(self._index)
+            self.choice.prompt_logprobs = prompt_logprobs(tokens, self._request.params.prompt_logprobs)
         if self._echo is not None:
             self.choice.text.append(self._echo.text)
-            self.choice.tokens += [_scored(token, self._request) for token in self._echo.tokens(self.generation)]
+            self.choice.tokens += [_scored(token, self._request) for token in self._echo.tokens(self._run, self._index)]
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ api/errors.py, except `Cancelled`: who cancelled knows why.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -126,14 +125,13 @@ class Model:
                 one_by_one=not request.parallel_tool_calls,
             )
             # All choices have the same prompt: it is scored once.
-            others = dataclasses.replace(work, prompt_logprobs=None)
+            others = dataclasses.replace(work, params=dataclasses.replace(work.params, prompt_logprobs=None))
             works = [work, *(nth(others, i) for i in range(1, request.params.n))]
-            with contextlib.ExitStack() as stack:
-                generations = [stack.enter_context(self.engine.submit(one)) for one in works]
-                told = work.prompt if request.return_token_ids else None
-                head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), self.name, request.role, told)
-                choices = choices_of(request, generations, dialect.template.format, text)
-                return Answer(head, request, choices, stack.pop_all(), self._fault)
+            told = work.prompt if request.return_token_ids else None
+            head = ReplyHead("chatcmpl-" + uuid.uuid4().hex, int(time.time()), self.name, request.role, told)
+            run = self.engine.submit(works)
+            choices = choices_of(request, run, dialect.template.format, text)
+            return Answer(head, request, choices, run, self._fault)
         except (TemplateError, EngineError) as error:
             raise api_error(error, self.engine) from error
 
@@ -161,26 +159,19 @@ class Model:
         except RecursionError as error:  # arguments of calls are JSON within JSON
             raise errors.BadRequest("'messages' has something nested too deeply", "messages") from error
 
-    def work(self, said: GenerationParams, prompt: tuple[int, ...], **more: Any) -> GenerationRequest:
+    def work(self, params: GenerationParams, prompt: tuple[int, ...], **more: Any) -> GenerationRequest:
         """What the engine is to do for one choice. What the request says goes before all defaults (K9).
 
         Raises:
             BadRequest: It names a token that the model does not have.
         """
-        self._check_tokens("stop_token_ids", said.stop_token_ids)
-        values = {**said.sampling, "logit_bias": tuple(self._biases(said))}
+        self._check_tokens("stop_token_ids", params.stop_token_ids)
+        values = {**params.sampling, "logit_bias": tuple(self._biases(params))}
+        max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
         return GenerationRequest(
-            prompt=prompt[-said.n_prompt_kept :],
-            max_tokens=self.max_tokens if said.max_tokens is None else said.max_tokens,
-            min_tokens=said.min_tokens,
+            prompt=prompt[-params.n_prompt_kept :],
+            params=dataclasses.replace(params, max_tokens=max_tokens),
             sampling=dataclasses.replace(self.sampling, **values),
-            stop=said.stop,
-            stop_token_ids=said.stop_token_ids,
-            ignore_end=said.ignore_eos,
-            top_logprobs=said.top_logprobs,
-            after_sampling=said.post_sampling_probs,
-            prompt_logprobs=said.prompt_logprobs,
-            max_completion_s=said.max_completion_s,
             **more,
         )
 
@@ -211,9 +202,9 @@ class Model:
     def _tokenize(self, text: str, parse_special: bool) -> list[int]:
         return self.engine.tokenize(text, parse_special=parse_special)
 
-    def _biases(self, said: GenerationParams) -> Iterator[tuple[int, float]]:
+    def _biases(self, params: GenerationParams) -> Iterator[tuple[int, float]]:
         """A text's bias is that of each of its tokens."""
-        for token, bias in said.logit_bias:
+        for token, bias in params.logit_bias:
             tokens = self._tokenize(token, True) if isinstance(token, str) else [token]
             self._check_tokens("logit_bias", tokens)
             yield from ((id, bias) for id in tokens)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from .errors import ApiError
 from .streaming import progress_body
+from .usage import Usage
 
 # K26: JSON has no minus infinity.
 LOGPROB_FLOOR = -9999.0
@@ -33,77 +34,6 @@ class ReplyHead:
     model: str
     role: str = "assistant"
     prompt_tokens: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Counts and times of one request."""
-
-    n_prompt: int
-    n_cached: int
-    n_completion: int
-    prompt_s: float
-    completion_s: float
-    n_reasoning: int = 0
-    n_drafted: int = 0
-    n_draft_accepted: int = 0
-
-    @staticmethod
-    def total(parts: Iterable[Usage]) -> Usage:
-        """Over the choices of one request: the prompt counts once, completions add up (K14)."""
-        usages = list(parts)
-        return Usage(
-            n_prompt=usages[0].n_prompt,
-            n_cached=usages[0].n_cached,
-            n_completion=sum(usage.n_completion for usage in usages),
-            prompt_s=max(usage.prompt_s for usage in usages),
-            completion_s=max(usage.completion_s for usage in usages),
-            n_reasoning=sum(usage.n_reasoning for usage in usages),
-            n_drafted=sum(usage.n_drafted for usage in usages),
-            n_draft_accepted=sum(usage.n_draft_accepted for usage in usages),
-        )
-
-    @property
-    def prompt_rate(self) -> float | None:
-        """Tokens per second, of those that were not cached."""
-        return _rate(self.n_prompt - self.n_cached, self.prompt_s)
-
-    @property
-    def completion_rate(self) -> float | None:
-        """Tokens per second; the first token belongs to the prompt's time."""
-        return _rate(self.n_completion - 1, self.completion_s)
-
-    def body(self) -> dict[str, Any]:
-        """K15: the standard members, tabbyAPI's times and rates (null where nothing was timed), details."""
-        return {
-            "prompt_tokens": self.n_prompt,
-            "prompt_time": round(self.prompt_s, 4),
-            "prompt_tokens_per_sec": self.prompt_rate,
-            "completion_tokens": self.n_completion,
-            "completion_time": round(self.completion_s, 4),
-            "completion_tokens_per_sec": self.completion_rate,
-            "total_tokens": self.n_prompt + self.n_completion,
-            "total_time": round(self.prompt_s + self.completion_s, 4),
-            "prompt_tokens_details": {"cached_tokens": self.n_cached},
-            "completion_tokens_details": {"reasoning_tokens": self.n_reasoning},
-        }
-
-    def timings(self) -> dict[str, Any]:
-        """The same under llama.cpp's names, which its clients read; guesses only where there were any, as there."""
-        n_read = self.n_prompt - self.n_cached
-        drafts = {"draft_n": self.n_drafted, "draft_n_accepted": self.n_draft_accepted}
-        return {
-            "cache_n": self.n_cached,
-            "prompt_n": n_read,
-            "prompt_ms": round(self.prompt_s * 1000, 3),
-            "prompt_per_token_ms": _ms_each(n_read, self.prompt_s),
-            "prompt_per_second": self.prompt_rate,
-            "predicted_n": self.n_completion,
-            "predicted_ms": round(self.completion_s * 1000, 3),
-            "predicted_per_token_ms": _ms_each(self.n_completion - 1, self.completion_s),
-            "predicted_per_second": self.completion_rate,
-            **(drafts if self.n_drafted else {}),
-        }
 
 
 class Reply(Protocol):
@@ -379,11 +309,3 @@ def _token(id: int, piece: bytes, logprob: float, as_ids: bool, after_sampling: 
     text = id_text(id) if as_ids else piece.decode("utf-8", "replace")
     value = {"prob": math.exp(logprob)} if after_sampling else {"logprob": max(logprob, LOGPROB_FLOOR)}
     return {"token": text, **value, "bytes": list(piece)}
-
-
-def _rate(n: int, seconds: float) -> float | None:
-    return round(n / seconds, 2) if n > 0 and seconds > 0 else None
-
-
-def _ms_each(n: int, seconds: float) -> float | None:
-    return round(seconds * 1000 / n, 3) if n > 0 else None

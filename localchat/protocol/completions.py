@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .chat_response import LOGPROB_FLOOR, ReplyHead, Usage, to_json
+from .chat_response import LOGPROB_FLOOR, ReplyHead, to_json
 from .errors import ApiError, BadRequest
 from .fields import Members, parse_body, unknown_members
 from .inputs import Input, read_inputs
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, GenerationParams, read_params
 from .response_format import Shape, read_shape
 from .streaming import Streaming, read_streaming, read_token_ids
+from .usage import Usage
 
 # Each choice is a sequence of its own: as many may be in one request, over all its prompts.
 MAX_CHOICES = 128

@@ -44,7 +44,7 @@ class Sampler:
         self._is_greedy = self._steps[-1] == GREEDY
         # What must not be drawn: of the first `min_tokens`, and ever.
         self._withheld = _withheld(request, vocabulary)
-        self._forbidden = sorted(vocabulary.ends) if request.ignore_end else []
+        self._forbidden = sorted(vocabulary.ends) if request.params.ignore_eos else []
         self._biased = [id for id, _ in self._sampling.logit_bias]
         # What is moved whatever was drawn before.
         self._moved = self._moved_always()
@@ -52,7 +52,7 @@ class Sampler:
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
         # What the last token was drawn from, kept where the request asks for it.
-        self._keeps_candidates = request.after_sampling and request.top_logprobs is not None
+        self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
         self._drawn_from: Any = None
         # Drawing from all and again from what was not refused is as good where no step looks at the others.
         names = {step.name for step in self._steps}
@@ -272,4 +272,4 @@ def _window(n_tokens: int, n_ctx: int) -> int:
 
 def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
     """Tokens that must not be among the first `min_tokens`."""
-    return sorted({*vocabulary.ends, *request.stop_token_ids}) if request.min_tokens else []
+    return sorted({*vocabulary.ends, *request.params.stop_token_ids}) if request.params.min_tokens else []

@@ -1,0 +1,273 @@
+"""The run of one request: its n sequences, and one queue of what the engine sampled for them.
+
+The engine thread only puts token ids into the queue. The thread that takes them makes text of them and searches it
+for stop texts, which keeps the engine's steps short; the engine then computes a token or two too many, which are
+neither returned nor counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Union
+
+from ..protocol.usage import Usage
+from .backend import Backend
+from .text import TextStream
+from .values import Delta, EngineError, Finish, GenerationRequest, OutputToken, Progress, TokenLogprob
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A sequence has ended by itself."""
+
+    # "stop" or "length".
+    reason: str
+    # The token of `stop_token_ids` that was sampled, if one was.
+    stop: int | None
+
+
+# A sampled token; with log probabilities a tuple of the token, its own and the likeliest tokens with theirs.
+Sampled = Union[int, "tuple[int, float, list[tuple[int, float]]]"]
+Item = Union[Sampled, Progress, Ended, EngineError]
+
+
+class RequestRun:
+    """The sequences of one request on the engine, by their index in the request.
+
+    One thread calls `take`; any thread may call `cancel`. Leaving the `with` cancels what still runs.
+    """
+
+    def __init__(self, requests: Sequence[GenerationRequest], backend: Backend, cancel: Callable[[int], None]):
+        """`cancel(index)` has the engine end a sequence, which it then delivers as Cancelled; any thread."""
+        self._cancel = cancel
+        self._outputs = [_Output(request, backend, partial(cancel, i)) for i, request in enumerate(requests)]
+        self._queue: SimpleQueue[tuple[int, Item]] = SimpleQueue()
+        # Taken from the queue, and left to the next `take`.
+        self._pending: list[tuple[int, Item]] = []
+        # Of the sequence that failed first.
+        self._error: EngineError | None = None
+
+    def __enter__(self) -> RequestRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether `take` has something to return or to raise yet."""
+        return self._error is not None or any(not output.is_over for output in self._outputs)
+
+    def take(self, timeout_s: float | None = None) -> list[tuple[int, Progress | Delta | Finish]]:
+        """What is new, in order for each sequence; waits for it, with `timeout_s` so long at most.
+
+        Of each sequence there is at most the newest Progress, one Delta, and one Finish at its end: a reader that is
+        slower than the engine gets fewer and larger deltas. The list may be empty after less than the timeout, and
+        is empty where no sequence runs.
+
+        Raises:
+            EngineError: A sequence failed or was cancelled, which ends the others too. What came before that has
+                been returned.
+        """
+        while self._error is None and self.is_running:
+            results: list[tuple[int, Progress | Delta | Finish]] = []
+            for index, items in self._taken_items(timeout_s).items():
+                for result in self._outputs[index].read(items):
+                    if isinstance(result, EngineError):
+                        self._error = result
+                    else:
+                        results.append((index, result))
+            if results or (timeout_s is not None and self._error is None):
+                return results
+        error, self._error = self._error, None
+        if error is None:
+            return []
+        self.cancel()
+        for output in self._outputs:
+            output.is_over = True
+        raise error
+
+    def cancel(self, index: int | None = None) -> None:
+        """Ends all sequences within one step of the engine: `take` then raises Cancelled. Any thread.
+
+        With an index, for the thread that takes: that sequence ends here and now, and nothing more of it is returned.
+        """
+        if index is not None:
+            self._outputs[index].is_over = True
+            self._cancel(index)
+            return
+        for i, output in enumerate(self._outputs):
+            if not output.is_over:
+                self._cancel(i)
+
+    def usage(self, index: int) -> Usage:
+        """The counts and times of a sequence, of what has been taken so far."""
+        return self._outputs[index].usage()
+
+    def prompt_tokens(self, index: int = 0) -> tuple[OutputToken, ...]:
+        """The prompt of a sequence with log probabilities, where its request asks for them.
+
+        It is complete from the first Delta on. The first token has none, since nothing goes before it.
+        """
+        return self._outputs[index].prompt_tokens()
+
+    # The engine thread calls these.
+
+    def start(self, index: int, n_cached: int) -> None:
+        """A sequence leaves the queue; `n_cached` tokens of its prompt are in the KV cache."""
+        output = self._outputs[index]
+        if output.started_at is None:
+            output.n_cached = n_cached
+            output.started_at = time.perf_counter()
+
+    def deliver(self, index: int, item: Item) -> None:
+        """Hands over progress, a sampled token or the end."""
+        if not isinstance(item, (Progress, Ended, EngineError)):
+            output = self._outputs[index]
+            output.last_at = time.perf_counter()
+            output.first_at = output.first_at or output.last_at
+        self._queue.put((index, item))
+
+    def add_prompt_logprob(self, index: int, logprob: float, top: list[tuple[int, float]]) -> None:
+        """The log probability of the next token of the prompt, from the second one on, and the likeliest tokens."""
+        self._outputs[index].prompt_logprobs.append((logprob, top))
+
+    def count_draft(self, index: int, n_drafted: int, n_accepted: int) -> None:
+        self._outputs[index].n_drafted += n_drafted
+        self._outputs[index].n_draft_accepted += n_accepted
+
+    def _taken_items(self, timeout_s: float | None) -> dict[int, list[Item]]:
+        """What there is of each sequence that runs, after a wait where there is nothing."""
+        pending, self._pending = self._pending, []
+        try:
+            if not pending:
+                pending.append(self._queue.get(timeout=timeout_s))
+            while True:
+                pending.append(self._queue.get_nowait())
+        except Empty:
+            pass
+        taken: dict[int, list[Item]] = {}
+        for index, item in pending:
+            output, items = self._outputs[index], taken.setdefault(index, [])
+            if output.is_over:
+                continue
+            if output.request.one_by_one and items and not isinstance(items[-1], Progress):
+                self._pending.append((index, item))
+            else:
+                items.append(item)
+        return taken
+
+
+class _Output:
+    """One sequence: from the items that the engine delivers to text, counts and times."""
+
+    def __init__(self, request: GenerationRequest, backend: Backend, stop: Callable[[], None]) -> None:
+        self.request = request
+        # Whether the reader has got its end, or has cancelled it.
+        self.is_over = False
+        self._backend = backend
+        # Ends the sequence in the engine, where a stop text is found here.
+        self._stop = stop
+        self._text = TextStream(request.params.stop)
+        self._n_sampled = 0
+        self._last: OutputToken | None = None
+        # What the engine thread writes before it delivers the item that goes with it.
+        self.n_cached = 0
+        self.prompt_logprobs: list[tuple[float, list[tuple[int, float]]]] = []
+        self.n_drafted = 0
+        self.n_draft_accepted = 0
+        # By time.perf_counter; the three after the first are None until then.
+        self.submitted_at = time.perf_counter()
+        self.started_at: float | None = None
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+
+    def read(self, items: list[Item]) -> Iterator[Progress | Delta | Finish | EngineError]:
+        """Items in their order, as the newest progress, one delta, and the end if it is among them."""
+        n_progress = next((i for i, item in enumerate(items) if not isinstance(item, Progress)), len(items))
+        if n_progress:
+            newest = items[n_progress - 1]
+            assert isinstance(newest, Progress)
+            yield newest
+        texts: list[str] = []
+        tokens: list[OutputToken] = []
+        end: Finish | EngineError | None = None
+        for item in items[n_progress:]:
+            assert not isinstance(item, Progress), "there is none after the first token"
+            if isinstance(item, (Ended, EngineError)):
+                texts.append(self._text.finish())
+                end = item if isinstance(item, EngineError) else self._finish(item)
+                break
+            token = self._counted(item)
+            if token is None:
+                continue
+            texts.append(self._text.feed(token.piece))
+            tokens.append(token)
+            if self._text.stopped_by is not None:
+                self._stop()
+                end = self._finish(None)
+                break
+        if any(texts) or tokens:
+            yield Delta("".join(texts), tuple(tokens))
+        if end is not None:
+            self.is_over = True
+            yield end
+
+    def usage(self) -> Usage:
+        submitted_at, started_at, first_at, last_at = self.submitted_at, self.started_at, self.first_at, self.last_at
+        return Usage(
+            n_prompt=len(self.request.prompt),
+            n_cached=self.n_cached,
+            n_completion=self._n_sampled,
+            queue_s=0.0 if started_at is None else started_at - submitted_at,
+            prompt_s=0.0 if started_at is None or first_at is None else first_at - started_at,
+            completion_s=0.0 if first_at is None or last_at is None else last_at - first_at,
+            n_drafted=self.n_drafted,
+            n_draft_accepted=self.n_draft_accepted,
+        )
+
+    def prompt_tokens(self) -> tuple[OutputToken, ...]:
+        def piece(token: int) -> bytes:
+            return self._backend.piece(token, True)  # of a prompt, control tokens are shown too
+
+        first, *rest = self.request.prompt
+        scored = (
+            OutputToken(token, piece(token), logprob, _top(top, piece))
+            for token, (logprob, top) in zip(rest, self.prompt_logprobs)
+        )
+        return (OutputToken(first, piece(first)), *scored)
+
+    def _counted(self, sampled: Sampled) -> OutputToken | None:
+        """Counts a sampled token; None for one that is not shown, as the end follows."""
+        params = self.request.params
+        if params.max_tokens == 0:
+            return None  # it shows that the prompt is computed, and is not counted either
+        token = self._output_token(sampled)
+        self._n_sampled += 1
+        if self._backend.is_end(token.id) or token.id in params.stop_token_ids:
+            self._last = token
+            return None
+        return token
+
+    def _output_token(self, sampled: Sampled) -> OutputToken:
+        if isinstance(sampled, int):
+            return OutputToken(sampled, self._piece(sampled))
+        token, logprob, top = sampled
+        return OutputToken(token, self._piece(token), logprob, _top(top, self._piece))
+
+    def _piece(self, token: int) -> bytes:
+        return self._backend.piece(token, token in self.request.visible_tokens)
+
+    def _finish(self, end: Ended | None) -> Finish:
+        """The end that the engine reports, unless a stop text was found."""
+        if end is None or self._text.stopped_by is not None:
+            return Finish("stop", self._text.stopped_by, self.usage(), self._last)
+        return Finish(end.reason, end.stop, self.usage(), self._last)
+
+
+def _top(top: list[tuple[int, float]], piece: Callable[[int], bytes]) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(id, piece(id), logprob) for id, logprob in top)
