@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from .chat_response import Usage, to_json
+from .chat_response import to_json
 from .errors import ApiError
 from .events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
 from .responses import ResponsesRequest
 from .responses_items import encode_reasoning
 from .responses_store import item_id
 from .responses_tools import Tool, by_model_name
+from .usage import Usage
 
 # Reports an event: its type and its own fields.
 Emit = Callable[..., None]
@@ -74,8 +75,8 @@ class ResponseEncoder:
             self._open.delta(event.text, [])
         self._logprobs = []
 
-    def finish(self, reason: str, usage: Usage, completed: int) -> None:
-        """The end of the output. `reason` is that of chat, `completed` the time in seconds."""
+    def finish(self, reason: str, stop: str | int | None, usage: Usage, now: float) -> None:
+        """The end of the output. `reason` is that of chat; `now` is in seconds since 1970."""
         is_cut = reason == "length"
         if not self._items:
             # Clients look for a message also where it is empty.
@@ -83,12 +84,12 @@ class ResponseEncoder:
         self._close("incomplete" if is_cut else "completed")
         self._status = "incomplete" if is_cut else "completed"
         details = {"reason": "max_output_tokens"} if is_cut else None
-        completed_at = None if is_cut else completed
+        completed_at = None if is_cut else int(now)
         self._ends.update(incomplete_details=details, usage=usage_body(usage), completed_at=completed_at)
         self._emit(f"response.{self._status}", response=self.body())
 
     def failed(self, error: ApiError) -> list[str]:
-        """The last events: what went wrong takes the place of everything still to come."""
+        """The last events, in place of everything still to come."""
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         self._status = "failed"
         self._ends["error"] = {"code": code, "message": error.message}

@@ -35,20 +35,20 @@ CUSTOM_INPUT = "input"
 _REASONING_MARK = "localchat:"
 
 
-def input_items(body: Members) -> list[dict[str, Any]]:
-    """The items of `input`, each with its type; a text is a user's message.
+def input_items(body: Members, name: str = "input") -> list[dict[str, Any]]:
+    """The items of a field, each with its type; a text is a user's message.
 
     Raises:
         BadRequest: It is neither a text nor a list of objects.
     """
-    value = body.get("input")
+    value = body.get(name)
     if value is None:
         return []
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]}]
     if not isinstance(value, list):
-        body.refuse("input", "a string or a list of items")
-    return [{"type": _kind(item), **without_nulls(item.raw)} for item in body.objects("input")]
+        body.refuse(name, "a string or a list of items")
+    return [{"type": _kind(item), **without_nulls(item.raw)} for item in body.objects(name)]
 
 
 def _kind(item: Members) -> str:

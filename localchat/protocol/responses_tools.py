@@ -71,7 +71,7 @@ def _namespace(given: Members) -> Iterator[Tool]:
 def _tool(given: Members, namespace: str | None) -> Tool:
     checked = function_tool(given)["function"]
     is_custom = checked["type"] == "custom"
-    function = {"name": qualified(namespace, checked["name"])}
+    function: dict[str, Any] = {"name": qualified(namespace, checked["name"])}
     if is_custom:
         function.update(description=_with_grammar(given), parameters=_CUSTOM_PARAMETERS)
         wire = {"type": "custom", **_some(checked, "name", "description", "format")}

@@ -17,6 +17,7 @@ from ..protocol.models import models_body
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .keys import Keys
+from .responses import Responses
 from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ _CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
 _ONLY_TEXT = "this server reads and writes text alone"
 _KEEPS_NOTHING = "this server keeps nothing of what it is asked"
 _ELSEWHERE: Mapping[str, str] = {
-    "/responses": _CHAT_INSTEAD,
     "/messages": _CHAT_INSTEAD,
     "/chat": _CHAT_INSTEAD,
     "/api": _CHAT_INSTEAD,
@@ -68,7 +68,6 @@ _ELSEWHERE: Mapping[str, str] = {
     "/images": _ONLY_TEXT,
     "/videos": _ONLY_TEXT,
     "/realtime": _ONLY_TEXT,
-    "/conversations": _KEEPS_NOTHING,
     "/files": _KEEPS_NOTHING,
     "/batches": _KEEPS_NOTHING + ": send its requests, many run at once",
     "/vector_stores": _KEEPS_NOTHING,
@@ -95,6 +94,7 @@ class Routes:
         )
         self._table: Table = {
             **self._endpoints.table(),
+            **Responses(service, self._endpoints, strict=settings.strict).table(),
             "/models": {"GET": self._models},
             "/models/": {"GET": self._one_model},
             "/health": {"GET": self._health},
