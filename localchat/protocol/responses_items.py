@@ -45,10 +45,10 @@ def input_items(body: Members, name: str = "input") -> list[dict[str, Any]]:
     if value is None:
         return []
     if isinstance(value, str):
-        return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]}]
+        return [_whole({"type": "message", "role": "user", "content": value})]
     if not isinstance(value, list):
         body.refuse(name, "a string or a list of items")
-    return [{"type": _kind(item), **without_nulls(item.raw)} for item in body.objects(name)]
+    return [_whole({"type": _kind(item), **without_nulls(item.raw)}) for item in body.objects(name)]
 
 
 def _kind(item: Members) -> str:
@@ -56,6 +56,16 @@ def _kind(item: Members) -> str:
     if given is None and "role" not in item.raw and "id" in item.raw:
         return "item_reference"
     return given or "message"
+
+
+def _whole(item: dict[str, Any]) -> dict[str, Any]:
+    """The item as it is listed later: a message has a list of parts."""
+    text = item.get("content")
+    if item["type"] != "message" or not isinstance(text, str):
+        return item
+    if item.get("role") == "assistant":
+        return {"status": "completed", **item, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+    return {**item, "content": [{"type": "input_text", "text": text}]}
 
 
 def read_messages(instructions: str | None, items: Iterable[Members]) -> tuple[dict[str, Any], ...]:

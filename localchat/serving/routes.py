@@ -118,7 +118,7 @@ class Routes:
         if path != "/health":
             self._check_access(exchange, is_options)
         if is_options and head.target == "*":  # the server as a whole (RFC 9110, 9.3.7)
-            exchange.send_nothing({"Allow": "GET, HEAD, POST, OPTIONS"})
+            exchange.send_nothing({"Allow": "GET, HEAD, POST, DELETE, OPTIONS"})
             return
         row = self._row(path)
         if row is None:
