@@ -1,4 +1,4 @@
-"""What is being worked on, so that the end of the server can end it. Knows nothing of what the work is."""
+"""The requests in flight, so that a server that shuts down can wait for them or end them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,33 @@ from typing import Protocol
 
 
 class Work(Protocol):
+    """What a request computes."""
+
     def stop(self) -> None:
-        """Ends it soon, because the server ends; any thread."""
+        """End it soon, because the server shuts down; called from any thread."""
 
 
 class AtWork:
-    """Work in progress; once stopped, new work is stopped as it begins."""
+    """The requests in flight. First `refuse`, then `stop` end them."""
 
     def __init__(self) -> None:
+        # Whether new requests are refused. Those in flight go on until `stop`.
         self.is_stopping = False
+        self._is_stopped = False
+        # Guards the rest.
         self._lock = threading.Lock()
         self._works: set[Work] = set()
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._works
+
     @contextlib.contextmanager
     def during(self, work: Work) -> Iterator[None]:
-        """Within the `with`, `stop` reaches this work."""
+        """Within the `with`, this work is in flight. After `stop` it is stopped at once."""
         with self._lock:
             self._works.add(work)
-            if self.is_stopping:
+            if self._is_stopped:
                 work.stop()
         try:
             yield
@@ -34,8 +43,13 @@ class AtWork:
             with self._lock:
                 self._works.discard(work)
 
+    def refuse(self) -> None:
+        """Refuse new requests from now on."""
+        self.is_stopping = True
+
     def stop(self) -> None:
+        """Refuse new requests and end those in flight."""
         with self._lock:
-            self.is_stopping = True
+            self.is_stopping = self._is_stopped = True
             for work in self._works:
                 work.stop()

@@ -38,6 +38,9 @@ MAX_LOGGED_CHARS = 200
 # Logged as the status if the client left before it got a response (nginx uses this number).
 CLIENT_GONE = 499
 
+# What an error of the memory means; Python's has no text.
+NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
+
 # Sent at once; the client must accept all of it within the socket's timeout.
 SEND_BYTES = 64 * 1024
 
@@ -159,6 +162,9 @@ class Exchange:
             self._send_error(error)
         except (PeerGone, OSError):
             self._leave()
+        except MemoryError:
+            log.error("%s failed: %s", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]), NO_MEMORY)
+            self._send_error(errors.InferenceError(NO_MEMORY))
         except Exception:
             log.exception("%s failed", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]))
             self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
@@ -170,6 +176,8 @@ class Exchange:
             return
         if isinstance(error, errors.Unauthorized):
             self._linger_s = UNAUTHORIZED_LINGER_S
+        if isinstance(error, errors.ShuttingDown):
+            self.keep_alive = False
         self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
         try:
             self.send_json(error.status, self.error_body(error), error.headers())
