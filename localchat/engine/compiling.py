@@ -2,11 +2,14 @@
 
 Python runs one thread at a time. A thread that computes for long would hold up the engine thread after each of its
 calls into llama.cpp. So compiling stops for as long as it worked after every slice of about a millisecond, and of
-several threads that compile only one works at any time.
+several threads that compile only one works at any time. No garbage is collected meanwhile: a collection looks at all
+objects of the process, which takes a fraction of a second while a large constraint is compiled. Compiling makes no
+cycles of objects, so its memory is freed all the same.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +51,31 @@ def compiling_cancelled_by(check: Callable[[], bool]) -> Iterator[None]:
         _is_cancelled.reset(token)
 
 
+class _Collection:
+    """Keeps the garbage collector off while at least one thread compiles."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_holding = 0
+        self._was_enabled = False
+
+    def hold(self) -> None:
+        with self._lock:
+            if self._n_holding == 0:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._n_holding += 1
+
+    def release(self) -> None:
+        with self._lock:
+            self._n_holding -= 1
+            if self._n_holding == 0 and self._was_enabled:
+                gc.enable()
+
+
+_collection = _Collection()
+
+
 class _Slices:
     """Holds the lock while its thread works."""
 
@@ -56,8 +84,10 @@ class _Slices:
 
     def __enter__(self) -> None:
         self._begin()
+        _collection.hold()
 
     def __exit__(self, *error: object) -> None:
+        _collection.release()
         if self._has_lock:
             self._end()
 

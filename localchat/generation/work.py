@@ -27,6 +27,11 @@ class AtWork:
         self._works: set[Work] = set()
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the requests in flight have been ended."""
+        return self._is_stopped
+
+    @property
     def is_idle(self) -> bool:
         return not self._works
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
-from .budget import Budget, spend
+from .budget import Budget, TooMuchWork, spend
 from .check import check_rules
 from .errors import GrammarError
 from .expressions import Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, TokenRef
@@ -21,6 +21,8 @@ from .utf8 import COMPLETE, byte_states
 
 MAX_STACKS = 100_000
 """Stacks that are remembered; beyond that all are forgotten and made anew where they are needed."""
+MAX_STACKS_OF_STATE = 20_000
+"""Stacks of one state, those that are not unfolded yet among them; to free more at once would hold up other threads."""
 MAX_FORCED = 256
 """Bytes that `forced_text` looks ahead at most."""
 
@@ -274,6 +276,8 @@ class ByteAutomaton:
                 budget.spend(len(unfolded))
                 todo += [one for one in unfolded if one not in seen]
                 seen.update(unfolded)
+                if len(seen) > MAX_STACKS_OF_STATE:
+                    raise TooMuchWork(f"its text may go on in more than {MAX_STACKS_OF_STATE:,} ways: make it simpler")
         budget.spend(len(heads) + 2)
         return tuple(heads), tuple(token_stacks), may_end
 

@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NoReturn
 
 from .any_order import MAX_ANY_ORDER, in_any_order
+from .budget import spend
 from .expressions import EMPTY, NEVER, Expr, Literal, alt, seq
 from .gbnf import BLOCK
 from .merged_keywords import ObjectKeywords, pattern_language, property_schemas, undeclared_property_schemas
@@ -105,6 +106,7 @@ class _Object:
         comma = self._notation.comma
         # Without an upper limit it does not matter by how much the lower limit is exceeded.
         counts = range((low if high is None else min(high, len(declared) + low + 1)) + 1)
+        spend(3 * len(declared) * len(counts))  # before the work: what too much work has made takes long to be freed
         rest = [self._undeclared_rest(undeclared, n) for n in counts]
         # Where more than one property is missing, two names that are not declared might be the same one.
         first = [NEVER if low - n > 1 else seq(undeclared, self._next(rest, n)) for n in counts]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..engine import Cancelled
+from ..engine.compiling import compiling_cancelled_by
 from ..protocol import errors
 from ..protocol.chat import parse_chat
 from ..protocol.chat_response import StreamReply
@@ -83,7 +84,10 @@ class Endpoints:
         request = parse_chat(exchange.body(), strict=self._strict, allow_template=self._allow_chat_template)
         self.note_ignored(request.unknown)
         exchange.name_request(request.request_id)
-        with self._service.resolve(request.model).answer(request) as answer, self.busy(exchange, answer):
+        model = self._service.resolve(request.model)
+        with self.compiling(exchange):
+            answer = model.answer(request)
+        with answer, self.busy(exchange, answer):
             if request.stream:
                 reply, patience_s = answer.streamed(thought=self._thought_field), self.patience_s(request)
                 send_stream(exchange, _chunks_of_answer(answer, reply, patience_s), reply.failed, patience_s)
@@ -98,7 +102,10 @@ class Endpoints:
 
         request = parse_completion(exchange.body(), strict=self._strict)
         self.note_ignored(request.unknown)
-        with Completion(self._service.resolve(request.model), request) as completion, self.busy(exchange, completion):
+        model = self._service.resolve(request.model)
+        with self.compiling(exchange):
+            completion = Completion(model, request)
+        with completion, self.busy(exchange, completion):
             if request.stream:
                 stream, patience_s = CompletionStream(completion.head, request), self.patience_s(request)
                 send_stream(exchange, _chunks_of_completion(completion, stream, patience_s), stream.failed, patience_s)
@@ -179,6 +186,20 @@ class Endpoints:
         with contextlib.suppress(errors.ApiError):
             found += metrics.of_engine(self._service.model().engine)
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
+
+    @contextlib.contextmanager
+    def compiling(self, exchange: Exchange) -> Iterator[None]:
+        """Within the `with`, compiling a constraint ends when the client leaves or the server stops."""
+        at_work = self._service.at_work
+        try:
+            with compiling_cancelled_by(lambda: at_work.is_stopped or exchange.has_left()):
+                yield
+        except (Cancelled, errors.ApiError) as error:
+            if not isinstance(error, Cancelled) and not isinstance(error.__cause__, Cancelled):
+                raise
+            if at_work.is_stopped:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
+            raise PeerGone from error
 
     @contextlib.contextmanager
     def busy(self, exchange: Exchange, work: Answer | Completion) -> Iterator[None]:

@@ -18,7 +18,7 @@ from typing import Any
 from ..protocol import errors
 from ..protocol.chat_response import to_json
 from .body import Body, PeerGone, Readable, list_of
-from .watch import Watcher
+from .watch import Watcher, has_left
 
 log = logging.getLogger("localchat.server")
 
@@ -120,6 +120,10 @@ class Exchange:
     def watched(self, on_gone: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Within the `with`, call `on_gone` when the client closes the connection."""
         return self._watcher.watch(self.head.socket, on_gone)
+
+    def has_left(self) -> bool:
+        """Whether the client has closed the connection."""
+        return has_left(self.head.socket) is True
 
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
         self._send_body(status, "application/json", to_json(value).encode("utf-8", "replace"), headers)

@@ -77,7 +77,7 @@ class Watcher:
 
     def _check(self, sock: socket.socket) -> None:
         with self._lock:
-            has_left = None if self._is_closing else _has_left(sock)
+            has_left = None if self._is_closing else has_left(sock)
             if has_left is None:
                 return
             # Stop watching too if bytes have arrived: the selector would report the early request for ever.
@@ -94,7 +94,7 @@ class Watcher:
         return on_gone
 
 
-def _has_left(sock: socket.socket) -> bool | None:
+def has_left(sock: socket.socket) -> bool | None:
     """Whether the client has closed its end; None if the socket shows neither that nor a request."""
     if sock.fileno() < 0:
         return None  # closed since the selector reported it

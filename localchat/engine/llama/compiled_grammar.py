@@ -22,6 +22,8 @@ COMPILE_STEPS = 1_000_000
 """Work to read a grammar and to find its first tokens: a second or two of one thread, in slices."""
 MAX_GRAMMARS = 32
 """Grammars that are remembered for a vocabulary."""
+MAX_CHARS = 1_000_000
+"""Size of the texts of all remembered grammars; what they are compiled to takes some hundred times as much."""
 MAX_BYTES = 1 << 24
 """Size of all remembered sets of allowed tokens of one grammar."""
 MANY = 4096
@@ -195,7 +197,7 @@ class GrammarCache:
             raise InvalidGrammar(reason, constraint.origin) from error
         with self._lock:
             self._grammars[key] = found
-            while len(self._grammars) > MAX_GRAMMARS:
+            while len(self._grammars) > MAX_GRAMMARS or sum(len(key[0]) for key in self._grammars) > MAX_CHARS:
                 self._grammars.popitem(last=False)
         return found
 

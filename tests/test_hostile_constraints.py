@@ -1,0 +1,204 @@
+"""Constraints that are made to cost much: each is refused, or is cheap enough for everybody else.
+
+Work is bounded in steps, so the table holds on every machine. The deadlines are ten times what a slow machine takes.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="the real engine needs numpy")
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
+from localchat.engine import Cancelled, Constraint, InvalidGrammar  # noqa: E402 - after the checks above
+from localchat.engine.compiling import CONVERT_STEPS, compiling, compiling_cancelled_by  # noqa: E402
+from localchat.engine.llama.grammar import MAX_STEPS, Grammar  # noqa: E402
+from localchat.engine.llama.library import L, Model  # noqa: E402
+from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
+from localchat.grammar import (  # noqa: E402
+    Budget,
+    GrammarError,
+    TooMuchWork,
+    check_grammar,
+    choice_to_grammar,
+    limited_to,
+    regex_to_grammar,
+    schema_to_grammar,
+)
+
+DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
+N_TOKENS = 30
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    params = L.llama_model_default_params()
+    params.vocab_only = True
+    return Vocabulary(Model(L.llama_model_load_from_file(str(DEMO).encode(), params)))
+
+
+def checked(grammar: str) -> str:
+    check_grammar(grammar)
+    return grammar
+
+
+def rules(n: int, body: str, last: str) -> str:
+    """Rules r0 to r[n], of which each is made of the next one."""
+    return "root ::= r0\n" + "\n".join(body.format(n=i, next=i + 1) for i in range(n)) + f"\nr{n} ::= {last}"
+
+
+WORDS = [f"value {n} of many" for n in range(20_000)]
+OPTIONAL = "root ::= " + " ".join(f"r{n}?" for n in range(300)) + "".join(f"\nr{n} ::= [a-z]" for n in range(300))
+DOUBLING = 'root ::= "a" root x | "a" root y | "b"\nx ::= "c"\ny ::= "c"'
+NAMES = {f"p{n}": {"type": "integer"} for n in range(1000)}
+
+# How the grammar is made, whether something of it is refused in the end, and the seconds that all of it may take.
+HOSTILE: dict[str, tuple[Callable[[], str], bool, float]] = {
+    "regex with many .*": (lambda: regex_to_grammar(".*" * 200), False, 2),
+    "pattern with many .*": (lambda: schema_to_grammar({"type": "string", "pattern": ".*" * 200}), False, 2),
+    "many optional letters": (lambda: checked("root ::= " + "[a-z]? " * 3000), True, 5),
+    "many optional rules": (lambda: checked(OPTIONAL), False, 3),
+    "long enum": (lambda: schema_to_grammar({"enum": WORDS}), False, 20),
+    "long choice": (lambda: choice_to_grammar(WORDS), False, 20),
+    "long alternative": (lambda: checked("root ::= " + " | ".join(f'"{word}"' for word in WORDS[:15_000])), True, 10),
+    "ambiguous repetition": (lambda: regex_to_grammar("(a?){2000}a{2000}"), False, 2),
+    "many states": (lambda: regex_to_grammar("(a|b)*a(a|b){300}"), False, 2),
+    "counts within counts": (lambda: checked('root ::= (("a"|"b"){1,9999} ("a"|"b"){1,9999}){1,999}'), False, 2),
+    "large counts": (lambda: checked('root ::= ("a"{1,999999999}){1,999999999}'), False, 2),
+    "states that are counted": (
+        lambda: schema_to_grammar({"type": "string", "pattern": "^(a|b)*a(a|b){12}$", "maxLength": 500}),
+        True,
+        5,
+    ),
+    "patterns at once": (
+        lambda: schema_to_grammar({"type": "string", "allOf": [{"pattern": f"x{n}.*y"} for n in range(30)]}),
+        True,
+        15,
+    ),
+    "properties that are counted": (
+        lambda: schema_to_grammar({"type": "object", "properties": NAMES, "minProperties": 400}),
+        True,
+        5,
+    ),
+    "stacks that double with each rule": (
+        lambda: checked(rules(40, 'r{n} ::= r{next} "x" | r{next} "y"', '"z"')),
+        True,
+        10,
+    ),
+    "stacks that double with each character": (
+        lambda: checked(DOUBLING),
+        True,
+        5,
+    ),
+    "long chain of rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"')), False, 5),
+    "long chain of empty rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"?')), False, 5),
+    "deep constant": (lambda: schema_to_grammar({"const": deep(900)}), True, 5),
+}
+
+
+def deep(n: int) -> Any:
+    value: Any = []
+    for _ in range(n):
+        value = [value]
+    return value
+
+
+def sample(grammar: str, vocabulary: Vocabulary) -> None:
+    """Sample `a` as long as it is allowed, and then anything; each token within its bound of work."""
+    one, chance = Grammar(Constraint(grammar), vocabulary), np.random.default_rng(1)
+    a = vocabulary.tokenize("a", False, False)[-1]
+    for _ in range(N_TOKENS):
+        logits = chance.standard_normal(vocabulary.n_tokens).astype(np.float32)
+        logits[a] = 100.0
+        found = one.candidates(logits, 64, np.zeros(0, int))
+        token = int(found["id"][found["logit"].argmax()])
+        one.accept(token)
+        if token in vocabulary.ends:
+            return
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_constraint_is_refused_or_cheap(vocabulary: Vocabulary, name: str):
+    make, is_refused, seconds = HOSTILE[name]
+    start = time.thread_time()
+    refused = None
+    try:
+        with limited_to(Budget(CONVERT_STEPS)):
+            grammar = make()
+        sample(grammar, vocabulary)
+    except (GrammarError, TooMuchWork, InvalidGrammar) as error:
+        refused = error
+    assert (refused is not None) == is_refused, refused
+    assert time.thread_time() - start < seconds
+
+
+def test_work_of_a_token_is_bounded_in_steps(vocabulary: Vocabulary):
+    one, a = Grammar(Constraint(DOUBLING, origin="grammar"), vocabulary), vocabulary.tokenize("a", False, False)[-1]
+
+    def accept_many() -> None:
+        for _ in range(50):
+            one.accept(a)
+
+    with pytest.raises(InvalidGrammar, match=f"'grammar' .* more than {MAX_STEPS:,} steps"):
+        accept_many()
+
+
+# Compiling beside other threads
+
+
+def test_compiling_ends_when_it_is_cancelled():
+    must_end, errors = threading.Event(), []
+
+    def compile_for_ever() -> None:
+        try:
+            with compiling_cancelled_by(must_end.is_set), compiling(10**9) as budget:
+                while True:
+                    budget.spend(100)
+        except Cancelled as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=compile_for_ever)
+    thread.start()
+    must_end.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(errors) == 1
+    assert gc.isenabled()
+
+
+def test_one_thread_compiles_at_a_time():
+    is_inside, n_done = threading.Lock(), 0
+
+    def compile_some() -> None:
+        nonlocal n_done
+        with compiling(10**6) as budget:
+            assert is_inside.acquire(blocking=False)
+            for _ in range(50):
+                is_inside.release()
+                budget.spend(100)
+                assert is_inside.acquire(blocking=False)
+            is_inside.release()
+        n_done += 1
+
+    threads = [threading.Thread(target=compile_some) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert n_done == len(threads)
+
+
+def test_budget_counts_steps_and_is_refilled_to_its_size():
+    budget = Budget(100)
+    budget.spend(100)
+    budget.refill(500)
+    assert budget.n_left == 100
+    with pytest.raises(TooMuchWork, match="more than 100 steps"):
+        budget.spend(101)
