@@ -35,7 +35,7 @@ from .serving.watch import Watcher
 from .serving.web import is_loopback
 
 if TYPE_CHECKING:  # It needs jinja2, and `main` first checks whether that is installed.
-    from .generation.model import Service
+    from .generation.service import Service
 
 log = logging.getLogger("localchat.server")
 
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     _log_to_stderr()
     settings = settings_of(options)
-    from .generation.model import Service
+    from .generation.service import Service
 
     if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
         log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY to require a key", options.host)

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from localchat.engine.proof import LIBRARY
-from localchat.generation.model import Model, Service
+from localchat.generation.model import Model
+from localchat.generation.service import Service
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
 from localchat.protocol.errors import ModelLoading
 from localchat.serving.options import read_options
@@ -346,7 +347,7 @@ def test_k10_unknown_members_are_told_of_on_every_path(path, body, caplog):
             client.request("POST", path, json.dumps({**body, "frobnicate": 1}))
             status, answer = read_answer(client)
         assert (status, answer.get("error", {}).get("param")) == expected
-    assert "the member 'frobnicate', which is ignored" in caplog.text
+    assert "the field 'frobnicate', which is ignored" in caplog.text
 
 
 def test_t23_template_that_refuses_is_a_bad_request():

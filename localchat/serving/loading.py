@@ -16,7 +16,8 @@ from ..models.gguf import GGUFError, read_header
 from .options import DEFAULT_CACHE_MB
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
-    from ..generation.model import Model, Service
+    from ..generation.model import Model
+    from ..generation.service import Service
 
 log = logging.getLogger("localchat.server")
 

@@ -1,4 +1,4 @@
-"""What is being worked on, so that the end of the server can end it. Knows nothing of what the work is."""
+"""The requests in flight, so that the end of the server can end them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections.abc import Iterator
 from typing import Protocol
 
 
-class Work(Protocol):
+class Stoppable(Protocol):
     def stop(self) -> None:
         """Ends it soon, because the server ends; any thread."""
 
 
-class AtWork:
-    """Work in progress; once stopped, new work is stopped as it begins."""
+class InFlight:
+    """Requests in flight. After `stop`, each new one is stopped as it begins."""
 
     def __init__(self) -> None:
         self.is_stopping = False
         self._lock = threading.Lock()
-        self._works: set[Work] = set()
+        self._requests: set[Stoppable] = set()
 
     @contextlib.contextmanager
-    def during(self, work: Work) -> Iterator[None]:
-        """Within the `with`, `stop` reaches this work."""
+    def during(self, request: Stoppable) -> Iterator[None]:
+        """Within the `with`, `stop` reaches this request."""
         with self._lock:
-            self._works.add(work)
+            self._requests.add(request)
             if self.is_stopping:
-                work.stop()
+                request.stop()
         try:
             yield
         finally:
             with self._lock:
-                self._works.discard(work)
+                self._requests.discard(request)
 
     def stop(self) -> None:
         with self._lock:
             self.is_stopping = True
-            for work in self._works:
-                work.stop()
+            for request in self._requests:
+                request.stop()
