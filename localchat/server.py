@@ -6,6 +6,7 @@ routes.py finds its endpoint. The server listens at once and loads the model mea
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.server
 import importlib.util
@@ -24,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 from .engine.proof import LIBRARY
 from .models.catalog import Catalog, ModelFileError, model_file
 from .protocol import errors
+from .protocol.json_text import to_json
 from .serving.connections import Connections
-from .serving.exchange import Exchange, Head, linger
+from .serving.exchange import NO_MEMORY, Exchange, Head, linger
 from .serving.incoming import Incoming, problem_of
 from .serving.listener import listen_at, listen_on
 from .serving.loading import Loader, complain
@@ -52,6 +54,14 @@ NO_FILES_PAUSE_S = 0.5
 SWITCH_INTERVAL_S = 0.001
 # How long responses get to end when the server closes.
 CLOSE_TIMEOUT_S = 5.0
+# Signals within this time are one: `timeout` and systemd send them to a process and again to its group.
+ONE_SIGNAL_S = 0.5
+
+# Sent without a thread, when none can be started.
+_NO_THREAD = (
+    b"HTTP/1.1 503 Service Unavailable\r\nServer: localchat\r\nContent-Type: application/json\r\n"
+    b"Retry-After: 2\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -147,6 +157,10 @@ class RefusingHandler(Handler):
         self._refuse(errors.TooManyConnections(f"{limit} connections are open and {limit} are the limit: try again"))
 
 
+class Stopped(KeyboardInterrupt):
+    """Ends `serve_forever`. Not an Exception, which socketserver would log and ignore."""
+
+
 class ChatServer(http.server.ThreadingHTTPServer):
     """Accepts connections from its creation on; responds with 503 until the service has its model.
 
@@ -163,6 +177,8 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.connections = Connections(settings.max_connections)
         self._tls = _tls_context(settings)
         listener = listen_at(settings.uds) if settings.uds else listen_on(settings.host, settings.port)
+        # When a server that drains ends its last requests; None while it does not.
+        self._drained_by: float | None = None
         super().__init__(("", 0), Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -194,6 +210,20 @@ class ChatServer(http.server.ThreadingHTTPServer):
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.server_port}/v1"
 
+    def drain(self, seconds: float) -> None:
+        """Refuse new requests, and leave `serve_forever` when those in flight have ended or after some seconds."""
+        self.service.in_flight.refuse()
+        self._drained_by = time.monotonic() + seconds
+
+    def service_actions(self) -> None:
+        """Called about twice a second.
+
+        Raises:
+            Stopped: The server has drained.
+        """
+        if self._drained_by is not None and (self.service.in_flight.is_idle or time.monotonic() >= self._drained_by):
+            raise Stopped
+
     def close(self) -> None:
         """End everything: running responses with an error, and the connections."""
         self.server_close()
@@ -207,10 +237,23 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.service.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self.connections.add(request):
-            super().process_request(request, client_address)
-        else:
+        if not self.connections.add(request):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except (RuntimeError, MemoryError) as error:
+            log.warning("a connection is refused, no thread can be started for it: %s", error)
+            self.connections.close_idle()
+            self._refuse_without_thread(request)
+
+    def _refuse_without_thread(self, request: socket.socket) -> None:
+        error = errors.TooManyConnections("the process can start no thread for another connection: try again")
+        body = to_json(error.body()).encode()
+        with contextlib.suppress(OSError):
+            request.setblocking(False)
+            request.send(_NO_THREAD % (len(body), body))
+        self.shutdown_request(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         handler = RefusingHandler if self.connections.is_surplus(request) else Handler
@@ -221,7 +264,10 @@ class ChatServer(http.server.ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # A broken connection is no error of the server.
+        error = sys.exc_info()[1]
+        if isinstance(error, MemoryError):
+            log.error("a connection failed: %s", NO_MEMORY)
+        elif not isinstance(error, OSError):  # A broken connection is no error of the server.
             log.exception("a connection failed")
 
 
@@ -259,9 +305,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(str(error))
     try:
         server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings)
+        loader = Loader(server.service, file, options, server.url, server.shutdown)
+        return _serve(server, loader, options.drain)
     except OSError as error:
         return complain(_why_not_listening(settings, error))
-    return _serve(server, Loader(server.service, file, options, server.url, server.shutdown))
+    except (RuntimeError, MemoryError) as error:
+        return complain(f"cannot start: {error or NO_MEMORY}")
 
 
 def _why_not_listening(settings: Settings, error: OSError) -> str:
@@ -273,16 +322,12 @@ def _why_not_listening(settings: Settings, error: OSError) -> str:
     return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"
 
 
-def _serve(server: ChatServer, loader: Loader) -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
+def _serve(server: ChatServer, loader: Loader, drain_s: float) -> int:
+    with contextlib.closing(server):
         loader.start()
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # A second signal ends the process at once.
-    server.close()
+        _stop_on_signals(server, drain_s)
+        with contextlib.suppress(Stopped):
+            server.serve_forever()
     status = 1 if loader.has_failed else 0
     if loader.is_alive():
         # Loading cannot be stopped, and the interpreter must not end while it goes on.
@@ -291,8 +336,23 @@ def _serve(server: ChatServer, loader: Loader) -> int:
     return status
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
+    """SIGTERM drains, Ctrl-C stops at once and in order; a second signal ends the process."""
+    first_at: float | None = None
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal first_at
+        if first_at is None:
+            first_at = time.monotonic()
+            server.drain(drain_s if number == signal.SIGTERM else 0)
+            if server.service.in_flight.is_idle or number != signal.SIGTERM:
+                raise Stopped
+        elif time.monotonic() - first_at > ONE_SIGNAL_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
 
 
 def _log_to_stderr() -> None:

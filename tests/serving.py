@@ -19,7 +19,7 @@ from localchat.generation.service import Service
 from localchat.models.catalog import Catalog, ModelFile
 from localchat.protocol.chat import parse_chat
 from localchat.protocol.chat_response import ChatBody
-from localchat.server import ChatServer
+from localchat.server import ChatServer, Stopped
 from localchat.serving.routes import Settings
 
 from .fakes import END, FakeBackend, echo
@@ -36,10 +36,11 @@ GOOD = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
 class Serving:
     """A running server, and what is behind it."""
 
-    def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend):
+    def __init__(self, server: ChatServer, engine: Engine, backend: FakeBackend, thread: threading.Thread):
         self.server = server
         self.engine = engine
         self.backend = backend
+        self.thread = thread
         # What the engine was asked for, in order.
         self.work: list[GenerationRequest] = []
         self._record_work()
@@ -102,10 +103,15 @@ def serving(model=echo, *, chat_template=LAST_MESSAGE, max_queue=8, is_ready=Tru
     server = ChatServer(service, settings)
     if is_ready:
         service.ready(Model("Fake", engine))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+
+    def serve():
+        with contextlib.suppress(Stopped):
+            server.serve_forever(poll_interval=0.01)
+
+    thread = threading.Thread(target=serve)
     thread.start()
     try:
-        yield Serving(server, engine, backend)
+        yield Serving(server, engine, backend, thread)
     finally:
         server.shutdown()
         if backend.gate is not None:

@@ -16,6 +16,7 @@ import pytest
 
 from localchat.engine.proof import LIBRARY
 from localchat.generation.model import Model
+from localchat.generation.run import GenerationRun
 from localchat.generation.service import Service
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
 from localchat.protocol.errors import ModelLoading
@@ -535,6 +536,36 @@ def test_connections_beyond_twice_the_limit_are_closed():
         assert first.recv(12) == b"HTTP/1.1 200"
 
 
+def test_connection_for_which_no_thread_can_be_started_gets_503(monkeypatch, caplog):
+    """As under `ulimit -v`: one line in the log each, and no traceback."""
+
+    def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    with serving() as running:
+        with monkeypatch.context() as patched:
+            patched.setattr("socketserver.ThreadingMixIn.process_request", no_thread)
+            with running.connect() as sock:
+                head, _, body = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")
+        assert running.chat()[0] == 200
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["error"]["code"] == "too_many_connections"
+    assert "no thread can be started" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_request_without_memory_is_an_error_in_one_line(monkeypatch, caplog):
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(GenerationRun, "take", no_memory)
+    with serving() as running:
+        status, body = running.chat()
+    assert status == 500
+    assert body["error"]["message"].startswith("no memory is left: raise the limit")
+    assert "Traceback" not in caplog.text
+
+
 def test_health_tells_of_a_failed_engine():
     """V5."""
     with serving() as running, contextlib.closing(running.client()) as client:
@@ -547,7 +578,7 @@ def test_health_tells_of_a_failed_engine():
 
 
 def test_bug_in_a_route_is_500_without_details(monkeypatch, caplog):
-    monkeypatch.setattr(Model, "answer", lambda self, request: 1 / 0)
+    monkeypatch.setattr(GenerationRun, "take", lambda *_: 1 / 0)
     with serving() as running, contextlib.closing(running.client()) as client:
         status, body = ask(client)
         assert status == 500
@@ -748,6 +779,17 @@ def test_model_that_was_cut_is_told_with_both_sizes(tmp_path):
     size = DEMO_PATH.stat().st_size
     assert done.returncode == 1
     assert f"cannot load {cut}: the file has {size - 1000} bytes, its tensors need {size}: it was cut" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems limit the address space otherwise")
+def test_memory_limit_is_one_line():
+    """Too little for the model's file, or for numpy, or for a thread: whichever comes first."""
+    program = ["sh", "-c", 'ulimit -v 250000; exec "$@"', "sh", sys.executable, "-m", "localchat.server", "--port", "0"]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("localchat.server: cannot ")
 
 
 def test_home_folder_is_found_where_the_shell_leaves_it_to_us():

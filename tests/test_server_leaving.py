@@ -1,4 +1,4 @@
-"""Who leaves early: clients in the middle of an answer, and the server itself."""
+"""What ends early: clients that leave during a response, and the server that shuts down."""
 
 import contextlib
 import json
@@ -125,3 +125,37 @@ def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_com
         running.wait_until_idle()
     for status, body in (early, late):
         assert (status, body["error"]["code"]) == (503, "shutting_down")
+
+
+def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
+    """On new connections and on those that were open; the request in flight ends as if nothing had happened."""
+    gate = threading.Semaphore(0)
+    with serving(gate=gate) as running, contextlib.closing(running.client()) as used, running.connect() as sock:
+        used.request("GET", "/health")
+        assert read_answer(used)[0] == 200
+        sock.sendall(chat_request("hello", stream=True))
+        gate.release()
+        read_until(sock, b'"content":"h"')
+        running.server.drain(60)
+        for client in (used, running.client()):
+            with contextlib.closing(client):
+                client.request("POST", "/v1/chat/completions", GOOD)
+                response = client.getresponse()
+                assert (response.status, response.getheader("Connection")) == (503, "close")
+                assert int(response.getheader("Retry-After")) > 0
+                assert json.loads(response.read())["error"]["code"] == "shutting_down"
+        assert running.thread.is_alive()
+        gate.release(1000)
+        read_until(sock, b"0\r\n\r\n")
+        running.thread.join(DEADLINE_S)
+        assert not running.thread.is_alive()
+
+
+def test_drain_ends_after_its_time_whatever_is_in_flight():
+    gate = threading.Semaphore(0)
+    with serving(endless, gate=gate) as running, running.connect() as sock:
+        sock.sendall(chat_request(stream=True))
+        wait_for(lambda: running.engine.stats().n_running == 1)
+        running.server.drain(0.05)
+        running.thread.join(DEADLINE_S)
+        assert not running.thread.is_alive()

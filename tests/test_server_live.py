@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from localchat import server as server_module
 from localchat.engine import Engine, LoadOptions, load
 from localchat.generation.model import Model
 from localchat.generation.service import Service
@@ -466,3 +467,36 @@ def test_signal_ends_streams_in_order_and_the_process_with_0(number: int):
         _, rest = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0
         assert "Traceback" not in rest
+
+
+def test_sigterm_lets_requests_end():
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with command("--drain", "60") as (process, port, _):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+            body = request_body("Hi", stream=True, temperature=100, top_k=0, n=4, max_tokens=200)
+            client.request("POST", "/v1/chat/completions", body)
+            response = client.getresponse()
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: not is_healthy(port))
+            assert b'"error"' not in response.read()
+        process.wait(DEADLINE_S)
+        assert process.returncode == 0
+
+
+def test_second_signal_ends_the_process():
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    body = request_body("Hi", stream=True, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5)
+    with (
+        command("--drain", "60", "--ctx", "100000") as (process, port, _),
+        contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client,
+    ):
+        client.request("POST", "/v1/chat/completions", body)
+        response = client.getresponse()
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not is_healthy(port))
+        # A second signal at once is the same one sent twice, as systemd and `timeout` do.
+        process.send_signal(signal.SIGTERM)
+        assert response.read(1000)
+        time.sleep(server_module.ONE_SIGNAL_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == -signal.SIGTERM

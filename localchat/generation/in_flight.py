@@ -1,4 +1,4 @@
-"""The requests in flight, so that the end of the server can end them."""
+"""The requests in flight, so that a server that shuts down can wait for them or end them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,33 @@ from typing import Protocol
 
 
 class Stoppable(Protocol):
+    """What a request computes."""
+
     def stop(self) -> None:
-        """Ends it soon, because the server ends; any thread."""
+        """End it soon, because the server shuts down; called from any thread."""
 
 
 class InFlight:
-    """Requests in flight. After `stop`, each new one is stopped as it begins."""
+    """The requests in flight. First `refuse`, then `stop` end them."""
 
     def __init__(self) -> None:
+        # Whether new requests are refused. Those in flight go on until `stop`.
         self.is_stopping = False
+        self._is_stopped = False
+        # Guards the rest.
         self._lock = threading.Lock()
         self._requests: set[Stoppable] = set()
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._requests
+
     @contextlib.contextmanager
     def during(self, request: Stoppable) -> Iterator[None]:
-        """Within the `with`, `stop` reaches this request."""
+        """Within the `with`, this request is in flight. After `stop` it is stopped at once."""
         with self._lock:
             self._requests.add(request)
-            if self.is_stopping:
+            if self._is_stopped:
                 request.stop()
         try:
             yield
@@ -34,8 +43,13 @@ class InFlight:
             with self._lock:
                 self._requests.discard(request)
 
+    def refuse(self) -> None:
+        """Refuse new requests from now on."""
+        self.is_stopping = True
+
     def stop(self) -> None:
+        """Refuse new requests and end those in flight."""
         with self._lock:
-            self.is_stopping = True
+            self.is_stopping = self._is_stopped = True
             for request in self._requests:
                 request.stop()

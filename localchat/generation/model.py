@@ -51,7 +51,7 @@ class Model:
         self.reasoning = thinking or ReasoningDefaults()
         self.created = int(time.time())
         self.sampling = replace(engine.facts.sampling, **(defaults or {}))
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._own = self._compiled(engine.facts.chat_template)
         self._given = functools.lru_cache(MAX_TEMPLATES)(self._compiled)
 
@@ -98,7 +98,7 @@ class Model:
         """
         self._check_tokens("stop_token_ids", params.stop_token_ids)
         sampling = {**params.sampling, "logit_bias": tuple(self._biases(params))}
-        max_tokens = self._max_tokens if params.max_tokens is None else params.max_tokens
+        max_tokens = self.max_tokens if params.max_tokens is None else params.max_tokens
         kept = prompt[-params.n_prompt_kept :]
         return kept, replace(params, max_tokens=max_tokens), replace(self.sampling, **sampling)
 

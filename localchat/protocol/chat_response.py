@@ -21,7 +21,7 @@ from .events import (
     ToolCallArguments,
     ToolCallStart,
 )
-from .interface import Chunk, Interface, ResponseHead
+from .interface import Interface, ResponseHead
 from .json_text import to_json
 from .logprobs import logprob_entry, prompt_logprobs
 from .usage import Usage, progress_body
@@ -38,7 +38,7 @@ class ChatStream:
         self._delta_starts = [f'{self._start},"choices":[{{"index":{i},"delta":' for i in range(request.params.n)]
         # Log probabilities and token ids wait for the next chunk of their choice.
         self._tokens = [_Tokens(request) for _ in self._delta_starts]
-        self._chunks: list[Chunk] = []
+        self._chunks: list[str] = []
         prompt = f',"prompt_token_ids":{to_json(head.prompts[0])}' if request.return_token_ids else ""
         for i in range(len(self._delta_starts)):
             self._add(i, f'{{"role":{to_json(request.role)},"content":""}}', "" if i else prompt)
@@ -67,11 +67,11 @@ class ChatStream:
             tokens = self._tokens[index].take()
             self._chunks.append(f"{self._delta_starts[index]}{{}}{tokens},{end}}}]{self._counts()}}}")
 
-    def take(self) -> list[Chunk]:
+    def take(self) -> list[str]:
         chunks, self._chunks = self._chunks, []
         return chunks
 
-    def finish(self) -> list[Chunk]:
+    def finish(self) -> list[str]:
         """The closing chunk, where usage is asked for. The timings are on the last chunk, whichever that is."""
         chunks, usage, request = self.take(), self._usage(), self._request
         timings = f',"timings":{to_json(usage.timings())}}}'
@@ -79,11 +79,10 @@ class ChatStream:
             chunks.append(f'{self._start},"choices":[],"usage":{to_json(usage.body())}{timings}')
         elif chunks and not request.timings_per_token:
             last = chunks.pop()
-            assert isinstance(last, str)
             chunks.append(last[:-1] + timings)
         return chunks
 
-    def failed(self, error: ApiError) -> list[Chunk]:
+    def failed(self, error: ApiError) -> list[str]:
         """An error takes the place of all that would follow."""
         return [*self.take(), to_json(error.body())]
 

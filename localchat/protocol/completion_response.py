@@ -20,7 +20,7 @@ from .events import (
     PromptProgress,
     SampledTokens,
 )
-from .interface import Chunk, Interface, ResponseHead
+from .interface import Interface, ResponseHead
 from .json_text import to_json
 from .logprobs import floored, id_text, prompt_logprobs
 from .usage import Usage, progress_body
@@ -175,10 +175,10 @@ class CompletionStream:
             self._choices[index].add(event)
             self._changed[index] = self._choices[index]
 
-    def take(self) -> list[Chunk]:
+    def take(self) -> list[str]:
         progress, self._progress = self._progress, []
         changed, self._changed = self._changed, {}
-        chunks: list[Chunk] = []
+        chunks: list[str] = []
         for index, event in progress:
             body = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
             chunks.append(self._chunk(body, prompt_progress=progress_body(event)))
@@ -189,14 +189,14 @@ class CompletionStream:
                 chunks.append(self._chunk(choice.body(choice.end)))
         return chunks
 
-    def finish(self) -> list[Chunk]:
+    def finish(self) -> list[str]:
         chunks = self.take()
         if self._request.include_usage:
             usage = self._usage()
             chunks.append(to_json({**self._shared, "choices": [], "usage": usage.body(), "timings": usage.timings()}))
         return chunks
 
-    def failed(self, error: ApiError) -> list[Chunk]:
+    def failed(self, error: ApiError) -> list[str]:
         """An error takes the place of all that would follow."""
         return [to_json(error.body())]
 

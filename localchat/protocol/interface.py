@@ -8,26 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, Union
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from .errors import ApiError
 from .events import OutputEvent
 from .request import ParseOptions, TextRequest
 from .usage import Usage
-
-EVENT_STREAM = "text/event-stream"
-JSON_LINES = "application/x-ndjson"
-
-
-class NamedChunk(NamedTuple):
-    """A chunk of a stream of server-sent events with a name."""
-
-    data: str
-    event: str
-
-
-Chunk = Union[str, NamedChunk]
-"""One event or line of a stream, as JSON text."""
 
 
 class ResponseHead(NamedTuple):
@@ -42,18 +28,18 @@ class ResponseHead(NamedTuple):
 
 
 class StreamEncoder(Protocol):
-    """Turns output events into chunks."""
+    """Turns output events into chunks, each one event or line of a stream as JSON text."""
 
     def add(self, index: int, event: OutputEvent) -> None:
         """The next event of output number `index`."""
 
-    def take(self) -> list[Chunk]:
+    def take(self) -> list[str]:
         """The chunks since the last time."""
 
-    def finish(self) -> list[Chunk]:
+    def finish(self) -> list[str]:
         """The last chunks, after the end of every output."""
 
-    def failed(self, error: ApiError) -> list[Chunk]:
+    def failed(self, error: ApiError) -> list[str]:
         """The last chunks where the request fails after the first chunk."""
 
 
@@ -80,11 +66,5 @@ class Interface(Generic[R]):
     """The encoder of a stream; the function gives the usage so far."""
     whole: Callable[[ResponseHead, R], BodyEncoder]
     """The encoder of a body."""
-    content_type: str = EVENT_STREAM
-    """Of a stream: EVENT_STREAM or JSON_LINES."""
-    done: str | None = "[DONE]"
-    """The chunk that closes a stream, if there is one."""
-    ping: Chunk | None = None
-    """The chunk that shows that a silent stream is alive; None is a comment of server-sent events."""
     error_body: Callable[[ApiError], Any] = ApiError.body
     """The body of an error response."""

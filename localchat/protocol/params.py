@@ -8,7 +8,7 @@ parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Union
 
@@ -248,6 +248,8 @@ class SamplingParams:
     """Token ids with what is added to their logits; minus infinity bans a token."""
 
 
+LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
+
 # Fields that change what is sampled, in ways that this server does not have, and their values that change nothing.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
@@ -307,16 +309,24 @@ NUMBERS: Mapping[str, Number] = {
 }
 
 
-def read_params(body: Members, *, n: int, top_logprobs: int | None, least_tokens: int = 1) -> GenerationParams:
+def read_params(
+    body: Members,
+    *,
+    n: int = 1,
+    top_logprobs: int | None = None,
+    least_tokens: int = 1,
+    lengths: Sequence[str] = LENGTHS,
+) -> GenerationParams:
     """The parameters in a body. Interfaces read `n` and `top_logprobs` in ways of their own.
 
-    `least_tokens` is the smallest length limit: 0 where a prompt may be prefilled for its own sake.
+    `least_tokens` is the smallest length limit: 0 where a prompt may be prefilled for its own sake. `lengths` are the
+    names of the limit, of which the first that a request gives counts.
 
     Raises:
         BadRequest: One of them is invalid.
     """
     refuse_unsupported(body, UNSUPPORTED)
-    max_tokens = read_max_tokens(body, least_tokens)
+    max_tokens = _max_tokens(body, least_tokens, lengths)
     params = GenerationParams(
         n=n,
         top_logprobs=top_logprobs,
@@ -362,9 +372,8 @@ def parse_default(text: str) -> dict[str, Any]:
     return values
 
 
-def read_max_tokens(body: Members, least: int) -> int | None:
-    """The length limit; the first of its names that a request gives counts. `n_predict` has -1 for no limit."""
-    names = ("max_completion_tokens", "max_tokens", "n_predict")
+def _max_tokens(body: Members, least: int, names: Sequence[str]) -> int | None:
+    """`n_predict` has -1 for no limit."""
     given = [body.integer(name, -1 if name == "n_predict" else least) for name in names]
     first = next((value for value in given if value is not None), None)
     if first == 0 and least > 0:

@@ -67,19 +67,27 @@ def read_text_request(body: Members) -> dict[str, Any]:
     Raises:
         BadRequest: One of them is invalid.
     """
-    flags = ("stream", "timings_per_token", "return_progress", "echo")
-    options = body.object("stream_options") or Members({})
-    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
-    ping_s = body.number("sse_ping_interval", -1, MAX_PING_S)
     return {
         "model": body.text("model") or "",
         "shape": read_shape(body),
-        **{name: body.boolean(name) or False for name in flags},
-        "include_usage": include,
-        "continuous_usage": include and continuous is True,
-        "ping_s": ping_s and (max(ping_s, MIN_PING_S) if ping_s > 0 else 0.0),
+        "echo": body.boolean("echo") or False,
         # vLLM's name and llama.cpp's.
         "return_token_ids": any([body.boolean("return_token_ids"), body.boolean("return_tokens")]),
         "tokens_as_ids": body.boolean("return_tokens_as_token_ids") or False,
         "request_id": body.text("request_id"),
+        **read_streaming(body),
+    }
+
+
+def read_streaming(body: Members) -> dict[str, Any]:
+    """The fields that say how the response comes."""
+    flags = ("stream", "timings_per_token", "return_progress")
+    options = body.object("stream_options") or Members({})
+    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
+    ping_s = body.number("sse_ping_interval", -1, MAX_PING_S)
+    return {
+        **{name: body.boolean(name) or False for name in flags},
+        "include_usage": include,
+        "continuous_usage": include and continuous is True,
+        "ping_s": ping_s and (max(ping_s, MIN_PING_S) if ping_s > 0 else 0.0),
     }

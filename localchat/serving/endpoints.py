@@ -22,7 +22,7 @@ from . import metrics
 from .body import PeerGone
 from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
-from .stream import chunks_of, send_stream
+from .stream import CHAT, StreamFormat, chunks_of, send_stream
 
 if TYPE_CHECKING:  # These need jinja2, and the server checks first whether that is installed.
     from ..generation.embeddings import VectorRun
@@ -86,7 +86,9 @@ class Endpoints:
             "/metrics": {"GET": self._metrics},
         }
 
-    def _generates(self, interface: Interface[Generated], build: PromptBuilder[Generated]) -> Handler:
+    def _generates(
+        self, interface: Interface[Generated], build: PromptBuilder[Generated], format: StreamFormat = CHAT
+    ) -> Handler:
         """The handler of an interface: parse, prepare the prompts, run, encode."""
         from ..generation.run import start
 
@@ -94,12 +96,12 @@ class Endpoints:
             exchange.error_body = interface.error_body
             request, model = self._parsed(exchange, interface.parse)
             exchange.name_request(request.request_id)
-            with start(model, request, build, interface.id_prefix) as run, self._reported_run(exchange, run):
+            with start(model, request, build, interface.id_prefix) as run, self.busy(exchange, run):
                 if request.stream:
-                    silence_s = (self._ping_s if request.ping_s is None else request.ping_s) or None
+                    silence_s = self.patience_s(request)
                     stream = interface.stream(run.head, request, run.usage)
                     chunks = chunks_of(run, stream, silence_s)
-                    send_stream(exchange, interface, chunks, stream.failed, silence_s)
+                    send_stream(exchange, chunks, stream.failed, silence_s, format)
                 else:
                     whole = interface.whole(run.head, request)
                     while run.is_running:
@@ -131,7 +133,7 @@ class Endpoints:
     def _parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> tuple[Request, Model]:
         """The request in the body, and the model that it names."""
         request = parse(exchange.body(), self._options)
-        self._report_unknown(request.unknown)
+        self.note_ignored(request.unknown)
         return request, self._service.resolve(request.model)
 
     def _tokenize(self, exchange: Exchange) -> None:
@@ -182,7 +184,7 @@ class Endpoints:
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
 
     @contextlib.contextmanager
-    def _reported_run(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
+    def busy(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
         """As `_in_flight`, and the log reports how the run went."""
         exchange.id = run.head.id
         try:
@@ -190,6 +192,10 @@ class Endpoints:
                 yield
         finally:
             exchange.summary = run.summary
+
+    def patience_s(self, request: TextRequest) -> float | None:
+        """After so many seconds without a chunk a ping is sent; None is never."""
+        return (self._ping_s if request.ping_s is None else request.ping_s) or None
 
     @contextlib.contextmanager
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
@@ -200,7 +206,7 @@ class Endpoints:
         except Cancelled as error:
             raise PeerGone from error
 
-    def _report_unknown(self, names: tuple[str, ...]) -> None:
+    def note_ignored(self, names: tuple[str, ...]) -> None:
         for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._reported:
             if len(self._reported) < MAX_REPORTED_FIELDS:
                 self._reported.add(name)

@@ -38,6 +38,9 @@ MAX_LOGGED_CHARS = 200
 # Logged as the status if the client left before it got a response (nginx uses this number).
 CLIENT_GONE = 499
 
+# What an error of the memory means; Python's has no text.
+NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
+
 # Sent at once; the client must accept all of it within the socket's timeout.
 SEND_BYTES = 64 * 1024
 
@@ -84,11 +87,13 @@ class Exchange:
         options = [option.lower() for option in list_of(head.headers.get_all("Connection", ()))]
         self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1" and "close" not in options
         self.status: int | None = None
-        # The body of an error response; interfaces have their own forms.
-        self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # For the log: the id of the response, and what it took.
         self.id = "-"
         self.summary = ""
+        # The body of an error, in the form of the interface that the request uses.
+        self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
+        # What follows in the path where an endpoint serves all paths with one beginning.
+        self.tail = ""
         # Monitoring polls these endpoints; their successes are not logged.
         self.is_probe = False
         # The client's id of the request; the response has one of ours if there is none.
@@ -137,8 +142,8 @@ class Exchange:
         headers = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         self._send_head(200, {**headers, **framing})
 
-    def send_piece(self, payload: bytes, *, is_last: bool = False) -> None:
-        """Send a part of a stream; the last one ends it."""
+    def send_part(self, payload: bytes, *, is_last: bool = False) -> None:
+        """Send a part of a stream, all at once; the last one ends the stream."""
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
@@ -157,6 +162,9 @@ class Exchange:
             self._send_error(error)
         except (PeerGone, OSError):
             self._leave()
+        except MemoryError:
+            log.error("%s failed: %s", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]), NO_MEMORY)
+            self._send_error(errors.InferenceError(NO_MEMORY))
         except Exception:
             log.exception("%s failed", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]))
             self._send_error(errors.InferenceError(errors.INTERNAL_ERROR))
@@ -168,6 +176,8 @@ class Exchange:
             return
         if isinstance(error, errors.Unauthorized):
             self._linger_s = UNAUTHORIZED_LINGER_S
+        if isinstance(error, errors.ShuttingDown):
+            self.keep_alive = False
         self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
         try:
             self.send_json(error.status, self.error_body(error), error.headers())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..engine import LoadOptions, load
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
+from .exchange import NO_MEMORY
 from .options import DEFAULT_CACHE_MB
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
@@ -47,7 +49,7 @@ class Loader(threading.Thread):
             self.has_failed = True
             self._clear_line()
             log.debug("loading failed", exc_info=True)
-            complain(f"cannot load {_problem_of(self._file.path) or f'{self._file.path}: {error}'}")
+            complain(f"cannot load {_problem_of(self._file.path) or f'{self._file.path}: {_last_line(error)}'}")
             self._on_failure()
             return
         self._clear_line()
@@ -108,9 +110,19 @@ def _problem_of(path: Path) -> str:
     """What is wrong with a model file by its header, in plainer words than llama.cpp's; "" for nothing."""
     try:
         read_header(path)
-    except (GGUFError, OSError) as error:
+    except GGUFError as error:
         return str(error)
+    except (OSError, MemoryError) as error:
+        return f"{path}: {_last_line(error)}"
     return ""
+
+
+def _last_line(error: BaseException) -> str:
+    """The cause in a line; numpy explains at length why it could not be loaded, and names the cause last."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return NO_MEMORY
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def say(message: str) -> None:

@@ -17,6 +17,8 @@ from .web import is_loopback
 
 # Limit of the folder of --cache-dir, in MB, without --cache-size.
 DEFAULT_CACHE_MB = 4096
+# Less than the 10 seconds that containers get before they are killed.
+DEFAULT_DRAIN_S = 5
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -59,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m localchat.server",
         description="Serve a model in the GGUF format to OpenAI-compatible clients.",
-        epilog="Ctrl-C ends it. While the model loads, requests get status 503 with Retry-After.",
+        epilog="Ctrl-C ends it; SIGTERM ends it after the requests in flight. While the model loads, requests get "
+        "status 503 with Retry-After.",
     )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in model)"
@@ -79,6 +82,13 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
     add("--uds", type=_path, metavar="PATH", help="listen on this Unix socket instead, which web pages cannot reach")
     add("--tls-cert", type=_path, metavar="FILE", help="serve HTTPS with the certificates in this file (PEM)")
     add("--tls-key", type=_path, metavar="FILE", help="private key of the certificate (default: in the same file)")
+    add(
+        "--drain",
+        type=_between(0),
+        default=DEFAULT_DRAIN_S,
+        metavar="SECONDS",
+        help="after SIGTERM, time for requests in flight to end (default: %(default)s)",
+    )
     add(
         "--max-connections",
         type=_between(1),

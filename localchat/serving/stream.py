@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .. import sse
 from ..engine import Cancelled
 from ..protocol import errors
-from ..protocol.interface import EVENT_STREAM, Chunk, Interface, NamedChunk, StreamEncoder
+from ..protocol.interface import StreamEncoder
 from .exchange import Exchange, printable
 
 if TYPE_CHECKING:
@@ -18,8 +19,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("localchat.server")
 
+
+@dataclass(frozen=True)
+class StreamFormat:
+    """How the chunks of an interface are written."""
+
+    content_type: str
+    encode: Callable[[str], bytes]
+    """One chunk."""
+    end: str | None
+    """The last chunk, if the format has one."""
+    ping: bytes
+    """Written after a silence; empty if the format has nothing that clients skip."""
+
+
+CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.comment())
+
 # Chunks as they come, none where there is nothing to send yet; it returns the last ones.
-Chunks = Generator["list[Chunk]", None, "list[Chunk]"]
+Chunks = Generator["list[str]", None, "list[str]"]
 
 
 def chunks_of(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | None) -> Chunks:
@@ -35,10 +52,10 @@ def chunks_of(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | Non
 
 def send_stream(
     exchange: Exchange,
-    interface: Interface[Any],
     chunks: Chunks,
-    failed: Callable[[errors.ApiError], list[Chunk]],
+    failed: Callable[[errors.ApiError], list[str]],
     silence_s: float | None,
+    format: StreamFormat = CHAT,
 ) -> None:
     """Sends chunks as they come. The status line waits for the first chunks or an error.
 
@@ -47,7 +64,7 @@ def send_stream(
     """
     is_begun = is_over = False
     sent_at = time.monotonic()
-    done = [] if interface.done is None else [interface.done]
+    done = [] if format.end is None else [format.end]
     while not is_over:
         try:
             new = next(chunks)
@@ -60,26 +77,14 @@ def send_stream(
                 raise
             new, is_over = [*failed(_as_api_error(exchange, error)), *done], True
         if not is_begun:
-            exchange.start_stream(interface.content_type)
+            exchange.start_stream(format.content_type)
             is_begun = True
         if new or is_over:
-            exchange.send_piece(_framed(interface, new), is_last=is_over)
+            exchange.send_part(b"".join(map(format.encode, new)), is_last=is_over)
             sent_at = time.monotonic()
-        elif silence_s is not None and time.monotonic() - sent_at >= silence_s:
-            exchange.send_piece(_ping(interface))
+        elif silence_s is not None and format.ping and time.monotonic() - sent_at >= silence_s:
+            exchange.send_part(format.ping)
             sent_at = time.monotonic()
-
-
-def _framed(interface: Interface[Any], chunks: Iterable[Chunk]) -> bytes:
-    if interface.content_type != EVENT_STREAM:
-        return b"".join(f"{chunk}\n".encode("utf-8", "replace") for chunk in chunks)
-    return b"".join(
-        sse.encode(chunk.data, chunk.event) if isinstance(chunk, NamedChunk) else sse.encode(chunk) for chunk in chunks
-    )
-
-
-def _ping(interface: Interface[Any]) -> bytes:
-    return sse.comment() if interface.ping is None else _framed(interface, [interface.ping])
 
 
 def _as_api_error(exchange: Exchange, error: Exception) -> errors.ApiError:

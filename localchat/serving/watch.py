@@ -96,6 +96,8 @@ class Watcher:
 
 def _has_left(sock: socket.socket) -> bool | None:
     """Whether the client has closed its end; None if the socket shows neither that nor a request."""
+    if sock.fileno() < 0:
+        return None  # closed since the selector reported it
     if isinstance(sock, ssl.SSLSocket):
         return _is_closed_by_peer(sock)
     # The socket itself would wait for as long as its timeout says.
