@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from .engine.proof import LIBRARY
 from .models.catalog import Catalog, ModelFileError, model_file
 from .protocol import errors
-from .protocol.chat_response import to_json
+from .protocol.json_text import to_json
 from .serving.connections import Connections
 from .serving.exchange import NO_MEMORY, Exchange, Head, linger
 from .serving.incoming import Incoming, problem_of
@@ -37,7 +37,7 @@ from .serving.watch import Watcher
 from .serving.web import is_loopback
 
 if TYPE_CHECKING:  # It needs jinja2, and `main` first checks whether that is installed.
-    from .generation.model import Service
+    from .generation.service import Service
 
 log = logging.getLogger("localchat.server")
 
@@ -212,7 +212,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     def drain(self, seconds: float) -> None:
         """Refuse new requests, and leave `serve_forever` when those in flight have ended or after some seconds."""
-        self.service.at_work.refuse()
+        self.service.in_flight.refuse()
         self._drained_by = time.monotonic() + seconds
 
     def service_actions(self) -> None:
@@ -221,7 +221,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         Raises:
             Stopped: The server has drained.
         """
-        if self._drained_by is not None and (self.service.at_work.is_idle or time.monotonic() >= self._drained_by):
+        if self._drained_by is not None and (self.service.in_flight.is_idle or time.monotonic() >= self._drained_by):
             raise Stopped
 
     def close(self) -> None:
@@ -295,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     _log_to_stderr()
     settings = settings_of(options)
-    from .generation.model import Service
+    from .generation.service import Service
 
     if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
         log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY to require a key", options.host)
@@ -345,7 +345,7 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
         if first_at is None:
             first_at = time.monotonic()
             server.drain(drain_s if number == signal.SIGTERM else 0)
-            if server.service.at_work.is_idle or number != signal.SIGTERM:
+            if server.service.in_flight.is_idle or number != signal.SIGTERM:
                 raise Stopped
         elif time.monotonic() - first_at > ONE_SIGNAL_S:
             signal.signal(number, signal.SIG_DFL)

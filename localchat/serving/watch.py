@@ -77,12 +77,12 @@ class Watcher:
 
     def _check(self, sock: socket.socket) -> None:
         with self._lock:
-            has_left = None if self._is_closing else has_left(sock)
-            if has_left is None:
+            is_gone = None if self._is_closing else has_left(sock)
+            if is_gone is None:
                 return
             # Stop watching too if bytes have arrived: the selector would report the early request for ever.
             on_gone = self._unregister(sock)
-            if has_left and on_gone is not None:
+            if is_gone and on_gone is not None:
                 on_gone()
 
     def _unregister(self, sock: socket.socket) -> Callable[[], None] | None:
