@@ -450,7 +450,7 @@ CHECKS: dict[str, Callable[[list[Any], dict[str, Any]], None]] = {
 }
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/infill", "/completion", "/api/chat", "/embedding"])
+@pytest.mark.parametrize("path", ["/v1/messages", "/infill", "/completion", "/embedding"])
 def test_what_is_not_served_says_what_to_use(port: int, path: str):
     _, body = ask_raw(port, absent(path, {}))
     assert "POST /v1/" in body["error"]["message"].partition(";")[0]

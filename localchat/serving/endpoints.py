@@ -70,11 +70,11 @@ class Endpoints:
         from ..generation.embeddings import VectorRun
         from ..generation.text_prompt import prepare_text
 
-        embeddings = self._computes(parse_embeddings, VectorRun.embed, embeddings_body)
-        rerank = self._computes(parse_rerank, VectorRun.scores, rerank_body)
+        embeddings = self.computes(parse_embeddings, VectorRun.embed, embeddings_body)
+        rerank = self.computes(parse_rerank, VectorRun.scores, rerank_body)
         return {
-            "/chat/completions": {"POST": self._generates(chat_response.INTERFACE, prepare_chat)},
-            "/completions": {"POST": self._generates(completion_response.INTERFACE, prepare_text)},
+            "/chat/completions": {"POST": self.generates(chat_response.INTERFACE, prepare_chat)},
+            "/completions": {"POST": self.generates(completion_response.INTERFACE, prepare_text)},
             "/embeddings": {"POST": embeddings},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
@@ -86,7 +86,7 @@ class Endpoints:
             "/metrics": {"GET": self._metrics},
         }
 
-    def _generates(
+    def generates(
         self, interface: Interface[Generated], build: PromptBuilder[Generated], format: StreamFormat = CHAT
     ) -> Handler:
         """The handler of an interface: parse, prepare the prompts, run, encode."""
@@ -111,16 +111,18 @@ class Endpoints:
 
         return handle
 
-    def _computes(
+    def computes(
         self,
         parse: Callable[[bytes, ParseOptions], Request],
         compute: Callable[[VectorRun, Request], Sequence[Any]],
         body: Callable[[str, Request, Any, int], Any],
+        error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body,
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
         from ..generation.embeddings import VectorRun
 
         def handle(exchange: Exchange) -> None:
+            exchange.error_body = error_body
             request, model = self._parsed(exchange, parse)
             run = VectorRun(model)
             with self._in_flight(exchange, run):

@@ -18,6 +18,7 @@ from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .keys import Keys
+from .ollama import Ollama
 from .responses import Responses
 from .web import Pages, is_loopback
 
@@ -60,7 +61,7 @@ _KEEPS_NOTHING = "this server keeps nothing of what it is asked"
 _ELSEWHERE: Mapping[str, str] = {
     "/messages": _CHAT_INSTEAD,
     "/chat": _CHAT_INSTEAD,
-    "/api": _CHAT_INSTEAD,
+    "/api": "the model is chosen when the server starts",
     "/completion": "POST /v1/completions takes the same prompt",
     "/infill": "POST /v1/completions fills the gap between 'prompt' and 'suffix'",
     "/embedding": "POST /v1/embeddings takes the same texts as 'input'",
@@ -94,6 +95,7 @@ class Routes:
         self._table: Table = {
             **self._endpoints.table(),
             **Responses(service, self._endpoints, strict=settings.strict).table(),
+            **Ollama(service, self._endpoints).table(),
             "/models": {"GET": self._models},
             "/models/": {"GET": self._one_model},
             "/health": {"GET": self._health},
