@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localchat.engine.constraint import TriggerWatch, rest_of_character
+from localchat.engine.constraint import TriggerWatch
 
 
 def found(triggers: tuple[str, ...], pieces: list[bytes]) -> bytes | None:
@@ -39,27 +39,3 @@ def test_trigger_is_found_at_every_cut(triggers: tuple[str, ...], text: bytes, e
 def test_empty_trigger_is_refused():
     with pytest.raises(ValueError, match="empty trigger"):
         TriggerWatch(("a", ""))
-
-
-# What was written, and what of it begins a character: None if nothing can make it UTF-8.
-RESTS = {
-    "": b"",
-    "a": b"",
-    "é": b"",
-    "61c3": b"\xc3",
-    "e282": b"\xe2\x82",
-    "f09f98": b"\xf0\x9f\x98",
-    "80": None,
-    "c0": None,
-    "e080": None,
-    "eda0": None,
-    "f490": None,
-    "f5": None,
-    "c361": None,
-}
-
-
-@pytest.mark.parametrize(("written", "rest"), RESTS.items())
-def test_rest_of_a_character(written, rest):
-    data = bytes.fromhex(written) if len(written) > 1 else written.encode()
-    assert rest_of_character(data) == rest

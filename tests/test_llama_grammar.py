@@ -14,13 +14,13 @@ import pytest
 np = pytest.importorskip("numpy", reason="the real engine needs numpy")
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.engine import Constraint  # noqa: E402 - after the checks above
+from localchat.engine import Constraint, InvalidGrammar  # noqa: E402 - after the checks above
 from localchat.engine.llama.candidates import largest  # noqa: E402
 from localchat.engine.llama.grammar import Grammar  # noqa: E402
 from localchat.engine.llama.library import L, Model  # noqa: E402
 from localchat.engine.llama.sampler import Sampler  # noqa: E402
 from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
-from localchat.grammar import has_token_rules, schema_to_grammar  # noqa: E402
+from localchat.grammar import schema_to_grammar  # noqa: E402
 from localchat.protocol.params import SamplingParams  # noqa: E402
 
 from .generations import request_for  # noqa: E402
@@ -56,13 +56,10 @@ def vocabulary() -> Vocabulary:
 
 
 class MaskingGrammar(Grammar):
-    """Asks about every token, every time."""
+    """Tries every token by itself, every time."""
 
-    def likeliest(self, logits: Any, n_needed: int, others: Any, temperature: float) -> Any:
-        return self._some(self._among(np.arange(len(logits)), logits))
-
-    def all_that_count(self, logits: Any, others: Any, temperature: float) -> Any:
-        return self._some(self._among(np.arange(len(logits)), logits))
+    def _candidates(self, logits: Any, n_needed: int | None, others: Any) -> Any:
+        return np.array([token for token in range(len(logits)) if self._after(token) is not None])
 
 
 def sampler(vocabulary: Vocabulary, sampling: SamplingParams, grammar: str = GRAMMAR) -> Sampler:
@@ -98,7 +95,6 @@ CHAINS = {
 def test_draw_is_that_of_masking_everything(vocabulary: Vocabulary, sampling: SamplingParams):
     quick, thorough = sampler(vocabulary, sampling), sampler(vocabulary, sampling)
     thorough._grammar = MaskingGrammar(Constraint(GRAMMAR), vocabulary)
-    thorough._draws_alike = False
     try:
         for step in range(N_STEPS):
             logits = logits_of(vocabulary, step)
@@ -143,61 +139,74 @@ def test_refused_draws_leave_the_others_their_shares(vocabulary: Vocabulary):
         assert counts[ids[text]] / n_draws == pytest.approx(math.exp(logit) / total, abs=0.04)
 
 
-@pytest.mark.parametrize("grammar", [GRAMMAR, 'root ::= [^x]+ "x" "\u00e9"* <|im_end|>?', "root ::= .*"])
-def test_no_token_is_passed_over_that_is_allowed(vocabulary: Vocabulary, grammar: str):
-    one = Grammar(Constraint(grammar), vocabulary)
-    chance = np.random.default_rng(1)
-    nothing = np.zeros(vocabulary.n_tokens, np.float32)
-    try:
-        for _ in range(N_STEPS):
-            allowed = one._among(np.arange(vocabulary.n_tokens), nothing)["id"]
-            assert set(allowed.tolist()) <= set(one._possible().tolist())
-            token = int(chance.choice(allowed))
-            if vocabulary.is_end(token):
-                break
-            one.accept(token)
-    finally:
-        one.close()
+def allowed(grammar: Grammar, n_tokens: int) -> list[int]:
+    """All tokens that may come next, found at once, which are those that may come one by one."""
+    found: list[int] = sorted(grammar.candidates(np.zeros(n_tokens, np.float32), None, np.zeros(0, int))["id"].tolist())
+    assert found == [token for token in range(n_tokens) if grammar.allows(token)]
+    return found
 
 
-def test_few_tokens_are_asked_about_where_few_characters_are_allowed(vocabulary: Vocabulary):
-    one = Grammar(Constraint('root ::= "\\"" [a-z]'), vocabulary)
-    assert 0 < len(one._possible()) < vocabulary.n_tokens / 10
-    one.close()
-
-
-@pytest.mark.parametrize("trigger", ["{", "<call>{", "[CALL]{", " {", "[CALL] {", "[CALL][CALL]{"])
-def test_grammar_binds_from_its_trigger_on_where_texts_get_a_space(trigger: str, tmp_path: Path):
-    """The vocabulary of Llama 2 and Mistral begins every text with one that nobody said."""
-    pytest.importorskip("gguf", reason="part of the extra `bench`")
-    from .tiny_models import write_sentencepiece
-
-    write_sentencepiece(tmp_path / "spaces.gguf")
-    spaced = read_vocabulary(str(tmp_path / "spaces.gguf"))
-    one = Grammar(Constraint(f'root ::= "{trigger}" [a-z]+', (trigger,)), spaced)
-    for token in spaced.spell(f"I see {trigger}".encode()):
+@pytest.mark.parametrize(
+    "text", [GRAMMAR, 'root ::= [^x]+ "x" "\u00e9"* <|im_end|>?', "root ::= .*", "root ::= !<[7]>+"]
+)
+def test_tokens_found_at_once_are_those_that_are_allowed_one_by_one(vocabulary: Vocabulary, text: str):
+    one, chance = Grammar(Constraint(text), vocabulary), np.random.default_rng(1)
+    for _ in range(N_STEPS // 4):
+        token = int(chance.choice(allowed(one, vocabulary.n_tokens)))
+        if vocabulary.is_end(token):
+            break
         one.accept(token)
-    assert one.is_active
-    a, b = (spaced.tokenize(text, False, False)[-1] for text in ("a", "1"))
-    assert one.allows(a)
-    assert not one.allows(b)
-    one.close()
+
+
+def test_grammar_of_a_token_allows_it_whatever_its_text_is(vocabulary: Vocabulary):
+    end, a = vocabulary.token_named("<|im_end|>"), vocabulary.tokenize("a", False, False)[-1]
+    assert end is not None
+    for rule, expected in ((f"<[{a}]>", [a]), ("<|im_end|>", [end]), (f'!<[{a}]> | "a"', None)):
+        one = Grammar(Constraint(f"root ::= {rule}"), vocabulary)
+        assert allowed(one, vocabulary.n_tokens) == (list(range(vocabulary.n_tokens)) if expected is None else expected)
+        one.accept(a if expected is None else expected[0])
+        assert allowed(one, vocabulary.n_tokens) == sorted(vocabulary.ends)
+    with pytest.raises(InvalidGrammar, match="no token of this model"):
+        Grammar(Constraint("root ::= <no-such-token>"), vocabulary)
 
 
 @pytest.mark.parametrize("rest", ["[é]+", "[^x]*"])
-def test_grammar_binds_from_a_trigger_on_whose_last_token_ends_within_a_character(rest: str, tmp_path: Path):
+@pytest.mark.parametrize("trigger", ["{", "<call>{"])
+def test_grammar_binds_from_a_trigger_on_whose_last_token_ends_within_a_character(
+    rest: str, trigger: str, tmp_path: Path
+):
     pytest.importorskip("gguf", reason="part of the extra `bench`")
     from .tiny_models import write_vocabulary_with
 
     write_vocabulary_with("{Ã", tmp_path / "cut.gguf")
     cut = read_vocabulary(str(tmp_path / "cut.gguf"))
-    one = Grammar(Constraint('root ::= "{" ' + rest, ("{",)), cut)
-    one.accept(cut.n_tokens - 1)
+    one = Grammar(Constraint(f'root ::= "{trigger}" {rest}', (trigger,)), cut)
+    for token in (*cut.tokenize(trigger[:-1], False, False), cut.n_tokens - 1):
+        assert not one.is_active
+        one.accept(token)
     assert cut.piece(cut.n_tokens - 1) == b"{\xc3"
     assert one.is_active
-    allowed = one._among(np.arange(cut.n_tokens), np.zeros(cut.n_tokens, np.float32))["id"]
-    assert cut.tokenize_bytes("é".encode(), False, False)[1] in allowed
-    assert all(0x80 <= cut.first_bytes[token] < 0xC0 for token in allowed)
+    found = allowed(one, cut.n_tokens)
+    assert cut.tokenize_bytes("é".encode(), False, False)[1] in found
+    assert all(0x80 <= cut.piece(token)[0] < 0xC0 for token in found)
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(temperature=0), SamplingParams(seed=3, top_k=5)])
+def test_token_with_a_trigger_and_text_that_the_grammar_refuses_is_not_sampled(
+    sampling: SamplingParams, tmp_path: Path
+):
+    """Otherwise the constraint would begin with a text that it does not allow, and could not bind at all."""
+    pytest.importorskip("gguf", reason="part of the extra `bench`")
+    from .tiny_models import write_vocabulary_with
+
+    write_vocabulary_with("{Ã", tmp_path / "more.gguf")
+    more = read_vocabulary(str(tmp_path / "more.gguf"))
+    request = request_for((1, 2, 3), sampling=sampling, constraint=Constraint('root ::= "{" [a-z]', ("{",)))
+    one = Sampler(request, more, 512)
+    logits = np.zeros(more.n_tokens, np.float32)
+    logits[-1], logits[more.tokenize("{", False, False)[-1]] = 99.0, 50.0
+    assert more.piece(one.draw(None, 0, logits)) == b"{"
+    assert one.draw(None, 0, logits) in [more.tokenize(char, False, False)[-1] for char in "abcdefghijklmnopqrstuvwxyz"]
     one.close()
 
 
@@ -211,25 +220,7 @@ def test_largest_are_found(n: int, n_all: int):
         assert sorted(found)[-n:] == sorted(logits)[-n:]
 
 
-@pytest.mark.parametrize(
-    ("grammar", "expected"),
-    [
-        ('root ::= "a<b>" [<] # <x>', False),
-        ("root ::= <[5]>", True),
-        ('root ::= "a" !<|end|>', True),
-        ('root ::= "\\"<" "\\\\" <end>', True),
-        ("root ::= [\\]<]", False),
-    ],
-)
-def test_token_rules_are_told_from_texts(grammar: str, expected: bool):
-    assert has_token_rules(grammar) == expected
-
-
-def test_tables_of_a_vocabulary(vocabulary: Vocabulary):
-    for token in vocabulary.byte_tokens:
-        assert vocabulary.piece(int(token), True) == bytes([vocabulary.first_bytes[token]])
-    assert len(set(vocabulary.byte_tokens.tolist())) == len(vocabulary.byte_tokens)
-    assert all(vocabulary.first_bytes[token] == 256 for token in vocabulary.ends)
+def test_vocabulary_refuses_tokens_that_it_does_not_have(vocabulary: Vocabulary):
     with pytest.raises(ValueError, match="token ids go from 0"):
         vocabulary.piece(-1, True)
     assert ctypes.sizeof(L.llama_token_data) == 12

@@ -167,8 +167,8 @@ OPENAI: dict[str, Example] = {
     "one model": Example(f"/v1/models/{DEMO}", method="GET"),
     "model to delete": Example(f"/v1/models/{DEMO}", None, 405, None, "method_not_allowed", "DELETE"),
     "stored answers": Example("/v1/chat/completions", None, 405, None, "method_not_allowed", "GET"),
-    "responses": absent("/v1/responses", {"model": DEMO, "input": "Hello!"}),
-    "conversations": absent("/v1/conversations", {}),
+    "responses": Example("/v1/responses", {"model": DEMO, "input": "Hello!", "max_output_tokens": MAX_TOKENS}),
+    "conversations": Example("/v1/conversations", {}),
     "transcription": absent("/v1/audio/transcriptions", {"model": DEMO}),
     "speech": absent("/v1/audio/speech", {"model": DEMO, "input": "Hello!", "voice": "a"}),
     "pictures": absent("/v1/images/generations", {"model": DEMO, "prompt": "a cat"}),
@@ -449,7 +449,7 @@ CHECKS: dict[str, Callable[[list[Any], dict[str, Any]], None]] = {
 }
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/infill", "/completion", "/api/chat", "/embedding"])
+@pytest.mark.parametrize("path", ["/v1/messages", "/infill", "/completion", "/api/chat", "/embedding"])
 def test_what_is_not_served_says_what_to_use(port: int, path: str):
     _, body = ask_raw(port, absent(path, {}))
     assert "POST /v1/" in body["error"]["message"].partition(";")[0]

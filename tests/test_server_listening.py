@@ -123,7 +123,7 @@ def test_file_at_the_path_of_the_socket_stays(tmp_path):
 @pytest.mark.parametrize(
     ("method", "path", "status", "allowed"),
     [
-        ("OPTIONS", "*", 204, "GET, HEAD, POST, OPTIONS"),
+        ("OPTIONS", "*", 204, "GET, HEAD, POST, DELETE, OPTIONS"),
         ("OPTIONS", "/health", 204, "GET, HEAD, OPTIONS"),
         ("OPTIONS", "/v1/models?limit=20&after=x", 204, "GET, HEAD, OPTIONS"),
         ("OPTIONS", "/v1/chat/completions", 204, "POST, OPTIONS"),

@@ -1,8 +1,7 @@
-"""What a grammar's engine leaves to us: when it begins to bind, and that bytes make characters. Pure: bytes in."""
+"""Where a grammar that has triggers begins to bind. Pure: bytes in."""
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable
 
 
@@ -16,22 +15,14 @@ class TriggerWatch:
         self._n_held = max(map(len, self._triggers)) - 1
         self._tail = b""
 
-    def feed(self, piece: bytes) -> bytes | None:
-        """What was said from the start of the trigger on, once it is complete; None before."""
+    def peek(self, piece: bytes) -> bytes | None:
+        """The text from the start of the trigger on, if this piece completes one; None otherwise."""
         text = self._tail + piece
         starts = [start for trigger in self._triggers if (start := text.find(trigger)) >= 0]
-        if starts:
-            return text[min(starts) :]
-        self._tail = text[-self._n_held :] if self._n_held else b""
-        return None
+        return text[min(starts) :] if starts else None
 
-
-def rest_of_character(data: bytes) -> bytes | None:
-    """The bytes at the end that begin a character of UTF-8; None if the data is no UTF-8 however it goes on."""
-    try:
-        _, n_read = codecs.utf_8_decode(data, "strict", False)
-    except UnicodeDecodeError:
-        return None
-    rest = data[n_read:]
-    # Python waits for the third byte of half a surrogate pair, which no byte makes a character.
-    return None if rest[:1] == b"\xed" and rest[1:2] >= b"\xa0" else rest
+    def feed(self, piece: bytes) -> bytes | None:
+        """The same, and take note of the piece."""
+        found = self.peek(piece)
+        self._tail = (self._tail + piece)[-self._n_held :] if self._n_held else b""
+        return found

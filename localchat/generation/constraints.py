@@ -21,6 +21,7 @@ from ..dialects.dialect import CallTexts
 from ..dialects.reasoning import ReasoningStart
 from ..dialects.values import parameter_types
 from ..engine import Constraint
+from ..engine.compiling import CONVERT_STEPS, compiling
 from ..grammar import (
     EMPTY,
     NEVER,
@@ -30,6 +31,7 @@ from ..grammar import (
     Rules,
     SchemaError,
     ToolSchema,
+    TooMuchWork,
     alt,
     arguments_rule,
     calls_rule,
@@ -38,7 +40,6 @@ from ..grammar import (
     free_text,
     json_object_grammar,
     regex_to_grammar,
-    rewrite_long_repeats,
     schema_to_grammar,
     seq,
 )
@@ -101,7 +102,8 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
     if request.shape is None:
         return None
     _check_sampling(request.params)
-    return Constraint(shape_grammar(request.shape), origin=request.shape.param)
+    with compiling(CONVERT_STEPS):
+        return Constraint(shape_grammar(request.shape), origin=request.shape.param)
 
 
 @dataclass(frozen=True)
@@ -120,21 +122,28 @@ class _Order:
 @functools.lru_cache(MAX_KEPT)
 def _made(order: _Order) -> Constraint:
     try:
-        build = _Build(order)
-        if order.must_call:
-            if order.shape is not None:
-                # Calls leave no place for it, but a request that is wrong is refused in every mode.
-                kind, value, param = order.shape
-                shape_grammar(Shape(kind, json.loads(value), param))
-            return build.required()
-        if order.shape is None:
-            return build.auto()
-        kind, value, param = order.shape
-        return build.shaped(Shape(kind, json.loads(value), param))
+        with compiling(CONVERT_STEPS):
+            return _built(order)
+    except TooMuchWork as error:
+        raise BadRequest(f"'tools' cannot be honoured: {error}", "tools") from error
     except GrammarError as error:
         # A tool's schema that JSON arguments can enforce, but not the notation in which this family writes them.
         path = error.path if error.path.startswith("tools") else "tools"
         raise BadRequest(f"'{path}' cannot be honoured: {error.message}", path) from error
+
+
+def _built(order: _Order) -> Constraint:
+    build = _Build(order)
+    if order.must_call:
+        if order.shape is not None:
+            # Calls leave no place for it, but a request that is wrong is refused in every mode.
+            kind, value, param = order.shape
+            shape_grammar(Shape(kind, json.loads(value), param))
+        return build.required()
+    if order.shape is None:
+        return build.auto()
+    kind, value, param = order.shape
+    return build.shaped(Shape(kind, json.loads(value), param))
 
 
 def shape_grammar(shape: Shape) -> str:
@@ -155,7 +164,7 @@ def _checked(grammar: str) -> str:
     check_grammar(grammar)
     if _PREFIX in grammar:
         raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
-    return rewrite_long_repeats(grammar, prefix=_PREFIX + "repeat-")
+    return grammar
 
 
 _GRAMMARS: Mapping[str, Callable[[Any], str]] = {

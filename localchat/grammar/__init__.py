@@ -11,16 +11,18 @@ From the schema to the text:
     regular_languages  patterns with intersection and complement -> automata -> expressions; excluded_markers
     json_notation      how values are written, in JSON or in a family's own way (call_notations)
     expressions, gbnf  expressions, and named rules -> text
-Tool calls: tool_calls, tool_arguments, layout_text, any_order, free_text. Grammars from requests: check, long_repeats.
+Tool calls: tool_calls, tool_arguments, layout_text, any_order, free_text. Grammars from requests: check.
+From the text to the bytes that may come next: gbnf_parser, byte_automaton, utf8. Bounds of work: budget.
 """
 
-from .check import check_grammar, has_token_rules
-from .errors import GrammarError, PatternError, SchemaError
+from .budget import Budget, TooMuchWork, limited_to
+from .byte_automaton import ByteAutomaton, State
+from .check import check_grammar
+from .errors import GrammarError, Interrupted, PatternError, SchemaError
 from .expressions import EMPTY, NEVER, Expr, Literal, RuleRef, alt, chars, seq
 from .free_text import free_text
 from .gbnf import Rules
 from .json_schema import json_object_grammar, schema_rule, schema_to_grammar
-from .long_repeats import rewrite_long_repeats
 from .text_grammars import choice_to_grammar, regex_to_grammar
 from .tool_calls import ToolSchema, arguments_rule, call_rule, calls_rule
 
@@ -30,8 +32,12 @@ __all__ = [
     "regex_to_grammar",
     "choice_to_grammar",
     "check_grammar",
-    "has_token_rules",
-    "rewrite_long_repeats",
+    "Budget",
+    "TooMuchWork",
+    "Interrupted",
+    "limited_to",
+    "ByteAutomaton",
+    "State",
     "ToolSchema",
     "GrammarError",
     "SchemaError",

@@ -38,6 +38,10 @@ class PatternError(GrammarError):
         super().__init__("", message)
 
 
+class Interrupted(Exception):
+    """The caller ended the work, by an exception of this class from the `pause` of a `Budget`."""
+
+
 class TooLarge(ValueError):
     """Only an unreasonably large grammar would enforce the constraints. Never leaves this package."""
 
@@ -46,11 +50,12 @@ class TooLarge(ValueError):
 def errors_located(path: str, *, too_deep: str = "is nested too deeply") -> Iterator[None]:
     """Turn every exception of the block into a GrammarError with a path, so that no input causes another one.
 
-    A GrammarError passes as it is: it has a more exact path. `too_deep` is the message for a recursion limit.
+    A GrammarError passes as it is, with its more exact path, and so does Interrupted. `too_deep` is the message for a
+    recursion limit.
     """
     try:
         yield
-    except GrammarError:
+    except (GrammarError, Interrupted):
         raise
     except RecursionError:
         raise SchemaError(path, too_deep) from None

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
+from .budget import spend
+
 MAX_CODE_POINT = 0x10FFFF
 
 _Class = TypeVar("_Class", bound=type)
@@ -80,7 +82,16 @@ class Repeat:
     high: int | None
 
 
-Expr = Union[Literal, CharClass, RuleRef, Seq, Alt, Repeat]
+@dataclass(frozen=True)
+class TokenRef:
+    """One token of the vocabulary, whatever its text is; or, if `is_excluded`, any token but this one."""
+
+    name: str
+    """The text of the token, such as `<|end|>`, or its number in brackets, such as `<[5]>`."""
+    is_excluded: bool = False
+
+
+Expr = Union[Literal, CharClass, RuleRef, Seq, Alt, Repeat, TokenRef]
 
 EMPTY: Expr = Seq(())
 NEVER: Expr = Alt(())
@@ -127,6 +138,7 @@ def char_intersection(left: CharClass, right: CharClass) -> CharClass:
 def seq(*items: Expr) -> Expr:
     """The items one after the other, with nested sequences and neighbouring literals joined."""
     flat = list(_joined_literals(items))
+    spend(len(flat) // 4 + 1)
     if NEVER in flat:
         return NEVER
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
@@ -159,6 +171,7 @@ def alt(*options: Expr) -> Expr:
     flat: dict[Expr, None] = {}
     for option in options:
         flat.update(dict.fromkeys(option.options if isinstance(option, Alt) else (option,)))
+    spend(len(flat) // 4 + 1)
     return next(iter(flat)) if len(flat) == 1 else Alt(tuple(flat))
 
 

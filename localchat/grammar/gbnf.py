@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from .errors import GrammarError, errors_located
-from .expressions import EMPTY, NEVER, Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, alt, seq
+from .expressions import EMPTY, NEVER, Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, TokenRef, alt, seq
 
 # llama.cpp expands a repetition into that many rules, and refuses more than 2000 in one. A longer one is written as
 # blocks of this many items: the number of rules then grows with the square root of the count.
@@ -202,6 +202,8 @@ def _text(expr: Expr, nested: bool = True) -> str:
         return "[" + "".join(_range_text(*pair) for pair in expr.ranges) + "]"
     if isinstance(expr, Repeat):
         return _text(expr.item) + _count_text(expr.low, expr.high)
+    if isinstance(expr, TokenRef):
+        return ("!" if expr.is_excluded else "") + expr.name
     if isinstance(expr, Seq):
         return " ".join(map(_text, expr.items)) or '""'
     text = " | ".join(_text(option, nested=False) for option in expr.options)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, Union
 
+from .budget import spend
 from .errors import TooLarge
 from .expressions import (
     EMPTY,
@@ -152,6 +153,7 @@ def nullable(language: Language) -> bool:
 
 def derivative(language: Language, char: int) -> Language:
     """The language of what may follow `char`, a code point."""
+    spend()
     return _DERIVATIVES[type(language)](language, char)
 
 

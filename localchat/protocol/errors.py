@@ -7,6 +7,7 @@
       Unauthorized              401  invalid_request_error / invalid_api_key
       Forbidden                 403  invalid_request_error / forbidden
       UnknownPath               404  invalid_request_error / unknown_path
+      NotFound                  404  invalid_request_error / not_found
       ModelNotFound             404  model_not_found
       MethodNotAllowed          405  invalid_request_error / method_not_allowed
       LengthRequired            411  invalid_request_error / length_required
@@ -104,6 +105,18 @@ class UnknownPath(ApiError):
     status = 404
     type = "invalid_request_error"
     code = "unknown_path"
+
+
+class NotFound(ApiError):
+    """A stored object of this id does not exist."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param)
+        self.code = code or self.code
 
 
 class ModelNotFound(ApiError):

@@ -81,11 +81,11 @@ class Endpoints:
 
     def _chat(self, exchange: Exchange) -> None:
         request = parse_chat(exchange.body(), strict=self._strict, allow_template=self._allow_chat_template)
-        self._tell_ignored(request.unknown)
+        self.note_ignored(request.unknown)
         exchange.name_request(request.request_id)
-        with self._service.resolve(request.model).answer(request) as answer, self._busy(exchange, answer):
+        with self._service.resolve(request.model).answer(request) as answer, self.busy(exchange, answer):
             if request.stream:
-                reply, patience_s = answer.streamed(thought=self._thought_field), self._patience_s(request)
+                reply, patience_s = answer.streamed(thought=self._thought_field), self.patience_s(request)
                 send_stream(exchange, _chunks_of_answer(answer, reply, patience_s), reply.failed, patience_s)
             else:
                 whole = answer.whole(thought=self._thought_field)
@@ -97,10 +97,10 @@ class Endpoints:
         from ..generation.completion import Completion
 
         request = parse_completion(exchange.body(), strict=self._strict)
-        self._tell_ignored(request.unknown)
-        with Completion(self._service.resolve(request.model), request) as completion, self._busy(exchange, completion):
+        self.note_ignored(request.unknown)
+        with Completion(self._service.resolve(request.model), request) as completion, self.busy(exchange, completion):
             if request.stream:
-                stream, patience_s = CompletionStream(completion.head, request), self._patience_s(request)
+                stream, patience_s = CompletionStream(completion.head, request), self.patience_s(request)
                 send_stream(exchange, _chunks_of_completion(completion, stream, patience_s), stream.failed, patience_s)
             else:
                 while completion.is_running:
@@ -112,7 +112,7 @@ class Endpoints:
         from ..generation.embeddings import Embedding
 
         request = parse_embeddings(exchange.body(), strict=self._strict)
-        self._tell_ignored(request.unknown)
+        self.note_ignored(request.unknown)
         model = self._service.resolve(request.model)
         embedding = Embedding(model)
         with self._watched(exchange, embedding):
@@ -125,7 +125,7 @@ class Endpoints:
         from ..generation.embeddings import Embedding
 
         request = parse_rerank(exchange.body(), strict=self._strict)
-        self._tell_ignored(request.unknown)
+        self.note_ignored(request.unknown)
         model = self._service.resolve(request.model)
         embedding = Embedding(model)
         with self._watched(exchange, embedding):
@@ -135,21 +135,21 @@ class Endpoints:
 
     def _tokenize(self, exchange: Exchange) -> None:
         request = parse_tokenize(exchange.body(), strict=self._strict)
-        self._tell_ignored(request.unknown)
+        self.note_ignored(request.unknown)
         engine = self._service.resolve(request.model).engine
         tokens = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
         exchange.send_json(200, tokens_body(tokens, request, lambda token: engine.backend.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:
         request = parse_detokenize(exchange.body(), strict=self._strict)
-        self._tell_ignored(request.unknown)
+        self.note_ignored(request.unknown)
         engine = self._service.resolve(request.model).engine
         check_tokens(request.tokens, engine.facts.n_vocab, "tokens")
         exchange.send_json(200, text_body([engine.backend.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
         request = parse_chat(exchange.body(), strict=self._strict, allow_template=self._allow_chat_template)
-        self._tell_ignored(request.unknown)
+        self.note_ignored(request.unknown)
         exchange.send_json(200, {"prompt": self._service.resolve(request.model).prompt_text(request)})
 
     def _props(self, exchange: Exchange) -> None:
@@ -181,7 +181,7 @@ class Endpoints:
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
 
     @contextlib.contextmanager
-    def _busy(self, exchange: Exchange, work: Answer | Completion) -> Iterator[None]:
+    def busy(self, exchange: Exchange, work: Answer | Completion) -> Iterator[None]:
         """As `_watched`, and the log tells what became of it."""
         exchange.id = work.head.id
         try:
@@ -199,11 +199,11 @@ class Endpoints:
         except Cancelled as error:
             raise PeerGone from error
 
-    def _patience_s(self, asked: Streaming) -> float | None:
+    def patience_s(self, asked: Streaming) -> float | None:
         """How long a stream may be silent; None for ever."""
         return (self._ping_s if asked.ping_s is None else asked.ping_s) or None
 
-    def _tell_ignored(self, names: tuple[str, ...]) -> None:
+    def note_ignored(self, names: tuple[str, ...]) -> None:
         for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._told:
             if len(self._told) < MAX_TOLD:
                 self._told.add(name)

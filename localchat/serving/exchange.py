@@ -15,7 +15,6 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from .. import sse
 from ..protocol import errors
 from ..protocol.chat_response import to_json
 from .body import Body, PeerGone, Readable, list_of
@@ -96,6 +95,10 @@ class Exchange:
         # For the log: the id of the response, and what it took.
         self.id = "-"
         self.summary = ""
+        # The body of an error, in the form of the interface that the request uses.
+        self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
+        # What follows in the path where an endpoint serves all paths with one beginning.
+        self.tail = ""
         # Monitoring polls these endpoints; their successes are not logged.
         self.is_probe = False
         # The client's id of the request; the response has one of ours if there is none.
@@ -146,23 +149,16 @@ class Exchange:
         headers = {"Content-Type": type, "Content-Length": str(len(body)), **headers}
         self._send_head(status, headers, b"" if self.head.method == "HEAD" else body)
 
-    def start_stream(self) -> None:
-        """Send the head of an event stream. It is chunked, or for HTTP/1.0 ends with the connection."""
+    def start_stream(self, content_type: str) -> None:
+        """Send the head of a stream. It is chunked, or for HTTP/1.0 ends with the connection."""
         self._is_chunked = self.head.version >= "HTTP/1.1"
         framing = {"Transfer-Encoding": "chunked"} if self._is_chunked else {}
         # The last one keeps nginx from buffering events.
-        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        headers = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         self._send_head(200, {**headers, **framing})
 
-    def send_events(self, chunks: list[str], *, is_last: bool = False) -> None:
-        """Send events, all at once; the last ones end the stream."""
-        self._send_piece(b"".join(map(sse.encode, chunks)), is_last)
-
-    def send_comment(self) -> None:
-        """Send a comment, which keeps proxies and clients from taking the stream for dead."""
-        self._send_piece(sse.comment(), False)
-
-    def _send_piece(self, payload: bytes, is_last: bool) -> None:
+    def send_part(self, payload: bytes, *, is_last: bool = False) -> None:
+        """Send a part of a stream, all at once; the last one ends the stream."""
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
@@ -203,7 +199,7 @@ class Exchange:
             self.keep_alive = False
         self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
         try:
-            self.send_json(error.status, error.body(), error.headers())
+            self.send_json(error.status, self.error_body(error), error.headers())
         except (PeerGone, OSError):
             self._leave()
 

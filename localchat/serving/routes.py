@@ -17,6 +17,7 @@ from ..protocol.models import models_body
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .keys import Keys
+from .responses import Responses
 from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ _CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
 _ONLY_TEXT = "this server reads and writes text alone"
 _KEEPS_NOTHING = "this server keeps nothing of what it is asked"
 _ELSEWHERE: Mapping[str, str] = {
-    "/responses": _CHAT_INSTEAD,
     "/messages": _CHAT_INSTEAD,
     "/chat": _CHAT_INSTEAD,
     "/api": _CHAT_INSTEAD,
@@ -68,7 +68,6 @@ _ELSEWHERE: Mapping[str, str] = {
     "/images": _ONLY_TEXT,
     "/videos": _ONLY_TEXT,
     "/realtime": _ONLY_TEXT,
-    "/conversations": _KEEPS_NOTHING,
     "/files": _KEEPS_NOTHING,
     "/batches": _KEEPS_NOTHING + ": send its requests, many run at once",
     "/vector_stores": _KEEPS_NOTHING,
@@ -95,6 +94,7 @@ class Routes:
         )
         self._table: Table = {
             **self._endpoints.table(),
+            **Responses(service, self._endpoints, strict=settings.strict).table(),
             "/models": {"GET": self._models},
             "/models/": {"GET": self._one_model},
             "/health": {"GET": self._health},
@@ -102,9 +102,8 @@ class Routes:
 
     def count(self, exchange: Exchange, seconds: float) -> None:
         """Count a request that has ended, for /metrics."""
-        path = _without_prefix(exchange.head.path)
-        known = "/models/" if path.startswith("/models/") else path
-        self._endpoints.metrics.count(known if known in self._table else "other", exchange.status, seconds)
+        row = self._row(_without_prefix(exchange.head.path))
+        self._endpoints.metrics.count(row or "other", exchange.status, seconds)
 
     def answer(self, exchange: Exchange) -> None:
         """Respond to a request.
@@ -119,11 +118,13 @@ class Routes:
         if path != "/health":
             self._check_access(exchange, is_options)
         if is_options and head.target == "*":  # the server as a whole (RFC 9110, 9.3.7)
-            exchange.send_nothing({"Allow": "GET, HEAD, POST, OPTIONS"})
+            exchange.send_nothing({"Allow": "GET, HEAD, POST, DELETE, OPTIONS"})
             return
-        methods = self._table.get("/models/" if path.startswith("/models/") else path)
-        if methods is None:
+        row = self._row(path)
+        if row is None:
             raise errors.UnknownPath(self._nothing_at(head.path))
+        methods = self._table[row]
+        exchange.tail = unquote(path[len(row) :])
         allowed = [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
         if is_options:
             exchange.send_nothing({"Allow": ", ".join(allowed), **self.pages.preflight(head.headers)})
@@ -132,6 +133,12 @@ class Routes:
         if endpoint is None:
             raise errors.MethodNotAllowed(f"{head.path} takes {' and '.join(allowed)}, not {head.method}", allowed)
         endpoint(exchange)
+
+    def _row(self, path: str) -> str | None:
+        """The row of the table for a path: its own, or one that ends in a slash and with which it begins."""
+        if path in self._table:
+            return path
+        return next((row for row in self._table if row.endswith("/") and path.startswith(row)), None)
 
     def _check_access(self, exchange: Exchange, is_options: bool) -> None:
         headers = exchange.head.headers
@@ -155,8 +162,7 @@ class Routes:
         exchange.send_json(200, models_body([self._service.model().body()]))
 
     def _one_model(self, exchange: Exchange) -> None:
-        name = unquote(_without_prefix(exchange.head.path)[len("/models/") :])
-        exchange.send_json(200, self._service.resolve(name).body())
+        exchange.send_json(200, self._service.resolve(exchange.tail).body())
 
 
 def _without_prefix(path: str) -> str:

@@ -13,7 +13,7 @@ ANY_ORIGIN = "*"
 
 # How long a browser may cache the response to a preflight, in seconds.
 _MAX_AGE_S = 600
-_METHODS = "GET, HEAD, POST, OPTIONS"
+_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 # Allowed where a preflight names no request headers.
 _HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
 _EXPOSED = "X-Request-Id, Retry-After"

@@ -1,7 +1,7 @@
-"""Draws one request's tokens: a sampler chain in C, and a grammar beside it.
+"""Samples one request's tokens: a sampler chain in C, and a grammar beside it.
 
-The grammar is not part of the chain: it says which tokens the chain may draw from, as many of the
-likeliest as the chain looks at. Where the chain looks at all of them, it is asked about the one that was drawn.
+The grammar is not part of the chain. It finds the tokens that the chain may sample from: all that it allows, or as many
+of the likeliest as the chain keeps at its first step.
 """
 
 from __future__ import annotations
@@ -25,41 +25,36 @@ from .vocabulary import Vocabulary
 
 # Steps that change each token's logit by itself.
 _REORDERING = ("penalties", "dry")
-# So often a draw is tried again before all tokens are asked about.
-_MAX_DRAWS = 4
 
 
 class Sampler:
-    """Draws the tokens of one request, one thread at a time.
-
-    Raises (on making):
-        InvalidGrammar: llama.cpp cannot read the grammar.
-        EngineError: it refuses a sampling step.
-    """
+    """Samples the tokens of one request, one thread at a time."""
 
     def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
+        """
+        Raises:
+            InvalidGrammar: the grammar cannot be read or followed, or takes too much work.
+            EngineError: llama.cpp refuses a sampling step.
+        """
         self._vocabulary = vocabulary
         self._sampling = _resolved(request.sampling, n_ctx)
         self._steps = chain_steps(self._sampling)
         self._is_greedy = self._steps[-1] == GREEDY
-        # What must not be drawn: of the first `min_tokens`, and ever.
+        # Tokens that must not be sampled: among the first `min_tokens`, and ever.
         self._withheld = _withheld(request, vocabulary)
         self._forbidden = sorted(vocabulary.ends) if request.params.ignore_eos else []
         self._biased = [id for id, _ in self._sampling.logit_bias]
-        # What is moved whatever was drawn before.
+        # Tokens whose logits are changed whatever was sampled before.
         self._moved = self._moved_always()
         self._reasoning = request.reasoning_limit.tracker() if request.reasoning_limit else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
-        # What the last token was drawn from, kept where the request asks for it.
+        # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
         self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
         self._drawn_from: Any = None
-        # Drawing from all and again from what was not refused is as good where no step looks at the others.
-        names = {step.name for step in self._steps}
-        self._draws_alike = names <= {*_REORDERING, "temp", "dist"} and not self._keeps_candidates
-        # Without a chain the likeliest token is all that is asked for.
+        # None where the likeliest token is always sampled.
         self._chain: Any = None
-        # What penalties look at.
+        # The tokens that penalties apply to.
         self._recent: deque[int] = deque(maxlen=0)
         try:
             if self._steps != [GREEDY] or len(self._moved):
@@ -70,9 +65,9 @@ class Sampler:
 
     @property
     def n_likeliest(self) -> int | None:
-        """How many of the likeliest tokens are enough to draw from; None if it needs all, or is as fast itself.
+        """How many of the likeliest tokens are enough to sample from; None if all are needed, or are as fast.
 
-        Of a large vocabulary the library first copies all: three times as much memory as the logits take.
+        llama.cpp first copies a whole vocabulary, which takes three times as much memory as its logits.
         """
         n_needed = self._n_needed()
         if self._chain is None or n_needed is None or (self._grammar is not None and self._grammar.is_active):
@@ -86,46 +81,67 @@ class Sampler:
         `likeliest` are the ids of `n_likeliest` tokens or more, where they are known.
         """
         forced = self._reasoning.forced_token if self._reasoning is not None else None
-        token = self._draw_freely(context, row, logits, likeliest) if forced is None else self._say(forced)
+        token = self._sample(context, row, logits, likeliest) if forced is None else self._force(forced)
         if self._grammar is not None:
             self._grammar.accept(token)
         if self._reasoning is not None:
             self._reasoning.feed(self._vocabulary.piece(token, special=True))
         return token
 
-    def _draw_freely(self, context: Any, row: int, logits: Any, likeliest: Any) -> int:
-        if self._grammar is not None and self._grammar.is_active:
-            return self._draw_constrained(logits)
+    def _sample(self, context: Any, row: int, logits: Any, likeliest: Any) -> int:
+        if self._grammar is not None:
+            return self._sample_constrained(logits, likeliest)
         if self._chain is None:
             # A tenth of the time that the library takes, since it copies the candidates first.
             return int(logits.argmax())
-        if likeliest is not None:
-            ids = with_others(likeliest, self._reordered())
-            return self._choose_and_accept(candidates(ids, logits[ids]))
-        if self._keeps_candidates:
-            return self._choose_and_accept(candidates(self._vocabulary.ids, logits))
+        if likeliest is not None or self._keeps_candidates:
+            return self._choose_and_accept(self._candidates(logits, likeliest))
         token = int(L.llama_sampler_sample(self._chain, context, row))
         self._recent.append(token)
         return token
+
+    def _sample_constrained(self, logits: Any, likeliest: Any) -> int:
+        """As if all tokens that the grammar refuses had been taken out before the first step of the chain."""
+        assert self._grammar is not None
+        if self._chain is None:
+            token = int(logits.argmax())
+            if self._grammar.allows(token):
+                return token
+        if self._grammar.is_active:
+            return self._choose_and_accept(self._grammar.candidates(logits, self._n_needed(), self._reordered()))
+        # Before the trigger a token is refused only if it has the trigger and then text that the grammar refuses.
+        token = self._choose(self._candidates(logits, likeliest))
+        left = logits
+        while not self._grammar.allows(token):
+            left = left.copy() if left is logits else left
+            left[token] = -math.inf
+            token = self._choose(self._candidates(left, None))
+        self._accept(token)
+        return token
+
+    def _candidates(self, logits: Any, likeliest: Any) -> Any:
+        if likeliest is None:
+            return candidates(self._vocabulary.ids, logits)
+        ids = with_others(likeliest, self._reordered())
+        return candidates(ids, logits[ids])
 
     def _choose_and_accept(self, some: Any) -> int:
         token = self._choose(some)
         self._accept(token)
         return token
 
-    def _say(self, token: int) -> int:
-        """A token that was not drawn."""
+    def _force(self, token: int) -> int:
+        """A token that is not sampled."""
         if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
             raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
         self._drawn_from = None
-        if self._chain is not None:
-            self._accept(token)
+        self._accept(token)
         return token
 
     def drawn_from(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log probability that the last token had when it was drawn, and the `n_top` likeliest with theirs.
+        """The log probability that the last token was sampled with, and the `n_top` likeliest with theirs.
 
-        Greedy drawing leaves one token, which is certain, and so is one that was not drawn.
+        Greedy sampling leaves one token, which is certain, and so is a forced one.
         """
         if self._drawn_from is None:
             return 0.0, [(token, 0.0)][:n_top]
@@ -144,34 +160,6 @@ class Sampler:
         if self._chain is not None:
             L.llama_sampler_free(self._chain)
             self._chain = None
-        if self._grammar is not None:
-            self._grammar.close()
-
-    def _draw_constrained(self, logits: Any) -> int:
-        """As if all that the grammar refuses had been taken out before the first step of the chain."""
-        assert self._grammar is not None
-        token: int | None = None
-        if self._chain is None:
-            likeliest = int(logits.argmax())
-            token = likeliest if self._grammar.allows(likeliest) else None
-        elif self._draws_alike:
-            token = self._draw_again(logits)
-        if token is None:
-            token = self._choose(self._allowed(logits))
-        if self._chain is not None:
-            self._accept(token)
-        return token
-
-    def _draw_again(self, logits: Any) -> int | None:
-        """A draw from all, and after a refusal from the others: each keeps its share of what is left."""
-        assert self._grammar is not None
-        left = logits.copy()
-        for _ in range(_MAX_DRAWS):
-            token = self._choose(candidates(self._vocabulary.ids, left))
-            if self._grammar.allows(token):
-                return token
-            left[token] = -math.inf
-        return None
 
     def _choose(self, some: Any) -> int:
         """What the chain selects of some candidates."""
@@ -187,16 +175,8 @@ class Sampler:
             self._drawn_from = left[np.argsort(-left["p"], kind="stable")]
         return int(array.data[array.selected].id)
 
-    def _allowed(self, logits: Any) -> Any:
-        """The candidates that the grammar allows, as many as the chain could have a use for."""
-        assert self._grammar is not None
-        n_needed, temperature = self._n_needed(), self._sampling.temperature + self._sampling.dynatemp_range
-        if n_needed is None:
-            return self._grammar.all_that_count(logits, self._reordered(), temperature)
-        return self._grammar.likeliest(logits, n_needed, self._reordered(), temperature)
-
     def _n_needed(self) -> int | None:
-        """How many allowed candidates, the likeliest, draw as all of them would; None if no number says it."""
+        """The number of likeliest tokens from which the chain samples as from all; None if it needs all."""
         if self._chain is None:
             return 1
         cut = next(step for step in self._steps if step.name not in _REORDERING)
@@ -205,7 +185,7 @@ class Sampler:
         return self._sampling.top_k if cut.name == "top_k" else None
 
     def _reordered(self) -> Any:
-        """The tokens that a bias or a penalty may move up or down before any are cut."""
+        """The tokens whose logits a bias or a penalty may change."""
         if self._recent:
             return np.union1d(self._moved, np.fromiter(self._recent, np.int64))
         return self._moved
@@ -230,6 +210,8 @@ class Sampler:
             self._accept(token)
 
     def _accept(self, token: int) -> None:
+        if self._chain is None:
+            return
         L.llama_sampler_accept(self._chain, token)
         self._recent.append(token)
 

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import threading
 
 import numpy as np
 
-from ..constraint import rest_of_character
+from .compiled_grammar import GrammarCache
 from .library import L, Model
-
-# In place of a first byte, for a token that has none or does not go by it.
-NO_BYTE = 256
+from .token_trie import TokenTrie
 
 
 class Vocabulary:
-    """Texts and token ids. Its calls are thread-safe.
-
-    For whoever asks about all tokens at once there are arrays: `ids`; `characters`, for each token 2 if it is
-    whole characters, 1 if its last one is cut, 0 if it begins within one; `first_bytes`, NO_BYTE for the ends
-    of answers; `is_control`, whether its text is only seen where it is asked for; and `byte_tokens`, one token
-    for each byte that is a token.
-    """
+    """Texts and token ids. Its calls are thread-safe."""
 
     def __init__(self, model: Model):
         self._model = model
@@ -36,16 +30,25 @@ class Vocabulary:
         self.eos = self._text(L.llama_vocab_eos(self.pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
         self.fill_in = self._fill_in_tokens()
-        # All at once and now: at the first grammar it would hold up everybody for a third of a second.
-        self._special_pieces = [self._read_piece(id, True) for id in ids]
+        # The bytes of each token, also of control tokens. Read now: at the first grammar it would take a third of a
+        # second, in which no other thread could run.
+        self.all_pieces = [self._read_piece(id, True) for id in ids]
+        # The ids as an array, and whether each is a control token, whose text is shown only on request.
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.is_control = np.array(attributes, np.int64) & control != 0
-        self.characters = np.fromiter(map(_character_kind, self._special_pieces), np.int8, self.n_tokens)
-        self.first_bytes = np.fromiter(map(self._first_byte, ids), np.int16, self.n_tokens)
-        bytes_alone = {piece: id for id, piece in zip(reversed(ids), reversed(self._special_pieces)) if len(piece) == 1}
-        self.byte_tokens = np.fromiter(bytes_alone.values(), np.int32)
-        self._by_byte = {piece[0]: id for piece, id in bytes_alone.items()}
+        self.grammars = GrammarCache(self)
+        self._trie: TokenTrie | None = None
+        self._trie_lock = threading.Lock()
+
+    @property
+    def trie(self) -> TokenTrie:
+        """The texts of all tokens but the ends; made when it is first used, which takes a fraction of a second."""
+        with self._trie_lock:
+            if self._trie is None:
+                tokens = [id for id, piece in enumerate(self.all_pieces) if piece and id not in self.ends]
+                self._trie = TokenTrie(self.all_pieces, tokens)
+            return self._trie
 
     def tokenize(self, text: str, add_bos: bool, parse_special: bool) -> list[int]:
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special)
@@ -59,28 +62,19 @@ class Vocabulary:
                 return list(room[:n])
             n_room = -n
 
-    def spell(self, text: bytes) -> list[int]:
-        """Tokens, control tokens among them, that together are exactly this text."""
-        tokens: list[int] = []
-        for token in self.tokenize_bytes(text, add_bos=False, parse_special=True):
-            piece = self._special_pieces[token]
-            if text.startswith(piece):
-                tokens.append(token)
-            elif piece[:1] == b" " and text.startswith(piece[1:]):
-                # SentencePiece puts a space before a text, and before what comes after a control token.
-                piece = piece[1:]
-                tokens += self._bytes(piece)
-            else:
-                # The library takes a character that is cut for another one.
-                break
-            text = text[len(piece) :]
-        return tokens + self._bytes(text)
+    def token_named(self, name: str) -> int | None:
+        """The token that a grammar names by its text, `<|end|>`, or its number, `<[5]>`; None if there is none."""
+        number = re.fullmatch(r"<\[(\d+)\]>", name)
+        if number:
+            return int(number[1]) if int(number[1]) < self.n_tokens else None
+        tokens = self.tokenize(name, add_bos=False, parse_special=True)
+        return tokens[0] if len(tokens) == 1 else None
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes of a token; those of a control token only if they are asked for."""
+        """The bytes of a token; none for a control token unless `special`."""
         self._check(token)
         if special:
-            return self._special_pieces[token]
+            return self.all_pieces[token]
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._read_piece(token, False)
@@ -90,7 +84,7 @@ class Vocabulary:
         return token in self.ends
 
     def difference(self, other: Vocabulary) -> str:
-        """What is said differently with the same ids, in words; empty if nothing is but unused ids at the end."""
+        """How the texts of the same ids differ, in words; empty if they do not but for unused ids at the end."""
         # Models of one family fill their tables up to different multiples: with tokens that never come.
         if abs(self.n_tokens - other.n_tokens) > 256:
             return f"{self.n_tokens} tokens and {other.n_tokens}"
@@ -111,13 +105,6 @@ class Vocabulary:
         if not 0 <= token < self.n_tokens:  # the library would abort the process
             raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
 
-    def _bytes(self, text: bytes) -> list[int]:
-        return [self._by_byte[byte] for byte in text]
-
-    def _first_byte(self, token: int) -> int:
-        piece = self._special_pieces[token]
-        return piece[0] if piece and token not in self.ends else NO_BYTE
-
     def _read_piece(self, token: int, special: bool) -> bytes:
         n_room = 64
         while True:
@@ -132,8 +119,3 @@ class Vocabulary:
             return ""
         text: bytes = L.llama_vocab_get_text(self.pointer, token)
         return text.decode("utf-8", "replace")
-
-
-def _character_kind(piece: bytes) -> int:
-    rest = b"" if piece.isascii() else rest_of_character(piece)
-    return 0 if rest is None else 1 if rest else 2

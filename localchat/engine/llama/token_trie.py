@@ -1,0 +1,163 @@
+"""The texts of a vocabulary as a tree over bytes, to find all tokens that a grammar allows.
+
+One walk over the tree follows all tokens at once, level by level: tokens that begin with the same bytes are followed
+together, and a token is left out at the first byte that is not allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...grammar import Budget, ByteAutomaton, State
+
+MAX_ROWS = 8192
+"""Rows of a table of transitions, one KiB each, with which a walk begins at most."""
+_NODES_PER_STEP = 50
+"""Nodes of the tree that are followed in the time of one step of a budget."""
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The nodes at one depth, in the order of their texts."""
+
+    bytes: Any
+    """The last byte of each node [nodes]."""
+    first_child: Any
+    """Where the children of each node begin in the next level [nodes]."""
+    n_children: Any
+    first_token: Any
+    """Where the tokens with the text of the node begin in the list of all tokens [nodes]."""
+    n_tokens: Any
+
+
+class TokenTrie:
+    """The tree of some tokens. Immutable."""
+
+    def __init__(self, pieces: Sequence[bytes], tokens: Sequence[int]):
+        """`pieces` are the texts of all tokens of the vocabulary; `tokens` are those in the tree, with a text each."""
+        order = _sorted_by_text(pieces, tokens)
+        self.tokens = np.array(order, np.int32)
+        texts = [pieces[token] for token in order]
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        offsets = np.concatenate(([0], np.cumsum(lengths)))[:-1]
+        data = np.frombuffer(b"".join(texts), np.uint8)
+        self.levels: list[_Level] = []
+        # The tokens that are longer than the depth, and the node of each at this depth.
+        here = np.arange(len(texts))
+        parents, depth = np.zeros(len(texts), np.int64), 0
+        while len(here):
+            byte = data[offsets[here] + depth]
+            is_first = np.ones(len(here), bool)
+            is_first[1:] = (parents[1:] != parents[:-1]) | (byte[1:] != byte[:-1])
+            nodes = np.cumsum(is_first) - 1
+            ends_here = lengths[here] == depth + 1
+            firsts = np.flatnonzero(is_first)
+            n_tokens = np.bincount(nodes, ends_here, len(firsts)).astype(np.int64)
+            goes_on = ~ends_here
+            # Which nodes of the next level are whose children is known once that level is made.
+            self.levels.append(
+                _Level(byte[firsts], np.zeros(0, np.int64), np.zeros(0, np.int64), here[firsts], n_tokens)
+            )
+            self._set_children(depth, parents[firsts])
+            here, parents, depth = here[goes_on], nodes[goes_on], depth + 1
+        self._set_children(depth, np.zeros(0, np.int64))
+
+    def _set_children(self, depth: int, parents: Any) -> None:
+        """Enter the nodes at this depth, given by their parents, as the children of the level above."""
+        if depth == 0:
+            return
+        above = self.levels[depth - 1]
+        n_children = np.bincount(parents, minlength=len(above.bytes)).astype(np.int64)
+        first_child = np.cumsum(n_children) - n_children
+        self.levels[depth - 1] = _Level(above.bytes, first_child, n_children, above.first_token, above.n_tokens)
+
+    def allowed(self, table: TransitionTable, state: State, budget: Budget) -> Any:
+        """The tokens of which the text may follow in a state, in no order. Raises TooMuchWork."""
+        if not self.levels:
+            return self.tokens
+        found = []
+        nodes = np.arange(len(self.levels[0].bytes))
+        numbers = np.full(len(nodes), table.number(state), np.int64)
+        for level in self.levels:
+            budget.spend(4 + len(nodes) // _NODES_PER_STEP)
+            rows = table.rows(numbers, budget)
+            after = rows[numbers, level.bytes[nodes]]
+            is_alive = after > 0
+            nodes, after = nodes[is_alive], after[is_alive]
+            found.append(_ranges(level.first_token[nodes], level.n_tokens[nodes]))
+            n_children = level.n_children[nodes]
+            nodes = _ranges(level.first_child[nodes], n_children)
+            if not len(nodes):
+                break
+            numbers = np.repeat(after, n_children)
+        return self.tokens[np.concatenate(found)]
+
+
+def _sorted_by_text(pieces: Sequence[bytes], tokens: Sequence[int]) -> list[int]:
+    """The tokens in the order of their texts. They are sorted in parts: no other thread runs while a list is sorted."""
+    parts: dict[bytes, list[int]] = {}
+    for token in tokens:
+        parts.setdefault(pieces[token][:2], []).append(token)
+    return [token for start in sorted(parts) for token in sorted(parts[start], key=pieces.__getitem__)]
+
+
+def _ranges(firsts: Any, counts: Any) -> Any:
+    """The numbers of all ranges one after the other: of each as many as it counts, from its first one on."""
+    ends = np.cumsum(counts)
+    if not len(ends):
+        return np.zeros(0, np.int64)
+    return np.repeat(firsts - (ends - counts), counts) + np.arange(ends[-1])
+
+
+class TransitionTable:
+    """The transitions of an automaton as an array [states, 256], for many bytes at once. One thread at a time."""
+
+    def __init__(self, automaton: ByteAutomaton):
+        self._automaton = automaton
+        self._clear()
+
+    def _clear(self) -> None:
+        # Number 0 is no state.
+        self._states: list[State | None] = [None]
+        self._numbers: dict[State | None, int] = {None: 0}
+        self._rows = np.zeros((64, 256), np.int32)
+        self._is_filled = np.zeros(64, bool)
+        self._is_filled[0] = True
+
+    def number(self, state: State) -> int:
+        """The number of the state with which a walk begins."""
+        if len(self._states) > MAX_ROWS:
+            self._clear()
+        return self._add(state)
+
+    def rows(self, numbers: Any, budget: Budget) -> Any:
+        """The array, with the rows of these states filled in. Raises TooMuchWork."""
+        is_wanted = np.zeros(len(self._is_filled), bool)
+        is_wanted[numbers] = True
+        for number in np.flatnonzero(is_wanted & ~self._is_filled).tolist():
+            self._fill(number, budget)
+        return self._rows
+
+    def _fill(self, number: int, budget: Budget) -> None:
+        state = self._states[number]
+        assert state is not None
+        self._automaton.expand(state, budget)
+        assert state.classes is not None
+        targets = np.array([self._add(target) for target in state.targets], np.int32)
+        self._rows[number] = targets[np.frombuffer(state.classes, np.uint8)]
+        self._is_filled[number] = True
+        budget.spend(5)
+
+    def _add(self, state: State | None) -> int:
+        number = self._numbers.get(state)
+        if number is None:
+            number = self._numbers[state] = len(self._states)
+            self._states.append(state)
+            if number >= len(self._rows):
+                self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
+                self._is_filled = np.concatenate((self._is_filled, np.zeros_like(self._is_filled)))
+        return number

@@ -1,0 +1,69 @@
+"""Bounds on the work that one constraint may cause, counted in steps.
+
+A step is a small constant amount of work, about a microsecond. Steps are counted and not timed, so that the same
+constraint is always accepted or always refused, however fast the machine is and whatever else it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from .errors import TooLarge
+
+# A thread that compiles a grammar calls `pause` after this many steps, which take about a millisecond.
+SLICE = 1000
+
+
+class TooMuchWork(TooLarge):
+    """A constraint needs more steps than its budget has."""
+
+
+class Budget:
+    """Steps that may still be taken. One thread at a time spends from a budget."""
+
+    def __init__(self, n_steps: int, pause: Callable[[], None] | None = None):
+        """`pause` is called after every `SLICE` steps; it may sleep, or raise to end the work."""
+        self.n_steps = n_steps
+        self.n_left = n_steps
+        self._pause = pause
+        self._slice_end = n_steps - SLICE if pause is not None else -1
+
+    def spend(self, n: int = 1) -> None:
+        """Take steps.
+
+        Raises:
+            TooMuchWork: the budget does not have so many.
+        """
+        self.n_left -= n
+        if self.n_left < 0:
+            raise TooMuchWork(f"it takes more than {self.n_steps:,} steps of work: make it simpler")
+        if self.n_left <= self._slice_end:
+            self._slice_end = self.n_left - SLICE
+            assert self._pause is not None
+            self._pause()
+
+    def refill(self, n: int) -> None:
+        """Give back up to `n` steps, but no more than the budget had at first."""
+        self.n_left = min(self.n_left + n, self.n_steps)
+
+
+_current: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def limited_to(budget: Budget) -> Iterator[Budget]:
+    """Make `spend` take its steps from this budget within the block."""
+    token = _current.set(budget)
+    try:
+        yield budget
+    finally:
+        _current.reset(token)
+
+
+def spend(n: int = 1) -> None:
+    """Take steps from the budget of the enclosing `limited_to`; without one there is no limit. Raises TooMuchWork."""
+    budget = _current.get()
+    if budget is not None:
+        budget.spend(n)

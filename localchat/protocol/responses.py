@@ -1,0 +1,254 @@
+"""POST /v1/responses, the request: a JSON body becomes a ResponsesRequest, or an ApiError.
+
+A ResponsesRequest is a ChatRequest whose messages are made of items: those of an earlier response or of a conversation,
+then those of `input`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .chat import ChatRequest, reasoning_budget, template_vars
+from .errors import ApiError, BadRequest
+from .fields import Members, parse_body, refuse_unsupported, unknown_members
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, GenerationParams, read_params
+from .response_format import Shape, read_format
+from .responses_items import IGNORED_ITEMS, input_items, read_messages
+from .responses_tools import Tool, read_tool_choice, read_tools
+from .streaming import read_streaming
+
+# The smallest length limit of OpenAI is 16; here any that leaves room for a token.
+LENGTHS = ("max_output_tokens",)
+
+# Fields that ask for what this server does not do, and their values that ask for nothing.
+REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "prompt": (), "moderation": ()}
+
+# `include` asks for these of tools that run elsewhere, which give nothing here.
+_INCLUDE_WITHOUT_EFFECT = ("web_search_call.", "file_search_call.", "code_interpreter_call.", "computer_call_output.",
+                           "message.input_image.")  # fmt: skip
+_LOGPROBS = "message.output_text.logprobs"
+_ENCRYPTED = "reasoning.encrypted_content"
+
+_SUMMARIES = ("auto", "concise", "detailed")
+_WITHOUT_EFFECT = (*WITHOUT_EFFECT, "max_tool_calls", "prompt_cache_options", "background_options")
+
+
+class History(Protocol):
+    """What earlier requests left (responses_store.py)."""
+
+    def context(self, response_id: str) -> tuple[dict[str, Any], ...]: ...
+
+    def conversation(self, id: str) -> tuple[dict[str, Any], ...]: ...
+
+    def item(self, id: str, param: str) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class ResponsesRequest(ChatRequest):
+    """A checked request. The fields of ChatRequest say what to generate, these what the response has beside it."""
+
+    offered: tuple[Tool, ...] = ()
+    """The tools that the model may be shown, in the order of `tools`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the response that repeat those of the request."""
+    earlier: tuple[dict[str, Any], ...] = ()
+    """The items of the earlier response or of the conversation."""
+    items: tuple[dict[str, Any], ...] = ()
+    """The items of `input`."""
+    is_stored: bool = True
+    conversation_id: str | None = None
+    includes_encrypted: bool = False
+    """Reasoning items have `encrypted_content`."""
+    summarises: bool = False
+    """Reasoning is sent as a summary, for clients that show no other."""
+    truncates: bool = False
+    """The oldest messages are dropped where the context is too small for all of them."""
+
+    def shortened(self) -> ResponsesRequest | None:
+        """The same without its oldest turn; None if only system messages and the newest turn are left."""
+        starts = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
+        if len(starts) < 2:
+            return None
+        head = tuple(m for m in self.messages[: starts[0]] if m["role"] in ("system", "developer"))
+        return dataclasses.replace(self, messages=head + self.messages[starts[1] :])
+
+
+def parse_response(raw: bytes, history: History, *, strict: bool = False) -> ResponsesRequest:
+    """The request in a body. With `strict` an unknown field is an error too.
+
+    Raises:
+        BadRequest: Anything is not as it should be.
+        NotFound: It names a response, a conversation or an item that is not stored.
+    """
+    body = parse_body(raw)
+    refuse_unsupported(body, REFUSED)
+    tools, ignored_tools = read_tools(body)
+    items = tuple(_resolved(item, f"input[{i}].id", history) for i, item in enumerate(input_items(body)))
+    earlier, conversation_id = _earlier(body, history)
+    messages, ignored_items = _messages(body, earlier, items)
+    reasoning, include = body.object("reasoning") or Members({}), _include(body)
+    effort = reasoning.text("effort")
+    shape = _shape(body)
+    request = ResponsesRequest(
+        model=body.text("model") or "",
+        messages=messages,
+        tools=tuple({"type": "function", "function": tool.function} for tool in tools),
+        **read_tool_choice(body, tools),
+        parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
+        shape=shape,
+        template_vars=template_vars(body, effort),
+        reasoning_budget=reasoning_budget(body),
+        params=GenerationParams(**read_params(body, lengths=LENGTHS), top_logprobs=_top_logprobs(body, include)),
+        **read_streaming(body),
+        request_id=body.text("request_id"),
+        offered=tools,
+        earlier=earlier,
+        items=items,
+        is_stored=body.boolean("store") is not False,
+        conversation_id=conversation_id,
+        includes_encrypted=_ENCRYPTED in include,
+        summarises=_summary(reasoning) is not None,
+        truncates=body.choice("truncation", ("auto", "disabled")) == "auto",
+        settings=_settings(body, tools, reasoning),
+    )
+    unknown = [*unknown_members(body, _WITHOUT_EFFECT, strict)]
+    unknown += [f"tools of type {kind}" for kind in ignored_tools] + [f"input of type {kind}" for kind in ignored_items]
+    return dataclasses.replace(request, unknown=tuple(unknown))
+
+
+def _earlier(body: Members, history: History) -> tuple[tuple[dict[str, Any], ...], str | None]:
+    """The items that go before `input`, and the conversation that the response is added to."""
+    previous, given = body.text("previous_response_id"), body.get("conversation")
+    conversation = (
+        _id(body.object("conversation") or Members({})) if isinstance(given, dict) else body.text("conversation")
+    )
+    if previous and conversation:
+        message = "'previous_response_id' and 'conversation' cannot both say what goes before 'input': leave out one"
+        raise BadRequest(message, "previous_response_id")
+    if previous:
+        return history.context(previous), None
+    return (history.conversation(conversation), conversation) if conversation else ((), None)
+
+
+def _id(conversation: Members) -> str:
+    id = conversation.text("id")
+    if not id:
+        conversation.refuse("id", "a string that is not empty")
+    return id
+
+
+def _resolved(item: dict[str, Any], path: str, history: History) -> dict[str, Any]:
+    """The item that a reference stands for."""
+    return history.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
+
+
+def _messages(
+    body: Members, earlier: Sequence[dict[str, Any]], items: Sequence[dict[str, Any]]
+) -> tuple[tuple[dict[str, Any], ...], list[str]]:
+    """The messages of all items, and the kinds of items that were left out."""
+    given = [Members(item, "previous_response_id") for item in earlier]
+    given += [Members(item, f"input[{i}]") for i, item in enumerate(items)]
+    messages = read_messages(body.text("instructions"), given)
+    if not any(message["role"] not in ("system", "developer") for message in messages) and not body.raw.get("input"):
+        body.refuse("input", "a string or a list with at least one item")
+    return messages, [kind for kind in IGNORED_ITEMS if any(item["type"] == kind for item in items)]
+
+
+def _shape(body: Members) -> Shape | None:
+    text = body.object("text")
+    return read_format(text.object("format")) if text else None
+
+
+def _include(body: Members) -> frozenset[str]:
+    wanted = body.items("include", "strings")
+    for i, name in enumerate(wanted):
+        is_known = isinstance(name, str) and (
+            name in (_LOGPROBS, _ENCRYPTED) or name.startswith(_INCLUDE_WITHOUT_EFFECT)
+        )
+        if not is_known:
+            path = f"include[{i}]"
+            raise BadRequest(f'\'{path}\' must be "{_LOGPROBS}" or "{_ENCRYPTED}", got {name!r}', path)
+    return frozenset(wanted)
+
+
+def _top_logprobs(body: Members, include: frozenset[str]) -> int | None:
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
+    return top if top or _LOGPROBS in include else None
+
+
+def _summary(reasoning: Members) -> str | None:
+    newer, older = reasoning.choice("summary", _SUMMARIES), reasoning.choice("generate_summary", _SUMMARIES)
+    return newer or older
+
+
+def _settings(body: Members, tools: Sequence[Tool], reasoning: Members) -> dict[str, Any]:
+    """The fields of a response object that do not depend on what is generated.
+
+    `temperature` and the like are filled in where the model's defaults are known.
+    """
+    text = body.object("text") or Members({})
+    given = text.object("format")
+    format = {"type": "text"} if given is None else dict(given.raw)
+    conversation = body.get("conversation")
+    return {
+        "background": False,
+        "conversation": {"id": conversation} if isinstance(conversation, str) else conversation,
+        "instructions": body.text("instructions"),
+        "max_output_tokens": body.integer("max_output_tokens"),
+        "max_tool_calls": body.integer("max_tool_calls", 1),
+        "metadata": _metadata(body),
+        "parallel_tool_calls": body.boolean("parallel_tool_calls") is not False,
+        "previous_response_id": body.text("previous_response_id"),
+        "prompt_cache_key": body.text("prompt_cache_key"),
+        "reasoning": {"effort": reasoning.text("effort"), "summary": _summary(reasoning)},
+        "safety_identifier": body.text("safety_identifier"),
+        "service_tier": "default",
+        "store": body.boolean("store") is not False,
+        "text": {"format": format, "verbosity": text.choice("verbosity", ("low", "medium", "high")) or "medium"},
+        "tool_choice": "auto" if body.get("tool_choice") is None else body.get("tool_choice"),
+        "tools": _wire_tools(tools),
+        "top_logprobs": body.integer("top_logprobs") or 0,
+        "truncation": body.text("truncation") or "disabled",
+        "user": body.text("user"),
+    }
+
+
+def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """The tools of a namespace stand in it together."""
+    listed: list[dict[str, Any]] = []
+    for tool in tools:
+        if tool.namespace is None:
+            listed.append(tool.wire)
+        elif listed and listed[-1]["type"] == "namespace" and listed[-1]["name"] == tool.namespace:
+            listed[-1]["tools"].append(tool.wire)
+        else:
+            listed.append({"type": "namespace", "name": tool.namespace, "description": "", "tools": [tool.wire]})
+    return listed
+
+
+def _metadata(body: Members) -> dict[str, str]:
+    metadata = body.object("metadata") or Members({})
+    return {name: metadata.text(name) or "" for name in metadata.raw}
+
+
+# Where the errors of generation, which name the fields of chat, say "tools[2].function.parameters" or "messages[3]".
+_TOOL_PATH = re.compile(r"\btools\[(\d+)\]\.function\b")
+_MESSAGE_PATH = re.compile(r"\bmessages\b(\[\d+\][\w.\[\]]*)?")
+
+
+def in_these_words(error: ApiError, request: ResponsesRequest) -> ApiError:
+    """The same error with the names of this interface."""
+    if not isinstance(error, BadRequest):
+        return error
+
+    def translated(text: str) -> str:
+        text = _TOOL_PATH.sub(lambda match: request.offered[int(match[1])].path, text)
+        return _MESSAGE_PATH.sub("input", text)
+
+    error.message = re.sub(r"'[^' ]+'", lambda match: translated(match[0]), error.message)
+    error.param = None if error.param is None else translated(error.param)
+    return error

@@ -1,0 +1,358 @@
+"""POST /v1/responses, the response: one encoder makes the events of the stream and the object at their end.
+
+An item is opened, grows and is closed before the next one begins. Its id is that of the response with its place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from .chat_response import to_json
+from .errors import ApiError
+from .events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from .responses import ResponsesRequest
+from .responses_items import encode_reasoning
+from .responses_store import item_id
+from .responses_tools import Tool, by_model_name
+from .usage import Usage
+
+# Reports an event: its type and its own fields.
+Emit = Callable[..., None]
+AnyItem = TypeVar("AnyItem", bound="_Item")
+
+
+class ResponseEncoder:
+    """Events as JSON text, and the response object.
+
+    `sampling` are the values in use, of which the response repeats some. `created` is in seconds since 1970.
+    """
+
+    def __init__(
+        self, id: str, created: int, model: str, request: ResponsesRequest, sampling: Mapping[str, Any]
+    ) -> None:
+        self._request = request
+        self._tools = by_model_name(request.offered)
+        self._id = id
+        self._head = {"id": id, "object": "response", "created_at": created, "model": model}
+        names = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+        self._settings = {**request.settings, **{name: sampling[name] for name in names}}
+        self._status = "in_progress"
+        self._ends: dict[str, Any] = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
+        self._items: list[_Item] = []
+        # The item that still grows, the last of them.
+        self._open: _Item | None = None
+        self._logprobs: list[dict[str, Any]] = []
+        self._n_events = 0
+        self._chunks: list[str] = []
+
+    def start(self) -> None:
+        for kind in ("response.created", "response.in_progress"):
+            self._emit(kind, response=self.body())
+
+    def take(self) -> list[str]:
+        """The events since the last time. Each begins with its type."""
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def logprobs(self, entries: list[dict[str, Any]]) -> None:
+        """Log probabilities of tokens whose text comes now or later."""
+        self._logprobs += entries
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, ContentDelta):
+            self._item(_Message).delta(event.text, self._logprobs)
+        elif isinstance(event, ReasoningDelta):
+            self._item(_SummarisedReasoning if self._request.summarises else _Reasoning).delta(event.text, [])
+        elif isinstance(event, ToolCallStart):
+            tool = self._tools.get(event.name)
+            call: _Call = self._new(_CustomCall if tool is not None and tool.is_custom else _FunctionCall)
+            call.name(event.id, event.name, tool)
+            self._begin(call)
+        elif isinstance(event, ToolCallArguments) and self._open is not None:
+            self._open.delta(event.text, [])
+        self._logprobs = []
+
+    def finish(self, reason: str, stop: str | int | None, usage: Usage, now: float) -> None:
+        """The end of the output. `reason` is that of chat; `now` is in seconds since 1970."""
+        is_cut = reason == "length"
+        if not self._items:
+            # Clients look for a message also where it is empty.
+            self._begin(self._new(_Message))
+        self._close("incomplete" if is_cut else "completed")
+        self._status = "incomplete" if is_cut else "completed"
+        details = {"reason": "max_output_tokens"} if is_cut else None
+        completed_at = None if is_cut else int(now)
+        self._ends.update(incomplete_details=details, usage=usage_body(usage), completed_at=completed_at)
+        self._emit(f"response.{self._status}", response=self.body())
+
+    def failed(self, error: ApiError) -> list[str]:
+        """The last events, in place of everything still to come."""
+        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+        self._status = "failed"
+        self._ends["error"] = {"code": code, "message": error.message}
+        self._emit("response.failed", response=self.body())
+        return self.take()
+
+    def body(self) -> dict[str, Any]:
+        output = [item.body() for item in self._items]
+        return {**self._head, "status": self._status, **self._ends, **self._settings, "output": output}
+
+    def _item(self, kind: type[_Item]) -> _Item:
+        """The open item, if it is of this kind, or a new one."""
+        if type(self._open) is not kind:
+            self._begin(self._new(kind))
+        assert self._open is not None
+        return self._open
+
+    def _new(self, kind: type[AnyItem]) -> AnyItem:
+        index = len(self._items)
+        return kind(item_id(kind.type, self._id, f"{index:x}"), index, self._emit, self._request)
+
+    def _begin(self, item: _Item) -> None:
+        self._close("completed")
+        self._items.append(item)
+        self._open = item
+        item.open()
+
+    def _close(self, status: str) -> None:
+        if self._open is not None:
+            self._open.close(status)
+            self._open = None
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        if self._request.stream:
+            self._chunks.append(to_json({"type": kind, "sequence_number": self._n_events, **fields}))
+            self._n_events += 1
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.n_prompt,
+        "input_tokens_details": {
+            "cached_tokens": usage.n_cached,
+            "cache_write_tokens": usage.n_prompt - usage.n_cached,
+        },
+        "output_tokens": usage.n_completion,
+        "output_tokens_details": {"reasoning_tokens": usage.n_reasoning},
+        "total_tokens": usage.n_prompt + usage.n_completion,
+    }
+
+
+class _Item:
+    """One item of the output. `text` is what it has by now."""
+
+    type = ""
+
+    def __init__(self, id: str, index: int, emit: Emit, request: ResponsesRequest) -> None:
+        self.id = id
+        self.text: list[str] = []
+        self.status = "in_progress"
+        self._index = index
+        self._report = emit
+        self._request = request
+
+    @property
+    def whole(self) -> str:
+        return "".join(self.text)
+
+    def open(self) -> None:
+        self._report("response.output_item.added", output_index=self._index, item=self.body())
+
+    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        raise NotImplementedError
+
+    def close(self, status: str) -> None:
+        self.status = status
+        self._report("response.output_item.done", output_index=self._index, item=self.body())
+
+    def body(self) -> dict[str, Any]:
+        return {"id": self.id, "type": self.type, "status": self.status}
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self._report(kind, item_id=self.id, output_index=self._index, **fields)
+
+
+class _PartItem(_Item):
+    """An item with one part of text, which has events of its own."""
+
+    part_event = "response.content_part"
+    text_event = ""
+    index_field = "content_index"
+
+    def open(self) -> None:
+        super().open()
+        self._emit_part("added", part=self.part())
+
+    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        self.text.append(text)
+        self._emit(f"{self.text_event}.delta", **{self.index_field: 0}, delta=text, **self._beside(logprobs))
+
+    def close(self, status: str) -> None:
+        self._emit(f"{self.text_event}.done", **{self.index_field: 0}, text=self.whole, **self._beside(self._scored()))
+        self._emit_part("done", part=self.part())
+        super().close(status)
+
+    def part(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def parts(self) -> list[dict[str, Any]]:
+        """The part, once there is something in it or the item is closed."""
+        return [self.part()] if self.text or self.status != "in_progress" else []
+
+    def _emit_part(self, kind: str, part: dict[str, Any]) -> None:
+        self._emit(f"{self.part_event}.{kind}", **{self.index_field: 0}, part=part)
+
+    def _beside(self, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+        return {}
+
+    def _scored(self) -> list[dict[str, Any]]:
+        return []
+
+
+class _Message(_PartItem):
+    type = "message"
+    text_event = "response.output_text"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._logprobs: list[dict[str, Any]] = []
+
+    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        self._logprobs += logprobs
+        super().delta(text, logprobs)
+
+    def part(self) -> dict[str, Any]:
+        return {"type": "output_text", "text": self.whole, "annotations": [], "logprobs": self._logprobs}
+
+    def body(self) -> dict[str, Any]:
+        return {**super().body(), "role": "assistant", "content": self.parts()}
+
+    def _beside(self, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"logprobs": logprobs}
+
+    def _scored(self) -> list[dict[str, Any]]:
+        return self._logprobs
+
+
+class _Reasoning(_PartItem):
+    """Reasoning as it is."""
+
+    type = "reasoning"
+    text_event = "response.reasoning_text"
+
+    def part(self) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": self.whole}
+
+    def body(self) -> dict[str, Any]:
+        is_closed = self.status != "in_progress"
+        secret = (
+            {"encrypted_content": encode_reasoning(self.whole)}
+            if self._request.includes_encrypted and is_closed
+            else {}
+        )
+        return {**super().body(), **self._contents(), **secret}
+
+    def _contents(self) -> dict[str, Any]:
+        return {"summary": [], "content": self.parts()}
+
+
+class _SummarisedReasoning(_Reasoning):
+    """The same text as the summary of a reasoning that is not shown."""
+
+    part_event = "response.reasoning_summary_part"
+    text_event = "response.reasoning_summary_text"
+    index_field = "summary_index"
+
+    def part(self) -> dict[str, Any]:
+        return {"type": "summary_text", "text": self.whole}
+
+    def _contents(self) -> dict[str, Any]:
+        return {"summary": self.parts()}
+
+
+class _Call(_Item):
+    """A call, which must get its name before it is opened."""
+
+    def name(self, call_id: str, name: str, tool: Tool | None) -> None:
+        self._call_id = call_id
+        self._name = name if tool is None else tool.name
+        self._namespace = {"namespace": tool.namespace} if tool is not None and tool.namespace else {}
+
+    def body(self) -> dict[str, Any]:
+        return {**super().body(), "call_id": self._call_id, "name": self._name, **self._namespace}
+
+
+class _FunctionCall(_Call):
+    type = "function_call"
+
+    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        self.text.append(text)
+        self._emit("response.function_call_arguments.delta", delta=text)
+
+    def close(self, status: str) -> None:
+        self._emit("response.function_call_arguments.done", name=self._name, arguments=self.whole)
+        super().close(status)
+
+    def body(self) -> dict[str, Any]:
+        return {**super().body(), "arguments": self.whole}
+
+
+class _CustomCall(_Call):
+    """A call of a function whose one argument is the input of the custom tool."""
+
+    type = "custom_tool_call"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._argument = InputArgument()
+
+    def delta(self, text: str, logprobs: list[dict[str, Any]]) -> None:
+        self._add(self._argument.feed(text))
+
+    def close(self, status: str) -> None:
+        self._add(self._argument.rest())
+        self._emit("response.custom_tool_call_input.done", input=self.whole)
+        super().close(status)
+
+    def body(self) -> dict[str, Any]:
+        return {**super().body(), "input": self.whole}
+
+    def _add(self, text: str) -> None:
+        if text:
+            self.text.append(text)
+            self._emit("response.custom_tool_call_input.delta", delta=text)
+
+
+class InputArgument:
+    """The text in `{"input": "..."}`, from pieces of that JSON, as far as each piece completes it."""
+
+    _START = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+    # Whole characters: an escape may be cut, and half of a surrogate pair waits for what follows it.
+    _WHOLE = re.compile(
+        r"""(?: [^"\\] | \\["\\/bfnrt] | \\u(?![dD][89abAB])[0-9a-fA-F]{4}
+            | \\u[dD][89abAB][0-9a-fA-F]{2} (?: \\u[0-9a-fA-F]{4} | (?=[^\\]|\\[^u]) ) )*""",
+        re.VERBOSE,
+    )
+
+    def __init__(self) -> None:
+        self._raw = ""
+        self._is_inside = self._is_over = False
+
+    def feed(self, piece: str) -> str:
+        self._raw += piece
+        if not self._is_inside and (start := self._START.match(self._raw)):
+            self._is_inside, self._raw = True, self._raw[start.end() :]
+        if not self._is_inside or self._is_over:
+            return ""
+        whole = self._WHOLE.match(self._raw)
+        text = whole[0] if whole else ""
+        self._raw = self._raw[len(text) :]
+        self._is_over = self._raw.startswith('"')
+        return str(json.loads(f'"{text}"', strict=False))
+
+    def rest(self) -> str:
+        """What else there is at the end: arguments of another form are the input as they are."""
+        return "" if self._is_inside else self._raw

@@ -1,0 +1,231 @@
+"""The items of the Responses API as the messages of a conversation.
+
+A response of a model is several items: its reasoning, its text, and each call. Templates want them as one assistant
+message, so items of the assistant that follow one another are joined.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .chat import without_nulls
+from .errors import BadRequest
+from .fields import Members, show
+
+_ROLES = ("user", "assistant", "system", "developer")
+_TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
+_MEDIA_PARTS = {"input_image": "an image", "input_file": "a file", "input_audio": "audio"}
+
+# Items of tools that run elsewhere, and notes of other servers. None of them can come from this server.
+IGNORED_ITEMS = (
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
+    "computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
+    "apply_patch_call", "apply_patch_call_output", "mcp_call", "mcp_list_tools", "mcp_approval_request",
+    "mcp_approval_response", "tool_search_call", "tool_search_output", "compaction", "compaction_trigger",
+    "program", "program_output",
+)  # fmt: skip
+
+# The one argument of the function that stands for a custom tool.
+CUSTOM_INPUT = "input"
+
+# Marks reasoning that this server wrote, so that what other servers encrypted is not taken for text.
+_REASONING_MARK = "localchat:"
+
+
+def input_items(body: Members, name: str = "input") -> list[dict[str, Any]]:
+    """The items of a field, each with its type; a text is a user's message.
+
+    Raises:
+        BadRequest: It is neither a text nor a list of objects.
+    """
+    value = body.get(name)
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [_whole({"type": "message", "role": "user", "content": value})]
+    if not isinstance(value, list):
+        body.refuse(name, "a string or a list of items")
+    return [_whole({"type": _kind(item), **without_nulls(item.raw)}) for item in body.objects(name)]
+
+
+def _kind(item: Members) -> str:
+    given = item.text("type")
+    if given is None and "role" not in item.raw and "id" in item.raw:
+        return "item_reference"
+    return given or "message"
+
+
+def _whole(item: dict[str, Any]) -> dict[str, Any]:
+    """The item as it is listed later: a message has a list of parts."""
+    text = item.get("content")
+    if item["type"] != "message" or not isinstance(text, str):
+        return item
+    if item.get("role") == "assistant":
+        return {"status": "completed", **item, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+    return {**item, "content": [{"type": "input_text", "text": text}]}
+
+
+def read_messages(instructions: str | None, items: Iterable[Members]) -> tuple[dict[str, Any], ...]:
+    """The messages of chat that say the same as `instructions` and the items, in their order.
+
+    Raises:
+        BadRequest: An item is not as it should be, or of a kind that this server does not read.
+    """
+    conversation = _Conversation()
+    if instructions:
+        conversation.message("developer", instructions)
+    for item in items:
+        kind = item.raw["type"]
+        if kind in IGNORED_ITEMS:
+            continue
+        reader = _READERS.get(kind)
+        if reader is None:
+            path = item.at("type")
+            raise BadRequest(f"'{path}' must be one of {', '.join(_READERS)}, got {show(kind)}", path)
+        reader(conversation, item)
+    return tuple(conversation.messages)
+
+
+class _Conversation:
+    """Messages that grow item by item. `_open` is the assistant's message that the next item may still join."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._open: dict[str, Any] | None = None
+
+    def message(self, role: str, text: str) -> None:
+        if role == "assistant":
+            message = self._assistant("content")
+            message["content"] = _joined(message.get("content"), text)
+            return
+        self._open = None
+        # Many templates take one system message, at the start.
+        if role in ("system", "developer") and len(self.messages) == 1 and self.messages[0]["role"] in _ROLES[2:]:
+            self.messages[0]["content"] = _joined(self.messages[0]["content"], text)
+            return
+        self.messages.append({"role": role, "content": text})
+
+    def reasoning(self, text: str) -> None:
+        message = self._assistant("content")
+        message["reasoning_content"] = _joined(message.get("reasoning_content"), text)
+
+    def call(self, id: str, name: str, arguments: Any) -> None:
+        call = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        self._assistant(None).setdefault("tool_calls", []).append(call)
+
+    def result(self, id: str, text: str) -> None:
+        self._open = None
+        self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
+
+    def _assistant(self, closing: str | None) -> dict[str, Any]:
+        """The open message; a new one if it has the field `closing` already and no calls that wait for results."""
+        message = self._open
+        if message is None or (closing in message and "tool_calls" not in message):
+            message = self._open = {"role": "assistant"}
+            self.messages.append(message)
+        return message
+
+
+def _joined(before: str | None, text: str) -> str:
+    return f"{before}\n\n{text}" if before and text else before or text
+
+
+def _message(conversation: _Conversation, item: Members) -> None:
+    role = item.choice("role", _ROLES)
+    if role is None:
+        item.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
+    conversation.message(role, _text(item, "content"))
+
+
+def _text(item: Members, name: str) -> str:
+    """The text of a field that is a string or a list of parts."""
+    value = item.get(name)
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        item.refuse(name, "a string or a list of parts")
+    return "".join(_part_text(part) for part in item.objects(name))
+
+
+def _part_text(part: Members) -> str:
+    kind = part.text("type")
+    if kind in _MEDIA_PARTS:
+        raise BadRequest(f"'{part.path}' is {_MEDIA_PARTS[kind]}, and this model reads only text", part.path)
+    if kind not in _TEXT_PARTS:
+        part.refuse("type", '"input_text" or "output_text"')
+    field = "refusal" if kind == "refusal" else "text"
+    text = part.text(field)
+    if text is None:
+        part.refuse(field, "a string")
+    return text
+
+
+def _call(conversation: _Conversation, item: Members) -> None:
+    arguments = item.text("arguments")
+    conversation.call(_required(item, "call_id"), model_name(item), arguments or "{}")
+
+
+def _custom_call(conversation: _Conversation, item: Members) -> None:
+    conversation.call(_required(item, "call_id"), model_name(item), {CUSTOM_INPUT: item.text("input") or ""})
+
+
+def _result(conversation: _Conversation, item: Members) -> None:
+    conversation.result(_required(item, "call_id"), _text(item, "output"))
+
+
+def _reasoning(conversation: _Conversation, item: Members) -> None:
+    text = "".join(map(_part_text, item.objects("content")))
+    text = text or decode_reasoning(item.text("encrypted_content") or "")
+    text = text or "\n\n".join(map(_part_text, item.objects("summary")))
+    if text:
+        conversation.reasoning(text)
+
+
+_READERS: Mapping[str, Callable[[_Conversation, Members], None]] = {
+    "message": _message,
+    "function_call": _call,
+    "function_call_output": _result,
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _result,
+    "reasoning": _reasoning,
+}
+
+
+def _required(item: Members, name: str) -> str:
+    text = item.text(name)
+    if not text:
+        item.refuse(name, "a string that is not empty")
+    return text
+
+
+def model_name(tool: Members) -> str:
+    """The name of a tool for the model: that of its namespace goes before it."""
+    name, namespace = _required(tool, "name"), tool.text("namespace")
+    return qualified(namespace, name)
+
+
+def qualified(namespace: str | None, name: str) -> str:
+    if not namespace:
+        return name
+    return namespace + name if namespace.endswith("_") else f"{namespace}__{name}"
+
+
+def encode_reasoning(text: str) -> str:
+    """Reasoning as the `encrypted_content` of an item, which clients send back as it is.
+
+    It is no secret, as the item shows the same text: clients that drop the text keep this.
+    """
+    return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
+
+
+def decode_reasoning(content: str) -> str:
+    """The text in an `encrypted_content`, nothing where another server wrote it."""
+    if not content.startswith(_REASONING_MARK):
+        return ""
+    try:
+        return base64.b64decode(content[len(_REASONING_MARK) :], validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""

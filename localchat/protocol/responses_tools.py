@@ -1,0 +1,149 @@
+"""The tools of the Responses API: functions, custom tools that take text, and namespaces of both.
+
+A custom tool is shown to the model as a function of one text. Tools that run on a provider's machines are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .chat import function_tool
+from .errors import BadRequest
+from .fields import Members, show
+from .responses_items import CUSTOM_INPUT, qualified
+
+_MODES = ("none", "auto", "required")
+_CALLABLE = ("function", "custom")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that the model may call."""
+
+    name: str
+    """As clients know it."""
+    namespace: str | None
+    is_custom: bool
+    path: str
+    """Its place in the request, for errors."""
+    function: dict[str, Any]
+    """As chat has it: name (with the namespace), description, parameters, strict."""
+    wire: dict[str, Any]
+    """As the response repeats it."""
+
+    @property
+    def model_name(self) -> str:
+        return str(self.function["name"])
+
+
+def read_tools(body: Members) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """The tools that can be called, and the kinds of those that cannot.
+
+    Raises:
+        BadRequest: One of them is not as it should be.
+    """
+    tools: list[Tool] = []
+    ignored: dict[str, None] = {}
+    for given in body.objects("tools"):
+        kind = given.text("type")
+        if kind is None:
+            given.refuse("type", '"function" or "custom"')
+        if kind == "namespace":
+            tools += _namespace(given)
+        elif kind in _CALLABLE:
+            tools.append(_tool(given, None))
+        else:
+            ignored[kind] = None
+    return tuple(tools), tuple(ignored)
+
+
+def _namespace(given: Members) -> Iterator[Tool]:
+    name = given.text("name")
+    if not name:
+        given.refuse("name", "a string that is not empty")
+    for tool in given.objects("tools"):
+        tool.choice("type", _CALLABLE)
+        yield _tool(tool, name)
+
+
+def _tool(given: Members, namespace: str | None) -> Tool:
+    checked = function_tool(given)["function"]
+    is_custom = checked["type"] == "custom"
+    function: dict[str, Any] = {"name": qualified(namespace, checked["name"])}
+    if is_custom:
+        function.update(description=_with_grammar(given), parameters=_CUSTOM_PARAMETERS)
+        wire = {"type": "custom", **_some(checked, "name", "description", "format")}
+    else:
+        function.update({"parameters": _NO_PARAMETERS, **_some(checked, "description", "parameters", "strict")})
+        wire = {"type": "function", **{name: checked.get(name) for name in _FUNCTION_FIELDS}}
+    return Tool(checked["name"], namespace, is_custom, given.path, function, wire)
+
+
+_FUNCTION_FIELDS = ("name", "description", "parameters", "strict")
+_NO_PARAMETERS = {"type": "object", "properties": {}}
+_CUSTOM_PARAMETERS = {
+    "type": "object",
+    "properties": {CUSTOM_INPUT: {"type": "string"}},
+    "required": [CUSTOM_INPUT],
+    "additionalProperties": False,
+}
+
+
+def _some(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: fields[name] for name in names if name in fields}
+
+
+def _with_grammar(given: Members) -> str:
+    """The description, and the grammar of the input: the model reads the grammar, but nothing enforces it."""
+    description = given.text("description") or ""
+    form = given.object("format")
+    if form is None or form.choice("type", ("text", "grammar")) != "grammar":
+        return description
+    syntax = form.choice("syntax", ("lark", "regex"))
+    return f"{description}\n\nThe input must match this grammar ({syntax}):\n{form.text('definition') or ''}".lstrip()
+
+
+def read_tool_choice(body: Members, tools: Sequence[Tool]) -> dict[str, Any]:
+    """`tool_choice` and `allowed` of a ChatRequest.
+
+    Raises:
+        BadRequest: It asks for what no tool of the request can do.
+    """
+    value = body.get("tool_choice")
+    names: tuple[str, ...] = ()
+    if isinstance(value, dict):
+        mode, names = _chosen(Members(value, body.at("tool_choice")), tools)
+    else:
+        mode = body.choice("tool_choice", _MODES) or "auto"
+    if mode == "required" and not tools:
+        message = f"'tool_choice' is {show(value)}, which needs 'tools' of type function or custom"
+        raise BadRequest(message, "tool_choice")
+    return {"tool_choice": mode if tools else "none", "allowed": names}
+
+
+def _chosen(choice: Members, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...]]:
+    kind = choice.text("type")
+    if kind in _CALLABLE:
+        return "required", (_chosen_name(choice, tools),)
+    if kind != "allowed_tools":
+        choice.refuse("type", '"function", "custom" or "allowed_tools"; tools of other types do not run here,')
+    mode = choice.choice("mode", ("auto", "required")) or "auto"
+    listed = [tool for tool in choice.objects("tools") if tool.text("type") in _CALLABLE]
+    if not listed:
+        choice.refuse("tools", "a list with at least one function or custom tool")
+    return mode, tuple(_chosen_name(tool, tools) for tool in listed)
+
+
+def _chosen_name(choice: Members, tools: Sequence[Tool]) -> str:
+    name, namespace = choice.text("name"), choice.text("namespace")
+    found = [tool for tool in tools if tool.name == name and namespace in (None, tool.namespace)]
+    if not found:
+        offered = show([tool.name for tool in tools])
+        raise BadRequest(f"'{choice.at('name')}' is {show(name)}; 'tools' offers {offered}", choice.at("name"))
+    return found[0].model_name
+
+
+def by_model_name(tools: Sequence[Tool]) -> Mapping[str, Tool]:
+    return {tool.model_name: tool for tool in tools}

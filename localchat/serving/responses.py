@@ -1,0 +1,127 @@
+"""The endpoints of the Responses API, and the conversations that its requests may go on with."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from .. import sse
+from ..protocol import errors
+from ..protocol.fields import parse_body
+from ..protocol.responses import ResponsesRequest, in_these_words, parse_response
+from ..protocol.responses_events import ResponseEncoder
+from ..protocol.responses_items import input_items
+from ..protocol.responses_store import ResponseStore, items_body
+from .encoded import send_encoded
+from .exchange import Exchange
+from .stream import StreamFormat
+
+if TYPE_CHECKING:
+    from ..generation.answer import Answer
+    from ..generation.model import Model, Service
+    from .endpoints import Endpoints, Table
+
+# The type of an event, which is also its name, is the first field of its JSON text.
+_TYPE_START = len('{"type":"')
+
+
+def _named(chunk: str) -> bytes:
+    return sse.encode(chunk, event=chunk[_TYPE_START : chunk.index('"', _TYPE_START)])
+
+
+STREAM = StreamFormat("text/event-stream", _named, None, sse.comment())
+
+
+class Responses:
+    """Creates, stores and returns responses."""
+
+    def __init__(self, service: Service, endpoints: Endpoints, *, strict: bool) -> None:
+        self._service = service
+        self._endpoints = endpoints
+        self._strict = strict
+        self._store = ResponseStore()
+
+    def table(self) -> Table:
+        return {
+            "/responses": {"POST": self._create},
+            "/responses/": {"GET": self._get, "DELETE": self._delete},
+            "/conversations": {"POST": self._create_conversation},
+            "/conversations/": {"GET": self._get_conversation, "DELETE": self._delete_conversation},
+        }
+
+    def _create(self, exchange: Exchange) -> None:
+        request = parse_response(exchange.body(), self._store, strict=self._strict)
+        self._endpoints.note_ignored(request.unknown)
+        exchange.name_request(request.request_id)
+        model = self._service.resolve(request.model)
+        with _submitted(model, request) as answer, self._endpoints.busy(exchange, answer):
+            head, sampling = answer.head, {**vars(model.sampling), **request.params.sampling}
+            id = "resp_" + head.id.partition("-")[2]
+            exchange.id = id
+            encoder = ResponseEncoder(id, head.created, head.model, request, sampling)
+            patience_s = self._endpoints.patience_s(request)
+            send_encoded(exchange, answer, encoder, STREAM, patience_s, lambda: self._keep(request, encoder))
+
+    def _keep(self, request: ResponsesRequest, encoder: ResponseEncoder) -> None:
+        body = encoder.body()
+        if request.is_stored:
+            self._store.put(body, request.earlier, request.items)
+        if request.conversation_id is not None:
+            self._store.extend(request.conversation_id, request.items, body["output"], body["id"])
+
+    def _get(self, exchange: Exchange) -> None:
+        id, _, rest = exchange.tail.partition("/")
+        entry = self._store.get(id)
+        if rest == "input_items":
+            exchange.send_json(200, items_body((*entry.earlier, *entry.items)))
+        elif rest:
+            raise errors.UnknownPath(f"there is nothing at {exchange.head.path}: a response has 'input_items' alone")
+        else:
+            exchange.send_json(200, entry.body)
+
+    def _delete(self, exchange: Exchange) -> None:
+        self._store.delete(exchange.tail)
+        exchange.send_json(200, {"id": exchange.tail, "object": "response", "deleted": True})
+
+    def _create_conversation(self, exchange: Exchange) -> None:
+        body = parse_body(exchange.body())
+        metadata = body.object("metadata")
+        id = "conv_" + uuid.uuid4().hex
+        created = {"id": id, "object": "conversation", "created_at": int(time.time())}
+        created["metadata"] = dict(metadata.raw) if metadata else {}
+        self._store.put(created, (), input_items(body, "items"))
+        exchange.send_json(200, created)
+
+    def _get_conversation(self, exchange: Exchange) -> None:
+        id, _, rest = exchange.tail.partition("/")
+        entry = self._store.get(id, "conversation")
+        if rest == "items":
+            exchange.send_json(200, items_body(entry.items))
+        elif rest:
+            raise errors.UnknownPath(f"there is nothing at {exchange.head.path}: a conversation has 'items' alone")
+        else:
+            exchange.send_json(200, entry.body)
+
+    def _delete_conversation(self, exchange: Exchange) -> None:
+        self._store.delete(exchange.tail, "conversation")
+        exchange.send_json(200, {"id": exchange.tail, "object": "conversation.deleted", "deleted": True})
+
+
+def _submitted(model: Model, request: ResponsesRequest) -> Answer:
+    """The request at work; with `truncates` without the oldest turns for which the context has no room.
+
+    Raises:
+        ApiError: It cannot be run. The error has the names of this interface.
+    """
+    try:
+        while True:
+            try:
+                return model.answer(request)
+            except errors.ContextLengthExceeded:
+                shorter = request.shortened() if request.truncates else None
+                if shorter is None:
+                    raise
+                request = shorter
+    except errors.ApiError as error:
+        raise in_these_words(error, request) from error

@@ -1,0 +1,117 @@
+"""The rules of a stream of the Responses API, checked event by event, and the types of the `openai` package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# For each type of text: the field that its events have beside item_id and output_index, and that of its end.
+_TEXTS = {
+    "response.output_text": ("content_index", "text"),
+    "response.reasoning_text": ("content_index", "text"),
+    "response.reasoning_summary_text": ("summary_index", "text"),
+    "response.function_call_arguments": (None, "arguments"),
+    "response.custom_tool_call_input": (None, "input"),
+}
+_PARTS = {"response.content_part": "content_index", "response.reasoning_summary_part": "summary_index"}
+
+
+def check_stream(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The response at the end of a stream in which every event is at its place."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    first, second, *rest, last = events
+    assert (first["type"], second["type"]) == ("response.created", "response.in_progress")
+    assert first["response"] == second["response"]
+    assert (first["response"]["status"], first["response"]["output"]) == ("in_progress", [])
+    output: list[dict[str, Any]] = []
+    open_item: _OpenItem | None = None
+    for event in rest:
+        kind = event["type"]
+        if kind == "response.output_item.added":
+            assert open_item is None, "an item begins before the last one is closed"
+            assert event["output_index"] == len(output)
+            open_item = _OpenItem(event["item"], len(output))
+            continue
+        assert open_item is not None, kind
+        if kind == "response.output_item.done":
+            output.append(open_item.closed(event))
+            open_item = None
+        else:
+            open_item.take(event)
+    response: dict[str, Any] = last["response"]
+    assert last["type"] == f"response.{response['status']}"
+    if response["status"] != "failed":
+        assert open_item is None
+        assert response["output"] == output
+        assert (
+            response["usage"]["total_tokens"] == response["usage"]["input_tokens"] + response["usage"]["output_tokens"]
+        )
+    constant = set(response) - {"status", "output", "usage", "completed_at", "incomplete_details", "error"}
+    assert {name: response[name] for name in constant} == {name: first["response"][name] for name in constant}
+    return response
+
+
+class _OpenItem:
+    def __init__(self, item: dict[str, Any], index: int) -> None:
+        assert item.get("status") == "in_progress"
+        self.item, self.index = item, index
+        self.text = ""
+        self.ended: str | None = None
+        self.parts: list[str] = []
+
+    def take(self, event: dict[str, Any]) -> None:
+        assert (event["item_id"], event["output_index"]) == (self.item["id"], self.index)
+        stem, _, end = event["type"].rpartition(".")
+        if stem in _PARTS:
+            assert event[_PARTS[stem]] == 0
+            self.parts.append(end)
+            assert event["part"]["text"] == ("" if end == "added" else self.ended)
+            return
+        index, field = _TEXTS[stem]
+        assert index is None or event[index] == 0
+        assert self.ended is None
+        if end == "delta":
+            assert event["delta"]
+            self.text += event["delta"]
+        else:
+            self.ended = event[field]
+            assert self.text == self.ended
+
+    def closed(self, event: dict[str, Any]) -> dict[str, Any]:
+        item: dict[str, Any] = event["item"]
+        assert event["output_index"] == self.index
+        assert (item["id"], item["type"]) == (self.item["id"], self.item["type"])
+        assert item["status"] in ("completed", "incomplete")
+        texts = [part["text"] for part in (*item.get("content", ()), *item.get("summary", ()))]
+        assert self.ended is not None
+        assert item.get("arguments", item.get("input", "".join(texts))) == self.ended
+        assert self.parts == (["added", "done"] if texts else [])
+        return item
+
+
+def check_types(events: list[dict[str, Any]]) -> None:
+    """Each event is one of those that the `openai` package declares, with all fields that it must have."""
+    from openai.types.responses import ResponseStreamEvent
+    from pydantic import TypeAdapter
+
+    adapter: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+    for event in events:
+        adapter.validate_python(event)
+
+
+def check_body(body: dict[str, Any]) -> None:
+    """A response object has the fields that the `openai` package declares, and is complete."""
+    from openai.types.responses import Response
+
+    Response.model_validate(body)
+    missing = REQUIRED - set(body)
+    assert not missing, missing
+
+
+# The fields that every response object has, by OpenAI's reference; absent values are null.
+REQUIRED = {
+    "id", "object", "created_at", "completed_at", "status", "error", "incomplete_details", "instructions",
+    "max_output_tokens", "max_tool_calls", "model", "output", "parallel_tool_calls", "previous_response_id",
+    "reasoning", "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation", "usage", "metadata",
+    "background", "service_tier", "top_logprobs", "presence_penalty", "frequency_penalty", "prompt_cache_key",
+    "safety_identifier", "user", "conversation",
+}  # fmt: skip

@@ -1,0 +1,562 @@
+"""The Responses API without HTTP and without a model: bodies in, messages and settings out; output events in,
+events of the stream out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from localchat.protocol.errors import BadRequest, InferenceError, NotFound, QueueFull
+from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.protocol.responses import ResponsesRequest, in_these_words, parse_response
+from localchat.protocol.responses_events import InputArgument, ResponseEncoder
+from localchat.protocol.responses_items import IGNORED_ITEMS, decode_reasoning, encode_reasoning
+from localchat.protocol.responses_store import ResponseStore
+from localchat.protocol.usage import Usage
+
+from .response_events import check_body, check_stream, check_types
+
+FUNCTION = {
+    "type": "function",
+    "name": "look",
+    "description": "Looks",
+    "parameters": {"type": "object"},
+    "strict": True,
+}
+PATCH = {"type": "custom", "name": "patch", "description": "Patches"}
+CRM = {"type": "namespace", "name": "crm", "description": "Customers", "tools": [{"type": "function", "name": "find"}]}
+CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"a":1}'}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": value}
+
+
+def parse(earlier: ResponseStore | None = None, /, strict: bool = False, **fields: Any) -> ResponsesRequest:
+    raw = json.dumps({"input": "hi", **fields}).encode()
+    return parse_response(raw, earlier or ResponseStore(), strict=strict)
+
+
+def called(name: str, arguments: Any, id: str = "c1") -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+USER = {"role": "user", "content": "hi"}
+
+MESSAGES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "text": ({"input": "hi"}, [USER]),
+    "instructions": ({"instructions": "Be brief."}, [{"role": "developer", "content": "Be brief."}, USER]),
+    "parts": (
+        {
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}]}
+            ]
+        },
+        [USER],
+    ),
+    "instructions and developer are one message": (
+        {"instructions": "a", "input": [{"role": "developer", "content": "b"}, USER]},
+        [{"role": "developer", "content": "a\n\nb"}, USER],
+    ),
+    "a later developer is another message": (
+        {"instructions": "a", "input": [USER, {"role": "developer", "content": "b"}]},
+        [{"role": "developer", "content": "a"}, USER, {"role": "developer", "content": "b"}],
+    ),
+    "call and result": (
+        {"input": [USER, CALL, RESULT]},
+        [
+            USER,
+            {"role": "assistant", "tool_calls": [called("look", '{"a":1}')]},
+            {"role": "tool", "tool_call_id": "c1", "content": "seen"},
+        ],
+    ),
+    "the assistant's items are one message": (
+        {
+            "input": [
+                USER,
+                {"type": "reasoning", "id": "rs_1", "summary": [], "content": [text("hm"), text("!")]},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+                CALL,
+                {**CALL, "call_id": "c2"},
+                RESULT,
+                {**RESULT, "call_id": "c2", "output": [{"type": "input_text", "text": "seen"}]},
+            ]
+        },
+        [
+            USER,
+            {
+                "role": "assistant",
+                "reasoning_content": "hm!",
+                "content": "I look.",
+                "tool_calls": [called("look", '{"a":1}'), called("look", '{"a":1}', "c2")],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "seen"},
+            {"role": "tool", "tool_call_id": "c2", "content": "seen"},
+        ],
+    ),
+    "two texts of the assistant are two messages": (
+        {"input": [USER, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, USER]},
+        [USER, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}, USER],
+    ),
+    "text and reasoning between a call and its result": (
+        {
+            "input": [
+                USER,
+                CALL,
+                {"role": "assistant", "content": "a"},
+                {"type": "reasoning", "content": [text("r")]},
+                RESULT,
+            ]
+        },
+        [
+            USER,
+            {"role": "assistant", "tool_calls": [called("look", '{"a":1}')], "content": "a", "reasoning_content": "r"},
+            {"role": "tool", "tool_call_id": "c1", "content": "seen"},
+        ],
+    ),
+    "custom call": (
+        {
+            "input": [
+                USER,
+                {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "a\nb"},
+                {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+            ]
+        },
+        [
+            USER,
+            {"role": "assistant", "tool_calls": [called("patch", {"input": "a\nb"})]},
+            {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        ],
+    ),
+    "call in a namespace": (
+        {"input": [USER, {**CALL, "name": "find", "namespace": "crm"}]},
+        [USER, {"role": "assistant", "tool_calls": [called("crm__find", '{"a":1}')]}],
+    ),
+    "reasoning that a client kept encrypted": (
+        {"input": [USER, {"type": "reasoning", "summary": [], "encrypted_content": encode_reasoning("hä")}, CALL]},
+        [USER, {"role": "assistant", "reasoning_content": "hä", "tool_calls": [called("look", '{"a":1}')]}],
+    ),
+    "reasoning that another server encrypted": (
+        {"input": [USER, {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}]},
+        [USER],
+    ),
+    "reasoning as a summary": (
+        {"input": [USER, {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "content": None}]},
+        [USER, {"role": "assistant", "reasoning_content": "s"}],
+    ),
+    "a refusal": (
+        {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER]},
+        [{"role": "assistant", "content": "No."}, USER],
+    ),
+    "items of tools that run elsewhere": (
+        {"input": [USER, *({"type": kind, "id": "x"} for kind in IGNORED_ITEMS)]},
+        [USER],
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "messages"), MESSAGES.values(), ids=MESSAGES)
+def test_items_become_messages(fields, messages):
+    assert list(parse(**fields).messages) == messages
+
+
+PNG = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no input": ({"input": None}, "input"),
+    "empty input": ({"input": []}, "input"),
+    "input of another type": ({"input": 5}, "input"),
+    "item of another type": ({"input": [1]}, "input[0]"),
+    "unknown item": ({"input": [{"type": "song"}]}, "input[0].type"),
+    "role": ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
+    "content": ({"input": [{"role": "user"}]}, "input[0].content"),
+    "image": ({"input": [USER, {"role": "user", "content": [PNG]}]}, "input[1].content[0]"),
+    "image of a tool": ({"input": [{**RESULT, "output": [PNG]}]}, "input[0].output[0]"),
+    "file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
+    "part": ({"input": [{"role": "user", "content": [{"type": "song"}]}]}, "input[0].content[0].type"),
+    "call without an id": ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id"),
+    "result without output": ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
+    "tool without a type": ({"tools": [{"name": "a"}]}, "tools[0].type"),
+    "tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    "parameters": ({"tools": [{**FUNCTION, "parameters": 1}]}, "tools[0].parameters"),
+    "tool in a namespace": ({"tools": [{**CRM, "tools": [{"type": "mcp"}]}]}, "tools[0].tools[0].type"),
+    "choice of nobody": (
+        {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice.name"
+    ),
+    "choice of a tool that runs elsewhere": (
+        {"tools": [FUNCTION], "tool_choice": {"type": "web_search"}}, "tool_choice.type"
+    ),
+    "call without tools": ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+    "allowed nothing": (
+        {"tools": [FUNCTION], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
+        "tool_choice.tools",
+    ),
+    "background": ({"background": True}, "background"),
+    "prompt template": ({"prompt": {"id": "p"}}, "prompt"),
+    "limit": ({"max_output_tokens": 0}, "max_output_tokens"),
+    "format": ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    "schema": ({"text": {"format": {"type": "json_schema", "name": "a", "schema": 1}}}, "text.format.schema"),
+    "include": ({"include": ["everything"]}, "include[0]"),
+    "top_logprobs": ({"top_logprobs": 21}, "top_logprobs"),
+    "truncation": ({"truncation": "middle"}, "truncation"),
+    "summary": ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
+    "metadata": ({"metadata": {"a": 1}}, "metadata.a"),
+    "two histories": ({"previous_response_id": "resp_1", "conversation": "conv_1"}, "previous_response_id"),
+    "conversation without an id": ({"conversation": {}}, "conversation.id"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED.values(), ids=REFUSED)
+def test_request_is_refused_by_name(fields, param):
+    with pytest.raises(BadRequest) as caught:
+        parse(**fields)
+    assert caught.value.param == param
+    assert f"'{param}'" in caught.value.message
+
+
+def test_settings_are_read_and_repeated():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    request = parse(
+        max_output_tokens=7,
+        temperature=0.5,
+        parallel_tool_calls=False,
+        text={"format": {"type": "json_schema", "name": "a", "schema": schema, "strict": True}, "verbosity": "low"},
+        reasoning={"effort": "high", "summary": "auto"},
+        top_logprobs=2,
+        metadata={"k": "v"},
+        truncation="auto",
+        store=False,
+        stream=True,
+        include=["reasoning.encrypted_content", "web_search_call.action.sources"],
+        prompt_cache_key="key",
+        service_tier="flex",
+    )
+    assert (request.params.max_tokens, request.params.top_logprobs) == (7, 2)
+    assert request.params.sampling == {"temperature": 0.5}
+    assert request.shape is not None
+    assert (request.shape.kind, request.shape.value, request.shape.param) == (
+        "json_schema",
+        schema,
+        "text.format.schema",
+    )
+    assert request.template_vars == {"reasoning_effort": "high"}
+    flags = (request.stream, request.is_stored, request.summarises, request.truncates, request.includes_encrypted)
+    assert flags == (True, False, True, True, True)
+    assert not request.parallel_tool_calls
+    assert request.unknown == ()
+    repeated = {name: request.settings[name] for name in ("max_output_tokens", "metadata", "truncation", "store")}
+    assert repeated == {"max_output_tokens": 7, "metadata": {"k": "v"}, "truncation": "auto", "store": False}
+    assert request.settings["text"]["format"]["schema"] == schema
+    assert request.settings["reasoning"] == {"effort": "high", "summary": "auto"}
+
+
+def test_no_reasoning_turns_it_off():
+    assert parse(reasoning={"effort": "none"}).template_vars == {"enable_thinking": False, "reasoning_effort": "none"}
+
+
+def test_log_probabilities_are_included():
+    assert parse(include=["message.output_text.logprobs"]).params.top_logprobs == 0
+    assert parse().params.top_logprobs is None
+
+
+def test_tools_of_each_kind():
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: WORD"}
+    hosted = [{"type": "web_search"}, {"type": "local_shell"}, {"type": "mcp", "server_label": "x"}]
+    request = parse(tools=[*hosted, FUNCTION, {**PATCH, "format": grammar}, CRM, {"type": "function", "name": "bare"}])
+    look, patch, find, bare = (tool["function"] for tool in request.tools)
+    assert look == {"name": "look", "description": "Looks", "parameters": {"type": "object"}, "strict": True}
+    assert next(iter(look)) == "name"  # as models have learnt it
+    assert patch["description"] == "Patches\n\nThe input must match this grammar (lark):\nstart: WORD"
+    assert patch["parameters"]["required"] == ["input"]
+    assert (find["name"], bare["name"]) == ("crm__find", "bare")
+    assert bare["parameters"] == {"type": "object", "properties": {}}
+    assert request.unknown == ("tools of type web_search", "tools of type local_shell", "tools of type mcp")
+    kinds = [(tool["type"], tool["name"]) for tool in request.settings["tools"]]
+    assert kinds == [("function", "look"), ("custom", "patch"), ("namespace", "crm"), ("function", "bare")]
+
+
+CHOICES: dict[str, tuple[Any, tuple[str, tuple[str, ...]]]] = {
+    "absent": (None, ("auto", ())),
+    "none": ("none", ("none", ())),
+    "required": ("required", ("required", ())),
+    "function": ({"type": "function", "name": "look"}, ("required", ("look",))),
+    "custom": ({"type": "custom", "name": "patch"}, ("required", ("patch",))),
+    "in a namespace": ({"type": "function", "name": "find", "namespace": "crm"}, ("required", ("crm__find",))),
+    "allowed": (
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}, {"type": "mcp"}]},
+        ("auto", ("look",)),
+    ),
+    "allowed and required": (
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "patch"}]},
+        ("required", ("patch",)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("choice", "expected"), CHOICES.values(), ids=CHOICES)
+def test_tool_choice(choice, expected):
+    request = parse(tools=[FUNCTION, PATCH, CRM], tool_choice=choice)
+    assert (request.tool_choice, request.allowed) == expected
+    assert request.settings["tool_choice"] == ("auto" if choice is None else choice)
+
+
+def test_strict_refuses_unknown_fields_and_the_log_names_them():
+    assert parse(colour="red").unknown == ("colour",)
+    with pytest.raises(BadRequest, match="'colour' is not known"):
+        parse(strict=True, colour="red")
+    assert parse(strict=True, tools=[{"type": "web_search"}]).unknown == ("tools of type web_search",)
+
+
+def test_errors_of_generation_get_the_names_of_this_interface():
+    request = parse(tools=[{"type": "web_search"}, FUNCTION])
+    error = in_these_words(
+        BadRequest("'tools[0].function.parameters#/if' is wrong", "tools[0].function.parameters#/if"), request
+    )
+    assert (error.message, error.param) == ("'tools[1].parameters#/if' is wrong", "tools[1].parameters#/if")
+    error = in_these_words(BadRequest("'messages[3].content' is wrong", "messages[3].content"), request)
+    assert (error.message, error.param) == ("'input' is wrong", "input")
+    error = in_these_words(BadRequest("'temperature' is wrong: see messages", "temperature"), request)
+    assert (error.message, error.param) == ("'temperature' is wrong: see messages", "temperature")
+
+
+def test_oldest_turns_are_dropped_but_not_the_system_message():
+    messages = [{"role": "user", "content": "1"}, CALL, RESULT, {"role": "user", "content": "2"}]
+    request = parse(instructions="s", input=messages)
+    shorter = request.shortened()
+    assert shorter is not None
+    assert [message["content"] for message in shorter.messages] == ["s", "2"]
+    assert shorter.shortened() is None
+
+
+# --- The encoder ---
+
+USAGE = Usage(n_prompt=10, n_cached=4, n_completion=6, prompt_s=0.1, completion_s=0.2, n_reasoning=3)
+SAMPLING = {"temperature": 0.8, "top_p": 0.9, "presence_penalty": 0, "frequency_penalty": 0, "top_k": 3}
+
+
+def encoder(**fields: Any) -> ResponseEncoder:
+    request = parse(**{"stream": True, **fields})
+    made = ResponseEncoder("resp_" + "0" * 32, 1700000000, "m", request, SAMPLING)
+    made.start()
+    return made
+
+
+def run(events: list[Any], reason: str = "stop", **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The events of the stream, and the response, which the whole form must equal."""
+    made, whole = encoder(**fields), encoder(**{**fields, "stream": False})
+    chunks = made.take()
+    for event in events:
+        for one in (made, whole):
+            if isinstance(event, list):
+                one.logprobs(event)
+            else:
+                one.event(event)
+        chunks += made.take()
+    for one in (made, whole):
+        one.finish(reason, None, USAGE, 1700000001.5)
+    decoded = [json.loads(chunk) for chunk in [*chunks, *made.take()]]
+    response = check_stream(decoded)
+    assert whole.take() == []
+    assert whole.body() == response
+    return decoded, response
+
+
+def call(index: int, id: str, name: str, *pieces: str) -> list[Any]:
+    return [ToolCallStart(index, id, name), *(ToolCallArguments(index, piece) for piece in pieces)]
+
+
+OUTPUTS: dict[str, tuple[list[Any], dict[str, Any], list[tuple[str, str]]]] = {
+    "text": ([ContentDelta("a"), ContentDelta("b")], {}, [("message", "ab")]),
+    "nothing": ([], {}, [("message", "")]),
+    "reasoning and text": (
+        [ReasoningDelta("h"), ReasoningDelta("m"), ContentDelta("a")], {}, [("reasoning", "hm"), ("message", "a")]
+    ),
+    "reasoning as a summary": (
+        [ReasoningDelta("hm"), ContentDelta("a")],
+        {"reasoning": {"summary": "auto"}},
+        [("reasoning", "hm"), ("message", "a")],
+    ),
+    "reasoning between texts": (
+        [ContentDelta("a"), ReasoningDelta("hm"), ContentDelta("b")],
+        {},
+        [("message", "a"), ("reasoning", "hm"), ("message", "b")],
+    ),
+    "calls": (
+        [ContentDelta("a"), *call(0, "1", "look", "{", "}"), *call(1, "2", "look"), *call(2, "3", "crm__find", "{}")],
+        {"tools": [FUNCTION, CRM]},
+        [("message", "a"), ("function_call", "{}"), ("function_call", ""), ("function_call", "{}")],
+    ),
+    "custom call": (
+        call(0, "c1", "patch", '{"in', 'put":', '"a\\', 'nb', '\\u00', 'e9"', "}"),
+        {"tools": [PATCH]},
+        [("custom_tool_call", "a\nbé")],
+    ),
+    "a call that no tool has": (call(0, "c1", "other", "{}"), {}, [("function_call", "{}")]),
+}  # fmt: skip
+
+
+def item_text(item: dict[str, Any]) -> str:
+    parts = [*item.get("content", ()), *item.get("summary", ())]
+    return item.get("arguments", item.get("input", "".join(part["text"] for part in parts)))
+
+
+@pytest.mark.parametrize(("events", "fields", "items"), OUTPUTS.values(), ids=OUTPUTS)
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_output_becomes_items(events, fields, items, reason):
+    pytest.importorskip("openai", reason="its types come with the test extra")
+    chunks, response = run(events, reason, **fields)
+    assert [(item["type"], item_text(item)) for item in response["output"]] == items
+    statuses = [item["status"] for item in response["output"]]
+    last = "incomplete" if reason == "length" else "completed"
+    assert statuses == ["completed"] * (len(items) - 1) + [last]
+    assert response["incomplete_details"] == ({"reason": "max_output_tokens"} if reason == "length" else None)
+    assert response["completed_at"] == (None if reason == "length" else 1700000001)
+    check_types(chunks)
+    check_body(response)
+
+
+def test_names_of_calls_are_those_of_the_request():
+    _, response = run(call(0, "c1", "crm__find", "{}"), tools=[CRM])
+    (item,) = response["output"]
+    assert (item["call_id"], item["name"], item["namespace"]) == ("c1", "find", "crm")
+
+
+def test_usage_has_details():
+    _, response = run([ContentDelta("a")])
+    assert response["usage"] == {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 6},
+        "output_tokens": 6,
+        "output_tokens_details": {"reasoning_tokens": 3},
+        "total_tokens": 16,
+    }
+    assert (response["temperature"], response["top_p"]) == (0.8, 0.9)
+
+
+def test_encrypted_reasoning_comes_back_as_text():
+    chunks, response = run([ReasoningDelta("hm")], include=["reasoning.encrypted_content"])
+    assert decode_reasoning(response["output"][0]["encrypted_content"]) == "hm"
+    assert "encrypted_content" not in chunks[2]["item"]
+    _, response = run([ReasoningDelta("hm")])
+    assert "encrypted_content" not in response["output"][0]
+
+
+def test_log_probabilities_are_those_of_the_text():
+    entries = [{"token": t, "logprob": -1.0, "bytes": [97], "top_logprobs": []} for t in "hab"]
+    events = [entries[:1], ReasoningDelta("h"), entries[1:2], ContentDelta("a"), entries[2:], ContentDelta("b")]
+    chunks, response = run(events, include=["message.output_text.logprobs"])
+    assert response["output"][1]["content"][0]["logprobs"] == entries[1:]
+    deltas = [chunk["logprobs"] for chunk in chunks if chunk["type"] == "response.output_text.delta"]
+    assert deltas == [entries[1:2], entries[2:]]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(InferenceError("broken"), "server_error"), (QueueFull("full"), "rate_limit_exceeded")]
+)
+def test_failure_ends_the_stream(error, code):
+    made = encoder()
+    made.event(ContentDelta("a"))
+    chunks = [json.loads(chunk) for chunk in [*made.take(), *made.failed(error)]]
+    response = check_stream(chunks)
+    assert (response["status"], response["error"]) == ("failed", {"code": code, "message": error.message})
+    assert response["output"][0]["content"][0]["text"] == "a"
+
+
+INPUTS = ["", "plain", 'quote " and \\ slash', "line\nend\ttab", "é ü 漢", "😀 pair", "\x07 bell", "a" * 100]
+
+
+@pytest.mark.parametrize("value", INPUTS)
+@pytest.mark.parametrize("ascii", [True, False])
+def test_custom_input_at_every_cut(value, ascii):
+    raw = json.dumps({"input": value}, ensure_ascii=ascii)
+    for cuts in [[raw], list(raw), *([raw[:i], raw[i:]] for i in range(len(raw)))]:
+        argument = InputArgument()
+        assert "".join([*map(argument.feed, cuts), argument.rest()]) == value
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        ('{"input":"cut \\u00', "cut "),
+        ('{"patch":"a"}', '{"patch":"a"}'),
+        ("not JSON", "not JSON"),
+        ('{"input":"lone \\ud83d half"}', "lone \ud83d half"),
+        ('{ "input" : "spaced" , "b": 1}', "spaced"),
+    ],
+)
+def test_custom_input_of_another_form(raw, value):
+    argument = InputArgument()
+    assert "".join([*map(argument.feed, raw), argument.rest()]) == value
+
+
+# --- The store ---
+
+
+def response(id: str, text: str = "x") -> dict[str, Any]:
+    item = {"type": "message", "id": f"msg_{id}", "role": "assistant", "content": text}
+    return {"id": id, "object": "response", "output": [item]}
+
+
+def test_later_request_goes_on_with_a_stored_response():
+    store = ResponseStore()
+    first = parse(store, instructions="first")
+    store.put(response("resp_1", "yes"), first.earlier, first.items)
+    second = parse(store, input="and", previous_response_id="resp_1", instructions="second")
+    assert [message["content"] for message in second.messages] == ["second", "hi", "yes", "and"]
+    store.put(response("resp_2", "no"), second.earlier, second.items)
+    store.delete("resp_1")
+    third = parse(store, input="so?", previous_response_id="resp_2")
+    assert [message["content"] for message in third.messages] == ["hi", "yes", "and", "no", "so?"]
+    with pytest.raises(NotFound) as caught:
+        parse(store, previous_response_id="resp_1")
+    assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
+
+
+def test_conversation_grows():
+    store = ResponseStore()
+    store.put({"id": "conv_1", "object": "conversation"}, (), [{"type": "message", "role": "user", "content": "hi"}])
+    for conversation in ("conv_1", {"id": "conv_1"}):
+        request = parse(store, input="and", conversation=conversation)
+        assert request.settings["conversation"] == {"id": "conv_1"}
+        assert request.conversation_id == "conv_1"
+        store.extend("conv_1", request.items, response("resp_1", "yes")["output"], "resp_1")
+    contents = [message["content"] for message in parse(store, input="so?", conversation="conv_1").messages]
+    assert contents == ["hi", "and", "yes", "and", "yes", "so?"]
+    with pytest.raises(NotFound):
+        parse(store, conversation="conv_2")
+    with pytest.raises(NotFound):
+        parse(store, previous_response_id="conv_1")
+
+
+def test_item_reference_is_the_item():
+    store = ResponseStore()
+    store.put(response("resp_1", "yes"), (), [{"type": "message", "role": "user", "content": "hi"}])
+    for reference in ({"type": "item_reference", "id": "msg_resp_1"}, {"id": "msg_resp_1"}):
+        assert parse(store, input=[reference, USER]).messages[0] == {"role": "assistant", "content": "yes"}
+    assert parse(store, input=[{"id": "msg_1i0"}]).messages == (USER,)
+    with pytest.raises(NotFound) as caught:
+        parse(store, input=[USER, {"type": "item_reference", "id": "msg_2"}])
+    assert caught.value.param == "input[1].id"
+
+
+def test_store_is_bounded_in_number_and_bytes():
+    store = ResponseStore(max_entries=2, max_bytes=3000)
+    for id in ("resp_1", "resp_2"):
+        store.put(response(id), (), ())
+    store.get("resp_1")
+    store.put(response("resp_3"), (), ())
+    with pytest.raises(NotFound):
+        store.get("resp_2")
+    assert store.get("resp_1").body["id"] == "resp_1"
+    store.put(response("resp_4", "x" * 2800), (), ())
+    with pytest.raises(NotFound):
+        store.get("resp_3")
+    store.put(response("resp_4"), (), ())
+    store.put(response("resp_5"), (), ())
+    assert store.get("resp_4")
+    store.put(response("resp_6", "x" * 4000), (), ())
+    with pytest.raises(NotFound):
+        store.get("resp_6")

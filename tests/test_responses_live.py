@@ -1,0 +1,325 @@
+"""The Responses API over HTTP: with a fake model for what must be exact, and with the `openai` package and the built-in
+model for what clients do."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+
+from localchat.serving.routes import Settings
+
+from .live import running_server
+from .response_events import check_body, check_stream, check_types
+from .serving import THOUGHT, says, serving
+
+DEADLINE_S = 60
+ALL = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+def ask(port: int, path: str, body: Any = None, method: str = "POST") -> tuple[int, Any]:
+    """The status with the body, or with the events of a stream."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+        client.request(method, path, None if body is None else json.dumps(body))
+        response = client.getresponse()
+        raw = response.read().decode()
+        if response.getheader("Content-Type") != "text/event-stream":
+            return response.status, json.loads(raw)
+    *blocks, end = raw.split("\n\n")
+    assert end == ""
+    events = []
+    for block in blocks:
+        name, data = block.split("\n")
+        events.append(json.loads(data[len("data: ") :]))
+        assert name == f"event: {events[-1]['type']}"
+    return response.status, events
+
+
+def create(port: int, **fields: Any) -> tuple[int, Any]:
+    return ask(port, "/v1/responses", {"input": "hello", **fields})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_response_is_reasoning_and_a_message(stream):
+    pytest.importorskip("openai", reason="its types come with the test extra")
+    with serving(says(THOUGHT), n_ctx=4000, n_cells=8000) as running:
+        status, answer = create(running.port, stream=stream)
+    assert status == 200
+    response = check_stream(answer) if stream else answer
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert response["output"][0]["content"] == [{"type": "reasoning_text", "text": "hm"}]
+    assert response["output"][1]["content"][0]["text"] == "Let me look."
+    assert response["usage"]["output_tokens"] == len(THOUGHT) + 1
+    check_body(response)
+    if stream:
+        check_types(answer)
+
+
+def test_limit_makes_it_incomplete():
+    with serving(says("hello there"), n_ctx=4000, n_cells=8000) as running:
+        _, events = create(running.port, stream=True, max_output_tokens=5)
+    response = check_stream(events)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert response["output"][0]["content"][0]["text"] == "hello"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_conversation_goes_on_until_it_is_deleted(stream):
+    with serving(says("yes"), chat_template=ALL, n_ctx=4000, n_cells=8000) as running:
+        port = running.port
+
+        def response(**fields: Any) -> Any:
+            status, answer = create(port, stream=stream, **fields)
+            assert status == 200
+            return check_stream(answer) if stream else answer
+
+        first = response(instructions="Be brief.")
+        second = response(input="and", previous_response_id=first["id"])
+        assert running.last_prompt == "[user]hello[assistant]yes[user]and"
+        assert ask(port, f"/v1/responses/{second['id']}", method="GET") == (200, second)
+        _, listed = ask(port, f"/v1/responses/{second['id']}/input_items", method="GET")
+        assert [item["content"][0]["text"] for item in listed["data"]] == ["and", "yes", "hello"]
+        reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+        response(input=[reference, {"role": "user", "content": "so?"}])
+        assert running.last_prompt == "[assistant]yes[user]so?"
+        _, deleted = ask(port, f"/v1/responses/{first['id']}", method="DELETE")
+        assert deleted == {"id": first["id"], "object": "response", "deleted": True}
+        status, error = ask(port, f"/v1/responses/{first['id']}", method="GET")
+        assert (status, error["error"]["type"]) == (404, "invalid_request_error")
+        status, error = create(port, previous_response_id=first["id"])
+        assert (status, error["error"]["code"]) == (404, "previous_response_not_found")
+        unkept = response(store=False)
+        assert ask(port, f"/v1/responses/{unkept['id']}", method="GET")[0] == 404
+
+
+def test_conversation_object_collects_items():
+    with serving(says("yes"), chat_template=ALL, n_ctx=4000, n_cells=8000) as running:
+        port = running.port
+        items = [{"type": "message", "role": "user", "content": "hello"}]
+        _, made = ask(port, "/v1/conversations", {"items": items, "metadata": {"a": "b"}})
+        assert (made["object"], made["metadata"]) == ("conversation", {"a": "b"})
+        create(port, input="one", conversation=made["id"])
+        create(port, input="two", conversation={"id": made["id"]}, store=False)
+        assert running.last_prompt == "[user]hello\n\none[assistant]yes[user]two"
+        assert ask(port, f"/v1/conversations/{made['id']}", method="GET") == (200, made)
+        _, listed = ask(port, f"/v1/conversations/{made['id']}/items", method="GET")
+        assert [item["role"] for item in listed["data"]] == ["assistant", "user", "assistant", "user", "user"]
+        assert ask(port, f"/v1/conversations/{made['id']}", method="DELETE")[1]["deleted"]
+        assert create(port, conversation=made["id"])[0] == 404
+
+
+def test_truncation_drops_the_oldest_turns():
+    turns = [{"role": "user", "content": f"{i}" * 60} for i in range(6)]
+    with serving(says("yes"), chat_template=ALL, n_ctx=200, n_cells=800) as running:
+        status, error = create(running.port, instructions="brief", input=turns)
+        assert (status, error["error"]["code"], error["error"]["param"]) == (400, "context_length_exceeded", "input")
+        status, _ = create(running.port, instructions="brief", input=turns, truncation="auto", max_output_tokens=8)
+        assert status == 200
+        assert running.last_prompt == f"[system]brief[user]{'4' * 60}\n\n{'5' * 60}"
+
+
+def test_failure_of_a_tool_schema_names_its_place():
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"a": {"if": {}}}}}
+    with serving() as running:
+        tools = [{"type": "web_search"}, {**tool, "strict": True}]
+        status, error = create(running.port, tools=tools, tool_choice="required")
+    assert status == 400
+    assert error["error"]["param"].startswith("tools[1].parameters")
+
+
+def test_tools_that_run_elsewhere_are_noted_once(caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    with serving() as running:
+        for _ in range(2):
+            assert create(running.port, tools=[{"type": "web_search"}])[0] == 200
+    assert sum("web_search" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/v1/responses/resp_1/song", "GET", 404),
+        ("/v1/responses/resp_1", "PUT", 405),
+        ("/v1/responses", "GET", 405),
+        ("/v1/responses/resp_1/cancel", "POST", 405),
+        ("/v1/conversations/conv_1/items", "POST", 405),
+    ],
+)
+def test_what_is_not_served_is_an_error(path, method, status):
+    with serving() as running:
+        assert ask(running.port, path, {}, method)[0] == status
+
+
+def test_key_is_needed():
+    with serving(settings=Settings(port=0, api_keys=("k",))) as running:
+        assert create(running.port)[0] == 401
+
+
+# --- The openai package and the built-in model ---
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with running_server() as url, openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "strict": False,
+}
+QUESTION = "What is the weather in Rome?"
+
+
+def test_openai_text_and_stream(client):
+    whole = client.responses.create(model="demo", input="What is your name?", temperature=0)
+    with client.responses.stream(model="demo", input="What is your name?", temperature=0) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert whole.output_text == final.output_text != ""
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+    assert client.responses.retrieve(whole.id).output_text == whole.output_text
+    client.responses.delete(whole.id)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_openai_tools_in_a_loop(client, stored):
+    """The result goes on with the stored response, or the whole history is sent again."""
+    first = client.responses.create(model="demo", input=QUESTION, tools=[WEATHER], temperature=0, store=stored)
+    (call,) = (item for item in first.output if item.type == "function_call")
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Rome"})
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": '{"temperature": 21}'}
+    if stored:
+        given: dict[str, Any] = {"input": [result], "previous_response_id": first.id}
+    else:
+        given = {"input": [{"role": "user", "content": QUESTION}, *first.output, result]}
+    second = client.responses.create(model="demo", tools=[WEATHER], temperature=0, **given)
+    assert "21" in second.output_text
+
+
+def test_openai_parse(client):
+    from pydantic import BaseModel
+
+    class Answer(BaseModel):
+        is_person: bool
+        colour: Literal["red", "green"]
+
+    parsed = client.responses.parse(model="demo", input="Ada is green.", text_format=Answer, temperature=0)
+    assert isinstance(parsed.output_parsed, Answer)
+
+
+def test_openai_errors(client):
+    import openai
+
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    with pytest.raises(openai.BadRequestError, match="an image"):
+        client.responses.create(model="demo", input=[{"role": "user", "content": [image]}])
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="demo", input="hi", previous_response_id="resp_0")
+
+
+CODEX: dict[str, Any] = {
+    "model": "demo",
+    "instructions": "You are a coding agent. Use the tools.",
+    "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Sandbox: read-only."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<cwd>/tmp</cwd>"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Fix it."}]},
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "Read first."}],
+            "encrypted_content": "gAAA",
+        },
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "I read it."}],
+            "phase": "commentary",
+        },
+        {"type": "function_call", "name": "shell", "arguments": '{"command":["cat","a.py"]}', "call_id": "call_1"},
+        {"type": "function_call_output", "call_id": "call_1", "output": '{"output":"print(1)","metadata":{}}'},
+        {
+            "type": "custom_tool_call",
+            "call_id": "call_2",
+            "name": "apply_patch",
+            "input": "*** Begin",
+            "status": "completed",
+        },
+        {"type": "custom_tool_call_output", "call_id": "call_2", "output": "Success."},
+        {
+            "type": "local_shell_call",
+            "call_id": "call_3",
+            "status": "completed",
+            "action": {"type": "exec", "command": []},
+        },
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on."}]},
+    ],
+    "tools": [
+        {
+            "type": "function",
+            "name": "shell",
+            "description": "Runs a command.",
+            "strict": False,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "command": {"type": "array", "items": {"type": "string"}},
+                    "timeout_ms": {"type": "number"},
+                    "workdir": {"type": "string"},
+                },
+                "required": ["command"],
+                "additionalProperties": False,
+            },
+        },
+        {
+            "type": "custom",
+            "name": "apply_patch",
+            "description": "Edits files.",
+            "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch" /.+/'},
+        },
+        {"type": "local_shell"},
+        {"type": "web_search", "external_web_access": False},
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "reasoning": {"effort": "medium", "summary": "auto"},
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "0199",
+    "text": {"verbosity": "low"},
+    "client_metadata": {"x-codex-installation-id": "a"},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_request_as_codex_sends_it(client, stream):
+    port = client.base_url.port
+    status, answer = ask(port, "/v1/responses", {**CODEX, "stream": stream, "max_output_tokens": 64})
+    assert status == 200, answer
+    response = check_stream(answer) if stream else answer
+    assert response["output"]
+    check_body(response)
+    assert [tool["type"] for tool in response["tools"]] == ["function", "custom"]
+
+
+@pytest.mark.parametrize("tool", ["shell", "apply_patch"])
+def test_codex_tools_are_called_by_name(client, tool):
+    kind = "custom" if tool == "apply_patch" else "function"
+    choice = {"type": kind, "name": tool}
+    _, events = ask(client.base_url.port, "/v1/responses", {**CODEX, "stream": True, "tool_choice": choice})
+    response = check_stream(events)
+    (call,) = (item for item in response["output"] if item["type"].endswith("_call"))
+    assert (call["type"], call["name"]) == ("custom_tool_call" if kind == "custom" else "function_call", tool)
+    if kind == "function":
+        json.loads(call["arguments"])
