@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from .engine.proof import LIBRARY
 from .models.catalog import Catalog, ModelFile, ModelFileError, model_file
 from .protocol import errors
-from .protocol.chat_response import to_json
+from .protocol.json_text import to_json
 from .serving.connections import Connections
 from .serving.crashes import CrashRecord
 from .serving.exchange import NO_MEMORY, Exchange, Head, linger
@@ -40,7 +40,7 @@ from .serving.watch import Watcher
 from .serving.web import is_loopback
 
 if TYPE_CHECKING:  # It needs jinja2, and `main` first checks whether that is installed.
-    from .generation.model import Service
+    from .generation.service import Service
 
 log = logging.getLogger("localchat.server")
 
@@ -228,7 +228,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     def drain(self, seconds: float) -> None:
         """Refuse new requests, and leave `serve_forever` when those in flight have ended or after some seconds."""
-        self.service.at_work.refuse()
+        self.service.in_flight.refuse()
         self._drained_by = time.monotonic() + seconds
 
     def service_actions(self) -> None:
@@ -238,7 +238,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
             Stopped: The server has drained.
             EngineFailed: The engine has failed, and a supervisor can start another one.
         """
-        if self._drained_by is not None and (self.service.at_work.is_idle or time.monotonic() >= self._drained_by):
+        if self._drained_by is not None and (self.service.in_flight.is_idle or time.monotonic() >= self._drained_by):
             raise Stopped
         if self.record is not None:
             try:
@@ -354,7 +354,7 @@ def _serve(
     listener: socket.socket,
     record: CrashRecord | None = None,
 ) -> int:
-    from .generation.model import Service
+    from .generation.service import Service
 
     status = 0
     server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings, listener, record)
@@ -386,7 +386,7 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
         if first_at is None:
             first_at = time.monotonic()
             server.drain(drain_s if number == signal.SIGTERM else 0)
-            if server.service.at_work.is_idle or number != signal.SIGTERM:
+            if server.service.in_flight.is_idle or number != signal.SIGTERM:
                 raise Stopped
         elif time.monotonic() - first_at > ONE_SIGNAL_S:
             signal.signal(number, signal.SIG_DFL)

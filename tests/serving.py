@@ -12,9 +12,13 @@ import time
 from typing import Any
 
 from localchat.engine import Engine, GenerationRequest
-from localchat.generation.model import Model, Service
+from localchat.generation.chat_prompt import prepare_chat
+from localchat.generation.model import Model
+from localchat.generation.run import start
+from localchat.generation.service import Service
 from localchat.models.catalog import Catalog, ModelFile
 from localchat.protocol.chat import parse_chat
+from localchat.protocol.chat_response import ChatBody
 from localchat.server import ChatServer, EngineFailed, Stopped
 from localchat.serving.routes import Settings
 
@@ -60,12 +64,14 @@ class Serving:
 
     def chat_read_late(self, **members: Any) -> Any:
         """The body of an answer that is only read when all of it is there."""
-        with self.server.service.model().answer(parse_chat(bad(**members))) as answer:
+        request = parse_chat(bad(**members))
+        with start(self.server.service.model(), request, prepare_chat, "chatcmpl-") as run:
             self.wait_until_idle()
-            reply = answer.whole()
-            while answer.is_running:
-                answer.advance(reply)
-            return reply.body(answer.usage)
+            whole = ChatBody(run.head, request)
+            while run.is_running:
+                for index, event in run.take():
+                    whole.add(index, event)
+            return whole.body(run.usage())
 
     def _record_work(self) -> None:
         new_sampler = self.backend.new_sampler

@@ -11,19 +11,26 @@ from hypothesis import strategies as st
 
 from localchat.protocol import errors
 from localchat.protocol.chat import MAX_N, ChatRequest, parse_chat
-from localchat.protocol.chat_response import (
-    ReplyHead,
-    StreamReply,
-    Usage,
-    WholeReply,
-    finish_reason,
-    logprob_entry,
-    to_json,
+from localchat.protocol.chat_response import ChatBody, ChatStream
+from localchat.protocol.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputToken,
+    PromptProgress,
+    ReasoningDelta,
+    SampledTokens,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallStart,
 )
 from localchat.protocol.fields import parse_body
+from localchat.protocol.interface import ResponseHead
+from localchat.protocol.json_text import to_json
 from localchat.protocol.models import model_body, models_body
 from localchat.protocol.params import MAX_STOPS, parse_default
+from localchat.protocol.request import DEFAULT_OPTIONS, ParseOptions
 from localchat.protocol.response_format import Shape
+from localchat.protocol.usage import Usage
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -31,8 +38,8 @@ NAMED = {"type": "function", "function": {"name": "look"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
 
 
-def parse(strict=False, **members):
-    return parse_chat(json.dumps({"messages": HI, **members}).encode(), strict=strict)
+def parse(options=DEFAULT_OPTIONS, **members):
+    return parse_chat(json.dumps({"messages": HI, **members}).encode(), options)
 
 
 def parse_messages(*messages):
@@ -479,9 +486,9 @@ def test_message_does_not_repeat_a_whole_prompt():
 
 
 def test_k10_strict_names_the_unknown_member():
-    assert parse(strict=True, user="u", temperature=0).params.sampling == {"temperature": 0}
+    assert parse(ParseOptions(strict=True), user="u", temperature=0).params.sampling == {"temperature": 0}
     with pytest.raises(errors.BadRequest) as caught:
-        parse(strict=True, whatever=1)
+        parse(ParseOptions(strict=True), whatever=1)
     assert caught.value.param == "whatever"
 
 
@@ -531,7 +538,7 @@ def test_half_a_surrogate_pair_is_replaced(escaped, text):
 def test_any_json_is_a_request_or_a_bad_request(value):
     for body in ({"messages": value}, value, *({"messages": HI, "tools": [TOOL], name: value} for name in NULLABLE)):
         with contextlib.suppress(errors.BadRequest):
-            parse_chat(json.dumps(body).encode("utf-8", "surrogatepass"), allow_template=True)
+            parse_chat(json.dumps(body).encode("utf-8", "surrogatepass"), ParseOptions(allow_template=True))
 
 
 # --- messages ---
@@ -617,54 +624,65 @@ def test_message_is_normalised(message, expected):
     assert parse_messages(message) == (expected,)
 
 
-# --- the answer ---
+# --- the response ---
 
-HEAD = ReplyHead(id="chatcmpl-1", created=7, model="m")
+HEAD = ResponseHead("chatcmpl-1", 7, "m", ((5, 6),))
 START = '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
 USAGE = Usage(n_prompt=10, n_cached=4, n_completion=3, n_reasoning=1, prompt_s=0.5, completion_s=0.25, queue_s=0.125)
+EVENTS = (
+    ReasoningDelta("hm"),
+    ContentDelta('a"é\n'),
+    ToolCallStart(0, "call_1", "f"),
+    ToolCallArguments(0, '{"a":'),
+    ToolCallArguments(0, "1}"),
+    OutputEnd("tool_calls"),
+)
 
 
-def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', usage=""):
-    return f'{START}{{"index":{i},"delta":{delta},"logprobs":{logprobs},{end}}}]{usage}}}'
+def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', beside=""):
+    return f'{START}{{"index":{i},"delta":{delta},"logprobs":{logprobs},{end}}}]{beside}}}'
 
 
-def tell_all(reply):
-    reply.reasoning(0, "hm")
-    reply.content(0, 'a"é\n')
-    reply.tool_head(0, 0, "call_1", "f")
-    reply.tool_arguments(0, 0, '{"a":')
-    reply.tool_arguments(0, 0, "1}")
-    reply.finish(0, "tool_calls", None)
+def stream_of(*events, options=DEFAULT_OPTIONS, **members):
+    """An encoder with the events of choice 0; an event may be a pair with its index."""
+    stream = ChatStream(HEAD, parse(options=options, **members), lambda: USAGE)
+    add_all(stream, events)
+    return stream
+
+
+def body_of(*events, options=DEFAULT_OPTIONS, **members):
+    whole = ChatBody(HEAD, parse(options=options, **members))
+    add_all(whole, events)
+    return whole.body(USAGE)
+
+
+def add_all(encoder, events):
+    for event in events:
+        encoder.add(*(event if isinstance(event, tuple) else (0, event)))
 
 
 def test_chunks_byte_for_byte():
-    """Appendix A's last line; K3, K12, K16, K38, T1, T12, T15, V22, V24, G34."""
-    reply = StreamReply(HEAD, 1)
-    reply.roles()
-    tell_all(reply)
-    reply.usage(USAGE)
+    """Appendix A's last line; K2, K3, K12, K16, K38, T1, T12, T15, V22, V24, G34."""
+    stream = stream_of(*EVENTS)
     timings = ',"timings":' + to_json(USAGE.timings())
-    assert reply.take() == [
+    assert stream.finish() == [
         chunk('{"role":"assistant","content":""}'),
         chunk('{"reasoning_content":"hm"}'),
         chunk('{"content":"a\\"é\\n"}'),
         chunk('{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"f","arguments":""}}]}'),
         chunk('{"tool_calls":[{"index":0,"function":{"arguments":"{\\"a\\":"}}]}'),
         chunk('{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}'),
-        chunk("{}", end='"finish_reason":"tool_calls","stop_reason":null', usage=timings),
+        chunk("{}", end='"finish_reason":"tool_calls","stop_reason":null', beside=timings),
     ]
-    assert reply.take() == []
+    assert stream.take() == []
 
 
 def test_k13_usage_is_null_until_the_closing_chunk():
     """V25."""
-    reply = StreamReply(HEAD, 1, include_usage=True)
-    reply.roles()
-    reply.finish(0, "stop", "END")
-    reply.usage(USAGE)
-    role, finish, usage = reply.take()
-    assert role == chunk('{"role":"assistant","content":""}', usage=',"usage":null')
-    assert finish == chunk("{}", end='"finish_reason":"stop","stop_reason":"END"', usage=',"usage":null')
+    stream = stream_of(OutputEnd("stop", "END"), stream_options={"include_usage": True})
+    role, finish, usage = stream.finish()
+    assert role == chunk('{"role":"assistant","content":""}', beside=',"usage":null')
+    assert finish == chunk("{}", end='"finish_reason":"stop","stop_reason":"END"', beside=',"usage":null')
     assert json.loads(usage) == {
         **json.loads(role),
         "choices": [],
@@ -673,89 +691,90 @@ def test_k13_usage_is_null_until_the_closing_chunk():
     }
 
 
+def test_v18_counts_so_far_are_on_every_chunk_where_they_are_asked_for():
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    stream = stream_of(ContentDelta("a"), OutputEnd("stop"), stream_options=options, timings_per_token=True)
+    for text in stream.finish():
+        payload = json.loads(text)
+        assert (payload["usage"], payload["timings"]) == (USAGE.body(), USAGE.timings())
+
+
 def test_k2_k36_one_role_chunk_per_choice_and_right_indexes():
     """T14."""
-    reply = StreamReply(HEAD, 2, include_usage=False)
-    reply.roles()
-    reply.content(1, "b")
-    assert reply.take() == [
-        chunk('{"role":"assistant","content":""}'),
+    assert stream_of((1, ContentDelta("b")), n=2, return_token_ids=True).take() == [
+        chunk('{"role":"assistant","content":""}', beside=',"prompt_token_ids":[5,6]'),
         chunk('{"role":"assistant","content":""}', i=1),
         chunk('{"content":"b"}', i=1),
     ]
 
 
-def test_k26_logprobs_ride_on_the_next_chunk_of_their_choice():
+def test_progress_is_beside_a_chunk_that_changes_nothing():
+    progress = ',"prompt_progress":{"total":9,"cache":2,"processed":4,"time_ms":1500}'
+    assert stream_of(PromptProgress(4, 9, 2, 1.5)).take()[1:] == [chunk("{}", beside=progress)]
+
+
+def test_k8_thought_field_repeats_the_reasoning_of_the_first_choice():
+    events, options = ((0, ReasoningDelta("hm")), (1, ReasoningDelta("no"))), ParseOptions(thought_field=True)
+    first, second = stream_of(*events, options=options, n=2).take()[2:]
+    assert first == chunk('{"reasoning_content":"hm"}', beside=',"thought":"hm"')
+    assert second == chunk('{"reasoning_content":"no"}', i=1)
+    assert body_of(*events, options=options, n=2)["thought"] == "hm"
+    assert "thought" not in body_of(*events, n=2)
+
+
+def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
     """V47."""
-    reply = StreamReply(HEAD, 2, include_usage=False)
-    entry = logprob_entry((5, "é".encode()[:1], float("-inf")), [(6, b"x", -0.5)])
-    assert entry == {
+    sampled = SampledTokens((OutputToken(5, "é".encode()[:1], float("-inf"), (TokenLogprob(6, b"x", -0.5),)),))
+    entry = {
         "token": "�",
         "logprob": -9999.0,
         "bytes": [0xC3],
         "top_logprobs": [{"token": "x", "logprob": -0.5, "bytes": [120]}],
     }
-    reply.logprobs(0, [entry])
-    reply.content(1, "other")
-    reply.logprobs(0, [entry])
-    reply.finish(0, "stop", 5)
-    other, finish = (json.loads(text)["choices"][0] for text in reply.take())
+    events = (sampled, (1, ContentDelta("other")), sampled, OutputEnd("stop", 5))
+    members = {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
+    other, finish = (json.loads(text)["choices"][0] for text in stream_of(*events, **members).take()[2:])
     assert other["logprobs"] is None
     assert finish == {
         "index": 0,
         "delta": {},
         "logprobs": {"content": [entry, entry]},
+        "token_ids": [5, 5],
         "finish_reason": "stop",
         "stop_reason": 5,
     }
+    body = body_of(*events, **members)
+    assert body["choices"][0]["logprobs"] == {"content": [entry, entry]}
+    assert (body["prompt_token_ids"], body["choices"][0]["token_ids"]) == ((5, 6), [5, 5])
+    without = body_of(*events, n=2)["choices"][0]
+    assert without["logprobs"] is None
+    assert "token_ids" not in without
 
 
 def test_k5_error_chunk_has_the_error_body():
-    reply = StreamReply(HEAD, 1, include_usage=True)
-    reply.content(0, "a")
-    text, error = reply.failed(errors.InferenceError("it broke"))
+    _, text, error = stream_of(ContentDelta("a")).failed(errors.InferenceError("it broke"))
     assert json.loads(text)["choices"][0]["delta"] == {"content": "a"}
     assert [json.loads(error)] == [
         {"error": {"message": "it broke", "type": "inference_error", "param": None, "code": "inference_error"}}
     ]
 
 
-def test_whole_reply():
+def test_whole_body():
     """G30, V42, V43, K20, V44."""
-    reply = WholeReply(HEAD, 2)
-    tell_all(reply)
-    reply.finish(1, "length", None)
-    body = reply.body(USAGE)
+    body = body_of(*EVENTS, (1, OutputEnd("length")), n=2)
     assert list(body) == ["id", "object", "created", "model", "choices", "usage", "timings"]
     assert (body["id"], body["object"], body["created"], body["model"]) == ("chatcmpl-1", "chat.completion", 7, "m")
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    message = {"role": "assistant", "reasoning_content": "hm", "content": 'a"é\n', "tool_calls": [call]}
+    ends = {"logprobs": None, "finish_reason": "tool_calls", "stop_reason": None}
     assert body["choices"] == [
-        {
-            "index": 0,
-            "message": {
-                "role": "assistant",
-                "reasoning_content": "hm",
-                "content": 'a"é\n',
-                "tool_calls": [call],
-            },
-            "logprobs": None,
-            "finish_reason": "tool_calls",
-            "stop_reason": None,
-        },
-        {
-            "index": 1,
-            "message": {"role": "assistant", "content": ""},
-            "logprobs": None,
-            "finish_reason": "length",
-            "stop_reason": None,
-        },
+        {"index": 0, "message": message, **ends},
+        {"index": 1, "message": {"role": "assistant", "content": ""}, **ends, "finish_reason": "length"},
     ]
 
 
 def test_k20_content_is_null_beside_calls_alone():
-    reply = WholeReply(HEAD, 1)
-    reply.tool_head(0, 0, "call_1", "f")
-    assert reply.body(USAGE)["choices"][0]["message"]["content"] is None
+    assert body_of(ToolCallStart(0, "call_1", "f"))["choices"][0]["message"]["content"] is None
 
 
 def test_k15_usage_members():
@@ -829,21 +848,6 @@ def test_k9_default_on_the_command_line_is_read_as_a_request_is(text, expected):
 def test_k14_usage_over_choices_counts_the_prompt_once():
     total = Usage.total([USAGE, USAGE], 2)
     assert (total.n_prompt, total.n_cached, total.n_completion, total.n_reasoning) == (10, 4, 6, 2)
-
-
-@pytest.mark.parametrize(
-    ("reason", "has_calls", "is_cut", "expected"),
-    [
-        ("stop", False, False, "stop"),
-        ("length", False, False, "length"),
-        ("stop", True, False, "tool_calls"),
-        ("length", True, False, "tool_calls"),
-        ("length", True, True, "length"),
-    ],
-)
-def test_k6_finish_reason(reason, has_calls, is_cut, expected):
-    """V31."""
-    assert finish_reason(reason, has_calls=has_calls, is_cut=is_cut) == expected
 
 
 # --- errors and models ---

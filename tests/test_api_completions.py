@@ -8,23 +8,28 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol.chat_response import ReplyHead, Usage
-from localchat.protocol.completions import (
-    Choice,
-    CompletionStream,
-    LogprobWriter,
-    ScoredToken,
-    completion_body,
-    parse_completion,
-)
+from localchat.protocol.completion_response import CompletionBody, CompletionStream, LogprobWriter
+from localchat.protocol.completions import parse_completion
 from localchat.protocol.errors import BadRequest
+from localchat.protocol.events import ContentDelta, OutputEnd, OutputToken, SampledTokens, TokenLogprob
+from localchat.protocol.interface import ResponseHead
+from localchat.protocol.request import DEFAULT_OPTIONS, ParseOptions
+from localchat.protocol.usage import Usage
 
-HEAD = ReplyHead("cmpl-1", 7, "m")
+HEAD = ResponseHead("cmpl-1", 7, "m", ((1,), (2,)))
 USAGE = Usage(n_prompt=3, n_cached=1, n_completion=2, prompt_s=0.5, completion_s=0.25)
 
 
-def parse(strict: bool = False, **members: Any):
-    return parse_completion(json.dumps(members).encode(), strict=strict)
+def parse(options: ParseOptions = DEFAULT_OPTIONS, **members: Any):
+    return parse_completion(json.dumps(members).encode(), options)
+
+
+def token(piece: bytes, logprob: float | None = -0.5, top: tuple[tuple[bytes, float], ...] = ()) -> OutputToken:
+    return OutputToken(7, piece, logprob, tuple(TokenLogprob(8, other, value) for other, value in top))
+
+
+def writer(**members: Any) -> LogprobWriter:
+    return LogprobWriter(parse(prompt="a", **{"logprobs": 5, **members}))
 
 
 @pytest.mark.parametrize(
@@ -118,18 +123,18 @@ def test_prompt_logprobs_of_nobody_are_no_reason_to_refuse_a_stream():
 
 def test_unknown_members_are_ignored_or_refused():
     assert parse(prompt="a", colour=1, user="u").unknown == ("colour",)
-    assert parse(strict=True, prompt="a", id_slot=1, prompt_cache_key="k").unknown == ()
+    assert parse(ParseOptions(strict=True), prompt="a", id_slot=1, prompt_cache_key="k").unknown == ()
     with pytest.raises(BadRequest, match="colour"):
-        parse(strict=True, prompt="a", colour=1)
+        parse(ParseOptions(strict=True), prompt="a", colour=1)
 
 
 def test_logprobs_are_four_lists_with_offsets_in_characters():
     tokens = [
-        ScoredToken("é".encode(), -0.5, ((b"e", -1.0), ("é".encode(), -0.5))),
-        ScoredToken(b"\xe2\x82", float("-inf")),
-        ScoredToken(b"\xac!", -0.25),
+        token("é".encode(), -0.5, ((b"e", -1.0), ("é".encode(), -0.5))),
+        token(b"\xe2\x82", float("-inf")),
+        token(b"\xac!", -0.25),
     ]
-    body = LogprobWriter().write(tokens)
+    body = writer().write(tokens)
     assert body["tokens"] == ["é", "bytes:\\xe2\\x82", "bytes:\\xac\\x21"]
     assert body["token_logprobs"] == [-0.5, -9999.0, -0.25]
     assert body["top_logprobs"][0] == {"e": -1.0, "é": -0.5}
@@ -138,24 +143,25 @@ def test_logprobs_are_four_lists_with_offsets_in_characters():
 
 def test_of_tokens_with_one_text_the_likeliest_counts():
     top = ((b"a", -0.5), (b"b", -1.0), (b"a", -2.0), (b"c", -3.0))
-    body = LogprobWriter().write([ScoredToken(b"d", -4.0, top)])
+    body = writer().write([token(b"d", -4.0, top)])
     assert list(body["top_logprobs"][0].items()) == [("a", -0.5), ("b", -1.0), ("c", -3.0), ("d", -4.0)]
 
 
 def test_first_token_of_an_echoed_prompt_has_no_probability():
-    body = LogprobWriter().write([ScoredToken(b"ab", None), ScoredToken(b"c", -0.5)])
+    body = writer().write([token(b"ab", None), token(b"c", -0.5)])
     assert (body["token_logprobs"], body["top_logprobs"]) == ([None, -0.5], [None, {"c": -0.5}])
     assert body["text_offset"] == [0, 2]
 
 
-def test_token_may_have_a_name_that_is_not_its_text():
-    body = LogprobWriter().write([ScoredToken(b"ab", -0.5, ((b"token_id:7", -0.5),), "token_id:7")])
-    assert (body["tokens"], body["top_logprobs"]) == (["token_id:7"], [{"token_id:7": -0.5}])
-    assert LogprobWriter().write([ScoredToken(b"ab", -0.5, (), "id"), ScoredToken(b"c", -0.5)])["text_offset"] == [0, 2]
+def test_v48_tokens_are_spelled_as_ids():
+    tokens = [token(b"ab", -0.5, ((b"x", -1.0),)), token(b"c")]
+    body = writer(return_tokens_as_token_ids=True).write(tokens)
+    assert (body["tokens"], body["text_offset"]) == (["token_id:7"] * 2, [0, 2])
+    assert body["top_logprobs"] == [{"token_id:8": -1.0, "token_id:7": -0.5}, {"token_id:7": -0.5}]
 
 
 def test_probabilities_after_sampling_have_names_of_their_own():
-    body = LogprobWriter(after_sampling=True).write([ScoredToken(b"a", math.log(0.75), ((b"b", math.log(0.25)),))])
+    body = writer(post_sampling_probs=True).write([token(b"a", math.log(0.75), ((b"b", math.log(0.25)),))])
     assert body == {
         "tokens": ["a"],
         "token_probs": [pytest.approx(0.75)],
@@ -170,17 +176,21 @@ def test_number_of_likeliest_tokens_has_two_names(members: dict[str, Any], top: 
 
 
 def test_logprobs_in_parts_are_those_at_once():
-    tokens = [ScoredToken(piece, -0.5) for piece in (b"a", b"\xc3", b"\xa9", b"bc", b"d")]
-    whole = LogprobWriter().write(tokens)
+    tokens = [token(piece, -0.5) for piece in (b"a", b"\xc3", b"\xa9", b"bc", b"d")]
+    whole = writer().write(tokens)
     for cut in range(len(tokens) + 1):
-        writer = LogprobWriter()
-        parts = [writer.write(tokens[:cut]), writer.write(tokens[cut:])]
+        own = writer()
+        parts = [own.write(tokens[:cut]), own.write(tokens[cut:])]
         assert {name: parts[0][name] + parts[1][name] for name in whole} == whole
 
 
-def test_whole_answer_has_the_older_shape():
-    choices = [Choice(["a", "b"], [], "stop", "x"), Choice(["c"], [ScoredToken(b"c", -1.0)], "length")]
-    body = completion_body(HEAD, parse(prompt=["a", "b"], logprobs=0), choices, USAGE)
+def test_whole_body():
+    whole = CompletionBody(HEAD, parse(prompt=["a", "b"], logprobs=0))
+    for index, event in ((0, ContentDelta("a")), (1, SampledTokens((token(b"c", -1.0),))), (0, ContentDelta("b"))):
+        whole.add(index, event)
+    whole.add(0, OutputEnd("stop", "x"))
+    whole.add(1, OutputEnd("length"))
+    body = whole.body(USAGE)
     assert (body["id"], body["object"], body["created"], body["model"]) == ("cmpl-1", "text_completion", 7, "m")
     assert body["choices"][0] == {
         "index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop", "stop_reason": "x"
@@ -190,13 +200,30 @@ def test_whole_answer_has_the_older_shape():
     assert body["timings"]["predicted_n"] == 2
 
 
+def test_likeliest_of_several_are_returned_in_their_order():
+    whole = CompletionBody(HEAD, parse(prompt="a", best_of=3, n=2))
+    for index, logprob in enumerate((-1.0, -9.0, -0.5)):
+        whole.add(index, ContentDelta(str(index)))
+        whole.add(index, SampledTokens((token(b"x", logprob),)))
+        whole.add(index, OutputEnd("stop", None, token(b"end", logprob)))
+    choices = whole.body(USAGE)["choices"]
+    assert [(choice["index"], choice["text"], choice["logprobs"]) for choice in choices] == [
+        (0, "0", None),
+        (1, "2", None),
+    ]
+
+
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_chunks_have_text_then_an_end_then_usage(include_usage: bool):
-    stream = CompletionStream(HEAD, parse(prompt="a", stream_options={"include_usage": include_usage}))
-    chunks = [json.loads(stream.chunk(0, Choice(["hi"]))), json.loads(stream.chunk(0, Choice(reason="length")))]
+    request = parse(prompt="a", stream_options={"include_usage": include_usage})
+    stream = CompletionStream(HEAD, request, lambda: USAGE)
+    stream.add(0, ContentDelta("h"))
+    stream.add(0, ContentDelta("i"))
+    stream.add(0, OutputEnd("length"))
+    chunks = [json.loads(text) for text in stream.take()]
     assert [chunk["object"] for chunk in chunks] == ["text_completion"] * 2
     assert chunks[0]["choices"] == [{"index": 0, "text": "hi", "logprobs": None, "finish_reason": None}]
     assert chunks[1]["choices"][0]["finish_reason"] == "length"
     assert [("usage" in chunk) for chunk in chunks] == [include_usage] * 2
-    closing = [json.loads(text) for text in stream.usage(USAGE)]
+    closing = [json.loads(text) for text in stream.finish()]
     assert [(chunk["choices"], chunk["usage"]["prompt_tokens"]) for chunk in closing] == [([], 3)] * include_usage

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from localchat.engine import Cancelled, Engine, EngineError, Histogram
-from localchat.generation.completion import Completion
+from localchat.generation.in_flight import InFlight
 from localchat.generation.model import Model
-from localchat.generation.work import AtWork
-from localchat.protocol.completions import Choice, parse_completion
+from localchat.generation.run import GenerationRun, start
+from localchat.generation.text_prompt import prepare_text
+from localchat.protocol.completion_response import INTERFACE, CompletionBody
+from localchat.protocol.completions import CompletionRequest, parse_completion
 from localchat.protocol.errors import BadRequest, ContextLengthExceeded, ShuttingDown
+from localchat.protocol.events import ContentDelta, OutputEvent
 from localchat.serving.routes import Settings
 
 from .fakes import FakeBackend, echo, endless
@@ -37,19 +40,43 @@ def endless_engine() -> Iterator[Engine]:
         yield engine
 
 
-def complete(engine: Engine, **members: Any) -> Completion:
-    return Completion(Model("fake", engine), parse_completion(json.dumps(members).encode()))
+def requested(**members: Any) -> CompletionRequest:
+    return parse_completion(json.dumps(members).encode())
 
 
-def finish(completion: Completion) -> None:
-    while completion.is_running:
-        completion.advance()
+def complete(engine: Engine, **members: Any) -> GenerationRun:
+    return start(Model("fake", engine), requested(**members), prepare_text, "cmpl-")
+
+
+def body(engine: Engine, **members: Any) -> Any:
+    """The body of the response."""
+    with complete(engine, **members) as run:
+        whole = CompletionBody(run.head, requested(**members))
+        for index, event in events(run):
+            whole.add(index, event)
+        return whole.body(run.usage())
+
+
+def events(run: GenerationRun) -> Iterator[tuple[int, OutputEvent]]:
+    while run.is_running:
+        yield from run.take()
 
 
 def texts(engine: Engine, **members: Any) -> list[str]:
-    with complete(engine, **members) as completion:
-        finish(completion)
-        return ["".join(choice.text) for choice in completion.choices()]
+    return [choice["text"] for choice in body(engine, **members)["choices"]]
+
+
+def streamed(engine: Engine, **members: Any) -> list[Any]:
+    """The choices of the chunks of a stream."""
+    with complete(engine, stream=True, **members) as run:
+        stream = INTERFACE.stream(run.head, requested(stream=True, **members), run.usage)
+        chunks = []
+        while run.is_running:
+            for index, event in run.take():
+                stream.add(index, event)
+            chunks += stream.take()
+        chunks += stream.finish()
+    return [json.loads(str(chunk))["choices"][0] for chunk in chunks]
 
 
 @pytest.mark.parametrize(
@@ -69,26 +96,20 @@ def test_choices_are_in_order(engine: Engine, members: dict[str, Any], expected:
     assert texts(engine, **members) == expected
 
 
-def test_prompt_is_scored_and_nothing_answered(engine: Engine):
-    """As evaluation harnesses ask: a log probability for each token of the prompt, and no answer."""
-    for stream in (False, True):
-        found: list[Choice] = []
-        members = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1, "stream": stream}
-        with complete(engine, **members) as completion:
-            while completion.is_running:
-                completion.advance()
-                found += [choice for _, choice in completion.news()] if stream else []
-            found = found or completion.choices()
-            usage = completion.usage
-        assert sorted("".join(choice.text) for choice in found if choice.text) == ["ab", "cde"]
-        assert [choice.reason for choice in found if choice.reason] == ["length"] * 2
-        scores = [[token.logprob for token in choice.tokens] for choice in found if choice.tokens]
-        assert sorted(scores, key=len) == [[None, -0.5], [None, -0.5, -0.5]]
-        assert (usage.n_prompt, usage.n_completion) == (5, 0)
-        assert completion.summary.endswith("2 length")
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_is_scored_and_nothing_answered(engine: Engine, stream: bool):
+    """As evaluation harnesses ask: a log probability for each token of the prompt, and no output."""
+    members = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1}
+    found = streamed(engine, **members) if stream else body(engine, **members)["choices"]
+    assert sorted(choice["text"] for choice in found if choice["text"]) == ["ab", "cde"]
+    assert [choice["finish_reason"] for choice in found if choice["finish_reason"]] == ["length"] * 2
+    scores = [choice["logprobs"]["token_logprobs"] for choice in found if choice["logprobs"]]
+    assert sorted(scores, key=len) == [[None, -0.5], [None, -0.5, -0.5]]
+    usage = body(engine, **members)["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 0)
 
 
-def test_without_anything_asked_a_prompt_is_only_read(engine: Engine):
+def test_without_anything_asked_a_prompt_is_only_computed(engine: Engine):
     assert texts(engine, prompt=["ab", "c"], max_tokens=0, n=2) == [""] * 4
     assert engine.stats().n_tokens_computed > 0
 
@@ -103,44 +124,32 @@ def test_without_anything_asked_a_prompt_is_only_read(engine: Engine):
         pytest.param({"echo": True, "max_tokens": 1}, ["a", "b", "c", "a"], id="echo"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-def test_every_token_that_counts_has_its_log_probability(
-    engine: Engine, members: dict[str, Any], names: list[str], stream: bool
-):
-    """The one that ended the answer too: who scores with `max_tokens: 1` leaves out the last one, whatever it is."""
-    found: list[Choice] = []
-    with complete(engine, prompt="abc", logprobs=0, stream=stream, **members) as completion:
-        while completion.is_running:
-            completion.advance()
-            found += [choice for _, choice in completion.news()] if stream else []
-        found = found or completion.choices()
-        n_counted = completion.usage.n_completion + (3 if "echo" in members else 0)
-    assert [token.piece.decode() for choice in found for token in choice.tokens] == names
-    assert len(names) == n_counted
-    assert not found[-1].tokens or not stream  # the end is a chunk of its own
+def test_every_token_that_counts_has_its_log_probability(engine: Engine, members: dict[str, Any], names: list[str]):
+    """The one that ended the output too: clients that score with `max_tokens: 1` leave out the last one."""
+    members = {"prompt": "abc", "logprobs": 0, **members}
+    whole, chunks = body(engine, **members), streamed(engine, **members)
+    for found in (whole["choices"], chunks):
+        assert [name for choice in found if choice["logprobs"] for name in choice["logprobs"]["tokens"]] == names
+    assert len(names) == whole["usage"]["completion_tokens"] + (3 if "echo" in members else 0)
+    assert (chunks[-1]["text"], chunks[-1]["logprobs"]) == ("", None)  # the end is a chunk of its own
 
 
-def test_tokens_are_spelled_as_ids(engine: Engine):
-    """V48."""
+def test_v48_tokens_are_spelled_as_ids(engine: Engine):
     members = {"prompt": "ab", "logprobs": 2, "echo": True, "max_tokens": 1, "return_tokens_as_token_ids": True}
-    with complete(engine, **members) as completion:
-        finish(completion)
-        (choice,) = completion.choices()
-    assert [token.name for token in choice.tokens] == ["token_id:97", "token_id:98", "token_id:97"]
-    assert choice.tokens[1].top == ((b"token_id:98", -0.5), (b"token_id:0", -1.5))
-    assert "".join(choice.text) == "aba"
+    (choice,) = body(engine, **members)["choices"]
+    assert choice["logprobs"]["tokens"] == ["token_id:97", "token_id:98", "token_id:97"]
+    assert choice["logprobs"]["top_logprobs"][1] == {"token_id:98": -0.5, "token_id:0": -1.5}
+    assert choice["text"] == "aba"
 
 
 def test_v44_prompt_logprobs_are_beside_each_choice(engine: Engine):
     """With the echo's own beside them, which are fewer."""
-    with complete(engine, prompt="ab", prompt_logprobs=2, echo=True, logprobs=0, n=2) as completion:
-        finish(completion)
-        choices = completion.choices()
+    choices = body(engine, prompt="ab", prompt_logprobs=2, echo=True, logprobs=0, n=2)["choices"]
     b = {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
     other = {"logprob": -1.5, "rank": 2, "decoded_token": "\0"}
     for choice in choices:
-        assert choice.body(0, None)["prompt_logprobs"] == [None, {"98": b, "0": other}]
-        assert all(token.top == () for token in choice.tokens)
+        assert choice["prompt_logprobs"] == [None, {"98": b, "0": other}]
+        assert choice["logprobs"]["top_logprobs"][1] == {"b": -0.5}
 
 
 class BeginningBackend(FakeBackend):
@@ -152,24 +161,19 @@ class BeginningBackend(FakeBackend):
 
 def test_begin_token_may_be_left_out():
     with Engine(BeginningBackend(endless)).start() as engine:
-        for members, prompt in (({}, (1, 32, 97)), ({"add_special_tokens": False}, (32, 97))):
-            with complete(engine, prompt="a", echo=True, logprobs=0, max_tokens=0, **members) as completion:
-                finish(completion)
-                (choice,) = completion.choices()
-                assert completion.usage.n_prompt == len(prompt)
-            assert b"".join(token.piece for token in choice.tokens) == b"a"
+        for members, n_prompt in (({}, 3), ({"add_special_tokens": False}, 2)):
+            found = body(engine, prompt="a", echo=True, logprobs=0, max_tokens=0, **members)
+            assert found["usage"]["prompt_tokens"] == n_prompt
+            assert found["choices"][0]["logprobs"]["tokens"] == ["", "a"]
 
 
 def test_echo_has_neither_the_begin_token_nor_its_space():
     with Engine(BeginningBackend(endless)).start() as engine:
-        for prompt, text, first in (("hé", "hé", -0.5), ([1, 104], "\x01h", None)):
-            with complete(engine, prompt=prompt, echo=True, logprobs=0, max_tokens=2) as completion:
-                finish(completion)
-                (choice,) = completion.choices()
-            assert "".join(choice.text) == text + "ab"
-            assert b"".join(token.piece for token in choice.tokens if token.piece).decode() == text + "ab"
-            assert choice.tokens[0].logprob == first
-            assert all(token.logprob == -0.5 for token in choice.tokens[1:])
+        for prompt, text, first in (("h", "h", -0.5), ([1, 104], "\x01h", None)):
+            (choice,) = body(engine, prompt=prompt, echo=True, logprobs=0, max_tokens=2)["choices"]
+            assert choice["text"] == text + "ab"
+            assert "".join(choice["logprobs"]["tokens"]) == text + "ab"
+            assert choice["logprobs"]["token_logprobs"] == [first, *[-0.5] * 3]
 
 
 def test_gap_is_filled_between_its_texts():
@@ -210,63 +214,44 @@ def test_prompt_that_does_not_fit_leaves_nothing_of_those_before_it(endless_engi
 
 
 def test_usage_counts_each_prompt_once(engine: Engine):
-    with complete(engine, prompt=["abc", "de"], n=2) as completion:
-        finish(completion)
-        usage = completion.usage
+    with complete(engine, prompt=["abc", "de"], n=2) as run:
+        assert list(events(run))
+        usage = run.usage()
     assert usage.n_prompt == 5
     assert usage.n_completion == (4 + 3) * 2  # with the tokens that end them
-    assert completion.summary.endswith("4 stop")
+    assert run.summary.endswith(", 4 stop")
 
 
-def test_timings_tell_what_was_guessed():
+def test_timings_report_drafts():
     prompts = ["the same words, the same words, the same words", "ab"]
-    with (
-        Engine(FakeBackend(echo, n_drafted=16)).start() as engine,
-        complete(engine, prompt=prompts, n=2) as completion,
-    ):
-        finish(completion)
-        timings = completion.usage.timings()
+    with Engine(FakeBackend(echo, n_drafted=16)).start() as engine:
+        timings = body(engine, prompt=prompts, n=2)["timings"]
     assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
 
 
-def test_news_come_once_and_the_end_apart(engine: Engine):
-    found = []
-    with complete(engine, prompt="abc", echo=True) as completion:
-        while completion.is_running:
-            completion.advance()
-            found += list(completion.news())
-        assert not list(completion.news())
-    assert "".join(text for _, choice in found for text in choice.text) == "abcabc"
-    assert [choice.reason for _, choice in found if choice.reason] == ["stop"]
-    assert not found[-1][1].text
-
-
-def test_nothing_new_ends_the_patience(endless_engine: Engine):
+def test_take_returns_after_its_timeout():
     gate = threading.Semaphore(0)
-    with Engine(FakeBackend(echo, gate=gate)).start() as engine, complete(engine, prompt="abc") as completion:
-        completion.advance(patience_s=0.01)
-        assert not list(completion.news())
+    with Engine(FakeBackend(echo, gate=gate)).start() as engine, complete(engine, prompt="abc") as run:
+        assert run.take(0.01) == []
         gate.release(100)
-        while completion.is_running:
-            completion.advance(patience_s=DEADLINE_S)
-        assert "".join(completion.choices()[0].text) == "abc"
+        assert "".join(event.text for _, event in events(run) if isinstance(event, ContentDelta)) == "abc"
 
 
-def test_cancel_and_stop_end_a_completion_differently(endless_engine: Engine):
+def test_cancel_and_stop_end_a_run_differently(endless_engine: Engine):
     for end, error in (("cancel", Cancelled), ("stop", ShuttingDown)):
-        with complete(endless_engine, prompt="a") as completion:
-            completion.advance()
-            getattr(completion, end)()
+        with complete(endless_engine, prompt="a") as run:
+            assert run.take()
+            getattr(run, end)()
             with pytest.raises(error):
-                finish(completion)
+                list(events(run))
 
 
 def test_leaving_ends_what_runs(endless_engine: Engine):
-    with complete(endless_engine, prompt="a", n=2) as completion:
-        completion.advance()
+    with complete(endless_engine, prompt="a", n=2) as run:
+        assert run.take()
     wait_for(lambda: endless_engine.stats().n_running == 0)
     assert texts(endless_engine, prompt="b", max_tokens=2) == ["ab"]
-    assert completion.summary.endswith("2 cut")
+    assert run.summary.endswith(", 2 cut")
 
 
 class Stopped:
@@ -276,13 +261,13 @@ class Stopped:
         self.n += 1
 
 
-def test_work_is_stopped_while_it_lasts_and_as_it_begins():
-    at_work, first, over, late = AtWork(), Stopped(), Stopped(), Stopped()
-    with at_work.during(over):
+def test_request_is_stopped_while_it_lasts_and_as_it_begins():
+    in_flight, first, over, late = InFlight(), Stopped(), Stopped(), Stopped()
+    with in_flight.during(over):
         pass
-    with at_work.during(first):
-        at_work.stop()
-    with at_work.during(late):
+    with in_flight.during(first):
+        in_flight.stop()
+    with in_flight.during(late):
         pass
     assert (first.n, over.n, late.n) == (1, 0, 1)
 
@@ -343,10 +328,10 @@ def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypat
         gate.release()
         read_until(sock, b'"text":"a"')
 
-        def fail(self: object, item: object) -> None:
+        def fail(self: object, item: object, tokens: object) -> None:
             raise broken
 
-        monkeypatch.setattr("localchat.generation.completion._Run.take", fail)
+        monkeypatch.setattr("localchat.generation.output.Output.read", fail)
         gate.release(1000)
         raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert b'"type":"inference_error"' in raw
@@ -395,13 +380,11 @@ def test_figures_ride_on_every_chunk_where_they_are_asked_for():
 def test_ids_of_tokens_whole_and_streamed(prompt: Any):
     with serving() as running:
         chunks = chunks_of(running, prompt=prompt, return_token_ids=True)
-        with complete(running.engine, prompt=prompt, return_token_ids=True, n=2) as completion:
-            finish(completion)
-            whole = completion.choices()
+        whole = body(running.engine, prompt=prompt, return_token_ids=True, n=2)["choices"]
     choices = [chunk["choices"][0] for chunk in chunks]
     assert [choice.get("prompt_token_ids") for choice in choices] == [[97, 98, 99], *[None] * (len(choices) - 1)]
     assert [id for choice in choices for id in choice.get("token_ids", ())] == [97, 98, 99]
-    assert [(choice.token_ids, choice.prompt_token_ids) for choice in whole] == [([97, 98, 99], (97, 98, 99))] * 2
+    assert [(choice["token_ids"], choice["prompt_token_ids"]) for choice in whole] == [([97, 98, 99], (97, 98, 99))] * 2
 
 
 def test_request_says_how_long_silence_may_last():

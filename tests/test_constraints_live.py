@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from localchat.engine import LoadOptions, load
-from localchat.generation.model import Model, Service
+from localchat.generation.model import Model
+from localchat.generation.service import Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
 from localchat.server import ChatServer
 from localchat.serving.routes import Settings

@@ -15,6 +15,7 @@ from localchat.engine import Cancelled, EngineError, EngineStopped, InputTooLong
 from localchat.engine.embedding import Embedder, EmbeddingRoom, Piece, groups, reads_whole_texts, steps
 from localchat.protocol.embeddings import embeddings_body, parse_embeddings
 from localchat.protocol.errors import BadRequest
+from localchat.protocol.request import ParseOptions
 from localchat.protocol.rerank import parse_rerank, rerank_body
 
 ROOM = EmbeddingRoom(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
@@ -209,15 +210,16 @@ def test_wrong_embedding_members_are_named(members: Any, param: str):
 
 def test_members_that_ask_for_what_is_done_anyway_are_harmless():
     members = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
-    assert parse_embeddings(json.dumps({"input": "a", **members}).encode(), strict=True).unknown == ()
+    assert parse_embeddings(json.dumps({"input": "a", **members}).encode(), ParseOptions(strict=True)).unknown == ()
 
 
 def test_vectors_are_numbers_or_base64():
     vectors = [array("f", [0.5, -1.0])]
-    plain = embeddings_body("m", vectors, 7, as_base64=False)
+    plain = embeddings_body("m", parse_embeddings(b'{"input": "a"}'), vectors, 7)
     assert plain["data"] == [{"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}]
     assert plain["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
-    coded = embeddings_body("m", vectors, 7, as_base64=True)["data"][0]["embedding"]
+    request = parse_embeddings(b'{"input": "a", "encoding_format": "base64"}')
+    coded = embeddings_body("m", request, vectors, 7)["data"][0]["embedding"]
     assert base64.b64decode(coded) == b"\x00\x00\x00\x3f\x00\x00\x80\xbf"
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from localchat.engine import Engine, LoadOptions, WritesNoText, load
-from localchat.generation.completion import Completion
-from localchat.generation.embeddings import Embedding
+from localchat.generation.embeddings import VectorRun
 from localchat.generation.model import Model
+from localchat.generation.run import start
+from localchat.generation.text_prompt import prepare_text
 from localchat.models.catalog import DEMO_PATH
 from localchat.protocol.completions import parse_completion
 from localchat.protocol.embeddings import parse_embeddings
@@ -51,7 +52,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def embed(engine: Engine, given: Any) -> list[Any]:
-    return Embedding(Model("tiny", engine)).embed(parse_embeddings(json.dumps({"input": given}).encode()))
+    return VectorRun(Model("tiny", engine)).embed(parse_embeddings(json.dumps({"input": given}).encode()))
 
 
 def test_encoder_gives_a_text_one_vector_alone_and_beside_others(encoder: Engine):
@@ -73,20 +74,20 @@ def test_model_without_text_writes_none(kind: str, request: pytest.FixtureReques
     with pytest.raises(WritesNoText):
         submit(engine, request_for(prompt=(2, 4, 3)))
     with pytest.raises(NotSupported):
-        Completion(Model("tiny", engine), parse_completion(b'{"prompt": "a"}'))
+        start(Model("tiny", engine), parse_completion(b'{"prompt": "a"}'), prepare_text, "cmpl-")
 
 
 def test_reranker_makes_no_vectors_and_an_encoder_no_scores(encoder: Engine, reranker: Engine):
     with pytest.raises(NotSupported, match="rerank"):
         embed(reranker, "a")
     with pytest.raises(NotSupported, match="reranker"):
-        Embedding(Model("tiny", encoder)).scores(parse_rerank(b'{"query": "a", "documents": ["b"]}'))
+        VectorRun(Model("tiny", encoder)).scores(parse_rerank(b'{"query": "a", "documents": ["b"]}'))
 
 
 def test_scores_are_those_of_each_pair_alone(reranker: Engine):
     raw = b'{"query": "what is a cat", "documents": ["the cat", "a dog sat on the mat", "b"], "top_n": 2}'
     request = parse_rerank(raw)
-    embedding = Embedding(Model("tiny", reranker))
+    embedding = VectorRun(Model("tiny", reranker))
     scores = embedding.scores(request)
     for document, score in zip(request.documents, scores):
         alone = reranker.embedder.embed([reranker.backend.pair_tokens(request.query, document)])
@@ -106,7 +107,7 @@ def test_pair_has_the_marks_of_its_vocabulary(reranker: Engine):
 def test_too_long_document_is_named(reranker: Engine):
     request = parse_rerank(b'{"query": "a", "documents": ["b", "' + b"cat " * 100 + b'"]}')
     with pytest.raises(ApiError) as long:
-        Embedding(Model("tiny", reranker)).scores(request)
+        VectorRun(Model("tiny", reranker)).scores(request)
     assert (long.value.code, long.value.param) == ("context_length_exceeded", "documents[1]")
 
 
@@ -120,7 +121,7 @@ def test_pair_of_many_steps_has_its_score_beside_others(decoder: Engine):
     request = parse_rerank(
         json.dumps({"query": "what", "documents": ["b", "cat " * 250, "a dog", "is " * 90]}).encode()
     )
-    embedding = Embedding(Model("tiny", decoder))
+    embedding = VectorRun(Model("tiny", decoder))
     scores = embedding.scores(request)
     assert embedding.n_tokens > 1000
     for document, score in zip(request.documents, scores):

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from localchat.engine.proof import LIBRARY
-from localchat.generation.model import Model, Service
+from localchat.generation.model import Model
+from localchat.generation.run import GenerationRun
+from localchat.generation.service import Service
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
 from localchat.protocol.errors import ModelLoading
 from localchat.serving.options import read_options
@@ -346,7 +348,7 @@ def test_k10_unknown_members_are_told_of_on_every_path(path, body, caplog):
             client.request("POST", path, json.dumps({**body, "frobnicate": 1}))
             status, answer = read_answer(client)
         assert (status, answer.get("error", {}).get("param")) == expected
-    assert "the member 'frobnicate', which is ignored" in caplog.text
+    assert "the field 'frobnicate', which is ignored" in caplog.text
 
 
 def test_t23_template_that_refuses_is_a_bad_request():
@@ -556,7 +558,7 @@ def test_request_without_memory_is_an_error_in_one_line(monkeypatch, caplog):
     def no_memory(*_):
         raise MemoryError
 
-    monkeypatch.setattr(Model, "answer", no_memory)
+    monkeypatch.setattr(GenerationRun, "take", no_memory)
     with serving() as running:
         status, body = running.chat()
     assert status == 500
@@ -576,7 +578,7 @@ def test_health_tells_of_a_failed_engine():
 
 
 def test_bug_in_a_route_is_500_without_details(monkeypatch, caplog):
-    monkeypatch.setattr(Model, "answer", lambda self, request: 1 / 0)
+    monkeypatch.setattr(GenerationRun, "take", lambda *_: 1 / 0)
     with serving() as running, contextlib.closing(running.client()) as client:
         status, body = ask(client)
         assert status == 500

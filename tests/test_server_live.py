@@ -24,7 +24,8 @@ import pytest
 
 from localchat import server as server_module
 from localchat.engine import Engine, LoadOptions, load
-from localchat.generation.model import Model, Service
+from localchat.generation.model import Model
+from localchat.generation.service import Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
 from localchat.protocol.params import NUMBERS
 from localchat.server import ChatServer

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from ..protocol.events import OutputToken, TokenLogprob
 from .copies import DEFAULT_BYTES
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine, EngineStats, SequenceStats
@@ -27,11 +28,9 @@ from .values import (
     InvalidToken,
     LoadOptions,
     ModelFacts,
-    OutputToken,
     Progress,
     PromptTooLong,
     QueueFull,
-    TokenLogprob,
     WritesNoText,
     WrongDraftModel,
 )

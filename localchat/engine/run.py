@@ -14,10 +14,11 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Union
 
+from ..protocol.events import OutputToken, TokenLogprob
 from ..protocol.usage import Usage
 from .backend import Backend
 from .text import TextStream
-from .values import Delta, EngineError, Finish, GenerationRequest, OutputToken, Progress, TokenLogprob
+from .values import Delta, EngineError, Finish, GenerationRequest, Progress
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..protocol.events import OutputToken
 from ..protocol.params import GenerationParams, SamplingParams
 from ..protocol.usage import Usage
 from .reasoning_limit import ReasoningLimit
@@ -45,25 +46,6 @@ class GenerationRequest:
     """Progress is delivered while the prompt is computed."""
     one_by_one: bool = False
     """Each Delta has one token at most, for a reader that may end the output after any token."""
-
-
-@dataclass(frozen=True)
-class TokenLogprob:
-    """The natural logarithm of a token's probability before any sampling step, or after all, and its bytes."""
-
-    token: int
-    piece: bytes
-    logprob: float
-
-
-@dataclass(frozen=True)
-class OutputToken:
-    """One generated token, or one of the prompt. `logprob` and `top` are set when the request asked for them."""
-
-    id: int
-    piece: bytes
-    logprob: float | None = None
-    top: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)

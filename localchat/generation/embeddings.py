@@ -1,4 +1,4 @@
-"""The flow of embeddings and rerankings between the wire's values and the engine's."""
+"""Embeddings and rerankings: a request becomes vectors or scores."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..protocol import errors
 from ..protocol.embeddings import EmbeddingsRequest
 from ..protocol.inputs import Input, check_tokens
 from ..protocol.rerank import RerankRequest
-from .completion import translated
+from .errors import wire_errors
 from .model import Model
 
 
-class Embedding:
-    """One request for vectors at work; it can be ended between two steps."""
+class VectorRun:
+    """One request in flight; it can be ended between two steps."""
 
     def __init__(self, model: Model) -> None:
         self.n_tokens = 0
@@ -34,7 +34,7 @@ class Embedding:
         """One vector of length 1 for each input.
 
         Raises:
-            ApiError: The request cannot be run.
+            ApiError: The request cannot run.
             Cancelled: `cancel` was called.
         """
         if self._pooling == "rank":
@@ -51,10 +51,10 @@ class Embedding:
         return [normalised(vector[: request.dimensions]) for vector in vectors]
 
     def scores(self, request: RerankRequest) -> list[float]:
-        """How well each document answers the query, as the model says it.
+        """How well each document answers the query, as the model scores it.
 
         Raises:
-            ApiError: The request cannot be run.
+            ApiError: The request cannot run.
             Cancelled: `cancel` was called.
         """
         if self._pooling != "rank":
@@ -68,18 +68,15 @@ class Embedding:
 
     def _computed(self, inputs: Sequence[Sequence[int]], name: str) -> list[array[float]]:
         self.n_tokens = sum(map(len, inputs))
-        try:
-            with translated(self._engine, name):
+        with wire_errors(self._engine, name):
+            try:
                 return self._engine.embedder.embed(inputs, lambda: self._is_cancelled)
-        except Cancelled as error:
-            if self._is_stopped:
-                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
-            raise
-        except errors.InferenceError as error:
-            cause = error.__cause__
-            if isinstance(cause, InputTooLong):
-                raise errors.ContextLengthExceeded(str(cause), _path(name, inputs, cause.index)) from cause
-            raise
+            except Cancelled as error:
+                if self._is_stopped:
+                    raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
+                raise
+            except InputTooLong as error:
+                raise errors.ContextLengthExceeded(str(error), _path(name, inputs, error.index)) from error
 
 
 def _tokens(engine: Engine, given: Input, name: str) -> Sequence[int]:

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions, the request: a JSON body becomes a ChatRequest, or a BadRequest.
 
-Every check that needs no model is here. What the answer looks like is in reply.py.
+Every check that needs no model is here. The response is in chat_response.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any
 
 from .errors import BadRequest
 from .fields import Members, parse_body, refuse_unsupported, show, unknown_members
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, GenerationParams, read_params
-from .response_format import Shape, read_shape
-from .streaming import Streaming, read_streaming, read_token_ids
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
 # Each choice is a sequence of its own: bounded by what one machine runs at a time.
 MAX_N = 32
@@ -57,43 +56,33 @@ MAX_REASONING_BUDGET = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class ChatRequest(Streaming):
-    """What a caller asked for, checked. None, and a name missing in `sampling`, mean "not said".
+class ChatRequest(TextRequest):
+    """A checked chat request. None stands for a field that the request leaves out."""
 
-    `messages` and `tools` are JSON values in the form that templates expect: content is text or missing,
-    and no member is null (T28). `tool_choice` is "none", "auto" or "required"; `allowed` are the names that
-    may be called, none for all. `shape` is the form that the answer must have. `unknown` names the members
-    that were ignored (K10).
-
-    The answer is opened by the last message where `continue_final_message` says so ("reasoning_content":
-    by its thinking), then by `prefix`; with `echo` they are part of what is returned (K24). Thinking is told
-    apart with `splits_reasoning`, and with `keeps_reasoning` in the content as well. `reasoning_budget` are the
-    tokens that it may think, -1 for any number, and `reasoning_budget_message` the last words of thinking that
-    is ended so.
-    """
-
-    model: str = ""
-    params: GenerationParams = field(default_factory=GenerationParams)
     messages: tuple[dict[str, Any], ...] = ()
+    """JSON values in the form that templates expect: content is text or missing, and no field is null."""
     tools: tuple[dict[str, Any], ...] = ()
+    """Tools in the same form, `{"type": "function", "function": {...}}`."""
     tool_choice: str = "none"
+    """"none", "auto" or "required"."""
     allowed: tuple[str, ...] = ()
+    """The names of the tools that may be called; empty for all."""
     parallel_tool_calls: bool = True
-    shape: Shape | None = None
     template_vars: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool | str = False
+    """Whether the last message opens the output; "reasoning_content" if its reasoning does."""
     prefix: str = ""
-    echo: bool = False
+    """Text that opens the output, after the last message where that does."""
     splits_reasoning: bool = True
+    """Reasoning is apart from the content."""
     keeps_reasoning: bool = False
+    """The content has the reasoning too, in its tags."""
     reasoning_budget: int | None = None
+    """Tokens of reasoning; -1 is any number."""
     reasoning_budget_message: str | None = None
-    return_token_ids: bool = False
-    tokens_as_ids: bool = False
-    request_id: str | None = None
-    unknown: tuple[str, ...] = ()
+    """The last words of reasoning that the budget ends."""
 
     @property
     def role(self) -> str:
@@ -115,35 +104,31 @@ class ChatRequest(Streaming):
         return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
 
 
-def parse_chat(raw: bytes, *, strict: bool = False, allow_template: bool = False) -> ChatRequest:
-    """The request in a body. With `strict` an unknown member is an error too (K10).
+def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+    """The request in a body.
 
     Raises:
-        BadRequest: Anything is not as it should be.
+        BadRequest: A field is invalid.
     """
     body = parse_body(raw)
     refuse_unsupported(body, REFUSED)
     messages, tools = _messages(body), _tools(body)
     return ChatRequest(
-        model=body.text("model") or "",
         messages=messages,
         tools=tools,
         **_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
-        shape=read_shape(body),
         template_vars=template_vars(body, body.text("reasoning_effort")),
-        chat_template=_chat_template(body, allow_template),
+        chat_template=_chat_template(body, options.allow_template),
         **_opening(body, messages),
         **_reasoning_format(body),
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
-        params=GenerationParams(**read_params(body), top_logprobs=_top_logprobs(body), n=_n(body)),
-        **read_streaming(body),
-        return_token_ids=read_token_ids(body),
-        tokens_as_ids=body.boolean("return_tokens_as_token_ids") or False,
-        request_id=body.text("request_id"),
-        # Last, since what was not read by now is unknown.
-        unknown=unknown_members(body, WITHOUT_EFFECT, strict),
+        params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body)),
+        **read_text_request(body),
+        thought_field=options.thought_field,
+        # Last, since a field that has not been read by now is unknown.
+        unknown=unknown_members(body, WITHOUT_EFFECT, options.strict),
     )
 
 
@@ -191,7 +176,6 @@ def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, A
         "add_generation_prompt": asked is not False,
         "continue_final_message": (is_open and not asked) if continued is None else continued,
         "prefix": prefix,
-        "echo": body.boolean("echo") or False,
     }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from .errors import BadRequest
 from .fields import parse_body, refuse_unsupported, unknown_members
 from .inputs import Input, read_inputs
+from .request import DEFAULT_OPTIONS, ParseOptions
 
 # As OpenAI's own limit.
 MAX_INPUTS = 2048
@@ -37,7 +38,7 @@ class EmbeddingsRequest:
     unknown: tuple[str, ...] = ()
 
 
-def parse_embeddings(raw: bytes, *, strict: bool = False) -> EmbeddingsRequest:
+def parse_embeddings(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:
     """The request in a body.
 
     Raises:
@@ -53,12 +54,14 @@ def parse_embeddings(raw: bytes, *, strict: bool = False) -> EmbeddingsRequest:
         inputs=inputs,
         dimensions=body.integer("dimensions", 1),
         as_base64=body.choice("encoding_format", ("float", "base64")) == "base64",
-        unknown=unknown_members(body, _WITHOUT_EFFECT, strict),
+        unknown=unknown_members(body, _WITHOUT_EFFECT, options.strict),
     )
 
 
-def embeddings_body(model: str, vectors: Iterable[array[float]], n_tokens: int, *, as_base64: bool) -> dict[str, Any]:
-    encode = _base64 if as_base64 else array.tolist
+def embeddings_body(
+    model: str, request: EmbeddingsRequest, vectors: Iterable[array[float]], n_tokens: int
+) -> dict[str, Any]:
+    encode = _base64 if request.as_base64 else array.tolist
     data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in enumerate(vectors)]
     return {"object": "list", "data": data, "model": model, "usage": usage_body(n_tokens)}
 

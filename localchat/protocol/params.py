@@ -8,7 +8,7 @@ parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Union
 
@@ -26,25 +26,164 @@ _INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Range:
-    """The type and the limits of a number in a request, and the other names under which servers know it."""
+class Number:
+    """Reads a number: its type, its limits, and the other names under which servers know it."""
 
     kind: type
     low: float
-    high: float
+    high: float | None = None
     aliases: tuple[str, ...] = ()
+
+    def __call__(self, body: Members, name: str) -> float | int | None:
+        read = body.integer if self.kind is int else body.number
+        # Every name is checked; the field's own counts before the others.
+        values = [read(given, self.low, self.high) for given in (name, *self.aliases)]
+        return next((value for value in values if value is not None), None)
 
 
 def _float(default: float, low: float, high: float, *aliases: str) -> Any:
-    return field(default=default, metadata={"range": Range(float, low, high, aliases)})
+    return field(default=default, metadata={"read": Number(float, low, high, aliases)})
 
 
-def _int(default: int | None, low: float, high: float, *aliases: str) -> Any:
-    return field(default=default, metadata={"range": Range(int, low, high, aliases)})
+def _int(default: int | None, low: float, high: float | None, *aliases: str) -> Any:
+    return field(default=default, metadata={"read": Number(int, low, high, aliases)})
+
+
+def _read_by(reader: Callable[[Members, str], Any], default: Any) -> Any:
+    """A field with a reader of its own, which returns None where the request leaves it out."""
+    return field(default=default, metadata={"read": reader})
 
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The steps of a sampler chain, in the order of llama.cpp. Cutting to the top k makes all later ones cheap."""
+
+# The steps of the chain by every name, and by llama.cpp's letters.
+_STEPS: Mapping[str, str] = {
+    **{step: step for step in SAMPLERS},
+    "typ_p": "typical_p",
+    "typical": "typical_p",
+    "temp": "temperature",
+    "adaptive_p": "adaptive_p",
+}
+_LETTERS: Mapping[str, str] = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typical_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "a": "adaptive_p",
+}
+# Selects the token in place of the last step, wherever it stands; its target says whether it is on.
+_SELECTING_STEP = "adaptive_p"
+
+# A token to make likelier or not, by its id or as the tokens of a text.
+Bias = tuple[Union[int, str], float]
+
+
+def _samplers(body: Members, name: str) -> tuple[str, ...] | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    steps = _LETTERS if isinstance(value, str) else _STEPS
+    given: list[Any] = list(value) if isinstance(value, (str, list)) else [None]
+    if not all(isinstance(step, str) and step in steps for step in given):
+        known = ", ".join(dict.fromkeys(_STEPS.values()))
+        body.refuse(name, f"a list of {known}, or letters of {''.join(_LETTERS)}")
+    chosen = [steps[step] for step in given]
+    if len(set(chosen)) < len(chosen):
+        body.refuse(name, "a list without repetitions")
+    return tuple(step for step in chosen if step != _SELECTING_STEP)
+
+
+def _breakers(body: Members, name: str) -> tuple[str, ...] | None:
+    if body.get(name) is None:
+        return None
+    values = body.items(name, "strings")
+    if not values or not _are_texts(values, MAX_BREAKERS):
+        body.refuse(name, f"a list of 1 to {MAX_BREAKERS} strings, none of them empty")
+    return tuple(values)
+
+
+def _stop(body: Members, name: str) -> tuple[str, ...]:
+    """A text or a list of texts; an empty one would end every output at once."""
+    value = body.get(name)
+    stops = [value] if isinstance(value, str) else body.items(name, "strings")
+    if not _are_texts(stops, MAX_STOPS):
+        body.refuse(name, f"a string or a list of at most {MAX_STOPS} strings, none of them empty")
+    return tuple(stops)
+
+
+def _logit_bias(body: Members, name: str) -> tuple[Bias, ...]:
+    """OpenAI's map of token ids, the same with texts, or a list of pairs; `false` bans a token."""
+    value = body.get("logit_bias")
+    if isinstance(value, list):
+        return tuple(_listed_bias(pair, f"logit_bias[{i}]") for i, pair in enumerate(value))
+    biases = body.object("logit_bias")
+    if biases is None:
+        return ()
+    return tuple((_token_or_text(token), _bias(biases.raw[token], biases.at(token))) for token in biases.raw)
+
+
+def _listed_bias(pair: Any, path: str) -> Bias:
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise BadRequest(f"'{path}' must be a pair of a token and its bias, got {show(pair)}", path)
+    token, bias = pair
+    if isinstance(token, str) and token:
+        return token, _bias(bias, path)
+    if isinstance(token, int) and not isinstance(token, bool) and token >= 0:
+        return token, _bias(bias, path)
+    raise BadRequest(f"'{path}' must begin with a token id or a text, got {show(token)}", path)
+
+
+def _token_or_text(name: str) -> int | str:
+    if not name:
+        raise BadRequest("the names in 'logit_bias' must be token ids or texts, got an empty one", "logit_bias")
+    if not (name.isascii() and name.isdigit()):
+        return name
+    if len(name) > MAX_TOKEN_ID_DIGITS:
+        raise BadRequest(f"the token id {show(name)} in 'logit_bias' is too large", "logit_bias")
+    return int(name)
+
+
+def _bias(value: Any, path: str) -> float:
+    if value is False:
+        return -math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -100 <= value <= 100:
+        raise BadRequest(f"'{path}' must be a number from -100 to 100, or false for never, got {show(value)}", path)
+    return float(value)
+
+
+def _are_texts(values: list[Any], most: int) -> bool:
+    # A NUL would end the text in C.
+    return len(values) <= most and all(isinstance(v, str) and v and "\0" not in v for v in values)
+
+
+def _prompt_logprobs(body: Members, name: str) -> int | None:
+    """Only whole responses have a place for them."""
+    wanted = body.integer(name, 0, MAX_TOP_LOGPROBS)
+    if not body.boolean("stream"):
+        return wanted
+    if wanted:
+        raise BadRequest("'prompt_logprobs' cannot be streamed: leave out one of both", "prompt_logprobs")
+    return None
+
+
+def _max_completion_s(body: Members, name: str) -> float | None:
+    milliseconds = body.number("t_max_predict_ms", -1)
+    return milliseconds / 1000 if milliseconds and milliseconds > 0 else None
+
+
+def _token_ids(body: Members, name: str) -> tuple[int, ...]:
+    return body.integers(name, 0)
+
+
+def _n_prompt_kept(body: Members, name: str) -> int:
+    # -1 stands for what the model can hold: a longer prompt is an error that says so.
+    return max(body.integer("truncate_prompt_tokens", -1) or 0, 0)
 
 
 @dataclass(frozen=True)
@@ -87,7 +226,7 @@ class SamplingParams:
     """Repetitions of up to so many tokens have no penalty."""
     dry_penalty_last_n: int = _int(-1, -1, _INT32, "dry_range")
     """How many tokens DRY searches; -1 is the whole context, 0 is off."""
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    dry_sequence_breakers: tuple[str, ...] = _read_by(_breakers, ("\n", ":", '"', "*"))
     """Texts that no repetition of DRY goes across."""
     mirostat: int = _int(0, 0, 2, "mirostat_mode")
     """1 or 2 samples by that version of Mirostat in place of every other cut; 0 is off."""
@@ -101,7 +240,7 @@ class SamplingParams:
     """How far back the average goes that the adaptive target corrects."""
     min_keep: int = _int(1, 0, _INT32)
     """Every cut by probability keeps at least so many tokens."""
-    samplers: tuple[str, ...] = SAMPLERS
+    samplers: tuple[str, ...] = _read_by(_samplers, SAMPLERS)
     """The steps to take, in their order."""
     seed: int | None = _int(None, -(2**63), 2**64 - 1)
     """None takes a new seed each time (in a request also -1)."""
@@ -109,38 +248,6 @@ class SamplingParams:
     """Token ids with what is added to their logits; minus infinity bans a token."""
 
 
-# The numbers of SamplingParams by name.
-NUMBERS: Mapping[str, Range] = {
-    field.name: field.metadata["range"] for field in fields(SamplingParams) if "range" in field.metadata
-}
-
-# The steps of the chain by every name, and by llama.cpp's letters.
-_STEPS: Mapping[str, str] = {
-    **{step: step for step in SAMPLERS},
-    "typ_p": "typical_p",
-    "typical": "typical_p",
-    "temp": "temperature",
-    "adaptive_p": "adaptive_p",
-}
-_LETTERS: Mapping[str, str] = {
-    "e": "penalties",
-    "d": "dry",
-    "s": "top_n_sigma",
-    "k": "top_k",
-    "y": "typical_p",
-    "p": "top_p",
-    "m": "min_p",
-    "x": "xtc",
-    "t": "temperature",
-    "a": "adaptive_p",
-}
-# Selects the token in place of the last step, wherever it stands; its target says whether it is on.
-_SELECTING_STEP = "adaptive_p"
-
-# A token to make likelier or not, by its id or as the tokens of a text.
-Bias = tuple[Union[int, str], float]
-
-# Names of the length limit; the first that a request gives counts. `n_predict` has -1 for "no limit".
 LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 
 # Fields that change what is sampled, in ways that this server does not have, and their values that change nothing.
@@ -168,73 +275,86 @@ class GenerationParams:
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """The sampling values that the request gives, by their names in SamplingParams. They go before all defaults."""
-    logit_bias: tuple[Bias, ...] = ()
+    logit_bias: tuple[Bias, ...] = _read_by(_logit_bias, ())
     """Tokens or texts with what is added to their logits."""
     n: int = 1
     """Sequences for each prompt."""
     max_tokens: int | None = None
     """The length limit of the output; None is what is left of the context, 0 only prefills the prompt."""
-    min_tokens: int = 0
+    min_tokens: int = _int(0, 0, None)
     """The first so many tokens are neither an end of generation nor one of `stop_token_ids`."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = _read_by(_stop, ())
     """Texts that end the output and are no part of it."""
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = _read_by(_token_ids, ())
     """Tokens that end the output and are no part of it."""
-    ignore_eos: bool = False
+    ignore_eos: bool = _read_by(Members.boolean, False)
     """No token is an end of generation."""
     top_logprobs: int | None = None
     """Log probabilities of each token and of so many of the likeliest in its place; None is off."""
-    post_sampling_probs: bool = False
+    post_sampling_probs: bool = _read_by(Members.boolean, False)
     """The log probabilities are those after all sampling steps, in place of the model's own."""
-    prompt_logprobs: int | None = None
+    prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
     """As `top_logprobs`, of the prompt's tokens: the prompt is then computed anew, however much of it is cached."""
-    max_completion_s: float | None = None
+    max_completion_s: float | None = _read_by(_max_completion_s, None)
     """Ends the output so long after its first token, once a line has ended: llama.cpp's limit, for editors."""
-    n_prompt_kept: int = 0
+    n_prompt_kept: int = _read_by(_n_prompt_kept, 0)
     """Of a longer prompt only the last so many tokens count; 0 stands for all."""
 
 
-def read_params(body: Members, *, least_tokens: int = 1, lengths: Sequence[str] = LENGTHS) -> dict[str, Any]:
-    """The fields of GenerationParams but `n` and `top_logprobs`, which each interface has in its own way.
+# The numbers of SamplingParams by name.
+NUMBERS: Mapping[str, Number] = {
+    field.name: field.metadata["read"]
+    for field in fields(SamplingParams)
+    if isinstance(field.metadata.get("read"), Number)
+}
+
+
+def read_params(
+    body: Members,
+    *,
+    n: int = 1,
+    top_logprobs: int | None = None,
+    least_tokens: int = 1,
+    lengths: Sequence[str] = LENGTHS,
+) -> GenerationParams:
+    """The parameters in a body. Interfaces read `n` and `top_logprobs` in ways of their own.
 
     `least_tokens` is the smallest length limit: 0 where a prompt may be prefilled for its own sake. `lengths` are the
-    names of the length limit in this interface, the first before the others.
+    names of the limit, of which the first that a request gives counts.
 
     Raises:
-        BadRequest: One of them is not as it should be.
+        BadRequest: One of them is invalid.
     """
     refuse_unsupported(body, UNSUPPORTED)
     max_tokens = _max_tokens(body, least_tokens, lengths)
-    return {
-        "sampling": read_sampling(body),
-        "logit_bias": _logit_bias(body),
-        "max_tokens": max_tokens,
-        "min_tokens": _min_tokens(body, max_tokens),
-        "stop": _stop(body),
-        "stop_token_ids": body.integers("stop_token_ids", 0),
-        "ignore_eos": body.boolean("ignore_eos") or False,
-        "post_sampling_probs": body.boolean("post_sampling_probs") or False,
-        "prompt_logprobs": _prompt_logprobs(body),
-        "max_completion_s": _max_completion_s(body),
-        # -1 stands for what the model can hold: a longer prompt is an error that says so.
-        "n_prompt_kept": max(body.integer("truncate_prompt_tokens", -1) or 0, 0),
-    }
+    params = GenerationParams(
+        n=n,
+        top_logprobs=top_logprobs,
+        max_tokens=max_tokens,
+        sampling=read_sampling(body),
+        **_read(GenerationParams, body),
+    )
+    if max_tokens is not None and params.min_tokens > max_tokens:
+        raise BadRequest(f"'min_tokens' is {params.min_tokens}, and the length limit is {max_tokens}", "min_tokens")
+    return params
 
 
 def read_sampling(body: Members) -> dict[str, Any]:
     """The sampling values that a body gives, by their names in SamplingParams."""
-    values: dict[str, Any] = {}
-    for name, known in _names():
-        value = _number(body, name, NUMBERS[known])
-        if value is not None:
-            values[known] = value
-    # -1 elsewhere means "all tokens" and "any seed".
+    values = _read(SamplingParams, body)
+    # -1 stands for "all tokens" and "any seed".
     if values.get("top_k") == -1:
         values["top_k"] = 0
     if values.get("seed") == -1:
         values["seed"] = None
-    lists = {"samplers": _samplers(body), "dry_sequence_breakers": _breakers(body)}
-    return {**values, **{name: value for name, value in lists.items() if value is not None}}
+    return values
+
+
+def _read(declaration: type[Any], body: Members) -> dict[str, Any]:
+    """The values that a body gives for the fields of a declaration."""
+    readers = {field.name: field.metadata["read"] for field in fields(declaration) if "read" in field.metadata}
+    values = {name: read(body, name) for name, read in readers.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def parse_default(text: str) -> dict[str, Any]:
@@ -252,123 +372,13 @@ def parse_default(text: str) -> dict[str, Any]:
     return values
 
 
-def _names() -> Iterator[tuple[str, str]]:
-    """Every name of a number with the name in SamplingParams, which comes last since it goes before its aliases."""
-    yield from ((alias, name) for name, range in NUMBERS.items() for alias in range.aliases)
-    yield from ((name, name) for name in NUMBERS)
-
-
-def _number(body: Members, name: str, range: Range) -> float | int | None:
-    read = body.integer if range.kind is int else body.number
-    return read(name, range.low, range.high)
-
-
 def _max_tokens(body: Members, least: int, names: Sequence[str]) -> int | None:
+    """`n_predict` has -1 for no limit."""
     given = [body.integer(name, -1 if name == "n_predict" else least) for name in names]
     first = next((value for value in given if value is not None), None)
     if first == 0 and least > 0:
         body.refuse("n_predict", "an integer of at least 1, or -1 for no limit")
     return None if first == -1 else first
-
-
-def _prompt_logprobs(body: Members) -> int | None:
-    """Only whole responses have a place for them."""
-    wanted = body.integer("prompt_logprobs", 0, MAX_TOP_LOGPROBS)
-    if not body.boolean("stream"):
-        return wanted
-    if wanted:
-        raise BadRequest("'prompt_logprobs' cannot be streamed: leave out one of both", "prompt_logprobs")
-    return None
-
-
-def _max_completion_s(body: Members) -> float | None:
-    milliseconds = body.number("t_max_predict_ms", -1)
-    return milliseconds / 1000 if milliseconds and milliseconds > 0 else None
-
-
-def _min_tokens(body: Members, max_tokens: int | None) -> int:
-    least = body.integer("min_tokens", 0) or 0
-    if max_tokens is not None and least > max_tokens:
-        raise BadRequest(f"'min_tokens' is {least}, and the length limit is {max_tokens}", "min_tokens")
-    return least
-
-
-def _stop(body: Members) -> tuple[str, ...]:
-    """A text or a list of texts; an empty one would end every output at once."""
-    value = body.get("stop")
-    stops = [value] if isinstance(value, str) else body.items("stop", "strings")
-    if not _are_texts(stops, MAX_STOPS):
-        body.refuse("stop", f"a string or a list of at most {MAX_STOPS} strings, none of them empty")
-    return tuple(stops)
-
-
-def _samplers(body: Members) -> tuple[str, ...] | None:
-    value = body.get("samplers")
-    if value is None:
-        return None
-    names = _LETTERS if isinstance(value, str) else _STEPS
-    given: list[Any] = list(value) if isinstance(value, (str, list)) else [None]
-    if not all(isinstance(name, str) and name in names for name in given):
-        steps = ", ".join(dict.fromkeys(_STEPS.values()))
-        body.refuse("samplers", f"a list of {steps}, or letters of {''.join(_LETTERS)}")
-    steps_given = [names[name] for name in given]
-    if len(set(steps_given)) < len(steps_given):
-        body.refuse("samplers", "a list without repetitions")
-    return tuple(step for step in steps_given if step != _SELECTING_STEP)
-
-
-def _breakers(body: Members) -> tuple[str, ...] | None:
-    if body.get("dry_sequence_breakers") is None:
-        return None
-    values = body.items("dry_sequence_breakers", "strings")
-    if not values or not _are_texts(values, MAX_BREAKERS):
-        body.refuse("dry_sequence_breakers", f"a list of 1 to {MAX_BREAKERS} strings, none of them empty")
-    return tuple(values)
-
-
-def _are_texts(values: list[Any], most: int) -> bool:
-    # A NUL would end the text in C.
-    return len(values) <= most and all(isinstance(v, str) and v and "\0" not in v for v in values)
-
-
-def _logit_bias(body: Members) -> tuple[Bias, ...]:
-    """OpenAI's map of token ids, the same with texts, or a list of pairs; `false` bans a token."""
-    value = body.get("logit_bias")
-    if isinstance(value, list):
-        return tuple(_listed_bias(pair, f"logit_bias[{i}]") for i, pair in enumerate(value))
-    biases = body.object("logit_bias")
-    if biases is None:
-        return ()
-    return tuple((_token_or_text(token), _bias(biases.raw[token], biases.at(token))) for token in biases.raw)
-
-
-def _listed_bias(pair: Any, path: str) -> Bias:
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise BadRequest(f"'{path}' must be a pair of a token and its bias, got {show(pair)}", path)
-    token, bias = pair
-    if isinstance(token, str) and token:
-        return token, _bias(bias, path)
-    if isinstance(token, int) and not isinstance(token, bool) and token >= 0:
-        return token, _bias(bias, path)
-    raise BadRequest(f"'{path}' must begin with a token id or a text, got {show(token)}", path)
-
-
-def _token_or_text(name: str) -> int | str:
-    if not name:
-        raise BadRequest("the names in 'logit_bias' must be token ids or texts, got an empty one", "logit_bias")
-    if not (name.isascii() and name.isdigit()):
-        return name
-    if len(name) > MAX_TOKEN_ID_DIGITS:
-        raise BadRequest(f"the token id {show(name)} in 'logit_bias' is too large", "logit_bias")
-    return int(name)
-
-
-def _bias(value: Any, path: str) -> float:
-    if value is False:
-        return -math.inf
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -100 <= value <= 100:
-        raise BadRequest(f"'{path}' must be a number from -100 to 100, or false for never, got {show(value)}", path)
-    return float(value)
 
 
 def _json_or_text(text: str) -> Any:

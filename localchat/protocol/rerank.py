@@ -9,6 +9,7 @@ from typing import Any
 from .embeddings import usage_body
 from .errors import BadRequest
 from .fields import Members, parse_body, show, unknown_members
+from .request import DEFAULT_OPTIONS, ParseOptions
 
 # As for embeddings.
 MAX_DOCUMENTS = 2048
@@ -26,7 +27,7 @@ class RerankRequest:
     unknown: tuple[str, ...] = ()
 
 
-def parse_rerank(raw: bytes, *, strict: bool = False) -> RerankRequest:
+def parse_rerank(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> RerankRequest:
     """The request in a body.
 
     Raises:
@@ -43,7 +44,7 @@ def parse_rerank(raw: bytes, *, strict: bool = False) -> RerankRequest:
         documents=_documents(body),
         top_n=body.integer("top_n", 1),
         returns_documents=body.boolean("return_documents") or returns_texts or False,
-        unknown=unknown_members(body, ("user",), strict),
+        unknown=unknown_members(body, ("user",), options.strict),
     )
 
 

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from .chat import ChatRequest, reasoning_budget, template_vars
 from .errors import ApiError, BadRequest
 from .fields import Members, parse_body, refuse_unsupported, unknown_members
-from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, GenerationParams, read_params
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from .request import read_streaming
 from .response_format import Shape, read_format
 from .responses_items import IGNORED_ITEMS, input_items, read_messages
 from .responses_tools import Tool, read_tool_choice, read_tools
-from .streaming import read_streaming
 
 # The smallest length limit of OpenAI is 16; here any that leaves room for a token.
 LENGTHS = ("max_output_tokens",)
@@ -102,7 +102,7 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
         shape=shape,
         template_vars=template_vars(body, effort),
         reasoning_budget=reasoning_budget(body),
-        params=GenerationParams(**read_params(body, lengths=LENGTHS), top_logprobs=_top_logprobs(body, include)),
+        params=read_params(body, lengths=LENGTHS, top_logprobs=_top_logprobs(body, include)),
         **read_streaming(body),
         request_id=body.text("request_id"),
         offered=tools,

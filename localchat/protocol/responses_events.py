@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from .chat_response import to_json
 from .errors import ApiError
 from .events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from .json_text import to_json
 from .responses import ResponsesRequest
 from .responses_items import encode_reasoning
 from .responses_store import item_id

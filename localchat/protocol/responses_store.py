@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .chat_response import to_json
 from .errors import NotFound
+from .json_text import to_json
 
 # What an afternoon with one agent needs. Each of the two bounds drops the entries that were used least recently.
 MAX_ENTRIES = 1000

@@ -11,6 +11,7 @@ from typing import Any
 
 from .fields import Members, parse_body, unknown_members
 from .inputs import is_token
+from .request import DEFAULT_OPTIONS, ParseOptions
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class DetokenizeRequest:
     unknown: tuple[str, ...] = ()
 
 
-def parse_tokenize(raw: bytes, *, strict: bool = False) -> TokenizeRequest:
+def parse_tokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> TokenizeRequest:
     """The request in a body; `prompt` and `text` are other servers' names for `content`.
 
     Raises:
@@ -54,7 +55,7 @@ def parse_tokenize(raw: bytes, *, strict: bool = False) -> TokenizeRequest:
         adds_special=_flag(body, ("add_special", "add_special_tokens"), default=False),
         parses_special=_flag(body, ("parse_special",), default=True),
         with_pieces=_flag(body, ("with_pieces",), default=False),
-        unknown=unknown_members(body, (), strict),
+        unknown=unknown_members(body, (), options.strict),
     )
 
 
@@ -64,7 +65,7 @@ def tokens_body(tokens: Sequence[int], request: TokenizeRequest, piece: Callable
     return {"tokens": list(tokens)}
 
 
-def parse_detokenize(raw: bytes, *, strict: bool = False) -> DetokenizeRequest:
+def parse_detokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> DetokenizeRequest:
     """The request in a body.
 
     Raises:
@@ -74,7 +75,7 @@ def parse_detokenize(raw: bytes, *, strict: bool = False) -> DetokenizeRequest:
     tokens = body.get("tokens")
     if not isinstance(tokens, list) or not all(map(is_token, tokens)):
         body.refuse("tokens", "a list of token ids")
-    return DetokenizeRequest(body.text("model") or "", tuple(tokens), unknown_members(body, (), strict))
+    return DetokenizeRequest(body.text("model") or "", tuple(tokens), unknown_members(body, (), options.strict))
 
 
 def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .events import PromptProgress
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -95,3 +97,13 @@ def _rate(n: int, seconds: float) -> float | None:
 
 def _ms_each(n: int, seconds: float) -> float | None:
     return round(seconds * 1000 / n, 3) if n > 0 else None
+
+
+def progress_body(progress: PromptProgress) -> dict[str, Any]:
+    """llama.cpp's field on how many tokens of a prompt are computed."""
+    return {
+        "total": progress.n_prompt,
+        "cache": progress.n_cached,
+        "processed": progress.n_done,
+        "time_ms": round(progress.seconds * 1000),
+    }

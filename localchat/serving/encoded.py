@@ -7,13 +7,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..protocol.errors import ApiError
-from ..protocol.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from ..protocol.events import (
+    ContentDelta,
+    Event,
+    OutputEnd,
+    OutputEvent,
+    ReasoningDelta,
+    SampledTokens,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from ..protocol.logprobs import logprob_entry
+from ..protocol.request import TextRequest
 from ..protocol.usage import Usage
 from .exchange import Exchange
-from .stream import News, StreamFormat, send_stream
+from .stream import StreamFormat, chunks_of, send_stream
 
 if TYPE_CHECKING:
-    from ..generation.answer import Answer
+    from ..generation.run import GenerationRun
 
 
 class Encoder(Protocol):
@@ -40,43 +51,10 @@ class Encoder(Protocol):
         """The whole response."""
 
 
-class _Events:
-    """The Reply of a chat request that gives its events to an encoder."""
-
-    wants_figures = False
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.end: tuple[str, str | int | None] = ("stop", None)
-        self._encoder = encoder
-
-    def figures(self, usage: Usage) -> None: ...
-
-    def progress(self, n_done: int, n_prompt: int, n_cached: int, seconds: float) -> None: ...
-
-    def token_ids(self, i: int, ids: list[int]) -> None: ...
-
-    def content(self, i: int, text: str) -> None:
-        self._encoder.event(ContentDelta(text))
-
-    def reasoning(self, i: int, text: str) -> None:
-        self._encoder.event(ReasoningDelta(text))
-
-    def tool_head(self, i: int, call: int, id: str, name: str) -> None:
-        self._encoder.event(ToolCallStart(call, id, name))
-
-    def tool_arguments(self, i: int, call: int, text: str) -> None:
-        self._encoder.event(ToolCallArguments(call, text))
-
-    def logprobs(self, i: int, entries: list[dict[str, Any]]) -> None:
-        self._encoder.logprobs(entries)
-
-    def finish(self, i: int, reason: str, stop: str | int | None) -> None:
-        self.end = reason, stop
-
-
 def send_encoded(
     exchange: Exchange,
-    answer: Answer,
+    run: GenerationRun,
+    request: TextRequest,
     encoder: Encoder,
     format: StreamFormat,
     patience_s: float | None,
@@ -86,26 +64,46 @@ def send_encoded(
 
     `finished` is called once all is generated, before the client can know it.
     """
+    stream = _Stream(run, request, encoder, finished)
     encoder.start()
-    reply = _Events(encoder)
-    if answer.request.stream:
-        chunks = _chunks(answer, encoder, reply, patience_s, finished)
-        send_stream(exchange, chunks, encoder.failed, patience_s, format)
+    if request.stream:
+        send_stream(exchange, chunks_of(run, stream, patience_s), encoder.failed, patience_s, format)
         return
-    while answer.is_running:
-        answer.advance(reply)
-    encoder.finish(*reply.end, answer.usage, time.time())
-    finished()
+    while run.is_running:
+        for index, event in run.take():
+            stream.add(index, event)
+    stream.finish()
     exchange.send_json(200, encoder.body())
 
 
-def _chunks(
-    answer: Answer, encoder: Encoder, reply: _Events, patience_s: float | None, finished: Callable[[], None]
-) -> News:
-    has_news = answer.advance(reply, patience_s)
-    while answer.is_running:
-        yield encoder.take() if has_news else []
-        has_news = answer.advance(reply, patience_s)
-    encoder.finish(*reply.end, answer.usage, time.time())
-    finished()
-    return encoder.take()
+class _Stream:
+    """The StreamEncoder of a request of one choice."""
+
+    def __init__(
+        self, run: GenerationRun, request: TextRequest, encoder: Encoder, finished: Callable[[], None]
+    ) -> None:
+        self._run = run
+        self._wants_logprobs = request.params.top_logprobs is not None
+        self._encoder = encoder
+        self._finished = finished
+        self._end = OutputEnd("stop")
+
+    def add(self, index: int, event: OutputEvent) -> None:
+        if isinstance(event, SampledTokens):
+            if self._wants_logprobs:
+                self._encoder.logprobs([logprob_entry(token) for token in event.tokens])
+        elif isinstance(event, (ContentDelta, ReasoningDelta, ToolCallStart, ToolCallArguments)):
+            self._encoder.event(event)
+        elif isinstance(event, OutputEnd):
+            self._end = event
+
+    def take(self) -> list[str]:
+        return self._encoder.take()
+
+    def finish(self) -> list[str]:
+        self._encoder.finish(self._end.reason, self._end.stop, self._run.usage(), time.time())
+        self._finished()
+        return self._encoder.take()
+
+    def failed(self, error: ApiError) -> list[str]:
+        return self._encoder.failed(error)

@@ -1,76 +1,83 @@
-"""What answers the paths: chat, completions, vectors, tokens, and how the server stands.
-
-Between HTTP and the rest: bodies go to api/, requests to the model, and what comes back to the exchange.
-"""
+"""The endpoints: which interface, prompt builder or other function serves which path."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .. import __version__
 from ..engine import Cancelled
-from ..protocol import errors
+from ..protocol import chat_response, completion_response, errors, tokens
 from ..protocol.chat import parse_chat
-from ..protocol.chat_response import StreamReply
-from ..protocol.completions import CompletionStream, completion_body, parse_completion
 from ..protocol.embeddings import embeddings_body, parse_embeddings
 from ..protocol.inputs import check_tokens
+from ..protocol.interface import Interface
+from ..protocol.request import ParseOptions, TextRequest
 from ..protocol.rerank import parse_rerank, rerank_body
 from ..protocol.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, slots_body
-from ..protocol.streaming import Streaming
-from ..protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from . import metrics
 from .body import PeerGone
 from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
-from .stream import News, send_stream
+from .stream import CHAT, StreamFormat, chunks_of, send_stream
 
-if TYPE_CHECKING:  # They bring jinja2, and the server first looks whether that is there.
-    from ..generation.answer import Answer
-    from ..generation.completion import Completion
-    from ..generation.embeddings import Embedding
-    from ..generation.model import Service
+if TYPE_CHECKING:  # These need jinja2, and the server checks first whether that is installed.
+    from ..generation.embeddings import VectorRun
+    from ..generation.model import Model
+    from ..generation.run import GenerationRun, PromptBuilder
+    from ..generation.service import Service
 
 log = logging.getLogger("localchat.server")
 
 # A client that makes up names must not fill the memory.
-MAX_TOLD = 100
+MAX_REPORTED_FIELDS = 100
 
-Table = dict[str, dict[str, Callable[[Exchange], None]]]
+Handler = Callable[[Exchange], None]
+Table = dict[str, dict[str, Handler]]
+
+
+class AnyRequest(Protocol):
+    """What the parsers of all endpoints return."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def unknown(self) -> tuple[str, ...]: ...
+
+
+Request = TypeVar("Request", bound=AnyRequest)
+Generated = TypeVar("Generated", bound=TextRequest)
 
 
 class Endpoints:
-    """Answers on exchanges; the options are those of the server's settings."""
+    """Responds on exchanges."""
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        strict: bool,
-        allow_chat_template: bool,
-        thought_field: bool,
-        ping_s: float,
-    ) -> None:
+    def __init__(self, service: Service, options: ParseOptions, *, ping_s: float) -> None:
         self.metrics = Metrics()
         self._service = service
-        self._strict = strict
-        self._allow_chat_template = allow_chat_template
-        self._thought_field = thought_field
+        self._options = options
         self._ping_s = ping_s
-        # Members that were told of in the log: once each is enough (K10).
-        self._told: set[str] = set()
+        # Unknown fields that the log has named: once each is enough.
+        self._reported: set[str] = set()
 
     def table(self) -> Table:
+        """The handlers by path and method. A new interface is a line here."""
+        from ..generation.chat_prompt import prepare_chat
+        from ..generation.embeddings import VectorRun
+        from ..generation.text_prompt import prepare_text
+
+        embeddings = self._computes(parse_embeddings, VectorRun.embed, embeddings_body)
+        rerank = self._computes(parse_rerank, VectorRun.scores, rerank_body)
         return {
-            "/chat/completions": {"POST": self._chat},
-            "/completions": {"POST": self._complete},
-            "/embeddings": {"POST": self._embed},
-            "/rerank": {"POST": self._rerank},
-            "/reranking": {"POST": self._rerank},
+            "/chat/completions": {"POST": self._generates(chat_response.INTERFACE, prepare_chat)},
+            "/completions": {"POST": self._generates(completion_response.INTERFACE, prepare_text)},
+            "/embeddings": {"POST": embeddings},
+            "/rerank": {"POST": rerank},
+            "/reranking": {"POST": rerank},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/apply-template": {"POST": self._apply_template},
@@ -79,88 +86,84 @@ class Endpoints:
             "/metrics": {"GET": self._metrics},
         }
 
-    def _chat(self, exchange: Exchange) -> None:
-        request = parse_chat(exchange.body(), strict=self._strict, allow_template=self._allow_chat_template)
+    def _generates(
+        self, interface: Interface[Generated], build: PromptBuilder[Generated], format: StreamFormat = CHAT
+    ) -> Handler:
+        """The handler of an interface: parse, prepare the prompts, run, encode."""
+        from ..generation.run import start
+
+        def handle(exchange: Exchange) -> None:
+            exchange.error_body = interface.error_body
+            request, model = self._parsed(exchange, interface.parse)
+            exchange.name_request(request.request_id)
+            with start(model, request, build, interface.id_prefix) as run, self.busy(exchange, run):
+                if request.stream:
+                    silence_s = self.patience_s(request)
+                    stream = interface.stream(run.head, request, run.usage)
+                    chunks = chunks_of(run, stream, silence_s)
+                    send_stream(exchange, chunks, stream.failed, silence_s, format)
+                else:
+                    whole = interface.whole(run.head, request)
+                    while run.is_running:
+                        for index, event in run.take():
+                            whole.add(index, event)
+                    exchange.send_json(200, whole.body(run.usage()))
+
+        return handle
+
+    def _computes(
+        self,
+        parse: Callable[[bytes, ParseOptions], Request],
+        compute: Callable[[VectorRun, Request], Sequence[Any]],
+        body: Callable[[str, Request, Any, int], Any],
+    ) -> Handler:
+        """The handler of an endpoint that computes vectors or scores."""
+        from ..generation.embeddings import VectorRun
+
+        def handle(exchange: Exchange) -> None:
+            request, model = self._parsed(exchange, parse)
+            run = VectorRun(model)
+            with self._in_flight(exchange, run):
+                results = compute(run, request)
+            exchange.summary = f"{len(results)} results of {run.n_tokens} tokens"
+            exchange.send_json(200, body(model.name, request, results, run.n_tokens))
+
+        return handle
+
+    def _parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> tuple[Request, Model]:
+        """The request in the body, and the model that it names."""
+        request = parse(exchange.body(), self._options)
         self.note_ignored(request.unknown)
-        exchange.name_request(request.request_id)
-        with self._service.resolve(request.model).answer(request) as answer, self.busy(exchange, answer):
-            if request.stream:
-                reply, patience_s = answer.streamed(thought=self._thought_field), self.patience_s(request)
-                send_stream(exchange, _chunks_of_answer(answer, reply, patience_s), reply.failed, patience_s)
-            else:
-                whole = answer.whole(thought=self._thought_field)
-                while answer.is_running:
-                    answer.advance(whole)
-                exchange.send_json(200, whole.body(answer.usage, answer.prompt_logprobs))
-
-    def _complete(self, exchange: Exchange) -> None:
-        from ..generation.completion import Completion
-
-        request = parse_completion(exchange.body(), strict=self._strict)
-        self.note_ignored(request.unknown)
-        with Completion(self._service.resolve(request.model), request) as completion, self.busy(exchange, completion):
-            if request.stream:
-                stream, patience_s = CompletionStream(completion.head, request), self.patience_s(request)
-                send_stream(exchange, _chunks_of_completion(completion, stream, patience_s), stream.failed, patience_s)
-            else:
-                while completion.is_running:
-                    completion.advance()
-                body = completion_body(completion.head, request, completion.choices(), completion.usage)
-                exchange.send_json(200, body)
-
-    def _embed(self, exchange: Exchange) -> None:
-        from ..generation.embeddings import Embedding
-
-        request = parse_embeddings(exchange.body(), strict=self._strict)
-        self.note_ignored(request.unknown)
-        model = self._service.resolve(request.model)
-        embedding = Embedding(model)
-        with self._watched(exchange, embedding):
-            vectors = embedding.embed(request)
-        exchange.summary = f"{len(vectors)} vectors of {embedding.n_tokens} tokens"
-        body = embeddings_body(model.name, vectors, embedding.n_tokens, as_base64=request.as_base64)
-        exchange.send_json(200, body)
-
-    def _rerank(self, exchange: Exchange) -> None:
-        from ..generation.embeddings import Embedding
-
-        request = parse_rerank(exchange.body(), strict=self._strict)
-        self.note_ignored(request.unknown)
-        model = self._service.resolve(request.model)
-        embedding = Embedding(model)
-        with self._watched(exchange, embedding):
-            scores = embedding.scores(request)
-        exchange.summary = f"{len(scores)} scores of {embedding.n_tokens} tokens"
-        exchange.send_json(200, rerank_body(model.name, request, scores, embedding.n_tokens))
+        return request, self._service.resolve(request.model)
 
     def _tokenize(self, exchange: Exchange) -> None:
-        request = parse_tokenize(exchange.body(), strict=self._strict)
-        self.note_ignored(request.unknown)
-        engine = self._service.resolve(request.model).engine
-        tokens = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
-        exchange.send_json(200, tokens_body(tokens, request, lambda token: engine.backend.piece(token, True)))
+        request, model = self._parsed(exchange, tokens.parse_tokenize)
+        engine = model.engine
+        ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
+        exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.backend.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:
-        request = parse_detokenize(exchange.body(), strict=self._strict)
-        self.note_ignored(request.unknown)
-        engine = self._service.resolve(request.model).engine
+        request, model = self._parsed(exchange, tokens.parse_detokenize)
+        engine = model.engine
         check_tokens(request.tokens, engine.facts.n_vocab, "tokens")
-        exchange.send_json(200, text_body([engine.backend.piece(token, True) for token in request.tokens]))
+        exchange.send_json(200, tokens.text_body([engine.backend.piece(token, True) for token in request.tokens]))
 
     def _apply_template(self, exchange: Exchange) -> None:
-        request = parse_chat(exchange.body(), strict=self._strict, allow_template=self._allow_chat_template)
-        self.note_ignored(request.unknown)
-        exchange.send_json(200, {"prompt": self._service.resolve(request.model).prompt_text(request)})
+        from ..generation.chat_prompt import prompt_text
+
+        request, model = self._parsed(exchange, parse_chat)
+        exchange.send_json(200, {"prompt": prompt_text(model, request)})
 
     def _props(self, exchange: Exchange) -> None:
         model = self._service.model()
         facts = model.engine.facts
+        sampling = {name: value for name, value in dataclasses.asdict(model.sampling).items() if value is not None}
         body = props_body(
             model.name,
             __version__,
             n_ctx=facts.n_ctx,
             n_slots=facts.n_slots,
-            sampling=_sampling_values(model.sampling),
+            sampling=sampling,
             template=model.template.source,
             bos=facts.bos,
             eos=facts.eos,
@@ -174,62 +177,37 @@ class Endpoints:
         exchange.send_json(200, slots_body(slots, engine.facts.n_slots, engine.facts.n_ctx))
 
     def _metrics(self, exchange: Exchange) -> None:
-        """Also while the model loads, or when its engine has failed: that is when one looks."""
+        """Also while the model loads, or after its engine has failed."""
         found = list(self.metrics.of_requests())
         with contextlib.suppress(errors.ApiError):
             found += metrics.of_engine(self._service.model().engine)
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))
 
     @contextlib.contextmanager
-    def busy(self, exchange: Exchange, work: Answer | Completion) -> Iterator[None]:
-        """As `_watched`, and the log tells what became of it."""
-        exchange.id = work.head.id
+    def busy(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
+        """As `_in_flight`, and the log reports how the run went."""
+        exchange.id = run.head.id
         try:
-            with self._watched(exchange, work):
+            with self._in_flight(exchange, run):
                 yield
         finally:
-            exchange.summary = work.summary
+            exchange.summary = run.summary
+
+    def patience_s(self, request: TextRequest) -> float | None:
+        """After so many seconds without a chunk a ping is sent; None is never."""
+        return (self._ping_s if request.ping_s is None else request.ping_s) or None
 
     @contextlib.contextmanager
-    def _watched(self, exchange: Exchange, work: Answer | Completion | Embedding) -> Iterator[None]:
-        """Within the `with`, the work ends when its client leaves or the server ends."""
+    def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
+        """Within the `with`, the run ends when its client leaves or the server ends."""
         try:
-            with self._service.at_work.during(work), exchange.watched(work.cancel):
+            with self._service.in_flight.during(run), exchange.watched(run.cancel):
                 yield
         except Cancelled as error:
             raise PeerGone from error
 
-    def patience_s(self, asked: Streaming) -> float | None:
-        """How long a stream may be silent; None for ever."""
-        return (self._ping_s if asked.ping_s is None else asked.ping_s) or None
-
     def note_ignored(self, names: tuple[str, ...]) -> None:
-        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._told:
-            if len(self._told) < MAX_TOLD:
-                self._told.add(name)
-                log.info("requests have the member '%s', which is ignored here", printable(name))
-
-
-def _chunks_of_answer(answer: Answer, reply: StreamReply, patience_s: float | None) -> News:
-    has_news = answer.advance(reply, patience_s)
-    while answer.is_running:
-        yield reply.take() if has_news else []
-        has_news = answer.advance(reply, patience_s)
-    reply.usage(answer.usage)
-    return reply.take()
-
-
-def _chunks_of_completion(completion: Completion, stream: CompletionStream, patience_s: float | None) -> News:
-    def chunks() -> list[str]:
-        usage = completion.usage if stream.wants_figures else None
-        return [stream.chunk(i, news, usage) for i, news in completion.news()]
-
-    completion.advance(patience_s)
-    while completion.is_running:
-        yield chunks()
-        completion.advance(patience_s)
-    return [*chunks(), *stream.usage(completion.usage)]
-
-
-def _sampling_values(sampling: Any) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(sampling).items() if value is not None}
+        for name in {name[:MAX_LOGGED_CHARS] for name in names} - self._reported:
+            if len(self._reported) < MAX_REPORTED_FIELDS:
+                self._reported.add(name)
+                log.info("requests have the field '%s', which is ignored here", printable(name))

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..protocol import errors
-from ..protocol.chat_response import to_json
+from ..protocol.json_text import to_json
 from .body import Body, PeerGone, Readable, list_of
 from .crashes import CrashRecord, fingerprint
 from .watch import Watcher

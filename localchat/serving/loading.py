@@ -18,7 +18,8 @@ from .exchange import NO_MEMORY
 from .options import DEFAULT_CACHE_MB
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
-    from ..generation.model import Model, Service
+    from ..generation.model import Model
+    from ..generation.service import Service
 
 log = logging.getLogger("localchat.server")
 

@@ -18,8 +18,9 @@ from .exchange import Exchange
 from .stream import StreamFormat
 
 if TYPE_CHECKING:
-    from ..generation.answer import Answer
-    from ..generation.model import Model, Service
+    from ..generation.model import Model
+    from ..generation.run import GenerationRun
+    from ..generation.service import Service
     from .endpoints import Endpoints, Table
 
 # The type of an event, which is also its name, is the first field of its JSON text.
@@ -55,13 +56,11 @@ class Responses:
         self._endpoints.note_ignored(request.unknown)
         exchange.name_request(request.request_id)
         model = self._service.resolve(request.model)
-        with _submitted(model, request) as answer, self._endpoints.busy(exchange, answer):
-            head, sampling = answer.head, {**vars(model.sampling), **request.params.sampling}
-            id = "resp_" + head.id.partition("-")[2]
-            exchange.id = id
-            encoder = ResponseEncoder(id, head.created, head.model, request, sampling)
+        with _submitted(model, request) as run, self._endpoints.busy(exchange, run):
+            head, sampling = run.head, {**vars(model.sampling), **request.params.sampling}
+            encoder = ResponseEncoder(head.id, head.created, head.model, request, sampling)
             patience_s = self._endpoints.patience_s(request)
-            send_encoded(exchange, answer, encoder, STREAM, patience_s, lambda: self._keep(request, encoder))
+            send_encoded(exchange, run, request, encoder, STREAM, patience_s, lambda: self._keep(request, encoder))
 
     def _keep(self, request: ResponsesRequest, encoder: ResponseEncoder) -> None:
         body = encoder.body()
@@ -108,16 +107,19 @@ class Responses:
         exchange.send_json(200, {"id": exchange.tail, "object": "conversation.deleted", "deleted": True})
 
 
-def _submitted(model: Model, request: ResponsesRequest) -> Answer:
+def _submitted(model: Model, request: ResponsesRequest) -> GenerationRun:
     """The request at work; with `truncates` without the oldest turns for which the context has no room.
 
     Raises:
         ApiError: It cannot be run. The error has the names of this interface.
     """
+    from ..generation.chat_prompt import prepare_chat
+    from ..generation.run import start
+
     try:
         while True:
             try:
-                return model.answer(request)
+                return start(model, request, prepare_chat, "resp_")
             except errors.ContextLengthExceeded:
                 shorter = request.shortened() if request.truncates else None
                 if shorter is None:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from ..protocol import errors
 from ..protocol.models import models_body
+from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .keys import Keys
@@ -21,7 +22,7 @@ from .responses import Responses
 from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
-    from ..generation.model import Service
+    from ..generation.service import Service
 
 # A stream without output sends a comment after this many seconds: proxies close silent ones after a minute.
 DEFAULT_PING_S = 20.0
@@ -87,9 +88,7 @@ class Routes:
         self.pages = Pages(settings.cors)
         self._endpoints = Endpoints(
             service,
-            strict=settings.strict,
-            allow_chat_template=settings.allow_chat_template,
-            thought_field=settings.thought_field,
+            ParseOptions(settings.strict, settings.allow_chat_template, settings.thought_field),
             ping_s=settings.ping_s,
         )
         self._table: Table = {

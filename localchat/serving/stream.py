@@ -1,4 +1,4 @@
-"""Sends an answer as events while it is made: what comes first decides the status, and exactly one end comes last."""
+"""Sends a response as a stream: the first events decide the status, and there is exactly one end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .. import sse
 from ..engine import Cancelled
 from ..protocol import errors
+from ..protocol.interface import StreamEncoder
 from .exchange import Exchange, printable
+
+if TYPE_CHECKING:
+    from ..generation.run import GenerationRun
 
 log = logging.getLogger("localchat.server")
 
@@ -21,56 +26,68 @@ class StreamFormat:
 
     content_type: str
     encode: Callable[[str], bytes]
-    # The last chunk, None for no such thing.
+    """One chunk."""
     end: str | None
-    # Written where there has been no chunk for a while; empty if the format has nothing that clients skip.
+    """The last chunk, if the format has one."""
     ping: bytes
+    """Written after a silence; empty if the format has nothing that clients skip."""
 
 
 CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.comment())
 
-# The chunks as they come, none where there is nothing to send yet; what it returns are the last ones.
-News = Generator[list[str], None, list[str]]
+# Chunks as they come, none where there is nothing to send yet; it returns the last ones.
+Chunks = Generator["list[str]", None, "list[str]"]
+
+
+def chunks_of(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | None) -> Chunks:
+    """The chunks of a run. After `timeout_s` without an event it yields none."""
+    while True:
+        events = run.take(timeout_s)
+        for index, event in events:
+            encoder.add(index, event)
+        if not run.is_running:
+            return encoder.finish()
+        yield encoder.take() if events else []
 
 
 def send_stream(
     exchange: Exchange,
-    news: News,
+    chunks: Chunks,
     failed: Callable[[errors.ApiError], list[str]],
-    patience_s: float | None,
+    silence_s: float | None,
     format: StreamFormat = CHAT,
 ) -> None:
-    """Chunks as they come. The status line waits for the first news or an error (K31).
+    """Sends chunks as they come. The status line waits for the first chunks or an error.
 
-    When nothing has been sent for `patience_s`, a comment shows that the stream lives. What fails after the
-    status line is an event, of the chunks that `failed` makes, and then the end (K5).
+    After `silence_s` without a chunk a ping shows that the stream is alive. An error after the status line becomes the
+    chunks that `failed` gives, and then the stream ends.
     """
     is_begun = is_over = False
-    end = [] if format.end is None else [format.end]
     sent_at = time.monotonic()
+    done = [] if format.end is None else [format.end]
     while not is_over:
         try:
-            chunks = next(news)
-        except StopIteration as stop:
-            chunks, is_over = [*stop.value, *end], True
+            new = next(chunks)
+        except StopIteration as end:
+            new, is_over = [*end.value, *done], True
         except (Cancelled, OSError):
             raise
         except Exception as error:
             if not is_begun:
                 raise
-            chunks, is_over = [*failed(_told(exchange, error)), *end], True
+            new, is_over = [*failed(_as_api_error(exchange, error)), *done], True
         if not is_begun:
             exchange.start_stream(format.content_type)
             is_begun = True
-        if chunks or is_over:
-            exchange.send_part(b"".join(map(format.encode, chunks)), is_last=is_over)
+        if new or is_over:
+            exchange.send_part(b"".join(map(format.encode, new)), is_last=is_over)
             sent_at = time.monotonic()
-        elif patience_s is not None and format.ping and time.monotonic() - sent_at >= patience_s:
+        elif silence_s is not None and format.ping and time.monotonic() - sent_at >= silence_s:
             exchange.send_part(format.ping)
             sent_at = time.monotonic()
 
 
-def _told(exchange: Exchange, error: Exception) -> errors.ApiError:
+def _as_api_error(exchange: Exchange, error: Exception) -> errors.ApiError:
     if isinstance(error, errors.ApiError):
         log.warning("%s broke off: %s", exchange.id, printable(error.message))
         return error

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Protocol
 
 
-class Work(Protocol):
+class Stoppable(Protocol):
     """What a request computes."""
 
     def stop(self) -> None:
         """End it soon, because the server shuts down; called from any thread."""
 
 
-class AtWork:
+class InFlight:
     """The requests in flight. First `refuse`, then `stop` end them."""
 
     def __init__(self) -> None:
@@ -24,24 +24,24 @@ class AtWork:
         self._is_stopped = False
         # Guards the rest.
         self._lock = threading.Lock()
-        self._works: set[Work] = set()
+        self._requests: set[Stoppable] = set()
 
     @property
     def is_idle(self) -> bool:
-        return not self._works
+        return not self._requests
 
     @contextlib.contextmanager
-    def during(self, work: Work) -> Iterator[None]:
-        """Within the `with`, this work is in flight. After `stop` it is stopped at once."""
+    def during(self, request: Stoppable) -> Iterator[None]:
+        """Within the `with`, this request is in flight. After `stop` it is stopped at once."""
         with self._lock:
-            self._works.add(work)
+            self._requests.add(request)
             if self._is_stopped:
-                work.stop()
+                request.stop()
         try:
             yield
         finally:
             with self._lock:
-                self._works.discard(work)
+                self._requests.discard(request)
 
     def refuse(self) -> None:
         """Refuse new requests from now on."""
@@ -51,5 +51,5 @@ class AtWork:
         """Refuse new requests and end those in flight."""
         with self._lock:
             self.is_stopping = self._is_stopped = True
-            for work in self._works:
-                work.stop()
+            for request in self._requests:
+                request.stop()

@@ -1,0 +1,107 @@
+"""The prompt builder of chat: messages, tools and options become a prompt, a constraint, and what reads the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..dialects import Dialect
+from ..dialects.parser import OutputParser
+from ..engine import GenerationRequest
+from ..prompt.segments import Segment, text_of, tokens_of
+from ..prompt.template import ChatTemplate
+from ..protocol import errors
+from ..protocol.chat import ChatRequest
+from ..protocol.events import ContentDelta, OutputEvent, ReasoningDelta
+from .constraints import constraint_for
+from .errors import wire_errors
+from .model import Model, sequences_of
+from .output import Output
+from .reasoning_limit import parser_prompt, reasoning_limit, reasoning_tracker
+from .run import Prepared
+
+
+def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
+    """Renders the prompt; `n` sequences share it.
+
+    Raises:
+        ApiError: The request is not one that this model can run.
+    """
+    with wire_errors(model.engine, "messages"):
+        template, visible_tokens = model.dialect(request.chat_template)
+        segments = _rendered(model, request, template)
+        text = text_of(segments)
+        prompt = tuple(tokens_of(segments, model.tokenize, template.special))
+        dialect = template.format
+        sequence = GenerationRequest(
+            *model.prompt_and_params(prompt, request.params),
+            visible_tokens=visible_tokens,
+            constraint=constraint_for(request, template, text),
+            reasoning_limit=reasoning_limit(request, dialect, text, model.tokenize, model.reasoning),
+            reports_progress=request.stream and request.return_progress,
+            # What follows the one call is neither read nor counted.
+            one_by_one=not request.parallel_tool_calls,
+        )
+        n = request.params.n
+        first, *others = sequences_of(sequence, n)
+        # All choices have the same prompt: its log probabilities are computed once.
+        params = replace(first.params, prompt_logprobs=None)
+        return Prepared(
+            sequences=[first, *(replace(other, params=params) for other in others)],
+            outputs=[_output(request, dialect, text, i) for i in range(n)],
+            per_prompt=n,
+            prompt_field="messages",
+        )
+
+
+def prompt_text(model: Model, request: ChatRequest) -> str:
+    """The prompt as text, in which user text that looks like a control token is like any other.
+
+    Raises:
+        BadRequest: The template refuses the request.
+    """
+    with wire_errors(model.engine, "messages"):
+        return text_of(_rendered(model, request, model.dialect(request.chat_template)[0]))
+
+
+def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> list[Segment]:
+    try:
+        return template.render(
+            request.messages,
+            tools=request.tools if model.keep_tools or request.tool_choice != "none" else (),
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            prefix=request.prefix,
+            variables=request.template_vars,
+        )
+    except RecursionError as error:  # arguments of calls are JSON within JSON
+        raise errors.BadRequest("'messages' has something nested too deeply", "messages") from error
+
+
+def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> Output:
+    parser = OutputParser(
+        dialect,
+        tools=request.callable_tools,
+        prompt=parser_prompt(request, dialect, prompt),
+        splits_reasoning=request.splits_reasoning,
+        is_bound=request.shape is not None,
+    )
+    if request.continue_final_message == "reasoning_content":
+        # White space at its end would wait for what follows, and then come with that.
+        parser.feed(request.opening[0].rstrip())
+
+    def opening(tokens: object) -> Iterator[OutputEvent]:
+        reasoning, text = request.opening if request.echo else ("", "")
+        if reasoning:
+            yield ReasoningDelta(reasoning)
+        if text:
+            yield ContentDelta(text)
+
+    return Output(
+        parser,
+        reasoning=reasoning_tracker(request, dialect, prompt),
+        opening=opening,
+        single_call=not request.parallel_tool_calls,
+        reasoning_tags=dialect.think if request.keeps_reasoning else None,
+        reports_prompt=index == 0 and request.params.prompt_logprobs is not None,
+    )

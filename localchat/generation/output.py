@@ -1,0 +1,150 @@
+"""The output of one sequence: what the engine delivers becomes output events. No HTTP, no JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from ..dialects.reasoning import ReasoningTags, ReasoningTracker
+from ..engine import Delta, Finish, OutputToken, Progress
+from ..protocol.events import (
+    ContentDelta,
+    Event,
+    OutputEnd,
+    OutputEvent,
+    PromptLogprobs,
+    PromptProgress,
+    ReasoningDelta,
+    SampledTokens,
+    ToolCallStart,
+)
+
+PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
+"""The prompt of a sequence with log probabilities, once they are known."""
+
+
+class Parser(Protocol):
+    """Turns text into events."""
+
+    @property
+    def has_tool_calls(self) -> bool: ...
+
+    @property
+    def inside_tool_call(self) -> bool: ...
+
+    def feed(self, text: str) -> list[Event]: ...
+
+    def finish(self) -> list[Event]: ...
+
+
+class PlainText:
+    """The parser of outputs that have no structure."""
+
+    has_tool_calls = inside_tool_call = False
+
+    def feed(self, text: str) -> list[Event]:
+        return [ContentDelta(text)] if text else []
+
+    def finish(self) -> list[Event]:
+        return []
+
+
+class Output:
+    """Reads one sequence.
+
+    `opening` are the events that come before the first token; they may need the tokens of the prompt. With
+    `single_call` the output ends after its first tool call. With `reasoning_tags` the content has the reasoning too,
+    in these tags.
+    """
+
+    def __init__(
+        self,
+        parser: Parser,
+        *,
+        reasoning: ReasoningTracker | None = None,
+        opening: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
+        single_call: bool = False,
+        reasoning_tags: ReasoningTags | None = None,
+        reports_prompt: bool = False,
+    ) -> None:
+        self.finish_reason: str | None = None
+        self._parser = parser
+        self._reasoning = reasoning
+        self._opening = opening
+        self._single_call = single_call
+        self._tags = reasoning_tags
+        self._reports_prompt = reports_prompt
+        self._is_begun = False
+        # Whether the content so far ends inside the tags.
+        self._is_inside_tags = False
+        self._submitted_at = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def n_reasoning(self) -> int:
+        """Tokens of reasoning so far."""
+        return 0 if self._reasoning is None else self._reasoning.n_tokens
+
+    def read(self, item: Progress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
+        """The events of the next item. Once `is_over` is set the rest of the sequence is not wanted."""
+        if isinstance(item, Progress):
+            yield PromptProgress(item.n_done, item.n_prompt, item.n_cached, time.monotonic() - self._submitted_at)
+            return
+        if not self._is_begun:
+            self._is_begun = True
+            if self._reports_prompt:
+                yield PromptLogprobs(prompt_tokens())
+            yield from self._opening(prompt_tokens)
+        if isinstance(item, Finish):
+            yield from self._end(item)
+            return
+        if item.tokens:
+            yield SampledTokens(item.tokens)
+        events = self._parser.feed(item.text)
+        if self._reasoning is not None:
+            for token in item.tokens:
+                self._reasoning.feed(token.piece)
+        wanted = _first_call(events) if self._single_call else events
+        yield from self._tagged(wanted)
+        if self._single_call and (self._has_whole_call or len(wanted) < len(events)):
+            yield self._output_end("stop")
+
+    @property
+    def _has_whole_call(self) -> bool:
+        return self._parser.has_tool_calls and not self._parser.inside_tool_call
+
+    def _end(self, end: Finish) -> Iterator[OutputEvent]:
+        events = self._parser.finish()
+        if self._reasoning is not None:
+            self._reasoning.finish()
+        yield from self._tagged(events)
+        if self._tags is not None and self._is_inside_tags and not (self._reasoning and self._reasoning.is_open):
+            yield ContentDelta(self._tags.end)
+        yield self._output_end(end.reason, end.stop, end.last)
+
+    def _output_end(self, reason: str, stop: str | int | None = None, last: OutputToken | None = None) -> OutputEnd:
+        # Calls show in the reason, unless a limit cut one of them.
+        is_cut = reason == "length" and self._parser.inside_tool_call
+        self.finish_reason = "tool_calls" if self._parser.has_tool_calls and not is_cut else reason
+        return OutputEnd(self.finish_reason, stop, last)
+
+    def _tagged(self, events: Iterable[Event]) -> Iterator[OutputEvent]:
+        """The events; where there are tags, with the reasoning as content too."""
+        for event in events:
+            if self._tags is not None:
+                was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)
+                if isinstance(event, ReasoningDelta):
+                    yield ContentDelta(event.text if was_inside else self._tags.start + event.text)
+                elif was_inside:
+                    yield ContentDelta(self._tags.end)
+            yield event
+
+
+def _first_call(events: list[Event]) -> list[Event]:
+    """The events before a second call."""
+    second = (i for i, event in enumerate(events) if isinstance(event, ToolCallStart) and event.index > 0)
+    return events[: next(second, len(events))]

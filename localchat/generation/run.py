@@ -1,0 +1,139 @@
+"""One request for generated text, from the engine's tokens to output events, whichever interface it came by."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from ..engine import Cancelled, EngineError, Finish, GenerationRequest
+from ..protocol import errors
+from ..protocol.events import OutputEvent
+from ..protocol.interface import ResponseHead
+from ..protocol.request import TextRequest
+from ..protocol.usage import Usage
+from .errors import api_error, wire_errors
+from .model import Model
+from .output import Output
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a prompt builder makes of a request: the sequences for the engine, and what reads their output.
+
+    The sequences of one prompt stand together.
+    """
+
+    sequences: Sequence[GenerationRequest]
+    outputs: Sequence[Output]
+    """One for each sequence."""
+    per_prompt: int
+    """Sequences for each prompt."""
+    prompt_field: str
+    """The field of the request that has the prompt, for errors."""
+    count_field: str = "n"
+    """The field that has the number of sequences, for errors."""
+
+
+Request = TypeVar("Request", bound=TextRequest)
+PromptBuilder = Callable[[Model, Request], Prepared]
+"""Raises ApiError."""
+
+
+class GenerationRun:
+    """A request in flight. Leaving the `with` ends what still runs."""
+
+    def __init__(self, model: Model, prepared: Prepared, id_prefix: str) -> None:
+        """Submits the sequences.
+
+        Raises:
+            ApiError: The request cannot run; nothing of it is left in the engine.
+        """
+        n, max_open = len(prepared.sequences), model.engine.max_open
+        if n > max_open:
+            raise errors.BadRequest(
+                f"'{prepared.count_field}' asks for {n} answers at once, and {max_open} can run and wait here: ask for "
+                "fewer, or start the server with a larger --queue",
+                prepared.count_field,
+            )
+        prompts = tuple(sequence.prompt for sequence in prepared.sequences[:: prepared.per_prompt])
+        self.head = ResponseHead(id_prefix + uuid.uuid4().hex, int(time.time()), model.name, prompts)
+        self._engine = model.engine
+        self._prepared = prepared
+        self._is_stopped = False
+        with wire_errors(model.engine, prepared.prompt_field):
+            self._run = model.engine.submit(prepared.sequences)
+
+    def __enter__(self) -> GenerationRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._run.cancel()
+
+    @property
+    def is_running(self) -> bool:
+        return self._run.is_running
+
+    def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
+        """The events since the last time, each with the index of its sequence; waits for some, at most so long.
+
+        Raises:
+            ApiError: The request failed.
+            Cancelled: `cancel` was called.
+        """
+        try:
+            items = self._run.take(timeout_s)
+        except EngineError as error:
+            if self._is_stopped:
+                raise errors.ShuttingDown(errors.SHUTTING_DOWN) from error
+            if isinstance(error, Cancelled):
+                raise
+            raise api_error(error, self._engine, self._prepared.prompt_field) from error
+        events: list[tuple[int, OutputEvent]] = []
+        for index, item in items:
+            output = self._prepared.outputs[index]
+            if output.is_over:
+                continue
+            events += [(index, event) for event in output.read(item, partial(self._run.prompt_tokens, index))]
+            if output.is_over and not isinstance(item, Finish):
+                self._run.cancel(index)
+        return events
+
+    def cancel(self) -> None:
+        """Ends all sequences within one step of the engine; any thread. `take` then raises Cancelled."""
+        self._run.cancel()
+
+    def stop(self) -> None:
+        """As `cancel`, because the server ends; any thread. `take` then raises ShuttingDown."""
+        self._is_stopped = True
+        self.cancel()
+
+    def usage(self) -> Usage:
+        """So far, over all sequences."""
+        outputs = self._prepared.outputs
+        usages = [replace(self._run.usage(i), n_reasoning=output.n_reasoning) for i, output in enumerate(outputs)]
+        return Usage.total(usages, self._prepared.per_prompt)
+
+    @property
+    def summary(self) -> str:
+        """Tokens, speeds and ends, for the log."""
+        usage = self.usage()
+        counted = Counter(output.finish_reason or "cut" for output in self._prepared.outputs)
+        ends = ", ".join(reason if n == 1 else f"{n} {reason}" for reason, n in counted.items())
+        return (
+            f"in {usage.n_prompt} ({usage.n_cached} cached) at {usage.prompt_rate or 0:.1f}/s, "
+            f"out {usage.n_completion} at {usage.completion_rate or 0:.1f}/s, {ends}"
+        )
+
+
+def start(model: Model, request: Request, build: PromptBuilder[Request], id_prefix: str) -> GenerationRun:
+    """The run of a request.
+
+    Raises:
+        ApiError: The request cannot run.
+    """
+    return GenerationRun(model, build(model, request), id_prefix)

@@ -1,0 +1,98 @@
+"""The prompt builder of text completions: prompts become tokens; nothing is a message, and the output is plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..engine import Engine, GenerationRequest, OutputToken
+from ..protocol import errors
+from ..protocol.completions import CompletionRequest
+from ..protocol.events import ContentDelta, EchoedTokens, OutputEvent
+from ..protocol.inputs import Input, check_tokens
+from ..protocol.params import GenerationParams
+from .constraints import plain_constraint
+from .model import Model, sequences_of
+from .output import Output, PlainText, PromptTokens
+from .run import Prepared
+
+
+def prepare_text(model: Model, request: CompletionRequest) -> Prepared:
+    """`best_of` sequences for each prompt, one prompt after the other.
+
+    Raises:
+        ApiError: The request is not one that this model can run.
+    """
+    params, constraint = _params(request), plain_constraint(request)
+    sequences: list[GenerationRequest] = []
+    for i in range(len(request.prompts)):
+        prompt = _prompt(model.engine, request, i)
+        sequence = GenerationRequest(
+            *model.prompt_and_params(prompt, params),
+            constraint=constraint,
+            reports_progress=request.stream and request.return_progress,
+        )
+        sequences += sequences_of(sequence, request.best_of)
+    count_field = "prompt" if len(request.prompts) > 1 else "best_of" if request.best_of > request.params.n else "n"
+    outputs = [_output(model.engine, request, given) for given in request.prompts for _ in range(request.best_of)]
+    return Prepared(sequences, outputs, request.best_of, prompt_field="prompt", count_field=count_field)
+
+
+def _params(request: CompletionRequest) -> GenerationParams:
+    """The parameters of the sequences: with log probabilities where only the choice or the echo needs them."""
+    params = request.params
+    # Log probabilities show which of several sequences is the likeliest.
+    top = 0 if request.best_of > params.n and params.top_logprobs is None else params.top_logprobs
+    wanted = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
+    return replace(params, top_logprobs=top, prompt_logprobs=max((n for n in wanted if n is not None), default=None))
+
+
+def _prompt(engine: Engine, request: CompletionRequest, i: int) -> tuple[int, ...]:
+    name = "prompt" if len(request.prompts) == 1 else f"prompt[{i}]"
+    tokens = _tokens(engine, request.prompts[i], request)
+    if not tokens:
+        raise errors.BadRequest(f"'{name}' is empty, and no token of the model begins it: one is needed", name)
+    check_tokens(tokens, engine.facts.n_vocab, name)
+    return tokens
+
+
+def _tokens(engine: Engine, given: Input, request: CompletionRequest) -> tuple[int, ...]:
+    if not isinstance(given, str):
+        return given
+    if request.suffix is None:
+        return tuple(engine.tokenize(given, add_bos=request.adds_special))
+    if engine.facts.fill_in is None:
+        raise errors.BadRequest(
+            "'suffix' needs a model with fill-in-the-middle tokens, and this one has none", "suffix"
+        )
+    before, after, here = engine.facts.fill_in
+    begin = engine.tokenize("", add_bos=request.adds_special)
+    texts = [engine.tokenize(text, parse_special=False) for text in (given, request.suffix)]
+    return (*begin, before, *texts[0], after, *texts[1], here)
+
+
+def _output(engine: Engine, request: CompletionRequest, given: Input) -> Output:
+    def opening(tokens: PromptTokens) -> Iterator[OutputEvent]:
+        if not request.echo:
+            return
+        text = _text_of(engine, given)
+        yield ContentDelta(text)
+        if request.scores_prompt:
+            # The tokens before the text of the prompt are not repeated.
+            n_begin = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
+            yield EchoedTokens(_echoed(tokens()[n_begin:], text))
+
+    return Output(PlainText(), opening=opening, reports_prompt=request.params.prompt_logprobs is not None)
+
+
+def _text_of(engine: Engine, given: Input) -> str:
+    if isinstance(given, str):
+        return given
+    return b"".join(engine.backend.piece(token, True) for token in given).decode("utf-8", "replace")
+
+
+def _echoed(tokens: tuple[OutputToken, ...], text: str) -> tuple[OutputToken, ...]:
+    # Many vocabularies begin every text with a space that is not in it.
+    if b"".join(token.piece for token in tokens) == b" " + text.encode():
+        return (replace(tokens[0], piece=tokens[0].piece[1:]), *tokens[1:])
+    return tokens

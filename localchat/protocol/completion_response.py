@@ -1,0 +1,231 @@
+"""POST /v1/completions, the response: output events become one body or a stream of chunks."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from .completions import CompletionRequest, parse_completion
+from .errors import ApiError
+from .events import (
+    ContentDelta,
+    EchoedTokens,
+    OutputEnd,
+    OutputEvent,
+    OutputToken,
+    PromptLogprobs,
+    PromptProgress,
+    SampledTokens,
+)
+from .interface import Interface, ResponseHead
+from .json_text import to_json
+from .logprobs import floored, id_text, prompt_logprobs
+from .usage import Usage, progress_body
+
+
+class LogprobWriter:
+    """The four lists of this interface, for the tokens of one choice, which may come in parts."""
+
+    def __init__(self, request: CompletionRequest) -> None:
+        after_sampling = request.params.post_sampling_probs
+        self._names = ("token_probs", "top_probs") if after_sampling else ("token_logprobs", "top_logprobs")
+        self._value: Callable[[float], float] = math.exp if after_sampling else floored
+        # More may be known of the prompt's tokens, for `prompt_logprobs`.
+        self._n_top = request.params.top_logprobs
+        self._as_ids = request.tokens_as_ids
+        # Where the next token begins in the text: one that ends inside a character begins no new one.
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, tokens: Iterable[OutputToken]) -> dict[str, Any]:
+        names: list[str] = []
+        offsets: list[int] = []
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        for token in tokens:
+            name = self._name(token.id, token.piece)
+            names.append(name)
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(token.piece))
+            if token.logprob is None:  # the first token of a prompt
+                values.append(None)
+                tops.append(None)
+                continue
+            value = self._value(token.logprob)
+            values.append(value)
+            # Of tokens with the same text the likeliest; the token itself is always among them, as at OpenAI.
+            top: dict[str, float] = {}
+            for other in token.top[: self._n_top]:
+                top.setdefault(self._name(other.token, other.piece), self._value(other.logprob))
+            tops.append({**top, name: value})
+        return {"tokens": names, self._names[0]: values, self._names[1]: tops, "text_offset": offsets}
+
+    def _name(self, id: int, piece: bytes) -> str:
+        return id_text(id) if self._as_ids else _text(piece)
+
+
+class _Choice:
+    """One choice: what came since it was last written."""
+
+    def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
+        self.index = index
+        self._request = request
+        self._logprobs = None if request.params.top_logprobs is None else LogprobWriter(request)
+        self._text: list[str] = []
+        self._tokens: list[OutputToken] = []
+        self._token_ids: list[int] = []
+        # Fields beside the first text.
+        prompt = head.prompts[index // request.best_of]
+        self._prompt_ids = {"prompt_token_ids": prompt} if request.return_token_ids else {}
+        self._prompt_logprobs: dict[str, Any] = {}
+        self.has_text = False
+        self.end: OutputEnd | None = None
+        # Of the sampled tokens with a log probability.
+        self._sum_of_logprobs = 0.0
+        self._n_scored = 0
+
+    @property
+    def likelihood(self) -> float:
+        """The mean log probability of its tokens."""
+        return self._sum_of_logprobs / max(self._n_scored, 1)
+
+    def add(self, event: OutputEvent) -> None:
+        if isinstance(event, ContentDelta):
+            self._text.append(event.text)
+            self.has_text = True
+        elif isinstance(event, SampledTokens):
+            self._score(event.tokens)
+            if self._request.return_token_ids:
+                self._token_ids += (token.id for token in event.tokens)
+                self.has_text = True
+        elif isinstance(event, EchoedTokens):
+            self._tokens += event.tokens
+        elif isinstance(event, PromptLogprobs):
+            logprobs = prompt_logprobs(event.tokens, self._request.params.prompt_logprobs or 0)
+            self._prompt_logprobs = {"prompt_logprobs": logprobs}
+        elif isinstance(event, OutputEnd):
+            self.end = event
+            if event.last is not None:
+                # It is counted, and its text is no part of the output.
+                self._score((replace(event.last, piece=b""),))
+
+    def body(self, end: OutputEnd | None) -> dict[str, Any]:
+        """What has come since the last time."""
+        body: dict[str, Any] = {
+            "index": self.index,
+            "text": "".join(self._text),
+            "logprobs": self._logprobs.write(self._tokens) if self._logprobs and self._tokens else None,
+            "finish_reason": end and end.reason,
+            **self._prompt_ids,
+            **({"token_ids": self._token_ids} if self._token_ids else {}),
+            **self._prompt_logprobs,
+        }
+        self._text, self._tokens, self._token_ids, self.has_text = [], [], [], False
+        self._prompt_ids, self._prompt_logprobs = {}, {}
+        return body if end is None else {**body, "stop_reason": end.stop}
+
+    def _score(self, tokens: tuple[OutputToken, ...]) -> None:
+        for token in tokens:
+            if token.logprob is not None:
+                self._sum_of_logprobs += token.logprob
+                self._n_scored += 1
+                if self._logprobs is not None:
+                    self._tokens.append(token)
+                    self.has_text = True
+
+
+class CompletionBody:
+    """One body for the whole response."""
+
+    def __init__(self, head: ResponseHead, request: CompletionRequest) -> None:
+        self._head = head
+        self._request = request
+        self._choices = [_Choice(head, request, i) for i in range(len(request.prompts) * request.best_of)]
+
+    def add(self, index: int, event: OutputEvent) -> None:
+        self._choices[index].add(event)
+
+    def body(self, usage: Usage) -> dict[str, Any]:
+        n, best_of = self._request.params.n, self._request.best_of
+        by_prompt = [self._choices[start : start + best_of] for start in range(0, len(self._choices), best_of)]
+        chosen = [choice for choices in by_prompt for choice in _likeliest(choices, n)]
+        bodies = [{**choice.body(choice.end), "index": i} for i, choice in enumerate(chosen)]
+        return {**_shared(self._head), "choices": bodies, "usage": usage.body(), "timings": usage.timings()}
+
+
+class CompletionStream:
+    """Chunks as JSON text: text as it comes, then a chunk of its own for each end, then the usage."""
+
+    def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
+        self._shared = _shared(head)
+        self._request = request
+        self._usage = usage
+        self._choices = [_Choice(head, request, i) for i in range(request.n_choices)]
+        # What is new since the last time.
+        self._progress: list[tuple[int, PromptProgress]] = []
+        self._changed: dict[int, _Choice] = {}
+
+    def add(self, index: int, event: OutputEvent) -> None:
+        if isinstance(event, PromptProgress):
+            self._progress.append((index, event))
+        else:
+            self._choices[index].add(event)
+            self._changed[index] = self._choices[index]
+
+    def take(self) -> list[str]:
+        progress, self._progress = self._progress, []
+        changed, self._changed = self._changed, {}
+        chunks: list[str] = []
+        for index, event in progress:
+            body = {"index": index, "text": "", "logprobs": None, "finish_reason": None}
+            chunks.append(self._chunk(body, prompt_progress=progress_body(event)))
+        for choice in changed.values():
+            if choice.has_text:
+                chunks.append(self._chunk(choice.body(None)))
+            if choice.end is not None:
+                chunks.append(self._chunk(choice.body(choice.end)))
+        return chunks
+
+    def finish(self) -> list[str]:
+        chunks = self.take()
+        if self._request.include_usage:
+            usage = self._usage()
+            chunks.append(to_json({**self._shared, "choices": [], "usage": usage.body(), "timings": usage.timings()}))
+        return chunks
+
+    def failed(self, error: ApiError) -> list[str]:
+        """An error takes the place of all that would follow."""
+        return [to_json(error.body())]
+
+    def _chunk(self, choice: dict[str, Any], **beside: Any) -> str:
+        request = self._request
+        usage = self._usage() if request.continuous_usage or request.timings_per_token else None
+        counts: dict[str, Any] = {}
+        if request.include_usage:
+            counts["usage"] = usage.body() if usage and request.continuous_usage else None
+        if usage and request.timings_per_token:
+            counts["timings"] = usage.timings()
+        return to_json({**self._shared, "choices": [choice], **beside, **counts})
+
+
+INTERFACE = Interface(id_prefix="cmpl-", parse=parse_completion, stream=CompletionStream, whole=CompletionBody)
+
+
+def _likeliest(choices: list[_Choice], n: int) -> list[_Choice]:
+    best = sorted(choices, key=lambda choice: -choice.likelihood)[:n]
+    return [choice for choice in choices if choice in best]
+
+
+def _shared(head: ResponseHead) -> dict[str, Any]:
+    return {"id": head.id, "object": "text_completion", "created": head.created, "model": head.model}
+
+
+def _text(piece: bytes) -> str:
+    """A piece that is part of a character is spelled by its bytes, as at OpenAI."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

@@ -1,0 +1,56 @@
+"""Log probabilities of tokens in the forms of chat completions, and of vLLM's prompt_logprobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .events import OutputToken
+
+# JSON has no minus infinity.
+LOGPROB_FLOOR = -9999.0
+
+
+def logprob_entry(token: OutputToken, *, as_ids: bool = False, after_sampling: bool = False) -> dict[str, Any]:
+    """One position of `logprobs.content`: a token, and the likeliest ones in its place.
+
+    With `as_ids` a token is spelled as its id. `after_sampling` gives probabilities under llama.cpp's names.
+    """
+    own = _entry(token.id, token.piece, token.logprob or 0.0, as_ids, after_sampling)
+    top = [_entry(other.token, other.piece, other.logprob, as_ids, after_sampling) for other in token.top]
+    return {**own, "top_probs" if after_sampling else "top_logprobs": top}
+
+
+def prompt_logprobs(tokens: Sequence[OutputToken], n_top: int) -> list[Any]:
+    """The list of vLLM's `prompt_logprobs`: null for the first token, which nothing precedes."""
+    return [None if token.logprob is None else _prompt_entry(token, n_top) for token in tokens]
+
+
+def id_text(id: int) -> str:
+    """A token spelled as its id."""
+    return f"token_id:{id}"
+
+
+def floored(logprob: float) -> float:
+    return max(logprob, LOGPROB_FLOOR)
+
+
+def _entry(id: int, piece: bytes, logprob: float, as_ids: bool, after_sampling: bool) -> dict[str, Any]:
+    text = id_text(id) if as_ids else piece.decode("utf-8", "replace")
+    value = {"prob": math.exp(logprob)} if after_sampling else {"logprob": floored(logprob)}
+    return {"token": text, **value, "bytes": list(piece)}
+
+
+def _prompt_entry(token: OutputToken, n_top: int) -> dict[str, Any]:
+    """The token and the likeliest in its place, by id. The rank of a token that is not among these is unknown."""
+    top = [(other.token, other.piece, other.logprob) for other in token.top[:n_top]]
+    ranks = {id: rank for rank, (id, _, _) in enumerate(top, 1)}
+    return {
+        str(id): {
+            "logprob": floored(logprob),
+            "rank": ranks.get(id),
+            "decoded_token": piece.decode("utf-8", "replace"),
+        }
+        for id, piece, logprob in ((token.id, token.piece, token.logprob or 0.0), *top)
+    }

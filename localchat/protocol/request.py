@@ -1,0 +1,93 @@
+"""What all interfaces that generate text have in a request: the model, the parameters, and how the response comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .fields import Members
+from .params import GenerationParams
+from .response_format import Shape, read_shape
+
+# A shorter interval would have the server write comments all the time.
+MIN_PING_S = 0.01
+MAX_PING_S = 3600
+
+
+@dataclass(frozen=True)
+class ParseOptions:
+    """The options of the server that parsers and encoders need."""
+
+    strict: bool = False
+    """An unknown field is an error."""
+    allow_template: bool = False
+    """A request may have a chat template of its own."""
+    thought_field: bool = False
+    """Reasoning is repeated in a field `thought` beside the choices."""
+
+
+DEFAULT_OPTIONS = ParseOptions()
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """A checked request for generated text. Subclasses add the prompt."""
+
+    model: str = ""
+    params: GenerationParams = field(default_factory=GenerationParams)
+    shape: Shape | None = None
+    """The response format."""
+    stream: bool = False
+    include_usage: bool = False
+    """A stream ends with its usage."""
+    continuous_usage: bool = False
+    """Every chunk has the usage so far."""
+    timings_per_token: bool = False
+    """Every chunk has the timings so far."""
+    return_progress: bool = False
+    """Chunks report how many tokens of the prompt are computed."""
+    ping_s: float | None = None
+    """After so many seconds without a chunk a comment is sent; 0 is never, None is the server's default."""
+    echo: bool = False
+    """The prompt, or the part of it that opens the output, is part of the output."""
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    """In log probabilities, tokens are spelled as their ids."""
+    request_id: str | None = None
+    """The client's name for the request."""
+    thought_field: bool = False
+    """See ParseOptions."""
+    unknown: tuple[str, ...] = ()
+    """The fields that are ignored."""
+
+
+def read_text_request(body: Members) -> dict[str, Any]:
+    """The fields of a TextRequest but `params`, `thought_field` and `unknown`, by their names in OpenAI's interfaces.
+
+    Raises:
+        BadRequest: One of them is invalid.
+    """
+    return {
+        "model": body.text("model") or "",
+        "shape": read_shape(body),
+        "echo": body.boolean("echo") or False,
+        # vLLM's name and llama.cpp's.
+        "return_token_ids": any([body.boolean("return_token_ids"), body.boolean("return_tokens")]),
+        "tokens_as_ids": body.boolean("return_tokens_as_token_ids") or False,
+        "request_id": body.text("request_id"),
+        **read_streaming(body),
+    }
+
+
+def read_streaming(body: Members) -> dict[str, Any]:
+    """The fields that say how the response comes."""
+    flags = ("stream", "timings_per_token", "return_progress")
+    options = body.object("stream_options") or Members({})
+    include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
+    ping_s = body.number("sse_ping_interval", -1, MAX_PING_S)
+    return {
+        **{name: body.boolean(name) or False for name in flags},
+        "include_usage": include,
+        "continuous_usage": include and continuous is True,
+        "ping_s": ping_s and (max(ping_s, MIN_PING_S) if ping_s > 0 else 0.0),
+    }

@@ -1,0 +1,96 @@
+"""The output of one sequence: what the engine delivers becomes output events, and the end of the output."""
+
+from __future__ import annotations
+
+import pytest
+
+from localchat.dialects.reasoning import ReasoningTags
+from localchat.engine import Delta, Finish, OutputToken, Progress
+from localchat.generation.output import Output, PlainText
+from localchat.protocol.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputEvent,
+    PromptLogprobs,
+    PromptProgress,
+    ReasoningDelta,
+    SampledTokens,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from localchat.protocol.usage import Usage
+
+USAGE = Usage(n_prompt=1, n_cached=0, n_completion=1, prompt_s=0, completion_s=0)
+TOKEN = OutputToken(97, b"a")
+
+
+class Scripted:
+    """A parser whose events are given; the text of each delta names them."""
+
+    def __init__(
+        self, events: dict[str, list[OutputEvent]], *, has_calls: bool = False, is_inside: bool = False
+    ) -> None:
+        self.has_tool_calls = has_calls
+        self.inside_tool_call = is_inside
+        self._events = events
+
+    def feed(self, text: str) -> list[OutputEvent]:
+        return self._events[text]
+
+    def finish(self) -> list[OutputEvent]:
+        return self._events.get("", [])
+
+
+def read(output: Output, *items: Progress | Delta | Finish) -> list[OutputEvent]:
+    return [event for item in items for event in output.read(item, lambda: (TOKEN,))]
+
+
+@pytest.mark.parametrize(
+    ("reason", "has_calls", "is_cut", "expected"),
+    [
+        ("stop", False, False, "stop"),
+        ("length", False, False, "length"),
+        ("stop", True, False, "tool_calls"),
+        ("length", True, False, "tool_calls"),
+        ("length", True, True, "length"),
+    ],
+)
+def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: str):
+    """V31."""
+    output = Output(Scripted({}, has_calls=has_calls, is_inside=is_cut))  # type: ignore[arg-type]
+    assert read(output, Finish(reason, None, USAGE)) == [OutputEnd(expected)]
+    assert output.finish_reason == expected
+
+
+def test_opening_comes_before_the_first_token_and_after_progress():
+    output = Output(PlainText(), opening=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
+    progress, *events = read(output, Progress(1, 2, 0), Delta("a", (TOKEN,)), Finish("stop", "x", USAGE, TOKEN))
+    assert isinstance(progress, PromptProgress)
+    assert events == [
+        PromptLogprobs((TOKEN,)),
+        ContentDelta("Once"),
+        SampledTokens((TOKEN,)),
+        ContentDelta("a"),
+        OutputEnd("stop", "x", TOKEN),
+    ]
+
+
+def test_reasoning_is_in_the_content_too_within_its_tags():
+    parser = Scripted({"1": [ReasoningDelta("h")], "2": [ReasoningDelta("m"), ContentDelta("yes")]})
+    output = Output(parser, reasoning_tags=ReasoningTags("<t>", "</t>"))  # type: ignore[arg-type]
+    assert read(output, Delta("1"), Delta("2")) == [
+        ContentDelta("<t>h"),
+        ReasoningDelta("h"),
+        ContentDelta("m"),
+        ReasoningDelta("m"),
+        ContentDelta("</t>"),
+        ContentDelta("yes"),
+    ]
+
+
+@pytest.mark.parametrize("second", [[], [ToolCallStart(1, "b", "g"), ToolCallArguments(1, "{")]])
+def test_v3_output_ends_after_a_single_call(second: list[OutputEvent]):
+    first: list[OutputEvent] = [ToolCallStart(0, "a", "f"), ToolCallArguments(0, "{}")]
+    output = Output(Scripted({"x": [*first, *second]}, has_calls=True), single_call=True)  # type: ignore[arg-type]
+    assert read(output, Delta("x")) == [*first, OutputEnd("tool_calls")]
+    assert output.is_over
