@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .. import __version__
 from ..engine import Cancelled
-from ..protocol import chat_response, completion_response, errors, tokens
+from ..protocol import chat_response, completion_response, errors, native_completion, tokens
 from ..protocol.chat import parse_chat
 from ..protocol.embeddings import embeddings_body, parse_embeddings
 from ..protocol.inputs import check_tokens
@@ -22,7 +22,7 @@ from . import metrics
 from .body import PeerGone
 from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
-from .stream import CHAT, StreamFormat, chunks_of, send_stream
+from .stream import CHAT, WITHOUT_END, StreamFormat, chunks_of, send_stream
 
 if TYPE_CHECKING:  # These need jinja2, and the server checks first whether that is installed.
     from ..generation.embeddings import VectorRun
@@ -75,6 +75,7 @@ class Endpoints:
         return {
             "/chat/completions": {"POST": self.generates(chat_response.INTERFACE, prepare_chat)},
             "/completions": {"POST": self.generates(completion_response.INTERFACE, prepare_text)},
+            "/completion": {"POST": self.generates(native_completion.INTERFACE, prepare_text, WITHOUT_END)},
             "/embeddings": {"POST": embeddings},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},

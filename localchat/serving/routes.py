@@ -62,7 +62,6 @@ _ELSEWHERE: Mapping[str, str] = {
     "/messages": _CHAT_INSTEAD,
     "/chat": _CHAT_INSTEAD,
     "/api": "the model is chosen when the server starts",
-    "/completion": "POST /v1/completions takes the same prompt",
     "/infill": "POST /v1/completions fills the gap between 'prompt' and 'suffix'",
     "/embedding": "POST /v1/embeddings takes the same texts as 'input'",
     "/lora-adapters": "adapters are not served: merge them into the model's file",
