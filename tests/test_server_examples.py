@@ -266,7 +266,7 @@ LLAMA: dict[str, Example] = {
     "scales of adapters": absent("/lora-adapters", {"id": 0, "scale": 0.2}),
     "messages of Anthropic": absent("/v1/messages", {"model": DEMO, "max_tokens": 8, "messages": [USER]}),
     "their count": absent("/v1/messages/count_tokens", {"model": DEMO, "messages": [USER]}),
-    "own chat of Ollama": absent("/api/chat", {"model": DEMO, "messages": [USER]}),
+    "own chat of Ollama": Example("/api/chat", {"model": DEMO, "messages": [USER]}),
     "page": absent("/", method="GET"),
 }
 
