@@ -154,6 +154,8 @@ def test_errors_are_one_text():
     with serving() as running:
         status, answer = ask(running.port, "/api/chat", {"messages": [USER], "model": "nobody"})
         assert (status, type(answer["error"])) == (404, str)
+        status, answer = ask(running.port, "/api/pull", {"model": "nobody"})
+        assert (status, type(answer["error"])) == (404, str)
         status, answer = ask(running.port, "/api/show", {"model": "nobody"})
         assert (status, type(answer["error"])) == (404, str)
 

@@ -63,13 +63,11 @@ class Ollama:
 
     def _of_model(self, body: Callable[[ModelCard], Any]) -> Handler:
         def handle(exchange: Exchange) -> None:
-            exchange.error_body = error_body
             exchange.send_json(200, body(_card(self._service.model())))
 
         return handle
 
     def _show(self, exchange: Exchange) -> None:
-        exchange.error_body = error_body
         exchange.send_json(200, show_body(_card(self._service.resolve(parse_show(exchange.body())))))
 
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from ..protocol import errors
 from ..protocol.models import models_body
+from ..protocol.ollama import error_body as ollama_error
 from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
@@ -114,6 +115,8 @@ class Routes:
         head = exchange.head
         path = _without_prefix(head.path)
         exchange.is_probe = path in _PROBES
+        if path.startswith("/api/"):
+            exchange.error_body = ollama_error
         is_options = head.method == "OPTIONS"
         if path != "/health":
             self._check_access(exchange, is_options)
