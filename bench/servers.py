@@ -90,7 +90,7 @@ def commands(model: str, n_slots: int, n_ctx: int, n_threads: int, *, embeds: bo
 
 def _localchat(model: str, n_slots: int, n_ctx: int, n_threads: int) -> Command:
     sizes = ["--parallel", str(n_slots), "--ctx", str(n_ctx), "--threads", str(n_threads)]
-    return Command([sys.executable, "-m", "localchat.server", model, "--port", "{port}", *sizes])
+    return Command([sys.executable, "-m", "localchat.server", model, "--no-supervise", "--port", "{port}", *sizes])
 
 
 def _has(python: str, *modules: str) -> bool:

@@ -6,6 +6,7 @@ routes.py finds its endpoint. The server listens at once and loads the model mea
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import http.server
@@ -23,16 +24,18 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from .engine.proof import LIBRARY
-from .models.catalog import Catalog, ModelFileError, model_file
+from .models.catalog import Catalog, ModelFile, ModelFileError, model_file
 from .protocol import errors
 from .protocol.json_text import to_json
 from .serving.connections import Connections
+from .serving.crashes import CrashRecord
 from .serving.exchange import NO_MEMORY, Exchange, Head, linger
 from .serving.incoming import Incoming, problem_of
-from .serving.listener import listen_at, listen_on
+from .serving.listener import listen_on, listening
 from .serving.loading import Loader, complain
 from .serving.options import read_options, settings_of
 from .serving.routes import Routes, Settings
+from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
 from .serving.watch import Watcher
 from .serving.web import is_loopback
 
@@ -139,7 +142,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         began_at = time.monotonic()
         routes = self.server.routes
         settings, page_headers = self.server.settings, routes.pages.headers(head.headers)
-        exchange = Exchange(head, self.server.watcher, settings.max_body_bytes, page_headers)
+        exchange = Exchange(head, self.server.watcher, settings.max_body_bytes, page_headers, self.server.record)
         exchange.run(route)
         exchange.log()
         routes.count(exchange, time.monotonic() - began_at)
@@ -161,28 +164,41 @@ class Stopped(KeyboardInterrupt):
     """Ends `serve_forever`. Not an Exception, which socketserver would log and ignore."""
 
 
+class EngineFailed(KeyboardInterrupt):
+    """Ends `serve_forever` of a supervised server, which starts again."""
+
+
 class ChatServer(http.server.ThreadingHTTPServer):
     """Accepts connections from its creation on; responds with 503 until the service has its model.
 
+    `listener` is its socket, by default one at the host and port of the settings. A supervised server has a `record`
+    of its requests in flight, and ends if its engine fails.
+
     Raises:
-        OSError: it cannot listen there, or the certificate cannot be read.
+        OSError: It cannot listen there, or the certificate cannot be read.
     """
 
     daemon_threads = True
 
-    def __init__(self, service: Service, settings: Settings) -> None:
+    def __init__(
+        self,
+        service: Service,
+        settings: Settings,
+        listener: socket.socket | None = None,
+        record: CrashRecord | None = None,
+    ) -> None:
         self.service = service
+        self.record = record
         self.settings = settings
         self.routes = Routes(service, settings)
         self.connections = Connections(settings.max_connections)
         self._tls = _tls_context(settings)
-        listener = listen_at(settings.uds) if settings.uds else listen_on(settings.host, settings.port)
         # When a server that drains ends its last requests; None while it does not.
         self._drained_by: float | None = None
         super().__init__(("", 0), Handler, bind_and_activate=False)
         self.socket.close()
-        self.socket = listener
-        self.server_address = listener.getsockname()
+        self.socket = listener or listen_on(settings.host, settings.port)
+        self.server_address = self.socket.getsockname()
         self.server_port = 0 if settings.uds else int(self.server_address[1])
         self.watcher = Watcher()
 
@@ -220,15 +236,21 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
         Raises:
             Stopped: The server has drained.
+            EngineFailed: The engine has failed, and a supervisor can start another one.
         """
         if self._drained_by is not None and (self.service.in_flight.is_idle or time.monotonic() >= self._drained_by):
             raise Stopped
+        if self.record is not None:
+            try:
+                self.service.model()
+            except errors.InferenceError as error:
+                raise EngineFailed(error.message) from error
+            except errors.ApiError:
+                pass  # The model is loading, or the server stops.
 
     def close(self) -> None:
         """End everything: running responses with an error, and the connections."""
         self.server_close()
-        if self.settings.uds:
-            self.settings.uds.unlink(missing_ok=True)
         # First, since it would take the connections that are closed here for clients that leave.
         self.watcher.close()
         self.service.stop()
@@ -295,18 +317,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     _log_to_stderr()
     settings = settings_of(options)
-    from .generation.service import Service
-
-    if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
-        log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY to require a key", options.host)
     try:
         file = model_file(options.model, alias=options.alias)
     except (ModelFileError, OSError) as error:
         return complain(str(error))
     try:
-        server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings)
-        loader = Loader(server.service, file, options, server.url, server.shutdown)
-        return _serve(server, loader, options.drain)
+        parent = inherited()
+        if parent is not None:
+            return _serve(options, settings, file, parent.listener, parent.record)
+        if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
+            log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", settings.host)
+        with listening(settings.host, settings.port, settings.uds) as listener:
+            if not options.supervise:
+                return _serve(options, settings, file, listener)
+            command = [sys.executable, "-m", "localchat.server"]
+            return Supervisor([*command, *(sys.argv[1:] if arguments is None else arguments)], listener).run()
     except OSError as error:
         return complain(_why_not_listening(settings, error))
     except (RuntimeError, MemoryError) as error:
@@ -322,18 +347,34 @@ def _why_not_listening(settings: Settings, error: OSError) -> str:
     return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"
 
 
-def _serve(server: ChatServer, loader: Loader, drain_s: float) -> int:
+def _serve(
+    options: argparse.Namespace,
+    settings: Settings,
+    file: ModelFile,
+    listener: socket.socket,
+    record: CrashRecord | None = None,
+) -> int:
+    from .generation.service import Service
+
+    status = 0
+    server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings, listener, record)
+    on_ready = record.set_ready if record else lambda: None
+    loader = Loader(server.service, file, options, server.url, on_ready=on_ready, on_failure=server.shutdown)
     with contextlib.closing(server):
         loader.start()
-        _stop_on_signals(server, drain_s)
-        with contextlib.suppress(Stopped):
+        _stop_on_signals(server, options.drain)
+        try:
             server.serve_forever()
-    status = 1 if loader.has_failed else 0
+        except Stopped:
+            pass
+        except EngineFailed as error:
+            log.error("%s", error)
+            status = ENGINE_FAILED
     if loader.is_alive():
         # Loading cannot be stopped, and the interpreter must not end while it goes on.
         sys.stderr.flush()
         os._exit(status)
-    return status
+    return 1 if loader.has_failed else status
 
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:

@@ -15,7 +15,7 @@ START_DEADLINE_S = 60
 @contextlib.contextmanager
 def running_server(*arguments: str) -> Iterator[str]:
     """Runs `python -m localchat.server` on a free port until it is ready; its base URL."""
-    command = [sys.executable, "-m", "localchat.server", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         lines: list[str] = []
         ready = threading.Event()

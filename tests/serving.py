@@ -19,7 +19,7 @@ from localchat.generation.service import Service
 from localchat.models.catalog import Catalog, ModelFile
 from localchat.protocol.chat import parse_chat
 from localchat.protocol.chat_response import ChatBody
-from localchat.server import ChatServer, Stopped
+from localchat.server import ChatServer, EngineFailed, Stopped
 from localchat.serving.routes import Settings
 
 from .fakes import END, FakeBackend, echo
@@ -95,17 +95,27 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(model=echo, *, chat_template=LAST_MESSAGE, max_queue=8, is_ready=True, settings=ANY_PORT, **facts):
+def serving(
+    model=echo,
+    *,
+    chat_template=LAST_MESSAGE,
+    max_queue=8,
+    is_ready=True,
+    settings=ANY_PORT,
+    listener=None,
+    record=None,
+    **facts,
+):
     threads_before = set(threading.enumerate())
     backend = FakeBackend(model, chat_template=chat_template, **facts)
     engine = Engine(backend, max_queue=max_queue).start()
     service = Service(Catalog([ModelFile(path=None, name="Fake")]))
-    server = ChatServer(service, settings)
+    server = ChatServer(service, settings, listener, record)
     if is_ready:
         service.ready(Model("Fake", engine))
 
     def serve():
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(Stopped, EngineFailed):
             server.serve_forever(poll_interval=0.01)
 
     thread = threading.Thread(target=serve)

@@ -722,3 +722,19 @@ def test_calls_that_would_kill_the_process_are_refused(engine: Engine, misuse: A
     wait_until_idle(engine)
     with pytest.raises(ValueError):  # noqa: PT011  # the messages differ; that it is refused is the point
         misuse(engine.backend)
+
+
+def test_errors_of_the_library_belong_to_the_thread_on_which_it_failed():
+    from localchat.engine.llama import library
+
+    def fail() -> None:
+        library._on_log(4, b"mine", None)
+        theirs.append(library.problems())
+
+    theirs: list[str] = []
+    library.problems()
+    library._on_log(4, b"of the first", None)
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join(10)
+    assert (theirs, library.problems(), library.problems()) == (["mine"], "of the first", "it gave no reason")

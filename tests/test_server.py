@@ -730,7 +730,7 @@ START = "from localchat.server import main; sys.exit(main([]))"
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    program = [sys.executable, "-m", "localchat.server", *arguments]
+    program = [sys.executable, "-m", "localchat.server", "--no-supervise", *arguments]
     return subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localchat.serving.listener import listen_at
+from localchat.serving.listener import listen_at, listening
 from localchat.serving.routes import Settings
 
 from .fakes import endless
@@ -86,7 +86,11 @@ def unix_client(path: Path):
 @unix
 def test_unix_socket_serves_this_user_and_goes_with_the_server(tmp_path):
     path = tmp_path / "chat"
-    with serving(settings=Settings(uds=path)) as running, unix_client(path) as client:
+    with (
+        listening("", 0, path) as listener,
+        serving(settings=Settings(uds=path), listener=listener) as running,
+        unix_client(path) as client,
+    ):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert running.server.url == f"unix:{path}"
         # Any host name will do: no web page can send one here.

@@ -339,7 +339,7 @@ def test_openai_package_understands_errors(client: Any):
 @contextlib.contextmanager
 def command(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, list[str]]]:
     """The server as a process, once it is ready: with its port and what it writes."""
-    program = [sys.executable, "-m", "localchat.server", "--port", "0", *arguments]
+    program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []
         # One that says nothing would be waited for without end.

@@ -99,7 +99,7 @@ def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> 
 
     return Output(
         parser,
-        reasoning=reasoning_tracker(request, dialect, prompt),
+        reasoning=reasoning_tracker(request, dialect, prompt) if request.splits_reasoning else None,
         opening=opening,
         single_call=not request.parallel_tool_calls,
         reasoning_tags=dialect.think if request.keeps_reasoning else None,

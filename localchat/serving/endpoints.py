@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from .. import __version__
 from ..engine import Cancelled
 from ..engine.compiling import compiling_cancelled_by
-from ..protocol import chat_response, completion_response, errors, tokens
+from ..protocol import chat_response, completion_response, errors, native_completion, tokens
 from ..protocol.chat import parse_chat
 from ..protocol.embeddings import embeddings_body, parse_embeddings
 from ..protocol.inputs import check_tokens
@@ -23,7 +23,7 @@ from . import metrics
 from .body import PeerGone
 from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
-from .stream import CHAT, StreamFormat, chunks_of, send_stream
+from .stream import CHAT, WITHOUT_END, StreamFormat, chunks_of, send_stream
 
 if TYPE_CHECKING:  # These need jinja2, and the server checks first whether that is installed.
     from ..generation.embeddings import VectorRun
@@ -71,11 +71,12 @@ class Endpoints:
         from ..generation.embeddings import VectorRun
         from ..generation.text_prompt import prepare_text
 
-        embeddings = self._computes(parse_embeddings, VectorRun.embed, embeddings_body)
-        rerank = self._computes(parse_rerank, VectorRun.scores, rerank_body)
+        embeddings = self.computes(parse_embeddings, VectorRun.embed, embeddings_body)
+        rerank = self.computes(parse_rerank, VectorRun.scores, rerank_body)
         return {
-            "/chat/completions": {"POST": self._generates(chat_response.INTERFACE, prepare_chat)},
-            "/completions": {"POST": self._generates(completion_response.INTERFACE, prepare_text)},
+            "/chat/completions": {"POST": self.generates(chat_response.INTERFACE, prepare_chat)},
+            "/completions": {"POST": self.generates(completion_response.INTERFACE, prepare_text)},
+            "/completion": {"POST": self.generates(native_completion.INTERFACE, prepare_text, WITHOUT_END)},
             "/embeddings": {"POST": embeddings},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
@@ -87,7 +88,7 @@ class Endpoints:
             "/metrics": {"GET": self._metrics},
         }
 
-    def _generates(
+    def generates(
         self, interface: Interface[Generated], build: PromptBuilder[Generated], format: StreamFormat = CHAT
     ) -> Handler:
         """The handler of an interface: parse, prepare the prompts, run, encode."""
@@ -114,16 +115,18 @@ class Endpoints:
 
         return handle
 
-    def _computes(
+    def computes(
         self,
         parse: Callable[[bytes, ParseOptions], Request],
         compute: Callable[[VectorRun, Request], Sequence[Any]],
         body: Callable[[str, Request, Any, int], Any],
+        error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body,
     ) -> Handler:
         """The handler of an endpoint that computes vectors or scores."""
         from ..generation.embeddings import VectorRun
 
         def handle(exchange: Exchange) -> None:
+            exchange.error_body = error_body
             request, model = self._parsed(exchange, parse)
             run = VectorRun(model)
             with self._in_flight(exchange, run):

@@ -18,6 +18,7 @@ from typing import Any
 from ..protocol import errors
 from ..protocol.json_text import to_json
 from .body import Body, PeerGone, Readable, list_of
+from .crashes import CrashRecord, fingerprint
 from .watch import Watcher, has_left
 
 log = logging.getLogger("localchat.server")
@@ -73,7 +74,10 @@ class Head:
 
 
 class Exchange:
-    """Reads one request and writes its response. `headers` are added to the response, whatever it is."""
+    """Reads one request and writes its response. `headers` are added to the response, whatever it is.
+
+    With a `record` the request stands in it from when its body has arrived until it ends.
+    """
 
     def __init__(
         self,
@@ -81,6 +85,7 @@ class Exchange:
         watcher: Watcher,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         headers: Mapping[str, str] = {},
+        record: CrashRecord | None = None,
     ) -> None:
         self.head = head
         # Whether the connection can take another request; final once the response has begun.
@@ -101,6 +106,8 @@ class Exchange:
         self.name_request(head.headers.get("X-Request-Id"))
         self._headers = headers
         self._watcher = watcher
+        self._record = record
+        self._in_flight = contextlib.ExitStack()
         self._began_at = time.monotonic()
         self._linger_s = LINGER_S
         self._is_chunked = False
@@ -109,8 +116,16 @@ class Exchange:
         self._body = Body(head.headers, head.stream, self._invite, max_body_bytes)
 
     def body(self) -> bytes:
-        """The body of the request; raises like `Body.read`."""
-        return self._body.read()
+        """The body of the request.
+
+        Raises:
+            ApiError, PeerGone: As `Body.read` and `CrashRecord.during` do.
+        """
+        body = self._body.read()
+        if self._record is not None:
+            request = fingerprint(self.head.method, self.head.path, body)
+            self._in_flight.enter_context(self._record.during(request))
+        return body
 
     def name_request(self, id: str | None) -> None:
         """Set the client's id of this request, for the log and the response's header. The first one counts."""
@@ -160,6 +175,10 @@ class Exchange:
 
     def run(self, route: Callable[[Exchange], None]) -> None:
         """Respond by `route`; its errors become responses too."""
+        with self._in_flight:
+            self._run(route)
+
+    def _run(self, route: Callable[[Exchange], None]) -> None:
         try:
             route(self)
         except errors.ApiError as error:

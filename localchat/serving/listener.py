@@ -6,11 +6,30 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 # Connections that the system accepts before the server does. Linux limits it to net.core.somaxconn.
 _BACKLOG = 512
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int, path: Path | None) -> Iterator[socket.socket]:
+    """A listening socket, at the path if there is one, which is removed at the end.
+
+    Raises:
+        OSError: As `listen_on` and `listen_at`.
+    """
+    if path is None:
+        with listen_on(host, port) as listener:
+            yield listener
+        return
+    with listen_at(path) as listener:
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def listen_on(host: str, port: int) -> socket.socket:

@@ -25,13 +25,20 @@ log = logging.getLogger("localchat.server")
 
 
 class Loader(threading.Thread):
-    """Gives the service its model; without one it sets `has_failed` and calls `on_failure`.
+    """Gives the service its model and calls `on_ready`; without one it sets `has_failed` and calls `on_failure`.
 
     `url` is where clients reach the server.
     """
 
     def __init__(
-        self, service: Service, file: ModelFile, options: argparse.Namespace, url: str, on_failure: Callable[[], None]
+        self,
+        service: Service,
+        file: ModelFile,
+        options: argparse.Namespace,
+        url: str,
+        *,
+        on_ready: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         super().__init__(name="localchat-loader", daemon=True)
         self.has_failed = False
@@ -39,6 +46,7 @@ class Loader(threading.Thread):
         self._file = file
         self._options = options
         self._url = url
+        self._on_ready = on_ready
         self._on_failure = on_failure
         self._shown_percent = -1
 
@@ -52,6 +60,7 @@ class Loader(threading.Thread):
             complain(f"cannot load {_problem_of(self._file.path) or f'{self._file.path}: {_last_line(error)}'}")
             self._on_failure()
             return
+        self._on_ready()
         self._clear_line()
         say(f"localchat is ready: {self._file.name} at {self._url} (Ctrl-C ends it)")
         if self._url.startswith("http"):

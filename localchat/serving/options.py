@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error("--tls-key needs the certificate of this key: name it with --tls-cert")
     if options.uds and options.tls_cert:
         parser.error("--uds and --tls-cert exclude each other: a Unix socket does not leave this machine")
+    if options.supervise and os.name != "posix":
+        parser.error("--supervise needs a POSIX system")
+    if options.supervise is None:
+        options.supervise = os.name == "posix" and (sys.stderr is None or not sys.stderr.isatty())
     is_open = not options.uds and not options.api_keys and not is_loopback(options.host)
     if is_open and not options.insecure:
         parser.error(
@@ -88,6 +93,12 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_DRAIN_S,
         metavar="SECONDS",
         help="after SIGTERM, time for requests in flight to end (default: %(default)s)",
+    )
+    add(
+        "--supervise",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="restart the server when it crashes (default: where its output is no terminal)",
     )
     add(
         "--max-connections",

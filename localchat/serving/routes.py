@@ -14,10 +14,12 @@ from urllib.parse import unquote
 
 from ..protocol import errors
 from ..protocol.models import models_body
+from ..protocol.ollama import error_body as ollama_error
 from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .keys import Keys
+from .ollama import Ollama
 from .responses import Responses
 from .web import Pages, is_loopback
 
@@ -60,8 +62,7 @@ _KEEPS_NOTHING = "this server keeps nothing of what it is asked"
 _ELSEWHERE: Mapping[str, str] = {
     "/messages": _CHAT_INSTEAD,
     "/chat": _CHAT_INSTEAD,
-    "/api": _CHAT_INSTEAD,
-    "/completion": "POST /v1/completions takes the same prompt",
+    "/api": "the model is chosen when the server starts",
     "/infill": "POST /v1/completions fills the gap between 'prompt' and 'suffix'",
     "/embedding": "POST /v1/embeddings takes the same texts as 'input'",
     "/lora-adapters": "adapters are not served: merge them into the model's file",
@@ -94,6 +95,7 @@ class Routes:
         self._table: Table = {
             **self._endpoints.table(),
             **Responses(service, self._endpoints, strict=settings.strict).table(),
+            **Ollama(service, self._endpoints).table(),
             "/models": {"GET": self._models},
             "/models/": {"GET": self._one_model},
             "/health": {"GET": self._health},
@@ -113,6 +115,8 @@ class Routes:
         head = exchange.head
         path = _without_prefix(head.path)
         exchange.is_probe = path in _PROBES
+        if path.startswith("/api/"):
+            exchange.error_body = ollama_error
         is_options = head.method == "OPTIONS"
         if path != "/health":
             self._check_access(exchange, is_options)

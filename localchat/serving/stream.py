@@ -34,6 +34,8 @@ class StreamFormat:
 
 
 CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.comment())
+# Streams in which the last chunk shows that it is the last.
+WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.comment())
 
 # Chunks as they come, none where there is nothing to send yet; it returns the last ones.
 Chunks = Generator["list[str]", None, "list[str]"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -26,7 +27,15 @@ __all__ = ["L", "Model", "problems"]
 
 log = logging.getLogger("localchat.engine.llama")
 
-_recent_problems: deque[str] = deque(maxlen=8)
+
+class _Problems(threading.local):
+    """The library's errors on this thread, on which it was called: other threads may fail at the same time."""
+
+    def __init__(self) -> None:
+        self.recent: deque[str] = deque(maxlen=8)
+
+
+_problems = _Problems()
 # ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before. Its errors become part of ours,
 # and its warnings are for developers: one says that our cells are more than one sequence may use.
 _LOG_LEVELS = {3: logging.INFO, 4: logging.INFO}
@@ -37,7 +46,7 @@ _ERROR_LEVEL = 4
 def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     line = text.decode("utf-8", "replace").rstrip()
     if level == _ERROR_LEVEL:
-        _recent_problems.append(line)
+        _problems.recent.append(line)
     log.log(_LOG_LEVELS.get(level, logging.DEBUG), "%s", line)
 
 
@@ -50,9 +59,9 @@ _start_library()
 
 
 def problems() -> str:
-    """What the library said went wrong since it was last asked."""
-    problems = "; ".join(_recent_problems)
-    _recent_problems.clear()
+    """The errors that the library logged on this thread since the last call."""
+    problems = "; ".join(_problems.recent)
+    _problems.recent.clear()
     return problems or "it gave no reason"
 
 

@@ -1,0 +1,310 @@
+"""Ollama's POST /api/chat and /api/generate: bodies become chat or text requests, output events become JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Union
+
+from .chat import ChatRequest, function_tool, without_nulls
+from .completions import CompletionRequest
+from .errors import ApiError, BadRequest
+from .events import (
+    ContentDelta,
+    OutputEnd,
+    OutputEvent,
+    ReasoningDelta,
+    SampledTokens,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from .fields import Members, parse_body, unknown_members
+from .interface import Interface, ResponseHead
+from .json_text import to_json
+from .logprobs import logprob_entry
+from .params import MAX_TOP_LOGPROBS, GenerationParams, read_params
+from .request import ParseOptions
+from .response_format import Shape
+from .usage import Usage
+
+_ROLES = ("system", "user", "assistant", "tool")
+_THINK_LEVELS = ("low", "medium", "high", "max")
+
+# Options of the machine, which the command line of this server sets, and those of samplers that are gone.
+_OPTIONS_WITHOUT_EFFECT = (
+    "num_ctx", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv", "vocab_only", "use_mmap", "use_mlock",
+    "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OllamaChat(ChatRequest):
+    """A request that the chat template makes a prompt of."""
+
+    is_generate: bool = False
+    """It came by /api/generate, whose response has its text in other fields."""
+    ends_as: str | None = None
+    """The `done_reason` of a request that only loads or unloads the model."""
+
+
+@dataclass(frozen=True)
+class OllamaText(CompletionRequest):
+    """A request of /api/generate with a prompt that is complete, or with a gap to fill."""
+
+    is_generate: bool = True
+    ends_as: str | None = None
+
+
+Request = Union[OllamaChat, OllamaText]
+
+
+def parse_chat(raw: bytes, options: ParseOptions) -> Request:
+    """The request in a body of /api/chat.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    body = parse_body(raw)
+    messages = _messages(body)
+    tools = tuple(_tool(tool) for tool in body.objects("tools"))
+    return _chat(body, options, messages, tools=tools, tool_choice="auto" if tools else "none")
+
+
+def parse_generate(raw: bytes, options: ParseOptions) -> Request:
+    """The request in a body of /api/generate.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    body = parse_body(raw)
+    prompt, suffix = body.text("prompt") or "", body.text("suffix")
+    system, is_raw = body.text("system"), body.boolean("raw") or False
+    _refuse_images(body)
+    if body.items("context", "tokens"):
+        raise BadRequest("'context' is not supported: send the whole conversation to /api/chat", "context")
+    if body.text("template") and not is_raw:
+        message = "'template' is in a language that this server does not run: send the finished prompt with 'raw': true"
+        raise BadRequest(message, "template")
+    if prompt and (is_raw or suffix):
+        common = _common(body, options)
+        return OllamaText(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
+    messages = [{"role": "system", "content": system}] if system else []
+    asked = [{"role": "user", "content": prompt}] if prompt else []
+    return _chat(body, options, tuple(messages + asked) if asked else (), is_generate=True)
+
+
+def _chat(body: Members, options: ParseOptions, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
+    variables = _think(body)
+    common = _common(body, options)
+    if not messages:
+        # It only asks for the model to be loaded or unloaded. This server keeps its model: one token is prefilled.
+        common["params"] = GenerationParams(max_tokens=0)
+        more["ends_as"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
+        messages = ({"role": "user", "content": "."},)
+    last = messages[-1]
+    goes_on = last["role"] == "assistant" and "tool_calls" not in last
+    return OllamaChat(messages=messages, template_vars=variables, continue_final_message=goes_on, **common, **more)
+
+
+def _common(body: Members, options: ParseOptions) -> dict[str, Any]:
+    """The fields that both paths have."""
+    body.get("keep_alive")
+    given = body.object("options") or Members({}, "options")
+    length = given.integer("num_predict")
+    # Zero and less stand for no limit.
+    chosen = Members({k: v for k, v in given.raw.items() if k != "num_predict"}, "options")
+    if length is not None and length > 0:
+        chosen = Members({**chosen.raw, "num_predict": length}, "options")
+    params = read_params(chosen, n=1, top_logprobs=_top_logprobs(body), lengths=("num_predict",))
+    fields = {"model": body.text("model") or body.text("name") or "", "shape": _shape(body)}
+    unknown = [f"options.{name}" for name in unknown_members(chosen, _OPTIONS_WITHOUT_EFFECT, options.strict)]
+    stream = body.boolean("stream") is not False
+    unknown += unknown_members(body, ("truncate", "shift", "template"), options.strict)
+    return {**fields, "params": params, "stream": stream, "unknown": tuple(unknown)}
+
+
+def _top_logprobs(body: Members) -> int | None:
+    top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
+    return top if body.boolean("logprobs") else None
+
+
+def _shape(body: Members) -> Shape | None:
+    value = body.get("format")
+    if value is None or value == "":
+        return None
+    if value == "json":
+        return Shape("json_object", None, "format")
+    if not isinstance(value, dict):
+        body.refuse("format", '"json" or a JSON schema')
+    return Shape("json_schema", value, "format")
+
+
+def _think(body: Members) -> dict[str, Any]:
+    """The variables of the template that say whether, and how much, to reason."""
+    value = body.get("think")
+    if value is None:
+        return {}
+    if isinstance(value, bool):
+        return {"enable_thinking": value}
+    if value not in _THINK_LEVELS:
+        body.refuse("think", "true, false, " + ", ".join(f'"{level}"' for level in _THINK_LEVELS))
+    return {"enable_thinking": True, "reasoning_effort": value}
+
+
+def _tool(tool: Members) -> dict[str, Any]:
+    tool.choice("type", ("function",))
+    function = tool.object("function")
+    if function is None:
+        tool.refuse("function", "an object")
+    return function_tool(function)
+
+
+def _messages(body: Members) -> tuple[dict[str, Any], ...]:
+    """Messages of chat. Calls have no ids in this interface: results belong to the calls in their order."""
+    messages: list[dict[str, Any]] = []
+    open_ids: list[str] = []
+    n_calls = 0
+    for given in body.objects("messages"):
+        role = given.choice("role", _ROLES)
+        if role is None:
+            given.refuse("role", "one of " + ", ".join(f'"{name}"' for name in _ROLES))
+        _refuse_images(given)
+        message: dict[str, Any] = {
+            "role": role,
+            "content": given.text("content") or "",
+            "reasoning_content": given.text("thinking"),
+        }
+        calls = [_call(call) for call in given.objects("tool_calls")]
+        for call in calls:
+            call.setdefault("id", f"call_{n_calls}")
+            n_calls += 1
+            open_ids.append(call["id"])
+        if calls:
+            message["tool_calls"] = calls
+        if role == "tool":
+            id = given.text("tool_call_id") or (open_ids.pop(0) if open_ids else None)
+            message.update(name=given.text("tool_name") or given.text("name"), tool_call_id=id)
+        messages.append(without_nulls(message))
+    return tuple(messages)
+
+
+def _call(call: Members) -> dict[str, Any]:
+    function = call.object("function")
+    name = function.text("name") if function else None
+    if function is None or not name:
+        call.refuse("function", "an object with a name")
+    arguments = function.get("arguments")
+    if arguments is not None and not isinstance(arguments, dict):
+        function.refuse("arguments", "an object")
+    called = {"name": name, "arguments": arguments or {}}
+    return without_nulls({"id": call.text("id"), "type": "function", "function": called})
+
+
+def _refuse_images(holder: Members) -> None:
+    if holder.items("images", "images"):
+        path = holder.at("images")
+        raise BadRequest(f"'{path}' has images, and this model reads only text", path)
+
+
+def error_body(error: ApiError) -> dict[str, str]:
+    return {"error": error.message}
+
+
+class Encoder:
+    """One JSON object for each change, the last with the counts; or all in one."""
+
+    def __init__(self, head: ResponseHead, request: Request, usage: Callable[[], Usage] | None = None) -> None:
+        self._request = request
+        self._usage = usage
+        created = datetime.fromtimestamp(head.created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._head = {"model": head.model, "created_at": created}
+        self._end = OutputEnd("stop")
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+        # The call that is not whole yet, and its arguments so far.
+        self._call: ToolCallStart | None = None
+        self._arguments: list[str] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._chunks: list[str] = []
+
+    def add(self, index: int, event: OutputEvent) -> None:
+        if isinstance(event, ToolCallArguments):
+            self._arguments.append(event.text)
+            return
+        if isinstance(event, SampledTokens):
+            if self._request.params.top_logprobs is not None:
+                self._logprobs += [logprob_entry(token) for token in event.tokens]
+            return
+        self._close_call()
+        if isinstance(event, ContentDelta):
+            self._content.append(event.text)
+        elif isinstance(event, ReasoningDelta):
+            self._reasoning.append(event.text)
+        elif isinstance(event, ToolCallStart):
+            self._call = event
+        elif isinstance(event, OutputEnd):
+            self._end = event
+
+    def take(self) -> list[str]:
+        if not (self._content or self._reasoning or self._calls):
+            return []
+        return [to_json({**self._head, **self._taken(), "done": False})]
+
+    def finish(self) -> list[str]:
+        """What is left, then the counts in an object of their own."""
+        assert self._usage is not None
+        return [*self.take(), to_json(self.body(self._usage()))]
+
+    def failed(self, error: ApiError) -> list[str]:
+        return [*self.take(), to_json(error_body(error))]
+
+    def body(self, usage: Usage) -> dict[str, Any]:
+        reason = self._request.ends_as or ("length" if self._end.reason == "length" else "stop")
+        ended = {**self._head, **self._taken(), "done": True, "done_reason": reason}
+        return ended if self._request.ends_as else {**ended, **counts(usage)}
+
+    def _close_call(self) -> None:
+        """The call is whole; one whose arguments are cut is none."""
+        if self._call is None:
+            return
+        try:
+            arguments = json.loads("".join(self._arguments) or "{}")
+        except ValueError:
+            arguments = None
+        if isinstance(arguments, dict):
+            function = {"index": self._call.index, "name": self._call.name, "arguments": arguments}
+            self._calls.append({"id": self._call.id, "function": function})
+        self._call, self._arguments = None, []
+
+    def _taken(self) -> dict[str, Any]:
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        thinking = {"thinking": reasoning} if reasoning else {}
+        calls = {"tool_calls": self._calls} if self._calls else {}
+        logprobs = {"logprobs": self._logprobs} if self._logprobs else {}
+        self._content, self._reasoning, self._calls, self._logprobs = [], [], [], []
+        if self._request.is_generate:
+            return {"response": content, **thinking, **logprobs}
+        return {"message": {"role": "assistant", "content": content, **thinking, **calls}, **logprobs}
+
+
+def counts(usage: Usage) -> Mapping[str, int]:
+    """Numbers of tokens, and durations in nanoseconds. The model is loaded before the first request."""
+    return {
+        "total_duration": _nanoseconds(usage.queue_s + usage.prompt_s + usage.completion_s),
+        "load_duration": 0,
+        "prompt_eval_count": usage.n_prompt,
+        "prompt_eval_duration": _nanoseconds(usage.prompt_s),
+        "eval_count": usage.n_completion,
+        "eval_duration": _nanoseconds(usage.completion_s),
+    }
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+CHAT: Interface[Request] = Interface("chat-", parse_chat, Encoder, Encoder, error_body)
+GENERATE: Interface[Request] = Interface("gen-", parse_generate, Encoder, Encoder, error_body)

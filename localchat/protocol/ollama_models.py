@@ -1,0 +1,134 @@
+"""Ollama's GET /api/version, /api/tags and /api/ps, POST /api/show and /api/embed: values in, bodies out."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from .embeddings import MAX_INPUTS, EmbeddingsRequest
+from .errors import BadRequest
+from .fields import parse_body, unknown_members
+from .inputs import read_inputs
+from .request import ParseOptions
+
+# The version of Ollama whose interface this is. Editors refuse servers that are older than some.
+VERSION = "0.13.0"
+
+# Clients show it as the time at which a model is unloaded: here, never.
+_NEVER = "2318-01-01T00:00:00Z"
+# Fields of a GGUF file with one entry for each token are too long for a list.
+_MAX_METADATA_CHARS = 1000
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What is known of the served model."""
+
+    name: str
+    created: int
+    n_bytes: int
+    n_params: int
+    n_ctx: int
+    metadata: Mapping[str, str]
+    template: str
+    capabilities: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        return self.metadata.get("general.architecture", "unknown")
+
+
+def tags_body(card: ModelCard) -> dict[str, Any]:
+    return {"models": [{**_entry(card), "modified_at": _time(card.created)}]}
+
+
+def ps_body(card: ModelCard) -> dict[str, Any]:
+    state = {"expires_at": _NEVER, "size_vram": 0, "context_length": card.n_ctx}
+    return {"models": [{**_entry(card), **state}]}
+
+
+def show_body(card: ModelCard) -> dict[str, Any]:
+    """Clients read the context length from `model_info`: it is what this server gives a request."""
+    info: dict[str, Any] = {name: _number(v) for name, v in card.metadata.items() if len(v) <= _MAX_METADATA_CHARS}
+    info.update({f"{card.family}.context_length": card.n_ctx, "general.parameter_count": card.n_params})
+    return {
+        "modelfile": f"FROM {card.name}\n",
+        "parameters": "",
+        "template": card.template,
+        "details": _details(card),
+        "model_info": info,
+        "capabilities": list(card.capabilities),
+        "modified_at": _time(card.created),
+    }
+
+
+def _entry(card: ModelCard) -> dict[str, Any]:
+    # Clients only compare it: reading a large file for its real digest would take minutes.
+    digest = hashlib.sha256(f"{card.name} {card.n_bytes}".encode()).hexdigest()
+    details = _details(card)
+    return {"name": card.name, "model": card.name, "size": card.n_bytes, "digest": digest, "details": details}
+
+
+def _details(card: ModelCard) -> dict[str, Any]:
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": card.family,
+        "families": [card.family],
+        "parameter_size": _parameters(card.n_params),
+        "quantization_level": card.metadata.get("general.file_type", "unknown"),
+    }
+
+
+def _parameters(n: int) -> str:
+    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.2f}M"
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_show(raw: bytes) -> str:
+    """The name of the model.
+
+    Raises:
+        BadRequest: There is none.
+    """
+    body = parse_body(raw)
+    name = body.text("model") or body.text("name")
+    if not name:
+        body.refuse("model", "the name of a model")
+    return name
+
+
+def parse_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
+    """The request in a body of /api/embed.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    body = parse_body(raw)
+    inputs = read_inputs(body, "input", MAX_INPUTS)
+    if "" in inputs:
+        raise BadRequest("'input' has an empty text, which has no vector", "input")
+    return EmbeddingsRequest(
+        model=body.text("model") or "",
+        inputs=inputs,
+        dimensions=body.integer("dimensions", 1),
+        as_base64=False,
+        unknown=unknown_members(body, ("keep_alive", "options", "truncate"), options.strict),
+    )
+
+
+def embed_body(
+    model: str, request: EmbeddingsRequest, vectors: Sequence[array[float]], n_tokens: int
+) -> dict[str, Any]:
+    return {"model": model, "embeddings": [vector.tolist() for vector in vectors], "prompt_eval_count": n_tokens}

@@ -1,0 +1,94 @@
+"""The endpoints of Ollama's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.ollama import CHAT, GENERATE, OllamaText, Request, error_body
+from ..protocol.ollama_models import (
+    VERSION,
+    ModelCard,
+    embed_body,
+    parse_embed,
+    parse_show,
+    ps_body,
+    show_body,
+    tags_body,
+)
+from .exchange import Exchange
+from .stream import StreamFormat
+
+if TYPE_CHECKING:
+    from ..generation.model import Model
+    from ..generation.run import Prepared
+    from ..generation.service import Service
+    from .endpoints import Endpoints, Handler, Table
+
+
+def _line(chunk: str) -> bytes:
+    return chunk.encode("utf-8", "replace") + b"\n"
+
+
+# Nothing in it could be skipped by a client, so there is no ping.
+LINES = StreamFormat("application/x-ndjson", _line, None, b"")
+
+
+def _prepare(model: Model, request: Request) -> Prepared:
+    from ..generation.chat_prompt import prepare_chat
+    from ..generation.text_prompt import prepare_text
+
+    return prepare_text(model, request) if isinstance(request, OllamaText) else prepare_chat(model, request)
+
+
+class Ollama:
+    """Answers in Ollama's form, errors too."""
+
+    def __init__(self, service: Service, endpoints: Endpoints) -> None:
+        self._service = service
+        self._endpoints = endpoints
+
+    def table(self) -> Table:
+        from ..generation.embeddings import VectorRun
+
+        return {
+            "/api/version": {"GET": lambda exchange: exchange.send_json(200, {"version": VERSION})},
+            "/api/tags": {"GET": self._of_model(tags_body)},
+            "/api/ps": {"GET": self._of_model(ps_body)},
+            "/api/show": {"POST": self._show},
+            "/api/chat": {"POST": self._endpoints.generates(CHAT, _prepare, LINES)},
+            "/api/generate": {"POST": self._endpoints.generates(GENERATE, _prepare, LINES)},
+            "/api/embed": {"POST": self._endpoints.computes(parse_embed, VectorRun.embed, embed_body, error_body)},
+        }
+
+    def _of_model(self, body: Callable[[ModelCard], Any]) -> Handler:
+        def handle(exchange: Exchange) -> None:
+            exchange.send_json(200, body(_card(self._service.model())))
+
+        return handle
+
+    def _show(self, exchange: Exchange) -> None:
+        exchange.send_json(200, show_body(_card(self._service.resolve(parse_show(exchange.body())))))
+
+
+def _card(model: Model) -> ModelCard:
+    facts = model.engine.facts
+    capabilities = {
+        "completion": True,
+        "tools": True,  # a template without tools gets them described in a system message
+        "thinking": "think" in model.template.source,
+        "insert": facts.fill_in is not None,
+    }
+    names = tuple(name for name, has in capabilities.items() if has)
+    if f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata:
+        names = ("embedding",)
+    return ModelCard(
+        name=model.name,
+        created=model.created,
+        n_bytes=facts.n_bytes,
+        n_params=facts.n_params,
+        n_ctx=facts.n_ctx,
+        metadata=facts.metadata,
+        template=model.template.source,
+        capabilities=names,
+    )

@@ -1,0 +1,134 @@
+"""Runs the server in a child process, and starts it again when it crashes or its engine fails.
+
+The supervisor keeps the listening socket, so that connections wait while a new child loads the model. It passes
+SIGTERM and Ctrl-C on to the child and ends with its exit status. Needs POSIX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from .crashes import CrashRecord
+
+log = logging.getLogger("localchat.server")
+
+# The exit status of a child whose engine has failed: start it again (EX_SOFTWARE of sysexits.h).
+ENGINE_FAILED = 70
+
+# Names the descriptors that a child inherits.
+_VARIABLE = "LOCALCHAT_SUPERVISED"
+
+# Pauses before the restarts after crashes within a minute of each other, in seconds.
+_PAUSES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+_MINUTE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a supervised server gets from its supervisor."""
+
+    listener: socket.socket
+    record: CrashRecord
+
+
+def inherited() -> Inherited | None:
+    """The same, in a child; None in a process without a supervisor. Call it once.
+
+    When the supervisor dies, however that happens, the child gets SIGTERM.
+    """
+    numbers = os.environ.pop(_VARIABLE, None)
+    if numbers is None:
+        return None
+    listener, record, alive = map(int, numbers.split(","))
+    threading.Thread(target=_end_with_supervisor, args=(alive,), name="localchat-supervisor", daemon=True).start()
+    return Inherited(socket.socket(fileno=listener), CrashRecord(record))
+
+
+def _end_with_supervisor(alive: int) -> None:
+    os.read(alive, 1)  # Nothing is ever written: this returns when the other end is closed.
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Supervisor:
+    """Runs `command` until it ends without a crash. `listener` is the socket that its children serve."""
+
+    def __init__(self, command: Sequence[str], listener: socket.socket) -> None:
+        self._command = command
+        self._listener = listener
+        self._child: subprocess.Popen[bytes] | None = None
+        self._is_stopping = False
+
+    def run(self) -> int:
+        """The exit status: that of the child, or 128 and the number of the signal that killed it."""
+        crashes: list[float] = []
+        was_ready = False
+        with tempfile.TemporaryFile() as file, self._signals_passed_on():
+            record = CrashRecord(file.fileno())
+            while True:
+                status = self._run_child(file.fileno())
+                was_ready = was_ready or record.is_ready
+                if self._is_stopping or (status >= 0 and status != ENGINE_FAILED):
+                    return status if status >= 0 else 128 - status
+                cause = "its engine failed" if status == ENGINE_FAILED else f"it was killed by {_signal_name(-status)}"
+                if not was_ready:
+                    log.error("the server ended while it loaded the model: %s", cause)
+                    return 1 if status == ENGINE_FAILED else 128 - status
+                now = time.monotonic()
+                crashes = [at for at in crashes if now - at < _MINUTE_S] + [now]
+                pause_s = _PAUSES_S[min(len(crashes), len(_PAUSES_S)) - 1]
+                log.error("the server crashed, %s; %d requests were in flight; restarting it%s",
+                          cause, record.settle(), f" in {pause_s:g} s" if pause_s else "")  # fmt: skip
+                time.sleep(pause_s)
+
+    def _run_child(self, record: int) -> int:
+        alive, ours = os.pipe()
+        passed = (self._listener.fileno(), record, alive)
+        # The child must find this very package, wherever it was imported from.
+        package_parent = str(Path(__file__).resolve().parents[2])
+        environment = {
+            **os.environ,
+            _VARIABLE: ",".join(map(str, passed)),
+            "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
+        }
+        try:
+            # A session of its own: Ctrl-C then reaches the supervisor alone, which passes it on once.
+            self._child = subprocess.Popen(self._command, pass_fds=passed, env=environment, start_new_session=True)
+            return self._child.wait()
+        finally:
+            self._child = None
+            os.close(alive)
+            os.close(ours)
+
+    @contextlib.contextmanager
+    def _signals_passed_on(self) -> Iterator[None]:
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            self._is_stopping = True
+            if self._child is None:
+                sys.exit(128 + number)
+            self._child.send_signal(number)
+
+        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"

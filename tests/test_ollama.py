@@ -1,0 +1,220 @@
+"""Ollama's interface: over HTTP with a fake model, and with the `ollama` package and the built-in model."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from localchat.protocol.errors import BadRequest
+from localchat.protocol.ollama import OllamaChat, OllamaText, parse_chat, parse_generate
+from localchat.protocol.request import ParseOptions
+
+from .live import running_server
+from .serving import THOUGHT, TOOLS, says, serving
+
+DEADLINE_S = 60
+USER = {"role": "user", "content": "hello"}
+BIG: dict[str, Any] = {"n_ctx": 4000, "n_cells": 8000}
+CALL = '<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def ask(port: int, path: str, body: Any = None) -> tuple[int, Any]:
+    """The status with the body, or with the lines of a stream."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+        client.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        response = client.getresponse()
+        raw = response.read().decode()
+        if response.getheader("Content-Type") == "application/x-ndjson":
+            return response.status, [json.loads(line) for line in raw.splitlines()]
+        return response.status, json.loads(raw)
+
+
+def parse(path: str = "chat", **fields: Any) -> Any:
+    given = {"messages": [USER], **fields} if path == "chat" else fields
+    return (parse_chat if path == "chat" else parse_generate)(json.dumps(given).encode(), ParseOptions())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_chat_has_thinking_content_and_counts(stream):
+    with serving(says(THOUGHT), **BIG) as running:
+        status, answer = ask(running.port, "/api/chat", {"messages": [USER], "stream": stream})
+    lines = answer if stream else [answer]
+    assert status == 200
+    assert "".join(line["message"].get("thinking", "") for line in lines) == "hm"
+    assert "".join(line["message"]["content"] for line in lines) == "Let me look."
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    last = lines[-1]
+    assert (last["done_reason"], last["model"], last["eval_count"]) == ("stop", "Fake", len(THOUGHT) + 1)
+    assert last["prompt_eval_count"] > 0
+    assert last["total_duration"] >= last["eval_duration"] > 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_call_is_whole_with_arguments_as_an_object(stream):
+    with serving(says(CALL), **BIG) as running:
+        _, answer = ask(running.port, "/api/chat", {"messages": [USER], "tools": TOOLS, "stream": stream})
+    calls = [call for line in (answer if stream else [answer]) for call in line["message"].get("tool_calls", ())]
+    assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
+
+
+def test_limit_ends_with_length():
+    with serving(says("hello there"), **BIG) as running:
+        body = {"messages": [USER], "options": {"num_predict": 5}, "stream": False}
+        _, answer = ask(running.port, "/api/chat", body)
+    assert (answer["done_reason"], answer["message"]["content"]) == ("length", "hello")
+
+
+def test_generate_with_template_raw_and_gap():
+    with serving(says("yes"), **BIG) as running:
+        _, lines = ask(running.port, "/api/generate", {"prompt": "hello", "system": "s"})
+        assert "".join(line["response"] for line in lines) == "yes"
+        assert running.last_prompt == "s\n\nhello"
+        _, answer = ask(running.port, "/api/generate", {"prompt": "a[b]", "raw": True, "stream": False})
+        assert answer["response"] == "yes"
+        assert running.last_prompt == "a[b]"
+        status, answer = ask(running.port, "/api/generate", {"prompt": "a", "suffix": "b", "stream": False})
+        assert status == 400
+        assert "suffix" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/api/chat", {"messages": []}), ("/api/chat", {"model": "Fake"}), ("/api/generate", {})]
+)
+@pytest.mark.parametrize(("keep_alive", "reason"), [(0, "unload"), ("5m", "load")])
+def test_empty_request_loads_the_model(path, body, keep_alive, reason):
+    with serving(says("yes"), **BIG) as running:
+        _, answer = ask(running.port, path, {**body, "keep_alive": keep_alive, "stream": False})
+    assert (answer["done"], answer["done_reason"]) == (True, reason)
+    assert answer.get("response", answer.get("message", {}).get("content")) == ""
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "image": ("chat", {"messages": [{**USER, "images": ["AAAA"]}]}, "messages[0].images"),
+    "image to generate": ("generate", {"prompt": "a", "images": ["AAAA"]}, "images"),
+    "role": ("chat", {"messages": [{"role": "king"}]}, "messages[0].role"),
+    "call": ("chat", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+    "tool": ("chat", {"tools": [{"type": "function"}]}, "tools[0].function"),
+    "format": ("chat", {"format": "xml"}, "format"),
+    "think": ("chat", {"think": "a lot"}, "think"),
+    "option": ("chat", {"options": {"temperature": "hot"}}, "options.temperature"),
+    "length": ("chat", {"options": {"num_predict": "x"}}, "options.num_predict"),
+    "template": ("generate", {"prompt": "a", "template": "{{ .Prompt }}"}, "template"),
+    "context": ("generate", {"prompt": "a", "context": [1, 2]}, "context"),
+}
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), REFUSED.values(), ids=REFUSED)
+def test_request_is_refused_by_name(path, fields, param):
+    with pytest.raises(BadRequest) as caught:
+        parse(path, **fields)
+    assert caught.value.param == param
+    assert f"'{param}'" in caught.value.message
+
+
+def test_options_are_mapped():
+    options = {
+        "num_predict": 7,
+        "temperature": 0,
+        "top_k": 3,
+        "seed": 5,
+        "stop": ["x"],
+        "num_ctx": 4096,
+        "repeat_last_n": 9,
+    }
+    request = parse(options={**options, "colour": 1}, keep_alive="5m", think="high", format={"type": "object"})
+    assert isinstance(request, OllamaChat)
+    assert request.stream
+    assert (request.params.max_tokens, request.params.stop) == (7, ("x",))
+    assert request.params.sampling == {"temperature": 0, "top_k": 3, "seed": 5, "penalty_last_n": 9}
+    assert request.template_vars == {"enable_thinking": True, "reasoning_effort": "high"}
+    assert request.shape is not None
+    assert (request.shape.kind, request.shape.param) == ("json_schema", "format")
+    assert request.unknown == ("options.colour",)
+    assert parse(options={"num_predict": -2}).params.max_tokens is None
+    assert parse(think=False).template_vars == {"enable_thinking": False}
+    assert isinstance(parse("generate", prompt="a", suffix="b"), OllamaText)
+
+
+def test_results_belong_to_the_calls_in_their_order():
+    call = {"function": {"name": "look", "arguments": {"a": 1}}}
+    history = [USER, {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [call, call]}]
+    history += [{"role": "tool", "content": text, "tool_name": "look"} for text in ("one", "two")]
+    _, assistant, first, second = parse(messages=history).messages
+    assert assistant["reasoning_content"] == "hm"
+    assert [one["id"] for one in assistant["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
+    assert first["tool_call_id"] != second["tool_call_id"]
+
+
+def test_errors_are_one_text():
+    with serving() as running:
+        status, answer = ask(running.port, "/api/chat", {"messages": [USER], "model": "nobody"})
+        assert (status, type(answer["error"])) == (404, str)
+        status, answer = ask(running.port, "/api/pull", {"model": "nobody"})
+        assert (status, type(answer["error"])) == (404, str)
+        status, answer = ask(running.port, "/api/show", {"model": "nobody"})
+        assert (status, type(answer["error"])) == (404, str)
+
+
+# --- The built-in model ---
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    with running_server() as url:
+        yield url[: -len("/v1")]
+
+
+def test_model_is_listed_and_shown(url):
+    port = int(url.rpartition(":")[2])
+    version = ask(port, "/api/version")[1]["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 6, 4)
+    (model,) = ask(port, "/api/tags")[1]["models"]
+    assert (model["name"], model["details"]["format"], len(model["digest"])) == ("demo", "gguf", 64)
+    (running,) = ask(port, "/api/ps")[1]["models"]
+    _, shown = ask(port, "/api/show", {"model": "demo:latest"})
+    family = shown["details"]["family"]
+    assert shown["model_info"][f"{family}.context_length"] == running["context_length"] > 0
+    assert {"completion", "tools"} <= set(shown["capabilities"])
+
+
+def test_ollama_package(url, request):
+    ollama = pytest.importorskip("ollama", reason="the real client comes with the clients extra")
+    client = ollama.Client(host=url)
+    request.addfinalizer(client._client.close)
+    assert [model.model for model in client.list().models] == ["demo"]
+    assert client.show("demo").capabilities
+    options = {"temperature": 0}
+    whole = client.chat("demo", messages=[{"role": "user", "content": "What is your name?"}], options=options)
+    parts = client.chat(
+        "demo", messages=[{"role": "user", "content": "What is your name?"}], options=options, stream=True
+    )
+    assert "".join(part.message.content or "" for part in parts) == whole.message.content != ""
+
+    def get_weather(city: str) -> str:
+        """The weather in a city.
+
+        Args:
+            city: The city.
+        """
+        return f"21 degrees in {city}"
+
+    messages: list[Any] = [{"role": "user", "content": "What is the weather in Rome?"}]
+    first = client.chat("demo", messages=messages, tools=[get_weather], options=options)
+    (call,) = first.message.tool_calls or ()
+    messages += [
+        first.message,
+        {"role": "tool", "tool_name": "get_weather", "content": get_weather(**call.function.arguments)},
+    ]
+    assert "21" in (client.chat("demo", messages=messages, tools=[get_weather], options=options).message.content or "")
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    answer = client.generate("demo", "Is it so?", format=schema, options=options)
+    assert isinstance(json.loads(answer.response)["ok"], bool)
+    assert len(client.embed("demo", ["one", "two"]).embeddings) == 2
+    with pytest.raises(ollama.ResponseError, match="image"):
+        client.generate("demo", "a", images=["AAAA"])
