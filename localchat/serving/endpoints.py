@@ -96,7 +96,7 @@ class Endpoints:
 
         def handle(exchange: Exchange) -> None:
             exchange.error_body = interface.error_body
-            request, model = self._parsed(exchange, interface.parse)
+            request, model = self.parsed(exchange, interface.parse)
             exchange.name_request(request.request_id)
             with self.compiling(exchange):
                 started = start(model, request, build, interface.id_prefix)
@@ -127,7 +127,7 @@ class Endpoints:
 
         def handle(exchange: Exchange) -> None:
             exchange.error_body = error_body
-            request, model = self._parsed(exchange, parse)
+            request, model = self.parsed(exchange, parse)
             run = VectorRun(model)
             with self._in_flight(exchange, run):
                 results = compute(run, request)
@@ -136,20 +136,20 @@ class Endpoints:
 
         return handle
 
-    def _parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> tuple[Request, Model]:
+    def parsed(self, exchange: Exchange, parse: Callable[[bytes, ParseOptions], Request]) -> tuple[Request, Model]:
         """The request in the body, and the model that it names."""
         request = parse(exchange.body(), self._options)
         self.note_ignored(request.unknown)
         return request, self._service.resolve(request.model)
 
     def _tokenize(self, exchange: Exchange) -> None:
-        request, model = self._parsed(exchange, tokens.parse_tokenize)
+        request, model = self.parsed(exchange, tokens.parse_tokenize)
         engine = model.engine
         ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
         exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.backend.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:
-        request, model = self._parsed(exchange, tokens.parse_detokenize)
+        request, model = self.parsed(exchange, tokens.parse_detokenize)
         engine = model.engine
         check_tokens(request.tokens, engine.facts.n_vocab, "tokens")
         exchange.send_json(200, tokens.text_body([engine.backend.piece(token, True) for token in request.tokens]))
@@ -157,7 +157,7 @@ class Endpoints:
     def _apply_template(self, exchange: Exchange) -> None:
         from ..generation.chat_prompt import prompt_text
 
-        request, model = self._parsed(exchange, parse_chat)
+        request, model = self.parsed(exchange, parse_chat)
         exchange.send_json(200, {"prompt": prompt_text(model, request)})
 
     def _props(self, exchange: Exchange) -> None:

@@ -97,6 +97,8 @@ class Exchange:
         self.summary = ""
         # The body of an error, in the form of the interface that the request uses.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
+        # The headers of the response that repeat the id of the request.
+        self.id_headers: tuple[str, ...] = ("X-Request-Id",)
         # What follows in the path where an endpoint serves all paths with one beginning.
         self.tail = ""
         # Monitoring polls these endpoints; their successes are not logged.
@@ -229,11 +231,12 @@ class Exchange:
         self._body.skip(self._linger_s)
         self.status = status
         self.keep_alive = self.keep_alive and self._body.is_read
+        request_id = self._given_id or "req-" + uuid.uuid4().hex
         lines = [
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
             "Server: localchat",
             f"Date: {formatdate(usegmt=True)}",
-            f"X-Request-Id: {self._given_id or 'req-' + uuid.uuid4().hex}",
+            *(f"{name}: {request_id}" for name in self.id_headers),
             *(f"{name}: {value}" for name, value in {**headers, **self._headers}.items()),
         ]
         if not self.keep_alive:

@@ -15,7 +15,7 @@ from ..protocol.responses_items import input_items
 from ..protocol.responses_store import ResponseStore, items_body
 from .encoded import send_encoded
 from .exchange import Exchange
-from .stream import StreamFormat
+from .stream import StreamFormat, encode_named
 
 if TYPE_CHECKING:
     from ..generation.model import Model
@@ -23,15 +23,7 @@ if TYPE_CHECKING:
     from ..generation.service import Service
     from .endpoints import Endpoints, Table
 
-# The type of an event, which is also its name, is the first field of its JSON text.
-_TYPE_START = len('{"type":"')
-
-
-def _named(chunk: str) -> bytes:
-    return sse.encode(chunk, event=chunk[_TYPE_START : chunk.index('"', _TYPE_START)])
-
-
-STREAM = StreamFormat("text/event-stream", _named, None, sse.comment())
+STREAM = StreamFormat("text/event-stream", encode_named, None, sse.comment())
 
 
 class Responses:

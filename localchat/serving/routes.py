@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ..protocol import errors
+from ..protocol.messages_events import error_body as messages_error
 from ..protocol.models import models_body
 from ..protocol.ollama import error_body as ollama_error
 from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .keys import Keys
+from .messages import messages_table
 from .ollama import Ollama
 from .responses import Responses
 from .web import Pages, is_loopback
@@ -60,7 +62,6 @@ _CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
 _ONLY_TEXT = "this server reads and writes text alone"
 _KEEPS_NOTHING = "this server keeps nothing of what it is asked"
 _ELSEWHERE: Mapping[str, str] = {
-    "/messages": _CHAT_INSTEAD,
     "/chat": _CHAT_INSTEAD,
     "/api": "the model is chosen when the server starts",
     "/infill": "POST /v1/completions fills the gap between 'prompt' and 'suffix'",
@@ -96,6 +97,7 @@ class Routes:
             **self._endpoints.table(),
             **Responses(service, self._endpoints, strict=settings.strict).table(),
             **Ollama(service, self._endpoints).table(),
+            **messages_table(self._endpoints),
             "/models": {"GET": self._models},
             "/models/": {"GET": self._one_model},
             "/health": {"GET": self._health},
@@ -117,6 +119,9 @@ class Routes:
         exchange.is_probe = path in _PROBES
         if path.startswith("/api/"):
             exchange.error_body = ollama_error
+        elif path == "/messages" or path.startswith("/messages/"):
+            exchange.error_body = messages_error
+            exchange.id_headers = ("X-Request-Id", "Request-Id")
         is_options = head.method == "OPTIONS"
         if path != "/health":
             self._check_access(exchange, is_options)

@@ -37,6 +37,15 @@ CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.comment())
 # Streams in which the last chunk shows that it is the last.
 WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.comment())
 
+# The type of an event is the first field of its JSON text.
+_TYPE_START = len('{"type":"')
+
+
+def encode_named(chunk: str) -> bytes:
+    """An event whose name is its type."""
+    return sse.encode(chunk, event=chunk[_TYPE_START : chunk.index('"', _TYPE_START)])
+
+
 # Chunks as they come, none where there is nothing to send yet; it returns the last ones.
 Chunks = Generator["list[str]", None, "list[str]"]
 

@@ -1,0 +1,264 @@
+"""POST /v1/messages, the request: a body in the form of Anthropic's Messages API becomes a ChatRequest.
+
+A message of blocks becomes one or several chat messages: thinking, text and tool calls of the assistant are fields of
+one message, and each tool result is a message of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from .chat import MAX_REASONING_BUDGET, ChatRequest
+from .errors import BadRequest
+from .fields import Members, parse_body, show, unknown_members
+from .params import read_params
+from .request import DEFAULT_OPTIONS, ParseOptions
+from .response_format import Shape
+
+# Agents begin the first system block with a line that differs in every request. It tells a model nothing, and with it
+# no request could use the cached prefix of another one.
+_VOLATILE_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
+
+# The marker that a tool failed, before a result that does not begin in this way by itself.
+_ERROR_PREFIX = "Error: "
+
+# Fields that have no effect on the output here: --strict lets them pass.
+_WITHOUT_EFFECT = (
+    "metadata",
+    "service_tier",
+    "cache_control",
+    "context_management",
+    "container",
+    "inference_geo",
+    "diagnostics",
+    "speed",
+)
+
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
+
+
+def parse_messages(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+    """The request in a body.
+
+    Raises:
+        BadRequest: A field is missing, or is not as it should be; the message names it.
+    """
+    body = parse_body(raw)
+    if body.integer("max_tokens", 1) is None:
+        body.refuse("max_tokens", "an integer of at least 1")
+    return _request(body, options)
+
+
+def parse_count_tokens(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatRequest:
+    """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`.
+
+    Raises:
+        BadRequest: A field is missing, or is not as it should be; the message names it.
+    """
+    return _request(parse_body(raw), options)
+
+
+def _request(body: Members, options: ParseOptions) -> ChatRequest:
+    messages = (*_system(body), *_messages(body))
+    tools, ignored = _tools(body)
+    thinking = body.object("thinking") or Members({}, "thinking")
+    last = messages[-1]
+    return ChatRequest(
+        model=body.text("model") or "",
+        messages=messages,
+        tools=tools,
+        **_tool_choice(body, tools),
+        shape=_format(body),
+        template_vars=_template_vars(body, thinking),
+        reasoning_budget=thinking.integer("budget_tokens", 0, MAX_REASONING_BUDGET),
+        continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
+        params=replace(read_params(body), stop=_stop_sequences(body)),
+        stream=body.boolean("stream") or False,
+        unknown=(*ignored, *unknown_members(body, _WITHOUT_EFFECT, options.strict)),
+    )
+
+
+def _stop_sequences(body: Members) -> tuple[str, ...]:
+    stops = body.items("stop_sequences", "strings")
+    if not all(isinstance(stop, str) and stop and "\0" not in stop for stop in stops):
+        body.refuse("stop_sequences", "a list of strings, none of them empty")
+    return tuple(stops)
+
+
+def _template_vars(body: Members, thinking: Members) -> dict[str, Any]:
+    kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
+    config = body.object("output_config") or Members({}, "output_config")
+    effort = config.text("effort")
+    # A client that does not ask for thinking takes the first block for the text.
+    enabled = {"enable_thinking": kind not in (None, "disabled")}
+    return {**enabled, **({} if effort is None else {"reasoning_effort": effort})}
+
+
+def _format(body: Members) -> Shape | None:
+    """The JSON Schema of the output, in `output_config.format` or under its older name `output_format`."""
+    config = body.object("output_config") or Members({}, "output_config")
+    for parent, name in ((config, "format"), (body, "output_format")):
+        form = parent.object(name)
+        if form is not None:
+            form.choice("type", ("json_schema",))
+            schema = form.object("schema")
+            if schema is None:
+                form.refuse("schema", "an object")
+            return Shape("json_schema", schema.raw, form.at("schema"))
+    return None
+
+
+def _tools(body: Members) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """The functions, and the names of tools that run elsewhere, which agents always send: they are left out."""
+    tools, ignored = [], []
+    for tool in body.objects("tools"):
+        kind = tool.text("type") or "custom"
+        if kind != "custom":
+            ignored.append(f"{tool.path} ({kind})")
+            continue
+        name, schema = tool.text("name"), tool.object("input_schema")
+        if not name:
+            tool.refuse("name", "a string that is not empty")
+        if schema is None:
+            tool.refuse("input_schema", "an object")
+        function = {"name": name, "description": tool.text("description"), "parameters": schema.raw}
+        strict = tool.boolean("strict")
+        tools.append({"type": "function", "function": _without_nulls({**function, "strict": strict})})
+    return tuple(tools), tuple(ignored)
+
+
+def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    choice = body.object("tool_choice") or Members({}, "tool_choice")
+    kind = choice.choice("type", _TOOL_CHOICES) or "auto"
+    name = choice.text("name")
+    parallel = choice.boolean("disable_parallel_tool_use") is not True
+    offered = [tool["function"]["name"] for tool in tools]
+    if kind in ("any", "tool") and not offered:
+        raise BadRequest(f"'tool_choice' is {show(choice.raw)}, which needs 'tools'", "tool_choice")
+    if kind == "tool" and name not in offered:
+        raise BadRequest(f"'tool_choice' names {show(name)}; 'tools' offers {show(offered)}", "tool_choice")
+    return {
+        "tool_choice": _TOOL_CHOICES[kind] if offered else "none",
+        "allowed": (name,) if kind == "tool" else (),
+        "parallel_tool_calls": parallel,
+    }
+
+
+def _system(body: Members) -> Iterator[dict[str, Any]]:
+    value = body.get("system")
+    if value is None:
+        return
+    texts = [value] if isinstance(value, str) else [_text_of(block) for block in body.objects("system")]
+    if texts:
+        texts[0] = _VOLATILE_LINE.sub("", texts[0])
+    text = "\n\n".join(filter(None, texts))
+    if text:
+        yield {"role": "system", "content": text}
+
+
+def _messages(body: Members) -> tuple[dict[str, Any], ...]:
+    messages = [one for message in body.objects("messages") for one in _converted(message)]
+    if not messages:
+        body.refuse("messages", "a list with at least one message")
+    return tuple(messages)
+
+
+def _converted(message: Members) -> Iterator[dict[str, Any]]:
+    """The chat messages of a message: one, or one for each tool result and one for the text around them."""
+    role = message.choice("role", ("user", "assistant", "system"))
+    if role is None:
+        message.refuse("role", 'one of "user", "assistant", "system"')
+    content = message.get("content")
+    if isinstance(content, str):
+        yield {"role": role, "content": content}
+    elif not isinstance(content, list):
+        message.refuse("content", "a string or a list of blocks")
+    elif role == "assistant":
+        yield _assistant(message)
+    else:
+        yield from _user(message, role)
+
+
+def _assistant(message: Members) -> dict[str, Any]:
+    texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
+    calls = []
+    for block in message.objects("content"):
+        kind = block.text("type")
+        if kind == "tool_use":
+            calls.append(_call(block))
+        elif kind == "thinking":
+            texts["reasoning_content"].append(block.text("thinking") or "")
+        elif kind != "redacted_thinking":  # which only its author can read
+            texts["content"].append(_text_of(block))
+    joined = {name: "".join(parts) for name, parts in texts.items()}
+    reasoning = {"reasoning_content": joined["reasoning_content"]} if joined["reasoning_content"] else {}
+    content = {"content": joined["content"]} if joined["content"] or not calls else {}
+    return {"role": "assistant", **content, **reasoning, **({"tool_calls": calls} if calls else {})}
+
+
+def _call(block: Members) -> dict[str, Any]:
+    name, arguments = block.text("name"), block.object("input")
+    if not name:
+        block.refuse("name", "a string that is not empty")
+    function = {"name": name, "arguments": {} if arguments is None else arguments.raw}
+    return _without_nulls({"id": block.text("id"), "type": "function", "function": function})
+
+
+def _user(message: Members, role: str) -> Iterator[dict[str, Any]]:
+    """Text blocks that follow one another are one message, with nothing between them."""
+    texts: list[str] = []
+    for block in message.objects("content"):
+        if block.get("type") != "tool_result":
+            texts.append(_text_of(block))
+            continue
+        if texts:
+            yield {"role": role, "content": "".join(texts)}
+            texts = []
+        yield _tool_result(block)
+    if texts or not message.raw["content"]:
+        yield {"role": role, "content": "".join(texts)}
+
+
+def _tool_result(block: Members) -> dict[str, Any]:
+    id = block.text("tool_use_id")
+    if not id:
+        block.refuse("tool_use_id", "a string that is not empty")
+    value = block.get("content")
+    if value is None or isinstance(value, str):
+        text = value or ""
+    else:
+        text = "".join(_text_of(part) for part in block.objects("content"))
+    if block.boolean("is_error") and not text.lower().startswith("error"):
+        text = _ERROR_PREFIX + text
+    return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+def _text_of(block: Members) -> str:
+    """The text of a block, or of a document that is text."""
+    kind = block.text("type")
+    if kind == "document":
+        source = block.object("source") or Members({}, block.at("source"))
+        if source.text("type") == "text":
+            title = block.text("title")
+            return (f"{title}\n" if title else "") + (source.text("data") or "")
+        _refuse_kind(block, f"document with a source of type {show(source.raw.get('type'))}")
+    if kind == "search_result":
+        texts = [_text_of(part) for part in block.objects("content")]
+        return "\n".join([block.text("title") or "", block.text("source") or "", *texts]).strip("\n")
+    if kind != "text":
+        _refuse_kind(block, show(kind))
+    text = block.text("text")
+    if text is None:
+        block.refuse("text", "a string")
+    return text
+
+
+def _refuse_kind(block: Members, kind: str) -> NoReturn:
+    raise BadRequest(f"'{block.path}' is of type {kind}; this model reads only text", block.path)
+
+
+def _without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if value is not None}

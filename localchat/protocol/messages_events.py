@@ -1,0 +1,180 @@
+"""POST /v1/messages, the response: one encoder makes the events of the stream and the message at their end.
+
+A content block is opened, grows and is closed before the next one begins.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from .chat import ChatRequest
+from .errors import ApiError
+from .events import ContentDelta, OutputEnd, OutputEvent, ReasoningDelta, ToolCallArguments, ToolCallStart
+from .interface import Interface, ResponseHead
+from .json_text import to_json
+from .messages import parse_messages
+from .usage import Usage
+
+# The type of an error by its HTTP status; others are an "api_error".
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    411: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    501: "invalid_request_error",
+    503: "overloaded_error",
+}
+
+PING = '{"type":"ping"}'
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """An error in the form of this interface."""
+    return {"type": "error", "error": {"type": _ERROR_TYPES.get(error.status, "api_error"), "message": error.message}}
+
+
+def stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -> str:
+    """This interface's word for the `finish_reason` of chat; `stop` is what the output ended at, if it was a stop."""
+    if reason == "length":
+        return "model_context_window_exceeded" if is_context_full else "max_tokens"
+    if reason == "tool_calls":
+        return "tool_use"
+    return "end_turn" if stop is None else "stop_sequence"
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """The counts; `input_tokens` are those that were computed."""
+    return {
+        "input_tokens": usage.n_prompt - usage.n_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.n_cached,
+        "output_tokens": usage.n_completion,
+    }
+
+
+class MessageEncoder:
+    """The events of the stream, each as JSON text that begins with its type, or the message as one body."""
+
+    def __init__(self, head: ResponseHead, request: ChatRequest, usage: Callable[[], Usage] | None = None) -> None:
+        """`usage` gives the counts so far; without it there is no stream."""
+        self._head = {"id": head.id, "type": "message", "role": "assistant", "model": head.model}
+        self._max_tokens = request.params.max_tokens
+        self._usage_so_far = usage
+        self._is_started = False
+        self._end: OutputEnd | None = None
+        self._blocks: list[dict[str, Any]] = []
+        # The text of the last block in its pieces, while it is open.
+        self._pieces: list[str] | None = None
+        self._chunks: list[str] = []
+
+    def add(self, index: int, event: OutputEvent) -> None:
+        self._start()
+        if isinstance(event, ContentDelta):
+            self._text("text", event.text, {"type": "text_delta", "text": event.text})
+        elif isinstance(event, ReasoningDelta):
+            self._text("thinking", event.text, {"type": "thinking_delta", "thinking": event.text})
+        elif isinstance(event, ToolCallStart):
+            self._open({"type": "tool_use", "id": event.id, "name": event.name, "input": {}})
+        elif isinstance(event, ToolCallArguments):
+            self._grow(event.text, {"type": "input_json_delta", "partial_json": event.text})
+        elif isinstance(event, OutputEnd):
+            self._close()
+            self._end = event
+
+    def take(self) -> list[str]:
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def finish(self) -> list[str]:
+        assert self._usage_so_far is not None
+        usage = self._usage_so_far()
+        self._start()
+        self._emit("message_delta", delta=self._ends(usage), usage=usage_body(usage))
+        self._emit("message_stop")
+        return self.take()
+
+    def failed(self, error: ApiError) -> list[str]:
+        return [*self.take(), to_json(error_body(error))]
+
+    def body(self, usage: Usage) -> dict[str, Any]:
+        return {**self._head, "content": self._blocks, **self._ends(usage), "usage": usage_body(usage)}
+
+    def _start(self) -> None:
+        if self._usage_so_far is None or self._is_started:
+            return
+        self._is_started = True
+        self._emit("message_start", message=self.body(self._usage_so_far()))
+        self._chunks.append(PING)
+
+    def _ends(self, usage: Usage) -> dict[str, Any]:
+        if self._end is None:
+            return {"stop_reason": None, "stop_sequence": None}
+        is_context_full = self._max_tokens is None or usage.n_completion < self._max_tokens
+        reason = stop_reason(self._end.reason, self._end.stop, is_context_full=is_context_full)
+        return {"stop_reason": reason, "stop_sequence": self._end.stop if reason == "stop_sequence" else None}
+
+    def _text(self, kind: str, text: str, delta: dict[str, Any]) -> None:
+        if self._pieces is None or self._blocks[-1]["type"] != kind:
+            signature = {"signature": ""} if kind == "thinking" else {}
+            self._open({"type": kind, kind: "", **signature})
+        self._grow(text, delta)
+
+    def _open(self, block: dict[str, Any]) -> None:
+        self._close()
+        # The event shows the block as it is now, so a copy is kept to be filled.
+        self._emit("content_block_start", index=len(self._blocks), content_block=block)
+        self._blocks.append(dict(block))
+        self._pieces = []
+
+    def _grow(self, text: str, delta: dict[str, Any]) -> None:
+        assert self._pieces is not None, "a delta belongs to an open block"
+        self._pieces.append(text)
+        if text:
+            self._emit("content_block_delta", index=len(self._blocks) - 1, delta=delta)
+
+    def _close(self) -> None:
+        if self._pieces is None:
+            return
+        block, text, index = self._blocks[-1], "".join(self._pieces), len(self._blocks) - 1
+        if block["type"] == "tool_use":
+            block["input"] = _arguments(text)
+        else:
+            block[block["type"]] = text
+        if block["type"] == "thinking":
+            block["signature"] = _signature(text)
+            self._emit(
+                "content_block_delta", index=index, delta={"type": "signature_delta", "signature": block["signature"]}
+            )
+        self._emit("content_block_stop", index=index)
+        self._pieces = None
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        if self._usage_so_far is not None:
+            self._chunks.append(to_json({"type": kind, **fields}))
+
+
+def _signature(thinking: str) -> str:
+    """Clients send a signature back with the thinking, and refuse thinking without one. It is not checked here."""
+    return base64.b64encode(hashlib.sha256(thinking.encode("utf-8", "replace")).digest()).decode()
+
+
+def _arguments(text: str) -> Any:
+    """The arguments of a call; those that the length limit cut are kept as text."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {"_incomplete_json": text}
+    return value if isinstance(value, dict) else {"_value": value}
+
+
+INTERFACE = Interface(
+    id_prefix="msg_", parse=parse_messages, stream=MessageEncoder, whole=MessageEncoder, error_body=error_body
+)

@@ -1,0 +1,30 @@
+"""The endpoints of Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..protocol.messages import parse_count_tokens
+from ..protocol.messages_events import INTERFACE, PING
+from .exchange import Exchange
+from .stream import StreamFormat, encode_named
+
+if TYPE_CHECKING:
+    from .endpoints import Endpoints, Table
+
+STREAM = StreamFormat("text/event-stream", encode_named, None, encode_named(PING))
+
+
+def messages_table(endpoints: Endpoints) -> Table:
+    """The handlers by path and method."""
+    from ..generation.chat_prompt import prepare_chat
+
+    def count_tokens(exchange: Exchange) -> None:
+        request, model = endpoints.parsed(exchange, parse_count_tokens)
+        prompt = prepare_chat(model, request).sequences[0].prompt
+        exchange.send_json(200, {"input_tokens": len(prompt)})
+
+    return {
+        "/messages": {"POST": endpoints.generates(INTERFACE, prepare_chat, STREAM)},
+        "/messages/count_tokens": {"POST": count_tokens},
+    }

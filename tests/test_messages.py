@@ -1,0 +1,295 @@
+"""The Messages API without a model: bodies become chat requests, output events become blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localchat.protocol.errors import ApiError, BadRequest, InferenceError, QueueFull
+from localchat.protocol.events import (
+    ContentDelta,
+    Event,
+    OutputEnd,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from localchat.protocol.interface import ResponseHead
+from localchat.protocol.messages import parse_count_tokens, parse_messages
+from localchat.protocol.messages_events import MessageEncoder, error_body
+from localchat.protocol.usage import Usage
+
+HELLO = [{"role": "user", "content": "Hello"}]
+TOOL = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object", "properties": {}}}
+FUNCTION = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
+
+
+def parsed(**fields: Any) -> Any:
+    body = {"model": "demo", "max_tokens": 9, "messages": HELLO, **fields}
+    return parse_messages(json.dumps({k: v for k, v in body.items() if v != "absent"}).encode())
+
+
+def block(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, **fields}
+
+
+TEXT, MORE = block("text", text="Hi", cache_control={"type": "ephemeral"}), block("text", text=" there")
+RESULT = block("tool_result", tool_use_id="t1", content="21")
+RESULTS = block("tool_result", tool_use_id="t1", content=[block("text", text="21"), block("text", text=" C")])
+FAILED = block("tool_result", tool_use_id="t1", content="no such city", is_error=True)
+FAILED_WITH_WORD = block("tool_result", tool_use_id="t1", content="Error: no such city", is_error=True)
+CALL = block("tool_use", id="t1", name="get_weather", input={"city": "Oslo"})
+CALLED = {"id": "t1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
+THINKING = block("thinking", thinking="Hm.", signature="x")
+DOCUMENT = block("document", title="Notes", source={"type": "text", "media_type": "text/plain", "data": "a"})
+FOUND = block("search_result", title="T", source="S", content=[block("text", text="a")])
+
+
+@pytest.mark.parametrize(
+    ("role", "content", "expected"),
+    [
+        ("user", "Hi", [{"role": "user", "content": "Hi"}]),
+        ("user", [TEXT, MORE], [{"role": "user", "content": "Hi there"}]),
+        ("user", [], [{"role": "user", "content": ""}]),
+        ("system", "Be brief.", [{"role": "system", "content": "Be brief."}]),
+        ("user", [RESULT], [{"role": "tool", "tool_call_id": "t1", "content": "21"}]),
+        ("user", [RESULTS], [{"role": "tool", "tool_call_id": "t1", "content": "21 C"}]),
+        ("user", [FAILED], [{"role": "tool", "tool_call_id": "t1", "content": "Error: no such city"}]),
+        ("user", [FAILED_WITH_WORD], [{"role": "tool", "tool_call_id": "t1", "content": "Error: no such city"}]),
+        (
+            "user",
+            [RESULT, TEXT],
+            [{"role": "tool", "tool_call_id": "t1", "content": "21"}, {"role": "user", "content": "Hi"}],
+        ),
+        ("assistant", [TEXT, CALL], [{"role": "assistant", "content": "Hi", "tool_calls": [CALLED]}]),
+        ("assistant", [CALL], [{"role": "assistant", "tool_calls": [CALLED]}]),
+        (
+            "assistant",
+            [THINKING, block("redacted_thinking", data="x"), TEXT],
+            [{"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}],
+        ),
+        ("user", [DOCUMENT], [{"role": "user", "content": "Notes\na"}]),
+        ("user", [FOUND], [{"role": "user", "content": "T\nS\na"}]),
+    ],
+)
+def test_blocks_become_chat_messages(role: str, content: Any, expected: list[dict[str, Any]]):
+    assert list(parsed(messages=[*HELLO, {"role": role, "content": content}]).messages[1:]) == expected
+
+
+@pytest.mark.parametrize(
+    ("system", "expected"),
+    [
+        ("Be brief.", "Be brief."),
+        ([block("text", text="A"), block("text", text="B")], "A\n\nB"),
+        ("x-anthropic-billing-header: cc_version=2; cch=1a2b;\nBe brief.", "Be brief."),
+        ([block("text", text="x-anthropic-billing-header: cch=1a2b;"), block("text", text="B")], "B"),
+        ([block("text", text="A\nx-anthropic-billing-header: quoted")], "A\nx-anthropic-billing-header: quoted"),
+    ],
+)
+def test_system_text_comes_first_without_a_line_that_changes_with_every_request(system: Any, expected: str):
+    assert parsed(system=system).messages[0] == {"role": "system", "content": expected}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "expected"),
+    [
+        ({"tools": [TOOL]}, "tools", ({"type": "function", "function": FUNCTION},)),
+        ({"tools": [{**TOOL, "type": "custom"}]}, "tool_choice", "auto"),
+        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, "tool_choice", "required"),
+        ({"tools": [TOOL], "tool_choice": {"type": "none"}}, "tool_choice", "none"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}, "allowed", ("get_weather",)),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+            "parallel_tool_calls",
+            False,
+        ),
+        ({"tools": [block("web_search_20250305", name="web_search")]}, "unknown", ("tools[0] (web_search_20250305)",)),
+        ({"tools": [block("web_search_20250305", name="web_search")]}, "tool_choice", "none"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "reasoning_budget", 1024),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "template_vars", {"enable_thinking": True}),
+        ({"thinking": {"type": "adaptive"}}, "template_vars", {"enable_thinking": True}),
+        ({}, "template_vars", {"enable_thinking": False}),
+        ({"thinking": {"type": "disabled"}}, "template_vars", {"enable_thinking": False}),
+        (
+            {"output_config": {"effort": "high"}},
+            "template_vars",
+            {"enable_thinking": False, "reasoning_effort": "high"},
+        ),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, "continue_final_message", True),
+        ({"metadata": {"user_id": "u"}, "service_tier": "auto"}, "unknown", ()),
+        ({"colour": "red"}, "unknown", ("colour",)),
+    ],
+)
+def test_field_is_read(fields: dict[str, Any], name: str, expected: Any):
+    assert getattr(parsed(**fields), name) == expected
+
+
+def test_sampling_fields_are_those_of_chat():
+    params = parsed(temperature=0.5, top_k=3, stop_sequences=["END"], seed=7).params
+    assert (params.max_tokens, params.stop, params.sampling) == (
+        9,
+        ("END",),
+        {"temperature": 0.5, "top_k": 3, "seed": 7},
+    )
+
+
+@pytest.mark.parametrize("name", ["output_config", "output_format"])
+def test_schema_of_the_output_is_read_under_both_names(name: str):
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    shape = parsed(**{name: {"format": form} if name == "output_config" else form}).shape
+    assert (shape.kind, shape.value) == ("json_schema", {"type": "object"})
+    assert shape.param.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"max_tokens": "absent"}, "'max_tokens' must be an integer of at least 1, got nothing"),
+        ({"max_tokens": 0}, "'max_tokens' must be an integer of at least 1, got 0"),
+        ({"messages": []}, "'messages' must be a list with at least one message"),
+        ({"messages": [{"role": "tool", "content": ""}]}, "'messages[0].role' must be one of"),
+        ({"messages": [{"role": "user"}]}, "'messages[0].content' must be a string or a list of blocks"),
+        (
+            {"messages": [{"role": "user", "content": [block("image", source={})]}]},
+            "'messages[0].content[0]' is of type \"image\"; this model reads only text",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [block("document", source={"type": "base64"})]}]},
+            "'messages[0].content[0]' is of type document with a source of type \"base64\"",
+        ),
+        ({"messages": [{"role": "user", "content": [block("tool_result")]}]}, "tool_use_id"),
+        ({"tools": [{"name": "x"}]}, "'tools[0].input_schema' must be an object, got nothing"),
+        ({"tool_choice": {"type": "any"}}, "which needs 'tools'"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "'tool_choice' names \"x\"; 'tools' offers"),
+        ({"stop_sequences": [""]}, "'stop_sequences' must be a list of strings, none of them empty"),
+        ({"thinking": {"type": "much"}}, "'thinking.type' must be one of"),
+    ],
+)
+def test_wrong_field_is_named(fields: dict[str, Any], words: str):
+    with pytest.raises(BadRequest) as caught:
+        parsed(**fields)
+    assert words in str(caught.value)
+
+
+def test_tokens_are_counted_without_a_length_limit():
+    assert parse_count_tokens(json.dumps({"messages": HELLO}).encode()).messages == tuple(HELLO)
+
+
+USAGE = Usage(n_prompt=10, n_cached=4, n_completion=9, prompt_s=0.0, completion_s=0.0)
+COUNTS = {
+    "input_tokens": 6,
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 4,
+    "output_tokens": 9,
+}
+EVENTS = [
+    ReasoningDelta("Hm"),
+    ReasoningDelta("."),
+    ContentDelta("Hi"),
+    ToolCallStart(0, "t1", "get_weather"),
+    ToolCallArguments(0, '{"city":'),
+    ToolCallArguments(0, '"Oslo"}'),
+    ToolCallStart(1, "t2", "now"),
+    ToolCallArguments(1, "{}"),
+]
+
+
+HEAD = ResponseHead("msg_1", 0, "demo")
+
+
+def encoded(end: OutputEnd, *, n_completion: int = 9, events: Sequence[Event] = EVENTS) -> tuple[list[Any], Any]:
+    """The events of the stream, and the body, of the same output under a limit of 20 tokens."""
+    request = parsed(max_tokens=20)
+    usage = replace(USAGE, n_completion=n_completion)
+    stream, whole = MessageEncoder(HEAD, request, lambda: usage), MessageEncoder(HEAD, request)
+    chunks = []
+    for event in (*events, end):
+        stream.add(0, event)
+        whole.add(0, event)
+        chunks += stream.take()
+    return [json.loads(chunk) for chunk in (*chunks, *stream.finish())], whole.body(usage)
+
+
+def test_blocks_are_opened_filled_and_closed_one_after_another():
+    events, _ = encoded(OutputEnd("tool_calls"))
+    open_index, n_blocks = None, 0
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert open_index is None
+            assert event["index"] == n_blocks
+            open_index, n_blocks = event["index"], n_blocks + 1
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == open_index
+        elif event["type"] == "content_block_stop":
+            assert event["index"] == open_index
+            open_index = None
+    assert (open_index, n_blocks) == (None, 4)
+    assert [event["type"] for event in events[:2]] == ["message_start", "ping"]
+    ends = {"stop_reason": "tool_use", "stop_sequence": None}
+    assert events[-2:] == [{"type": "message_delta", "delta": ends, "usage": COUNTS}, {"type": "message_stop"}]
+
+
+def test_message_has_the_content_that_the_deltas_add_up_to():
+    events, whole = encoded(OutputEnd("tool_calls"))
+    thinking, text, weather, now = whole.pop("content")
+    assert (thinking["type"], thinking["thinking"]) == ("thinking", "Hm.")
+    assert thinking["signature"]
+    assert text == {"type": "text", "text": "Hi"}
+    assert weather == {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Oslo"}}
+    assert now == {"type": "tool_use", "id": "t2", "name": "now", "input": {}}
+    assert whole == {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "demo",
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": COUNTS,
+    }
+    deltas = [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"]
+    kinds = [("thinking_delta", 2), ("signature_delta", 1), ("text_delta", 1), ("input_json_delta", 3)]
+    assert deltas == [kind for kind, n in kinds for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("end", "n_completion", "expected"),
+    [
+        (OutputEnd("stop"), 9, ("end_turn", None)),
+        (OutputEnd("stop", "END"), 9, ("stop_sequence", "END")),
+        (OutputEnd("length"), 20, ("max_tokens", None)),
+        (OutputEnd("length"), 9, ("model_context_window_exceeded", None)),
+    ],
+)
+def test_reason_of_the_end(end: OutputEnd, n_completion: int, expected: tuple[str, str | None]):
+    events, whole = encoded(end, n_completion=n_completion)
+    assert (whole["stop_reason"], whole["stop_sequence"]) == expected
+    assert tuple(events[-2]["delta"].values()) == expected
+
+
+def test_arguments_that_the_limit_cut_are_kept_as_text():
+    cut = [ToolCallStart(0, "t1", "now"), ToolCallArguments(0, '{"a": [1,')]
+    _, whole = encoded(OutputEnd("length"), events=cut)
+    assert whole["content"][0]["input"] == {"_incomplete_json": '{"a": [1,'}
+
+
+def test_failure_takes_the_place_of_what_would_follow():
+    encoder = MessageEncoder(HEAD, parsed(), lambda: USAGE)
+    encoder.add(0, ContentDelta("Hi"))
+    *_, last = encoder.failed(QueueFull("try again later"))
+    assert json.loads(last)["error"] == {"type": "rate_limit_error", "message": "try again later"}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (BadRequest("x"), "invalid_request_error"),
+        (QueueFull("x"), "rate_limit_error"),
+        (InferenceError("x"), "api_error"),
+    ],
+)
+def test_error_has_the_form_of_the_interface(error: ApiError, kind: str):
+    assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "x"}}

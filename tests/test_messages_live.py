@@ -1,0 +1,178 @@
+"""The Messages API with the built-in model: the `anthropic` package, and requests as Claude Code sends them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .live import running_server
+
+anthropic = pytest.importorskip("anthropic", reason="the extra 'clients' has the package")
+
+KEY = "secret"
+DEADLINE_S = 60
+# The package has no argument for it.
+GREEDY = {"temperature": 0}
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather in a city.",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+QUESTION = [{"role": "user", "content": "What is the weather in Rome?"}]
+NAME = [{"role": "user", "content": "What is your name?"}]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_server("--api-key", KEY, "--any-name") as url:
+        yield url.removesuffix("/v1")
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Any]:
+    with anthropic.Anthropic(base_url=url, api_key=KEY, timeout=DEADLINE_S, max_retries=0) as client:
+        yield client
+
+
+def test_message_is_created(client: Any):
+    message = client.messages.create(model="claude", max_tokens=40, messages=NAME, extra_body=GREEDY)
+    assert message.content[0].type == "text"
+    assert "localchat" in message.content[0].text
+    assert message.stop_reason == "end_turn"
+    assert message.usage.output_tokens > 0
+
+
+def test_stream_helper_gathers_the_same_message(client: Any):
+    whole = client.messages.create(model="claude", max_tokens=40, messages=NAME, extra_body=GREEDY)
+    with client.messages.stream(model="claude", max_tokens=40, messages=NAME, extra_body=GREEDY) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == whole.content[0].text == final.content[0].text
+    assert (final.stop_reason, final.usage.output_tokens) == (whole.stop_reason, whole.usage.output_tokens)
+
+
+def test_every_event_has_the_types_of_the_package(client: Any):
+    kinds = []
+    for event in client.messages.create(
+        model="claude", max_tokens=60, messages=QUESTION, tools=[WEATHER], extra_body=GREEDY, stream=True
+    ):
+        type(event).model_validate(event.model_dump(), strict=True)
+        kinds.append(event.type)
+    assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
+
+
+@pytest.mark.parametrize("choice", [{"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "get_weather"}])
+def test_tools_in_a_loop(client: Any, choice: dict[str, str]):
+    first = client.messages.create(
+        model="claude", max_tokens=80, messages=QUESTION, tools=[WEATHER], tool_choice=choice, extra_body=GREEDY
+    )
+    call = next(block for block in first.content if block.type == "tool_use")
+    assert (first.stop_reason, call.name, call.input) == ("tool_use", "get_weather", {"city": "Rome"})
+    result = {
+        "type": "tool_result",
+        "tool_use_id": call.id,
+        "content": [{"type": "text", "text": '{"temperature": 21}'}],
+    }
+    history = [*QUESTION, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+    second = client.messages.create(model="claude", max_tokens=80, messages=history, tools=[WEATHER], extra_body=GREEDY)
+    assert second.stop_reason == "end_turn"
+    assert "21" in second.content[0].text
+
+
+def test_thinking_is_a_block_that_can_be_sent_back(client: Any):
+    ask = [{"role": "user", "content": "Think first: what is your name?"}]
+    first = client.messages.create(
+        model="claude",
+        max_tokens=200,
+        messages=ask,
+        thinking={"type": "enabled", "budget_tokens": 1024},
+        extra_body=GREEDY,
+    )
+    assert [block.type for block in first.content] == ["thinking", "text"]
+    assert first.content[0].signature
+    history = [*ask, {"role": "assistant", "content": first.content}, *NAME]
+    assert client.messages.create(model="claude", max_tokens=40, messages=history).content
+
+
+def test_schema_of_the_output_is_kept(client: Any):
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+    message = client.messages.create(
+        model="claude",
+        max_tokens=60,
+        messages=NAME,
+        output_config={"format": {"type": "json_schema", "schema": schema}},
+    )
+    assert json.loads(message.content[0].text)["n"] in (1, 2)
+
+
+def test_tokens_are_counted_as_the_message_counts_them(client: Any):
+    counted = client.messages.count_tokens(model="claude", messages=QUESTION, tools=[WEATHER])
+    usage = client.messages.create(model="claude", max_tokens=1, messages=QUESTION, tools=[WEATHER]).usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def post(url: str, body: Any, path: str = "/v1/messages?beta=true", **headers: str) -> tuple[Any, Any]:
+    host = url.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=DEADLINE_S)) as connection:
+        connection.request("POST", path, json.dumps(body), {"anthropic-version": "2023-06-01", **headers})
+        response = connection.getresponse()
+        return response, response.read().decode()
+
+
+def agent_request(line: str, **fields: Any) -> dict[str, Any]:
+    """The fields and tool kinds of Claude Code, with a first system block that differs in each request."""
+    cached = {"cache_control": {"type": "ephemeral"}}
+    return {
+        "model": "claude-sonnet",
+        "max_tokens": 60,
+        "temperature": 0,
+        "system": [
+            {"type": "text", "text": line},
+            {"type": "text", "text": "You are an agent on the command line. " * 8, **cached},
+        ],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "What is your name?", **cached}]}],
+        "tools": [WEATHER, {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": []},
+        "metadata": {"user_id": "user_1"},
+        **fields,
+    }
+
+
+def test_line_that_changes_does_not_spoil_the_cached_prefix(url: str):
+    for line in ("x-anthropic-billing-header: cch=1a2b3;", "x-anthropic-billing-header: cch=9f8e7;"):
+        response, text = post(url, agent_request(line), **{"x-api-key": KEY})
+        assert response.status == 200, text
+    usage = json.loads(text)["usage"]
+    assert usage["cache_read_input_tokens"] > 20 * usage["input_tokens"]
+
+
+@pytest.mark.parametrize("header", [{"x-api-key": KEY}, {"Authorization": f"Bearer {KEY}"}])
+def test_request_of_an_agent_is_streamed(url: str, header: dict[str, str]):
+    response, text = post(url, agent_request("x-anthropic-billing-header: cch=1;", stream=True), **header)
+    assert (response.status, response.getheader("Content-Type")) == (200, "text/event-stream")
+    blocks = text.split("\n\n")
+    assert blocks.pop() == ""
+    for block in blocks:
+        name, data = block.split("\n")
+        assert name == "event: " + json.loads(data.removeprefix("data: "))["type"]
+    assert blocks[-1].startswith("event: message_stop")
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers", "status", "kind"),
+    [
+        ({"max_tokens": None}, {"x-api-key": KEY}, 400, "invalid_request_error"),
+        ({}, {}, 401, "authentication_error"),
+    ],
+)
+def test_error_has_the_form_of_the_interface(url: str, fields: Any, headers: dict[str, str], status: int, kind: str):
+    response, text = post(url, agent_request("x", **fields), **headers)
+    assert (response.status, json.loads(text)["type"]) == (status, "error")
+    assert json.loads(text)["error"]["type"] == kind
+    assert response.getheader("Request-Id")
