@@ -38,7 +38,7 @@ class Capabilities(NamedTuple):
 def prepared(messages: Sequence[Mapping[str, Any]], dialect: Capabilities, *, at: int = 0) -> list[dict[str, Any]]:
     """Messages for a template, of which the first is number `at` of the request.
 
-    Null members are removed (T28), text parts joined (K25, T27), arguments decoded (T29).
+    Null members are removed, text parts joined, arguments decoded.
 
     Raises:
         TemplateError: something in `messages[i]` is not of the chat format.

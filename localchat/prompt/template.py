@@ -79,7 +79,7 @@ class ChatTemplate:
 
         Args:
             add_bos: whether the vocabulary asks for a BOS; the prompt then starts with one, even
-                if the template writes none, and never with two (T33).
+                if the template writes none, and never with two.
             special_texts: the texts of the control tokens. Without them every rendering is marked;
                 with them only one in which a message holds such a text.
 
@@ -112,10 +112,10 @@ class ChatTemplate:
 
         Args:
             continue_final_message: the last assistant message opens the answer instead of being a
-                turn of its own (K24); "reasoning_content" leaves its thinking open.
+                turn of its own; "reasoning_content" leaves its thinking open.
             prefix: text that opens the answer, after that message if both are given.
             variables: what else the template may read: `chat_template_kwargs`, `documents`,
-                `enable_thinking` (K30). The variables set here win (T30, T31).
+                `enable_thinking`. The variables set here win.
 
         Raises:
             TemplateError: a message cannot be shown to this model, or the template refused it.
@@ -160,7 +160,7 @@ class ChatTemplate:
             "bos_token": self._bos_token,
             "eos_token": self._eos_token,
             "strftime_now": now.strftime,
-            # The name that templates from the time of `functions` read, as text (T31).
+            # The name that templates from the time of `functions` read, as text.
             "functions": _tojson(given["tools"], indent=2) if given.get("tools") else "",
             "datetime": now.strftime("%Y-%m-%d %H:%M:%S"),
             "raise_exception": _refuse,
