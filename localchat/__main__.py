@@ -17,7 +17,8 @@ from typing import Any
 
 from . import __version__
 from .client import Client, Stream
-from .events import IncompleteStream, LocalChatError, StreamEvent, TimedOut
+from .errors import IncompleteStream, LocalChatError, TimedOut
+from .events import StreamEvent
 
 OK, FAILED, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -1,6 +1,6 @@
 """`python -m localchat.vendor FILE.py`: the client as one file, for projects that take in no packages.
 
-The four files are joined in the order of their imports: what they import of each other is left out, what
+The files of the client are joined in the order of their imports: what they import of each other is left out, what
 they import of the standard library is listed once. The file runs under `python -I -S`, and as a program
 it asks the server that the environment names: `python FILE.py "Why is the sky blue?"`.
 """
@@ -13,7 +13,26 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-FILES = ("sse.py", "events.py", "wire.py", "client.py")
+FILES = (
+    "sse.py",
+    "errors.py",
+    "events.py",
+    "http1.py",
+    "network.py",
+    "timeouts.py",
+    "payloads.py",
+    "frames.py",
+    "think_tags.py",
+    "tool_calls.py",
+    "assembly.py",
+    "settings.py",
+    "failures.py",
+    "options.py",
+    "call.py",
+    "sockets.py",
+    "blocking_call.py",
+    "client.py",
+)
 
 _HEAD = '''"""The chat client of localchat {version} in one file, made by `python -m localchat.vendor`.
 

@@ -176,4 +176,4 @@ def test_size_of_the_one_file(one_file):
         documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
         if documented:
             lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    assert len(lines) < 2500
+    assert len(lines) < 3000
