@@ -40,12 +40,13 @@ CLIENT_FILES: dict[str, set[str]] = {
         *("assembly", "blocking_call", "call", "errors", "events", "failures", "options", "payloads", "settings"),
         *("sockets", "timeouts", "conversation", "tools"),
     },
+    "ask": {"client", "errors", "events"},
 }
 
 # What each part may import of the package, itself aside: a file at the top, or a folder.
 MAY_IMPORT = {
     "__init__": {"aio", "client", "assembly", "conversation", "errors", "events", "record", "sse", "timeouts", "tools"},
-    "__main__": {"client", "errors", "events", "__init__"},
+    "__main__": {"ask", "client", "errors", "events", "__init__"},
     **CLIENT_FILES,
     "aio_sockets": {"http1", "network", "settings", "sockets", "timeouts"},
     "aio_call": CLIENT_FILES["blocking_call"] - {"sockets"} | {"aio_sockets"},

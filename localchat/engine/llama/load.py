@@ -275,7 +275,7 @@ def _read_facts(model: Any, context: Any, vocabulary: Vocabulary, options: LoadO
 
 
 def sampling_from(metadata: dict[str, str]) -> SamplingParams:
-    """Our sampling defaults with the model author's recommendations over them (K9)."""
+    """Our sampling defaults with the model author's recommendations over them."""
     values: dict[str, Any] = {}
     for name, (key, read) in _SAMPLING_KEYS.items():
         if key in metadata:
