@@ -19,7 +19,8 @@ PACKAGE = Path(localchat.__file__).parent
 # What each part may import of the package, itself aside: a file at the top, or a folder.
 MAY_IMPORT = {
     "__init__": {"aio", "client", "conversation", "events", "record", "sse", "tools", "wire"},
-    "__main__": {"client", "events", "__init__"},
+    "__main__": {"ask", "client", "events", "__init__"},
+    "ask": {"client", "events"},
     "sse": set(),
     "events": set(),
     "wire": {"events"},

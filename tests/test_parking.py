@@ -160,7 +160,7 @@ def test_server_keeps_as_many_copies_as_it_may(megabytes: str, is_known: bool):
 
         def n_resting() -> int:
             with urllib.request.urlopen(url.replace("/v1", "/metrics"), timeout=DEADLINE_S) as answer:
-                found = re.search(r"^localchat_cells_resting (\d+)", answer.read().decode(), re.MULTILINE)
+                found = re.search(r"^localchat_kv_cache_cells_idle (\d+)", answer.read().decode(), re.MULTILINE)
             assert found is not None
             return int(found[1])
 

@@ -262,7 +262,7 @@ def _read_facts(
 
 
 def sampling_from(metadata: dict[str, str]) -> SamplingParams:
-    """Our sampling defaults with the model author's recommendations over them (K9)."""
+    """Our sampling defaults with the model author's recommendations over them."""
     values: dict[str, Any] = {}
     for name, (key, read) in _SAMPLING_KEYS.items():
         if key in metadata:
