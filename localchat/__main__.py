@@ -1,51 +1,28 @@
-"""`python -m localchat "text"`: one answer in the terminal, as it comes.
-
-The text goes to stdout, everything else to stderr. Exit codes: 0 for an answer, 1 for an error, 2 for
-wrong usage, 3 for an answer that was cut, 130 for Ctrl-C.
-"""
+"""`python -m localchat "text"`: one answer in the terminal, as it comes. Exit codes: see ask.py."""
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from . import __version__
+from .ask import OK, USAGE, finish_code, output_text, read_question, report, run_command
 from .client import Client, Stream
-from .events import IncompleteStream, LocalChatError, StreamEvent, TimedOut
-
-OK, FAILED, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
+from .errors import LocalChatError
+from .events import StreamEvent
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    sys.stderr = sys.stderr or io.StringIO()  # Where it is closed (2>&-), print would take stdout.
     parser = _parser()
     arguments = parser.parse_args(argv)
-    try:
-        code = _run(parser, arguments)
-        print(end="", flush=True)  # What cannot be written is told here, not when Python ends.
-        return code
-    except KeyboardInterrupt:
-        _note("")
-        return INTERRUPTED
-    except OSError as error:
-        # The reader of our output is gone, or a disk is full. Without this, Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            _note(f"localchat: {error}")
-        return FAILED
-    except (LocalChatError, ValueError, TypeError) as error:  # TypeError: an option of a wrong kind.
-        _note(f"localchat: {error}")
-        begun = isinstance(error, (IncompleteStream, TimedOut)) and error.partial and error.partial.choices
-        return INCOMPLETE if begun else FAILED
+    return run_command(lambda: _run(parser, arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,34 +65,20 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # A terminal without UTF-8 must not end the answer.
     with Client(arguments.base_url, arguments.api_key, arguments.model, on_retry=_report_retry) as client:
         if arguments.models:
             print("\n".join(client.models()))
             return OK
-        prompt = _prompt(arguments.text)
+        prompt = read_question(arguments.text)
         if not prompt.strip():
             parser.print_usage(sys.stderr)
-            _note("localchat: nothing to ask: give a text, or pipe one in")
+            report("localchat: nothing to ask: give a text, or pipe one in")
             return USAGE
         options = {"system": arguments.system, **dict(arguments.option)}
-        _answer(client.stream(prompt, **options), arguments)
-    return OK
+        return _answer(client.stream(prompt, **options), arguments)
 
 
-def _prompt(words: Sequence[str]) -> str:
-    """What was piped in, and the text after it."""
-    try:
-        piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
-        text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
-        text.encode()  # In some locales, C.UTF-8 say, wrong bytes come as surrogates, which servers do not take.
-    except UnicodeError as error:
-        raise ValueError(f"the text is not UTF-8, so convert it first, with iconv say: {error}") from error
-    return text
-
-
-def _answer(stream: Stream, arguments: argparse.Namespace) -> None:
+def _answer(stream: Stream, arguments: argparse.Namespace) -> int:
     start = time.monotonic()
     first = None
     pieces: list[str] = []
@@ -129,7 +92,7 @@ def _answer(stream: Stream, arguments: argparse.Namespace) -> None:
                 thinks = arguments.show_reasoning
             elif thinks and (pieces[-1] or event.type == "message_stop"):
                 thinks = False
-                _note("")  # A terminal would show what comes now in the line of the thoughts.
+                report("")  # A terminal would show what comes now in the line of the thoughts.
             if not arguments.no_stream:
                 print(pieces[-1], end="", flush=True)
     text = "".join(pieces)
@@ -137,26 +100,17 @@ def _answer(stream: Stream, arguments: argparse.Namespace) -> None:
         print(text, end="")
     if text and not text.endswith("\n"):
         print(flush=True)
-    if stream.reply.finish_reason in ("length", "content_filter"):
-        _note(f"localchat: the server ended the answer early: {stream.reply.finish_reason}")
     if arguments.usage:
-        _note(_usage(stream, start, first))
+        report(_usage(stream, start, first))
+    return finish_code(stream.reply.finish_reason)
 
 
 def _show(event: StreamEvent, show_reasoning: bool) -> str:
     """What of an event of the first choice goes to stdout; the rest is written to stderr here."""
-    if event.type == "warning":
-        _note(f"localchat: warning: {event.text}")
-    if event.choice_index != 0:
-        return ""
-    if event.type in ("content_delta", "refusal_delta"):
-        return event.delta
-    if event.type == "tool_call":
-        return f"{event.name}({event.arguments_json})\n"
-    if event.type == "reasoning_delta" and show_reasoning:
+    if event.type == "reasoning_delta" and event.choice_index == 0 and show_reasoning:
         sys.stderr.write(f"{_DIM}{event.delta}{_PLAIN}" if sys.stderr.isatty() else event.delta)
         sys.stderr.flush()
-    return ""
+    return output_text(event)
 
 
 def _usage(stream: Stream, start: float, first: float | None) -> str:
@@ -171,11 +125,7 @@ def _usage(stream: Stream, start: float, first: float | None) -> str:
 
 
 def _report_retry(number: int, delay_s: float, error: LocalChatError) -> None:
-    _note(f"localchat: {error}; try {number + 1} in {delay_s:.1f} s")
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    report(f"localchat: {error}; try {number + 1} in {delay_s:.1f} s")
 
 
 if __name__ == "__main__":

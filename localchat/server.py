@@ -370,11 +370,13 @@ def _serve(
         except EngineFailed as error:
             log.error("%s", error)
             status = ENGINE_FAILED
+    if loader.has_failed:
+        return 1
     if loader.is_alive():
         # Loading cannot be stopped, and the interpreter must not end while it goes on.
         sys.stderr.flush()
         os._exit(status)
-    return 1 if loader.has_failed else status
+    return status
 
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:

@@ -1,23 +1,49 @@
 """`python -m localchat.vendor FILE.py`: the client as one file, for projects that take in no packages.
 
-The four files are joined in the order of their imports: what they import of each other is left out, what
-they import of the standard library is listed once. The file runs under `python -I -S`, and as a program
-it asks the server that the environment names: `python FILE.py "Why is the sky blue?"`.
+The files of the client are joined in the order of their imports: what they import of each other is left out,
+what they import of the standard library is listed once. The file runs under `python -I -S`. As a program it
+asks the server that the environment names: `python FILE.py "Why is the sky blue?"`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import errno
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-FILES = ("sse.py", "events.py", "wire.py", "client.py")
+FILES = (
+    "sse.py",
+    "errors.py",
+    "events.py",
+    "http1.py",
+    "network.py",
+    "timeouts.py",
+    "payloads.py",
+    "frames.py",
+    "think_tags.py",
+    "tool_calls.py",
+    "assembly.py",
+    "settings.py",
+    "failures.py",
+    "options.py",
+    "call.py",
+    "sockets.py",
+    "blocking_call.py",
+    "client.py",
+    "ask.py",
+)
 
-_HEAD = '''"""The chat client of localchat {version} in one file, made by `python -m localchat.vendor`.
+# The first line of every file that this program writes. Only files that begin with it are overwritten.
+MARK = "# Written by `python -m localchat.vendor`, which overwrites it without asking: do not edit."
 
-{about}"""
+_HEAD = '''{mark}
+"""The chat client of localchat {version} in one file.
+
+{license}
+"""
 
 from __future__ import annotations
 
@@ -37,10 +63,32 @@ _SECTION = """
 _TAIL = """
 
 if __name__ == "__main__":
-    import sys
-
-    print(chat(" ".join(sys.argv[1:])))
+    sys.exit(main())
 """
+
+# The licence requires its text in every copy. A constant, as an installed package may come without the file LICENSE.
+LICENSE = """\
+MIT License
+
+Copyright (c) 2026 The localchat authors
+
+Permission is hereby granted, free of charge, to any person obtaining a copy
+of this software and associated documentation files (the "Software"), to deal
+in the Software without restriction, including without limitation the rights
+to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+copies of the Software, and to permit persons to whom the Software is
+furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all
+copies or substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+SOFTWARE."""
 
 
 def joined(version: str) -> str:
@@ -53,25 +101,12 @@ def joined(version: str) -> str:
     sources = {name: (folder / name).read_text(encoding="utf-8") for name in FILES}
     trees = {name: ast.parse(source) for name, source in sources.items()}
     _check_names(trees)
-    about = "\n".join(_license_notice(folder))
-    parts = [_HEAD.format(version=version, about=about, imports="\n".join(_imports(trees.values())))]
+    imports = "\n".join(_imports(trees.values()))
+    parts = [_HEAD.format(mark=MARK, version=version, license=LICENSE, imports=imports)]
     for name, tree in trees.items():
         title = (ast.get_docstring(tree) or "").splitlines()[0]
         parts.append(_SECTION.format(name=name, about=title, body=_body(sources[name], tree)))
     return "".join(parts) + _TAIL
-
-
-def _license_notice(folder: Path) -> list[str]:
-    """The licence has to go with every copy; an installed package keeps it with its metadata.
-
-    Beside that, a LICENSE may be another package's.
-    """
-    home = folder.parent
-    for path in (*home.glob("localchat-*.dist-info/licenses/LICENSE"), home / "LICENSE"):
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        if "The localchat authors" in text:
-            return text.splitlines()
-    return ["MIT licensed."]
 
 
 def _imports(trees: Iterable[ast.Module]) -> list[str]:
@@ -122,18 +157,39 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
     yield from found.items()
 
 
+def write(path: Path, source: str) -> None:
+    """Write the file, if there is none yet or if this program wrote the one that is there.
+
+    Raises:
+        FileExistsError: The file is somebody else's.
+        OSError: The file cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(source)
+    except FileExistsError:
+        with path.open("rb") as existing:
+            first_line = existing.readline(len(MARK) + 2)
+        if first_line.rstrip(b"\r\n") != MARK.encode():
+            reason = "it exists and was not written by this program. Give another name, or remove the file"
+            raise FileExistsError(errno.EEXIST, reason) from None
+        path.write_text(source, encoding="utf-8")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the file."""
     parser = argparse.ArgumentParser(
-        prog="python -m localchat.vendor", description="Write the client as one file of standard-library Python."
+        prog="python -m localchat.vendor",
+        description="Write the client as one file of standard-library Python. A file that this program did not "
+        "write is never overwritten.",
     )
-    parser.add_argument("file", type=Path, help="what to write, chat_client.py say")
+    parser.add_argument("file", type=Path, help="the file to write, chat_client.py for example")
     path: Path = parser.parse_args(argv).file
     from . import __version__
 
     source = joined(__version__)
     try:
-        path.write_text(source, encoding="utf-8")
+        write(path, source)
     except OSError as error:
         parser.error(f"cannot write {path}: {error.strerror or error}")
     print(f"wrote {path}")

@@ -409,7 +409,7 @@ def test_metrics_count(connection: http.client.HTTPConnection):
     assert growth('localchat_requests_total{path="/completions",status="200"}') == 2
     assert growth('localchat_requests_total{path="/completions",status="400"}') == 1
     assert growth('localchat_requests_total{path="other",status="404"}') == 1
-    assert growth("localchat_tokens_drawn_total") > 0
+    assert growth("localchat_tokens_generated_total") > 0
     assert growth("localchat_tokens_computed_total") > 0
     assert growth("localchat_prompt_tokens_cached_total") > 0
     assert growth("localchat_time_to_first_token_seconds_count") == 2

@@ -143,7 +143,7 @@ def test_answer_begins_a_line_of_its_own_after_thoughts():
         assert done.stdout == "hm\nHello\n"
     with always(chunked(*thoughts, piece("", "length"), DONE)) as server:
         done = run(server, "--show-reasoning", "hi", together=True)
-        assert done.stdout.startswith("hm\nlocalchat: the server ended the answer early")
+        assert done.stdout.startswith("hm\nlocalchat: the server cut the answer: length")
 
 
 def test_tool_calls_are_printed():
@@ -165,7 +165,7 @@ def test_of_several_choices_the_first_is_printed():
 def test_answer_cut_by_a_limit_is_noted():
     with always(chunked(piece("Hel", "length"), DONE)) as server:
         done = run(server, "hi")
-        assert (done.stdout, done.returncode) == ("Hel\n", 0)
+        assert (done.stdout, done.returncode) == ("Hel\n", 3)
         assert "length" in done.stderr
 
 

@@ -13,7 +13,7 @@ class TextStream:
     """Decodes UTF-8 piece by piece and ends at the first stop text.
 
     Bytes that are no UTF-8 become U+FFFD. `stopped_by` is the stop text that was hit; it and what
-    comes after it are never given out (K11). Where two stop texts overlap the one that is complete
+    comes after it are never given out. Where two stop texts overlap the one that is complete
     first counts, and of two that are complete together the longer one.
     """
 

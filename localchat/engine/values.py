@@ -76,7 +76,7 @@ class Finish:
     reason: str
     """"stop", or "length" for a limit."""
     stop: str | int | None
-    """The stop text, or the token of `stop_token_ids`, that ended it; None for the model's own end (K12)."""
+    """The stop text, or the token of `stop_token_ids`, that ended it; None for the model's own end."""
     usage: Usage
     last: OutputToken | None = None
     """The token that ended it, if one did: it counts, and is in no Delta."""
@@ -107,7 +107,7 @@ class ModelFacts:
 
     `n_ctx` is what one request may use, `n_cells` what all running ones share. `bos` and `eos` are
     texts. `special_tokens` are the texts that are single control or user-defined tokens.
-    `sampling` has the model author's recommendations over our defaults (K9). `fill_in` are the tokens before
+    `sampling` has the model author's recommendations over our defaults. `fill_in` are the tokens before
     the text before a gap, before the text after it, and before what fills it.
     """
 
@@ -166,7 +166,7 @@ class PromptTooLong(EngineError):
 
 
 class QueueFull(EngineError):
-    """More requests wait than the queue holds: try again later (K40)."""
+    """More requests wait than the queue holds: try again later."""
 
 
 class Cancelled(EngineError):

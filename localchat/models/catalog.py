@@ -1,4 +1,4 @@
-"""Which file a model argument means, and which model a request's name means (K34)."""
+"""Which file a model argument means, and which model a request's name means."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Catalog:
         """The model that a request's `model` means.
 
         The name as it is, then in any case, then without its `:tag`; nothing or a blank means the
-        only model there is (K34).
+        only model there is.
 
         Raises:
             ModelNotFound: no model has that name, or several would do.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import BadRequest
-from .fields import Members, parse_body, refuse_unsupported, show, unknown_members
+from .fields import Fields, parse_body, refuse_unsupported, show, unknown_fields
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
@@ -19,7 +19,7 @@ MAX_N = 32
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-# Members that mean something which this server does not do, and their values that ask for nothing.
+# Fields that mean something which this server does not do, and their values that ask for nothing.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
@@ -34,16 +34,16 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 # What an older form of the API calls the role of a result.
 _OLD_TOOL_ROLE = "function"
 
-# Which part of the last message is left open, where not simply the message is continued (K24).
+# The values of `continue_final_message` that name the field of the last message to continue.
 _CONTINUED_PARTS = ("content", "reasoning_content")
-# llama.cpp's names for how thinking is told: apart from the content or as it is, and then within it as well or not.
+# llama.cpp's values: (whether reasoning is a field of its own, whether it stays within the content).
 _REASONING_FORMATS = {
     "auto": (True, False),
     "deepseek": (True, False),
     "deepseek-legacy": (True, True),
     "none": (False, False),
 }
-# The names of the tokens that an answer may think, the first before the others.
+# The fields for the limit of reasoning tokens. Of several that are set, the first counts.
 _REASONING_BUDGETS = (
     "reasoning_budget_tokens",
     "thinking_budget_tokens",
@@ -86,13 +86,13 @@ class ChatRequest(TextRequest):
 
     @property
     def role(self) -> str:
-        """Who speaks the answer (K23)."""
+        """The role of the response message."""
         last = str(self.messages[-1]["role"])
         return "assistant" if self.add_generation_prompt or last == "user" else last
 
     @property
     def callable_tools(self) -> tuple[dict[str, Any], ...]:
-        """The tools that may be called; the model may be shown more (K22)."""
+        """The tools that may be called; the prompt may show more."""
         if self.tool_choice == "none":
             return ()
         return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
@@ -128,17 +128,17 @@ def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReque
         **read_text_request(body),
         thought_field=options.thought_field,
         # Last, since a field that has not been read by now is unknown.
-        unknown=unknown_members(body, WITHOUT_EFFECT, options.strict),
+        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
 
-def _n(body: Members) -> int:
+def _n(body: Fields) -> int:
     older = body.integer("n_cmpl", 1, MAX_N)
     return body.integer("n", 1, MAX_N) or older or 1
 
 
-def _top_logprobs(body: Members) -> int | None:
-    """K26: `logprobs: true` alone asks for the drawn tokens; `n_probs` says both at once."""
+def _top_logprobs(body: Fields) -> int | None:
+    """The number of alternatives per token, 0 for the sampled token alone, None for no log probabilities."""
     wanted = body.boolean("logprobs")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     if top and not wanted:
@@ -146,8 +146,8 @@ def _top_logprobs(body: Members) -> int | None:
     return (top or 0) if wanted else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
 
 
-def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """K24: what opens the answer. An assistant message at the end does, unless the caller says otherwise."""
+def _opening(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """The assistant prefill. An assistant message at the end is continued, unless the request says otherwise."""
     asked, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
     continued = body.get("continue_final_message")
     if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
@@ -179,12 +179,12 @@ def _opening(body: Members, messages: tuple[dict[str, Any], ...]) -> dict[str, A
     }
 
 
-def _reasoning_format(body: Members) -> dict[str, Any]:
+def _reasoning_format(body: Fields) -> dict[str, Any]:
     splits, keeps = _REASONING_FORMATS[body.choice("reasoning_format", _REASONING_FORMATS) or "auto"]
     return {"splits_reasoning": splits, "keeps_reasoning": keeps}
 
 
-def _chat_template(body: Members, is_allowed: bool) -> str | None:
+def _chat_template(body: Fields, is_allowed: bool) -> str | None:
     template = body.text("chat_template")
     if template and not is_allowed:
         raise BadRequest(
@@ -193,11 +193,11 @@ def _chat_template(body: Members, is_allowed: bool) -> str | None:
     return template or None
 
 
-def template_vars(body: Members, effort: str | None) -> dict[str, Any]:
+def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
     """The variables of the template: free ones under both names, then those with fields of their own."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
-        given = body.object(name) or Members({})
+        given = body.object(name) or Fields({})
         given.boolean("enable_thinking")  # templates take the text "false" for true
         variables.update(given.raw)
     own = {
@@ -209,21 +209,21 @@ def template_vars(body: Members, effort: str | None) -> dict[str, Any]:
     return {**variables, **without_nulls(own)}
 
 
-def reasoning_budget(body: Members) -> int | None:
+def reasoning_budget(body: Fields) -> int | None:
     """The first that is said: llama.cpp's names, vLLM's and Qwen's, and what templates are told by."""
     values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
-    variables = body.object("chat_template_kwargs") or Members({})
+    variables = body.object("chat_template_kwargs") or Fields({})
     values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))
     return next((value for value in values if value is not None), None)
 
 
-def _tools(body: Members) -> tuple[dict[str, Any], ...]:
-    """The tools, and the functions of the older form, which are the same (K30, T47)."""
+def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
+    """The tools, including the `functions` of the older form."""
     functions = (function_tool(function) for function in body.objects("functions"))
     return (*(_tool(tool) for tool in body.objects("tools")), *functions)
 
 
-def _tool(tool: Members) -> dict[str, Any]:
+def _tool(tool: Fields) -> dict[str, Any]:
     tool.choice("type", ("function",))
     function = tool.object("function")
     if function is None:
@@ -231,7 +231,7 @@ def _tool(tool: Members) -> dict[str, Any]:
     return function_tool(function)
 
 
-def function_tool(function: Members) -> dict[str, Any]:
+def function_tool(function: Fields) -> dict[str, Any]:
     if not function.text("name"):
         function.refuse("name", "a string that is not empty")
     function.text("description")
@@ -239,8 +239,8 @@ def function_tool(function: Members) -> dict[str, Any]:
     return {"type": "function", "function": without_nulls(function.raw)}
 
 
-def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """K21: absent is "auto" where there are tools; what cannot be done at all is an error."""
+def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """The mode and the allowed names. The default is "auto" if there are tools."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     member = "function_call" if older else "tool_choice"
     value = body.get(member)
@@ -257,9 +257,9 @@ def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> dict[str, 
     return {"tool_choice": mode if offered else "none", "allowed": names}
 
 
-def _chosen(body: Members, member: str) -> tuple[str, tuple[str, ...]]:
-    """What an object asks for: the one function that must be called, or the ones that may be."""
-    choice = body.object(member) or Members({})
+def _chosen(body: Fields, member: str) -> tuple[str, tuple[str, ...]]:
+    """The mode and the allowed names of a `tool_choice` that is an object."""
+    choice = body.object(member) or Fields({})
     if member == "tool_choice" and choice.get("type") == "allowed_tools":
         # OpenAI's two interfaces differ in whether the members stand in an object of their own.
         listed = choice.object("allowed_tools") or choice
@@ -271,7 +271,7 @@ def _chosen(body: Members, member: str) -> tuple[str, tuple[str, ...]]:
     return "required", (_chosen_name(choice, member),)
 
 
-def _chosen_name(choice: Members, member: str) -> str:
+def _chosen_name(choice: Fields, member: str) -> str:
     function = choice.object("function") or choice
     name = function.text("name")
     if not name:
@@ -283,20 +283,20 @@ def _chosen_name(choice: Members, member: str) -> str:
     return name
 
 
-def _messages(body: Members) -> tuple[dict[str, Any], ...]:
+def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     messages = tuple(_message(message) for message in body.objects("messages"))
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return messages
 
 
-def _message(message: Members) -> dict[str, Any]:
+def _message(message: Fields) -> dict[str, Any]:
     role = message.choice("role", _ROLES)
     if role is None:
         message.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
     content = _content(message)
     if role == "assistant":
-        content = content or message.text("refusal") or content  # An answer has one or the other.
+        content = content or message.text("refusal") or content  # A message has one or the other.
     elif content is None:
         message.refuse("content", "a string or a list of parts")
     if message.get("audio") is not None:
@@ -310,8 +310,8 @@ def _message(message: Members) -> dict[str, Any]:
     return without_nulls({"role": role, "content": content, **texts, "tool_calls": calls or None})
 
 
-def _content(message: Members) -> str | None:
-    """K25: text parts are joined with nothing between them."""
+def _content(message: Fields) -> str | None:
+    """The text of a message. Text parts are joined with nothing between them."""
     value = message.get("content")
     if value is None or isinstance(value, str):
         return value
@@ -320,7 +320,7 @@ def _content(message: Members) -> str | None:
     return "".join(_part_text(part) for part in message.objects("content"))
 
 
-def _part_text(part: Members) -> str:
+def _part_text(part: Fields) -> str:
     kind = part.text("type")
     if kind is None:
         part.refuse("type", '"text"')
@@ -332,8 +332,8 @@ def _part_text(part: Members) -> str:
     return text
 
 
-def _tool_call(call: Members) -> dict[str, Any]:
-    """A call in the history. Its arguments stay as they came, text or object (T29 is the template's work)."""
+def _tool_call(call: Fields) -> dict[str, Any]:
+    """A call in the history. Its arguments stay as they are, text or object; the template decodes them."""
     call.choice("type", ("function",))
     function = call.object("function")
     if function is None:
@@ -341,7 +341,7 @@ def _tool_call(call: Members) -> dict[str, Any]:
     return without_nulls({"id": call.text("id"), "type": "function", "function": called_function(function)})
 
 
-def called_function(function: Members) -> dict[str, Any]:
+def called_function(function: Fields) -> dict[str, Any]:
     name = function.text("name")
     if not name:
         function.refuse("name", "a string that is not empty")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .errors import BadRequest
-from .fields import Members, parse_body, unknown_members
+from .fields import Fields, parse_body, unknown_fields
 from .inputs import Input, read_inputs
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
@@ -56,13 +56,13 @@ def parse_completion(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Com
         best_of=body.integer("best_of", 1, MAX_CHOICES) or n,
         **read_text_request(body),
         adds_special=body.boolean("add_special_tokens") is not False,
-        unknown=unknown_members(body, WITHOUT_EFFECT, options.strict),
+        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
     _check_combinations(request)
     return request
 
 
-def _top_logprobs(body: Members) -> int | None:
+def _top_logprobs(body: Fields) -> int | None:
     older = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
     wanted = body.integer("logprobs", 0, MAX_TOP_LOGPROBS)
     return older if wanted is None else wanted

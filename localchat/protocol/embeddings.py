@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import BadRequest
-from .fields import parse_body, refuse_unsupported, unknown_members
+from .fields import parse_body, refuse_unsupported, unknown_fields
 from .inputs import Input, read_inputs
 from .request import DEFAULT_OPTIONS, ParseOptions
 
 # As OpenAI's own limit.
 MAX_INPUTS = 2048
 
-# Members that would give other vectors, and their values that ask for those which are given: of length 1, of whole
+# Fields that would give other vectors, and their values that ask for those which are given: of length 1, of whole
 # texts, with the model's begin and end. A text that is too long for the model is an error.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "embd_normalize": (2,),
@@ -54,7 +54,7 @@ def parse_embeddings(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Emb
         inputs=inputs,
         dimensions=body.integer("dimensions", 1),
         as_base64=body.choice("encoding_format", ("float", "base64")) == "base64",
-        unknown=unknown_members(body, _WITHOUT_EFFECT, options.strict),
+        unknown=unknown_fields(body, _WITHOUT_EFFECT, options.strict),
     )
 
 

@@ -1,9 +1,9 @@
-"""What the server answers when it cannot do what was asked: one body (K27), one table of statuses (K28).
+"""API errors: the exception classes of the server, their HTTP statuses, types and codes.
 
     ApiError
       BadRequest                400  invalid_request_error
         ContextLengthExceeded   400  invalid_request_error / context_length_exceeded
-        MalformedRequest        400, 414, 431, 501, 505: what came is not HTTP as this server reads it
+        MalformedRequest        400, 414, 431, 501, 505: the request is not HTTP as this server accepts it
       Unauthorized              401  invalid_request_error / invalid_api_key
       Forbidden                 403  invalid_request_error / forbidden
       UnknownPath               404  invalid_request_error / unknown_path
@@ -19,7 +19,7 @@
       TooManyConnections        503  rate_limit_error / too_many_connections, Retry-After
       ShuttingDown              503  inference_error / shutting_down, Retry-After
 
-The message says what was expected and what came; details of internal errors go to the log instead.
+The message names the expected and the given value. Details of internal errors go to the log alone.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from collections.abc import Iterable
 from typing import Any
 
 SHUTTING_DOWN = "the server is shutting down"
-INTERNAL_ERROR = "internal error: the server's log says more"
+INTERNAL_ERROR = "internal error: see the server's log"
 
-# A queue moves as fast as answers end, so a client may soon try again (K32).
+# Retry-After in seconds. A place in the queue becomes free whenever a generation ends, so this is short.
 RETRY_QUEUE_S = 2
-# Who starts a server again needs some seconds; and while a model loads, nobody should wait longer than that (G11).
+# A restart takes some seconds. While a model loads this is the upper limit of Retry-After.
 RETRY_LOADING_S = 10
 
 
 class ApiError(Exception):
-    """An answer that is an error. Without a code of its own a class repeats its type (appendix B)."""
+    """An error response. The code of a class without one of its own is its type."""
 
     status = 500
     type = "inference_error"
@@ -50,30 +50,30 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> dict[str, Any]:
-        """The one error shape, for answers and for events inside a stream (K5, K27)."""
+        """The body in OpenAI's form, for responses and for events inside a stream."""
         code = self.code or self.type
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": code}}
 
     def headers(self) -> dict[str, str]:
-        """Headers that belong to this error (K32)."""
+        """The HTTP headers that this error adds to the response."""
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
 class BadRequest(ApiError):
-    """The request is wrong; `param` names the part that is."""
+    """The request is invalid; `param` names the field."""
 
     status = 400
     type = "invalid_request_error"
 
 
 class ContextLengthExceeded(BadRequest):
-    """The prompt does not fit into the context (K28)."""
+    """The prompt does not fit into the context."""
 
     code = "context_length_exceeded"
 
 
 class MalformedRequest(BadRequest):
-    """It is unclear what was asked or where the next request begins; `status` says more."""
+    """The request is not valid HTTP, or the end of it cannot be determined; the connection is closed."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """A web page of another site is asking (see server.py on Host and Origin)."""
+    """The request comes from a web page of another site, or names another host (see serving/web.py)."""
 
     status = 403
     type = "invalid_request_error"
@@ -100,7 +100,7 @@ class Forbidden(ApiError):
 
 
 class UnknownPath(ApiError):
-    """Nothing is served here."""
+    """The server has no such path."""
 
     status = 404
     type = "invalid_request_error"
@@ -120,7 +120,7 @@ class NotFound(ApiError):
 
 
 class ModelNotFound(ApiError):
-    """No model of this name is served (K34)."""
+    """No model of this name is served."""
 
     status = 404
     type = "model_not_found"
@@ -142,7 +142,7 @@ class MethodNotAllowed(ApiError):
 
 
 class LengthRequired(ApiError):
-    """A body was needed and none was announced."""
+    """The request has neither Content-Length nor Transfer-Encoding, and its method needs a body."""
 
     status = 411
     type = "invalid_request_error"
@@ -150,7 +150,7 @@ class LengthRequired(ApiError):
 
 
 class BodyTooLarge(ApiError):
-    """The body is larger than the server reads."""
+    """The body is larger than the server's limit."""
 
     status = 413
     type = "invalid_request_error"
@@ -158,7 +158,7 @@ class BodyTooLarge(ApiError):
 
 
 class QueueFull(ApiError):
-    """As many requests wait as may wait (K40)."""
+    """The queue of waiting requests is full."""
 
     status = 429
     type = "rate_limit_error"
@@ -167,11 +167,11 @@ class QueueFull(ApiError):
 
 
 class InferenceError(ApiError):
-    """The engine failed; not a fault of the request, so it names no parameter (G13)."""
+    """The engine failed. The request is not the cause, so there is no `param`."""
 
 
 class NotSupported(ApiError):
-    """The model that is served cannot do this; another one could."""
+    """The served model does not support this; another model may."""
 
     status = 501
     type = "invalid_request_error"
@@ -179,7 +179,7 @@ class NotSupported(ApiError):
 
 
 class ModelLoading(ApiError):
-    """The model is on its way, and will be there in about `left_s` seconds (K28)."""
+    """The model is being loaded, which takes about `left_s` seconds more."""
 
     status = 503
     type = "model_loading"
@@ -190,7 +190,7 @@ class ModelLoading(ApiError):
 
 
 class TooManyConnections(ApiError):
-    """As many connections are open as may be, each with a thread."""
+    """The limit of open connections is reached; each has a thread."""
 
     status = 503
     type = "rate_limit_error"
@@ -199,7 +199,7 @@ class TooManyConnections(ApiError):
 
 
 class ShuttingDown(ApiError):
-    """The server is ending."""
+    """The server is shutting down."""
 
     status = 503
     code = "shutting_down"

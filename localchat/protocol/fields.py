@@ -1,7 +1,7 @@
-"""Checked reading of a JSON body: typed members in, BadRequest with the path of what is wrong out.
+"""Typed and validated reading of JSON request bodies.
 
-Knows JSON and nothing of any API. A null member counts as absent. Every message names the path, what
-was expected and what came.
+This module knows JSON and no interface. A field whose value is null counts as absent. A field of the wrong
+type or range raises BadRequest; the message names the path of the field, the expected value and the given one.
 """
 
 from __future__ import annotations
@@ -14,76 +14,77 @@ from typing import Any, NoReturn
 
 from .errors import BadRequest
 
-# Values in messages are cut to this: a message should not repeat a whole prompt.
+# Values are cut to this length in messages, so that a message does not repeat a whole prompt.
 _SHOWN_CHARS = 60
 
-# A double ends at 309 digits; Python would read any number of them, slowly.
+# The largest double has 309 digits. Python reads integers of any length, in quadratic time.
 _MAX_INTEGER_DIGITS = 300
 
-# Deeper than anything that means something, and far from where Python's own recursion ends.
+# Deeper than any real request, and well below Python's recursion limit.
 MAX_DEPTH = 200
 
-# Half of a surrogate pair can enter a string only through such an escape.
+# A lone half of a surrogate pair can only come from such an escape, since the body is decoded as UTF-8.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def parse_body(raw: bytes) -> Members:
-    """The JSON object of a request body.
+def parse_body(raw: bytes) -> Fields:
+    """Decode the JSON object of a request body.
 
-    Stricter than Python's json where that accepts what is not JSON (NaN, numbers beyond a double), and
-    kinder in one point: half of a surrogate pair, which clients that cut strings send, becomes U+FFFD
-    as it would in UTF-8.
+    NaN, infinities and numbers beyond a double are refused, which Python's json accepts. A lone half of a
+    surrogate pair, which clients send that cut strings, becomes U+FFFD.
 
     Raises:
-        BadRequest: The body is not one JSON object in UTF-8.
+        BadRequest: The body is not one JSON object in UTF-8, or is nested more than MAX_DEPTH levels deep.
     """
     try:
         value = DECODER.decode(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequest(f"the body must be a JSON object in UTF-8: {reason}", "body") from error
-    # Most bodies have fewer brackets than that, strings included.
+    # Counting brackets is cheap and clears most bodies, even if brackets inside strings are counted too.
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(value):
         raise BadRequest(f"the body must be a JSON object of at most {MAX_DEPTH} levels, and it has more", "body")
     if _SURROGATE_ESCAPE.search(raw):
-        value = _mend(value)
+        value = _replace_surrogates(value)
     if not isinstance(value, dict):
         raise BadRequest(f"the body must be a JSON object, got {show(value)}", "body")
-    return Members(value)
+    return Fields(value)
 
 
 def show(value: object) -> str:
-    """A value as JSON for a message, cut to a readable length."""
+    """Format a value as JSON for an error message, cut to a readable length."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
 
 
-class Members:
-    """The members of one JSON object, read by name and type.
+class Fields:
+    """The fields of one JSON object, read by name and type.
 
-    `path` is how error messages call the object ("messages[2]"), empty for the body itself.
+    `path` is the name of the object in error messages ("messages[2]"), empty for the body itself. Every method
+    that reads a field returns None (or an empty list) if the field is absent, and raises BadRequest if its value
+    has the wrong type or lies outside the range.
     """
 
     def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
         self.raw = raw
         self.path = path
-        # Names that were asked for: what is left over is unknown (K10).
-        self._asked: set[str] = set()
+        # Names that have been read. The others are unknown fields.
+        self._read: set[str] = set()
 
     def at(self, name: str) -> str:
-        """The path of a member."""
+        """The path of a field."""
         return f"{self.path}.{name}" if self.path else name
 
     def refuse(self, name: str, expected: str) -> NoReturn:
-        """Raise the error for a member that is not what was expected."""
+        """Raise BadRequest for a field whose value is not as `expected`."""
         path = self.at(name)
         value = self.raw.get(name)
         got = show(value) if name in self.raw else "nothing"
         raise BadRequest(f"'{path}' must be {expected}, got {got}", path)
 
     def get(self, name: str) -> Any:
-        """The raw value, None where absent."""
-        self._asked.add(name)
+        """The value as it is, of any type; None if the field is absent."""
+        self._read.add(name)
         return self.raw.get(name)
 
     def number(self, name: str, low: float | None = None, high: float | None = None) -> float | None:
@@ -95,7 +96,7 @@ class Members:
         return float(value)
 
     def integer(self, name: str, low: float | None = None, high: float | None = None) -> int | None:
-        """A whole number; 16.0 is one too, since some languages have only floats."""
+        """An integer. 16.0 is accepted, since some languages have only floats."""
         value = self.get(name)
         if value is None:
             return None
@@ -122,7 +123,7 @@ class Members:
         return value
 
     def items(self, name: str, of: str) -> list[Any]:
-        """A list, empty where absent; `of` says in plural what should be in it."""
+        """A list of anything. `of` names its items in the error message, in the plural."""
         value = self.get(name)
         if value is None:
             return []
@@ -136,37 +137,47 @@ class Members:
             self.refuse(name, f"a list of integers{_range(low, None)}")
         return tuple(values)
 
-    def object(self, name: str) -> Members | None:
+    def object(self, name: str) -> Fields | None:
         value = self.get(name)
         if value is None:
             return None
         if not isinstance(value, dict):
             self.refuse(name, "an object")
-        return Members(value, self.at(name))
+        return Fields(value, self.at(name))
 
-    def objects(self, name: str) -> Iterator[Members]:
-        """The members of each object in a list."""
+    def objects(self, name: str) -> Iterator[Fields]:
+        """The fields of each object in a list."""
         for i, value in enumerate(self.items(name, "objects")):
             if not isinstance(value, dict):
                 path = f"{self.at(name)}[{i}]"
                 raise BadRequest(f"'{path}' must be an object, got {show(value)}", path)
-            yield Members(value, f"{self.at(name)}[{i}]")
+            yield Fields(value, f"{self.at(name)}[{i}]")
 
     def unknown(self) -> list[str]:
-        """Names in the object that nobody has asked for."""
-        return [name for name in self.raw if name not in self._asked]
+        """The names of the fields that have not been read."""
+        return [name for name in self.raw if name not in self._read]
 
 
-def unknown_members(body: Members, without_effect: Collection[str], strict: bool) -> tuple[str, ...]:
-    """The names that nobody has asked for by now; with `strict` the first of them is an error (K10)."""
+def unknown_fields(body: Fields, without_effect: Collection[str], strict: bool) -> tuple[str, ...]:
+    """The names of the fields that have not been read and are not in `without_effect`.
+
+    Raises:
+        BadRequest: There is one, and `strict` is set.
+    """
     unknown = tuple(name for name in body.unknown() if name not in without_effect)
     if strict and unknown:
         raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
     return unknown
 
 
-def refuse_unsupported(body: Members, harmless: Mapping[str, tuple[Any, ...]]) -> None:
-    """Members that mean something which is not done here: to ignore them would give an answer that looks right."""
+def refuse_unsupported(body: Fields, harmless: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse fields that the server does not implement and cannot ignore without giving a wrong response.
+
+    `harmless` maps the name of each such field to the values that ask for nothing.
+
+    Raises:
+        BadRequest: A field has another value.
+    """
     for name, values in harmless.items():
         value = body.get(name)
         if value is not None and not any(value == other and type(value) is type(other) for other in values):
@@ -218,12 +229,12 @@ def _bounded(digits: str) -> int:
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
 
 
-def _mend(value: Any) -> Any:
-    """The same value with U+FFFD for every lone surrogate."""
+def _replace_surrogates(value: Any) -> Any:
+    """Copy a JSON value with U+FFFD in place of every lone surrogate."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_mend(item) for item in value]
+        return [_replace_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {_mend(name): _mend(item) for name, item in value.items()}
+        return {_replace_surrogates(name): _replace_surrogates(item) for name, item in value.items()}
     return value

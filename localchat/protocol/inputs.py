@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from .errors import BadRequest
-from .fields import Members, show
+from .fields import Fields, show
 
 # A text, or the ids of its tokens.
 Input = Union[str, "tuple[int, ...]"]
@@ -14,7 +14,7 @@ Input = Union[str, "tuple[int, ...]"]
 _EXPECTED = "a string, a list of token ids, or a list of these"
 
 
-def read_inputs(body: Members, name: str, most: int) -> tuple[Input, ...]:
+def read_inputs(body: Fields, name: str, most: int) -> tuple[Input, ...]:
     """The inputs in a member, in order: at least one, none of them empty but a text.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from .chat import MAX_REASONING_BUDGET, ChatRequest
 from .errors import BadRequest
-from .fields import Members, parse_body, show, unknown_members
+from .fields import Fields, parse_body, show, unknown_fields
 from .params import read_params
 from .request import DEFAULT_OPTIONS, ParseOptions
 from .response_format import Shape
@@ -61,10 +61,10 @@ def parse_count_tokens(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> C
     return _request(parse_body(raw), options)
 
 
-def _request(body: Members, options: ParseOptions) -> ChatRequest:
+def _request(body: Fields, options: ParseOptions) -> ChatRequest:
     messages = (*_system(body), *_messages(body))
     tools, ignored = _tools(body)
-    thinking = body.object("thinking") or Members({}, "thinking")
+    thinking = body.object("thinking") or Fields({}, "thinking")
     last = messages[-1]
     return ChatRequest(
         model=body.text("model") or "",
@@ -77,29 +77,29 @@ def _request(body: Members, options: ParseOptions) -> ChatRequest:
         continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
         params=replace(read_params(body), stop=_stop_sequences(body)),
         stream=body.boolean("stream") or False,
-        unknown=(*ignored, *unknown_members(body, _WITHOUT_EFFECT, options.strict)),
+        unknown=(*ignored, *unknown_fields(body, _WITHOUT_EFFECT, options.strict)),
     )
 
 
-def _stop_sequences(body: Members) -> tuple[str, ...]:
+def _stop_sequences(body: Fields) -> tuple[str, ...]:
     stops = body.items("stop_sequences", "strings")
     if not all(isinstance(stop, str) and stop and "\0" not in stop for stop in stops):
         body.refuse("stop_sequences", "a list of strings, none of them empty")
     return tuple(stops)
 
 
-def _template_vars(body: Members, thinking: Members) -> dict[str, Any]:
+def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
-    config = body.object("output_config") or Members({}, "output_config")
+    config = body.object("output_config") or Fields({}, "output_config")
     effort = config.text("effort")
     # A client that does not ask for thinking takes the first block for the text.
     enabled = {"enable_thinking": kind not in (None, "disabled")}
     return {**enabled, **({} if effort is None else {"reasoning_effort": effort})}
 
 
-def _format(body: Members) -> Shape | None:
+def _format(body: Fields) -> Shape | None:
     """The JSON Schema of the output, in `output_config.format` or under its older name `output_format`."""
-    config = body.object("output_config") or Members({}, "output_config")
+    config = body.object("output_config") or Fields({}, "output_config")
     for parent, name in ((config, "format"), (body, "output_format")):
         form = parent.object(name)
         if form is not None:
@@ -111,7 +111,7 @@ def _format(body: Members) -> Shape | None:
     return None
 
 
-def _tools(body: Members) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+def _tools(body: Fields) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
     """The functions, and the names of tools that run elsewhere, which agents always send: they are left out."""
     tools, ignored = [], []
     for tool in body.objects("tools"):
@@ -130,8 +130,8 @@ def _tools(body: Members) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
     return tuple(tools), tuple(ignored)
 
 
-def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    choice = body.object("tool_choice") or Members({}, "tool_choice")
+def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    choice = body.object("tool_choice") or Fields({}, "tool_choice")
     kind = choice.choice("type", _TOOL_CHOICES) or "auto"
     name = choice.text("name")
     parallel = choice.boolean("disable_parallel_tool_use") is not True
@@ -147,7 +147,7 @@ def _tool_choice(body: Members, tools: tuple[dict[str, Any], ...]) -> dict[str, 
     }
 
 
-def _system(body: Members) -> Iterator[dict[str, Any]]:
+def _system(body: Fields) -> Iterator[dict[str, Any]]:
     value = body.get("system")
     if value is None:
         return
@@ -159,14 +159,14 @@ def _system(body: Members) -> Iterator[dict[str, Any]]:
         yield {"role": "system", "content": text}
 
 
-def _messages(body: Members) -> tuple[dict[str, Any], ...]:
+def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     messages = [one for message in body.objects("messages") for one in _converted(message)]
     if not messages:
         body.refuse("messages", "a list with at least one message")
     return tuple(messages)
 
 
-def _converted(message: Members) -> Iterator[dict[str, Any]]:
+def _converted(message: Fields) -> Iterator[dict[str, Any]]:
     """The chat messages of a message: one, or one for each tool result and one for the text around them."""
     role = message.choice("role", ("user", "assistant", "system"))
     if role is None:
@@ -182,7 +182,7 @@ def _converted(message: Members) -> Iterator[dict[str, Any]]:
         yield from _user(message, role)
 
 
-def _assistant(message: Members) -> dict[str, Any]:
+def _assistant(message: Fields) -> dict[str, Any]:
     texts: dict[str, list[str]] = {"content": [], "reasoning_content": []}
     calls = []
     for block in message.objects("content"):
@@ -199,7 +199,7 @@ def _assistant(message: Members) -> dict[str, Any]:
     return {"role": "assistant", **content, **reasoning, **({"tool_calls": calls} if calls else {})}
 
 
-def _call(block: Members) -> dict[str, Any]:
+def _call(block: Fields) -> dict[str, Any]:
     name, arguments = block.text("name"), block.object("input")
     if not name:
         block.refuse("name", "a string that is not empty")
@@ -207,7 +207,7 @@ def _call(block: Members) -> dict[str, Any]:
     return _without_nulls({"id": block.text("id"), "type": "function", "function": function})
 
 
-def _user(message: Members, role: str) -> Iterator[dict[str, Any]]:
+def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
     """Text blocks that follow one another are one message, with nothing between them."""
     texts: list[str] = []
     for block in message.objects("content"):
@@ -222,7 +222,7 @@ def _user(message: Members, role: str) -> Iterator[dict[str, Any]]:
         yield {"role": role, "content": "".join(texts)}
 
 
-def _tool_result(block: Members) -> dict[str, Any]:
+def _tool_result(block: Fields) -> dict[str, Any]:
     id = block.text("tool_use_id")
     if not id:
         block.refuse("tool_use_id", "a string that is not empty")
@@ -236,11 +236,11 @@ def _tool_result(block: Members) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
-def _text_of(block: Members) -> str:
+def _text_of(block: Fields) -> str:
     """The text of a block, or of a document that is text."""
     kind = block.text("type")
     if kind == "document":
-        source = block.object("source") or Members({}, block.at("source"))
+        source = block.object("source") or Fields({}, block.at("source"))
         if source.text("type") == "text":
             title = block.text("title")
             return (f"{title}\n" if title else "") + (source.text("data") or "")
@@ -256,7 +256,7 @@ def _text_of(block: Members) -> str:
     return text
 
 
-def _refuse_kind(block: Members, kind: str) -> NoReturn:
+def _refuse_kind(block: Fields, kind: str) -> NoReturn:
     raise BadRequest(f"'{block.path}' is of type {kind}; this model reads only text", block.path)
 
 

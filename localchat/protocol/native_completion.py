@@ -8,7 +8,7 @@ from typing import Any
 from .completions import MAX_CHOICES, CompletionRequest
 from .errors import ApiError
 from .events import ContentDelta, OutputEnd, OutputEvent, OutputToken, PromptProgress, SampledTokens
-from .fields import parse_body, unknown_members
+from .fields import parse_body, unknown_fields
 from .inputs import read_inputs
 from .interface import Interface, ResponseHead
 from .json_text import to_json
@@ -35,7 +35,7 @@ def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
         params=read_params(body, n=n, top_logprobs=top_logprobs, least_tokens=0, lengths=LENGTHS),
         best_of=n,
         **read_text_request(body),
-        unknown=unknown_members(body, WITHOUT_EFFECT, options.strict),
+        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
 

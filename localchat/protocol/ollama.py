@@ -20,7 +20,7 @@ from .events import (
     ToolCallArguments,
     ToolCallStart,
 )
-from .fields import Members, parse_body, unknown_members
+from .fields import Fields, parse_body, unknown_fields
 from .interface import Interface, ResponseHead
 from .json_text import to_json
 from .logprobs import logprob_entry
@@ -95,7 +95,7 @@ def parse_generate(raw: bytes, options: ParseOptions) -> Request:
     return _chat(body, options, tuple(messages + asked) if asked else (), is_generate=True)
 
 
-def _chat(body: Members, options: ParseOptions, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
+def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
     variables = _think(body)
     common = _common(body, options)
     if not messages:
@@ -108,29 +108,29 @@ def _chat(body: Members, options: ParseOptions, messages: tuple[dict[str, Any], 
     return OllamaChat(messages=messages, template_vars=variables, continue_final_message=goes_on, **common, **more)
 
 
-def _common(body: Members, options: ParseOptions) -> dict[str, Any]:
+def _common(body: Fields, options: ParseOptions) -> dict[str, Any]:
     """The fields that both paths have."""
     body.get("keep_alive")
-    given = body.object("options") or Members({}, "options")
+    given = body.object("options") or Fields({}, "options")
     length = given.integer("num_predict")
     # Zero and less stand for no limit.
-    chosen = Members({k: v for k, v in given.raw.items() if k != "num_predict"}, "options")
+    chosen = Fields({k: v for k, v in given.raw.items() if k != "num_predict"}, "options")
     if length is not None and length > 0:
-        chosen = Members({**chosen.raw, "num_predict": length}, "options")
+        chosen = Fields({**chosen.raw, "num_predict": length}, "options")
     params = read_params(chosen, n=1, top_logprobs=_top_logprobs(body), lengths=("num_predict",))
     fields = {"model": body.text("model") or body.text("name") or "", "shape": _shape(body)}
-    unknown = [f"options.{name}" for name in unknown_members(chosen, _OPTIONS_WITHOUT_EFFECT, options.strict)]
+    unknown = [f"options.{name}" for name in unknown_fields(chosen, _OPTIONS_WITHOUT_EFFECT, options.strict)]
     stream = body.boolean("stream") is not False
-    unknown += unknown_members(body, ("truncate", "shift", "template"), options.strict)
+    unknown += unknown_fields(body, ("truncate", "shift", "template"), options.strict)
     return {**fields, "params": params, "stream": stream, "unknown": tuple(unknown)}
 
 
-def _top_logprobs(body: Members) -> int | None:
+def _top_logprobs(body: Fields) -> int | None:
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
     return top if body.boolean("logprobs") else None
 
 
-def _shape(body: Members) -> Shape | None:
+def _shape(body: Fields) -> Shape | None:
     value = body.get("format")
     if value is None or value == "":
         return None
@@ -141,7 +141,7 @@ def _shape(body: Members) -> Shape | None:
     return Shape("json_schema", value, "format")
 
 
-def _think(body: Members) -> dict[str, Any]:
+def _think(body: Fields) -> dict[str, Any]:
     """The variables of the template that say whether, and how much, to reason."""
     value = body.get("think")
     if value is None:
@@ -153,7 +153,7 @@ def _think(body: Members) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": value}
 
 
-def _tool(tool: Members) -> dict[str, Any]:
+def _tool(tool: Fields) -> dict[str, Any]:
     tool.choice("type", ("function",))
     function = tool.object("function")
     if function is None:
@@ -161,7 +161,7 @@ def _tool(tool: Members) -> dict[str, Any]:
     return function_tool(function)
 
 
-def _messages(body: Members) -> tuple[dict[str, Any], ...]:
+def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
     """Messages of chat. Calls have no ids in this interface: results belong to the calls in their order."""
     messages: list[dict[str, Any]] = []
     open_ids: list[str] = []
@@ -190,7 +190,7 @@ def _messages(body: Members) -> tuple[dict[str, Any], ...]:
     return tuple(messages)
 
 
-def _call(call: Members) -> dict[str, Any]:
+def _call(call: Fields) -> dict[str, Any]:
     function = call.object("function")
     name = function.text("name") if function else None
     if function is None or not name:
@@ -202,7 +202,7 @@ def _call(call: Members) -> dict[str, Any]:
     return without_nulls({"id": call.text("id"), "type": "function", "function": called})
 
 
-def _refuse_images(holder: Members) -> None:
+def _refuse_images(holder: Fields) -> None:
     if holder.items("images", "images"):
         path = holder.at("images")
         raise BadRequest(f"'{path}' has images, and this model reads only text", path)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .embeddings import MAX_INPUTS, EmbeddingsRequest
 from .errors import BadRequest
-from .fields import parse_body, unknown_members
+from .fields import parse_body, unknown_fields
 from .inputs import read_inputs
 from .request import ParseOptions
 
@@ -124,7 +124,7 @@ def parse_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
         inputs=inputs,
         dimensions=body.integer("dimensions", 1),
         as_base64=False,
-        unknown=unknown_members(body, ("keep_alive", "options", "truncate"), options.strict),
+        unknown=unknown_fields(body, ("keep_alive", "options", "truncate"), options.strict),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Union
 
 from .errors import BadRequest
-from .fields import DECODER, Members, refuse_unsupported, show
+from .fields import DECODER, Fields, refuse_unsupported, show
 
 # Each stop text is searched for at each token.
 MAX_STOPS = 64
@@ -34,7 +34,7 @@ class Number:
     high: float | None = None
     aliases: tuple[str, ...] = ()
 
-    def __call__(self, body: Members, name: str) -> float | int | None:
+    def __call__(self, body: Fields, name: str) -> float | int | None:
         read = body.integer if self.kind is int else body.number
         # Every name is checked; the field's own counts before the others.
         values = [read(given, self.low, self.high) for given in (name, *self.aliases)]
@@ -49,7 +49,7 @@ def _int(default: int | None, low: float, high: float | None, *aliases: str) -> 
     return field(default=default, metadata={"read": Number(int, low, high, aliases)})
 
 
-def _read_by(reader: Callable[[Members, str], Any], default: Any) -> Any:
+def _read_by(reader: Callable[[Fields, str], Any], default: Any) -> Any:
     """A field with a reader of its own, which returns None where the request leaves it out."""
     return field(default=default, metadata={"read": reader})
 
@@ -84,7 +84,7 @@ _SELECTING_STEP = "adaptive_p"
 Bias = tuple[Union[int, str], float]
 
 
-def _samplers(body: Members, name: str) -> tuple[str, ...] | None:
+def _samplers(body: Fields, name: str) -> tuple[str, ...] | None:
     value = body.get(name)
     if value is None:
         return None
@@ -99,7 +99,7 @@ def _samplers(body: Members, name: str) -> tuple[str, ...] | None:
     return tuple(step for step in chosen if step != _SELECTING_STEP)
 
 
-def _breakers(body: Members, name: str) -> tuple[str, ...] | None:
+def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
     if body.get(name) is None:
         return None
     values = body.items(name, "strings")
@@ -108,7 +108,7 @@ def _breakers(body: Members, name: str) -> tuple[str, ...] | None:
     return tuple(values)
 
 
-def _stop(body: Members, name: str) -> tuple[str, ...]:
+def _stop(body: Fields, name: str) -> tuple[str, ...]:
     """A text or a list of texts; an empty one would end every output at once."""
     value = body.get(name)
     stops = [value] if isinstance(value, str) else body.items(name, "strings")
@@ -117,7 +117,7 @@ def _stop(body: Members, name: str) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _logit_bias(body: Members, name: str) -> tuple[Bias, ...]:
+def _logit_bias(body: Fields, name: str) -> tuple[Bias, ...]:
     """OpenAI's map of token ids, the same with texts, or a list of pairs; `false` bans a token."""
     value = body.get("logit_bias")
     if isinstance(value, list):
@@ -162,7 +162,7 @@ def _are_texts(values: list[Any], most: int) -> bool:
     return len(values) <= most and all(isinstance(v, str) and v and "\0" not in v for v in values)
 
 
-def _prompt_logprobs(body: Members, name: str) -> int | None:
+def _prompt_logprobs(body: Fields, name: str) -> int | None:
     """Only whole responses have a place for them."""
     wanted = body.integer(name, 0, MAX_TOP_LOGPROBS)
     if not body.boolean("stream"):
@@ -172,16 +172,16 @@ def _prompt_logprobs(body: Members, name: str) -> int | None:
     return None
 
 
-def _max_completion_s(body: Members, name: str) -> float | None:
+def _max_completion_s(body: Fields, name: str) -> float | None:
     milliseconds = body.number("t_max_predict_ms", -1)
     return milliseconds / 1000 if milliseconds and milliseconds > 0 else None
 
 
-def _token_ids(body: Members, name: str) -> tuple[int, ...]:
+def _token_ids(body: Fields, name: str) -> tuple[int, ...]:
     return body.integers(name, 0)
 
 
-def _n_prompt_kept(body: Members, name: str) -> int:
+def _n_prompt_kept(body: Fields, name: str) -> int:
     # -1 stands for what the model can hold: a longer prompt is an error that says so.
     return max(body.integer("truncate_prompt_tokens", -1) or 0, 0)
 
@@ -287,11 +287,11 @@ class GenerationParams:
     """Texts that end the output and are no part of it."""
     stop_token_ids: tuple[int, ...] = _read_by(_token_ids, ())
     """Tokens that end the output and are no part of it."""
-    ignore_eos: bool = _read_by(Members.boolean, False)
+    ignore_eos: bool = _read_by(Fields.boolean, False)
     """No token is an end of generation."""
     top_logprobs: int | None = None
     """Log probabilities of each token and of so many of the likeliest in its place; None is off."""
-    post_sampling_probs: bool = _read_by(Members.boolean, False)
+    post_sampling_probs: bool = _read_by(Fields.boolean, False)
     """The log probabilities are those after all sampling steps, in place of the model's own."""
     prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
     """As `top_logprobs`, of the prompt's tokens: the prompt is then computed anew, however much of it is cached."""
@@ -310,7 +310,7 @@ NUMBERS: Mapping[str, Number] = {
 
 
 def read_params(
-    body: Members,
+    body: Fields,
     *,
     n: int = 1,
     top_logprobs: int | None = None,
@@ -339,7 +339,7 @@ def read_params(
     return params
 
 
-def read_sampling(body: Members) -> dict[str, Any]:
+def read_sampling(body: Fields) -> dict[str, Any]:
     """The sampling values that a body gives, by their names in SamplingParams."""
     values = _read(SamplingParams, body)
     # -1 stands for "all tokens" and "any seed".
@@ -350,7 +350,7 @@ def read_sampling(body: Members) -> dict[str, Any]:
     return values
 
 
-def _read(declaration: type[Any], body: Members) -> dict[str, Any]:
+def _read(declaration: type[Any], body: Fields) -> dict[str, Any]:
     """The values that a body gives for the fields of a declaration."""
     readers = {field.name: field.metadata["read"] for field in fields(declaration) if "read" in field.metadata}
     values = {name: read(body, name) for name, read in readers.items()}
@@ -364,7 +364,7 @@ def parse_default(text: str) -> dict[str, Any]:
         BadRequest: There is no such parameter, or it cannot have this value.
     """
     name, _, value = text.partition("=")
-    body = Members({name: _json_or_text(value)})
+    body = Fields({name: _json_or_text(value)})
     values = read_sampling(body)
     if body.unknown():
         known = ", ".join((*NUMBERS, "samplers", "dry_sequence_breakers"))
@@ -372,7 +372,7 @@ def parse_default(text: str) -> dict[str, Any]:
     return values
 
 
-def _max_tokens(body: Members, least: int, names: Sequence[str]) -> int | None:
+def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
     """`n_predict` has -1 for no limit."""
     given = [body.integer(name, -1 if name == "n_predict" else least) for name in names]
     first = next((value for value in given if value is not None), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .fields import Members
+from .fields import Fields
 from .params import GenerationParams
 from .response_format import Shape, read_shape
 
@@ -61,7 +61,7 @@ class TextRequest:
     """The fields that are ignored."""
 
 
-def read_text_request(body: Members) -> dict[str, Any]:
+def read_text_request(body: Fields) -> dict[str, Any]:
     """The fields of a TextRequest but `params`, `thought_field` and `unknown`, by their names in OpenAI's interfaces.
 
     Raises:
@@ -79,10 +79,10 @@ def read_text_request(body: Members) -> dict[str, Any]:
     }
 
 
-def read_streaming(body: Members) -> dict[str, Any]:
+def read_streaming(body: Fields) -> dict[str, Any]:
     """The fields that say how the response comes."""
     flags = ("stream", "timings_per_token", "return_progress")
-    options = body.object("stream_options") or Members({})
+    options = body.object("stream_options") or Fields({})
     include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")
     ping_s = body.number("sse_ping_interval", -1, MAX_PING_S)
     return {

@@ -8,7 +8,7 @@ from typing import Any
 
 from .embeddings import usage_body
 from .errors import BadRequest
-from .fields import Members, parse_body, show, unknown_members
+from .fields import Fields, parse_body, show, unknown_fields
 from .request import DEFAULT_OPTIONS, ParseOptions
 
 # As for embeddings.
@@ -44,7 +44,7 @@ def parse_rerank(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> RerankR
         documents=_documents(body),
         top_n=body.integer("top_n", 1),
         returns_documents=body.boolean("return_documents") or returns_texts or False,
-        unknown=unknown_members(body, ("user",), options.strict),
+        unknown=unknown_fields(body, ("user",), options.strict),
     )
 
 
@@ -62,7 +62,7 @@ def _document(request: RerankRequest, i: int) -> dict[str, Any]:
     return {"document": {"text": request.documents[i]}} if request.returns_documents else {}
 
 
-def _documents(body: Members) -> tuple[str, ...]:
+def _documents(body: Fields) -> tuple[str, ...]:
     """Texts, or objects with a text; `texts` is another name for them."""
     texts = body.items("texts", "strings")
     name = "documents" if body.get("documents") is not None or not texts else "texts"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import BadRequest
-from .fields import Members, refuse_unsupported
+from .fields import Fields, refuse_unsupported
 
 _TYPES = ("text", "json_object", "json_schema")
 
@@ -29,7 +29,7 @@ class Shape:
     param: str
 
 
-def read_shape(body: Members) -> Shape | None:
+def read_shape(body: Fields) -> Shape | None:
     """The form that the request asks for, if it asks for any.
 
     Raises:
@@ -42,7 +42,7 @@ def read_shape(body: Members) -> Shape | None:
     return shapes[0] if shapes else None
 
 
-def _shapes(body: Members) -> Iterator[Shape]:
+def _shapes(body: Fields) -> Iterator[Shape]:
     formatted = read_format(body.object("response_format"))
     if formatted is not None:
         yield formatted
@@ -56,7 +56,7 @@ def _shapes(body: Members) -> Iterator[Shape]:
             yield Shape("json_object", None, structured.at("json_object"))
 
 
-def _named(holder: Members, names: Mapping[str, str]) -> Iterator[Shape]:
+def _named(holder: Fields, names: Mapping[str, str]) -> Iterator[Shape]:
     """The forms in members of their own, which `names` says."""
     schema = names["json_schema"]
     if holder.get(schema) is not None:
@@ -72,7 +72,7 @@ def _named(holder: Members, names: Mapping[str, str]) -> Iterator[Shape]:
         yield Shape("choice", tuple(choices), holder.at(names["choice"]))
 
 
-def read_format(form: Members | None) -> Shape | None:
+def read_format(form: Fields | None) -> Shape | None:
     """OpenAI's forms, and those with a schema beside the type, as the Responses API and llama-server have them."""
     kind = form.choice("type", _TYPES) if form else "text"
     if form is None or kind == "text":
@@ -87,7 +87,7 @@ def read_format(form: Members | None) -> Shape | None:
     return Shape("json_schema", _schema(holder, "schema"), holder.at("schema"))
 
 
-def _schema(holder: Members, name: str) -> Any:
+def _schema(holder: Fields, name: str) -> Any:
     """A schema is an object, or true or false."""
     value = holder.get(name)
     if not isinstance(value, (dict, bool)):

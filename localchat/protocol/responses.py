@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from .chat import ChatRequest, reasoning_budget, template_vars
 from .errors import ApiError, BadRequest
-from .fields import Members, parse_body, refuse_unsupported, unknown_members
+from .fields import Fields, parse_body, refuse_unsupported, unknown_fields
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import read_streaming
 from .response_format import Shape, read_format
@@ -90,7 +90,7 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
     items = tuple(_resolved(item, f"input[{i}].id", history) for i, item in enumerate(input_items(body)))
     earlier, conversation_id = _earlier(body, history)
     messages, ignored_items = _messages(body, earlier, items)
-    reasoning, include = body.object("reasoning") or Members({}), _include(body)
+    reasoning, include = body.object("reasoning") or Fields({}), _include(body)
     effort = reasoning.text("effort")
     shape = _shape(body)
     request = ResponsesRequest(
@@ -115,16 +115,16 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
         truncates=body.choice("truncation", ("auto", "disabled")) == "auto",
         settings=_settings(body, tools, reasoning),
     )
-    unknown = [*unknown_members(body, _WITHOUT_EFFECT, strict)]
+    unknown = [*unknown_fields(body, _WITHOUT_EFFECT, strict)]
     unknown += [f"tools of type {kind}" for kind in ignored_tools] + [f"input of type {kind}" for kind in ignored_items]
     return dataclasses.replace(request, unknown=tuple(unknown))
 
 
-def _earlier(body: Members, history: History) -> tuple[tuple[dict[str, Any], ...], str | None]:
+def _earlier(body: Fields, history: History) -> tuple[tuple[dict[str, Any], ...], str | None]:
     """The items that go before `input`, and the conversation that the response is added to."""
     previous, given = body.text("previous_response_id"), body.get("conversation")
     conversation = (
-        _id(body.object("conversation") or Members({})) if isinstance(given, dict) else body.text("conversation")
+        _id(body.object("conversation") or Fields({})) if isinstance(given, dict) else body.text("conversation")
     )
     if previous and conversation:
         message = "'previous_response_id' and 'conversation' cannot both say what goes before 'input': leave out one"
@@ -134,7 +134,7 @@ def _earlier(body: Members, history: History) -> tuple[tuple[dict[str, Any], ...
     return (history.conversation(conversation), conversation) if conversation else ((), None)
 
 
-def _id(conversation: Members) -> str:
+def _id(conversation: Fields) -> str:
     id = conversation.text("id")
     if not id:
         conversation.refuse("id", "a string that is not empty")
@@ -147,23 +147,23 @@ def _resolved(item: dict[str, Any], path: str, history: History) -> dict[str, An
 
 
 def _messages(
-    body: Members, earlier: Sequence[dict[str, Any]], items: Sequence[dict[str, Any]]
+    body: Fields, earlier: Sequence[dict[str, Any]], items: Sequence[dict[str, Any]]
 ) -> tuple[tuple[dict[str, Any], ...], list[str]]:
     """The messages of all items, and the kinds of items that were left out."""
-    given = [Members(item, "previous_response_id") for item in earlier]
-    given += [Members(item, f"input[{i}]") for i, item in enumerate(items)]
+    given = [Fields(item, "previous_response_id") for item in earlier]
+    given += [Fields(item, f"input[{i}]") for i, item in enumerate(items)]
     messages = read_messages(body.text("instructions"), given)
     if not any(message["role"] not in ("system", "developer") for message in messages) and not body.raw.get("input"):
         body.refuse("input", "a string or a list with at least one item")
     return messages, [kind for kind in IGNORED_ITEMS if any(item["type"] == kind for item in items)]
 
 
-def _shape(body: Members) -> Shape | None:
+def _shape(body: Fields) -> Shape | None:
     text = body.object("text")
     return read_format(text.object("format")) if text else None
 
 
-def _include(body: Members) -> frozenset[str]:
+def _include(body: Fields) -> frozenset[str]:
     wanted = body.items("include", "strings")
     for i, name in enumerate(wanted):
         is_known = isinstance(name, str) and (
@@ -175,22 +175,22 @@ def _include(body: Members) -> frozenset[str]:
     return frozenset(wanted)
 
 
-def _top_logprobs(body: Members, include: frozenset[str]) -> int | None:
+def _top_logprobs(body: Fields, include: frozenset[str]) -> int | None:
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
     return top if top or _LOGPROBS in include else None
 
 
-def _summary(reasoning: Members) -> str | None:
+def _summary(reasoning: Fields) -> str | None:
     newer, older = reasoning.choice("summary", _SUMMARIES), reasoning.choice("generate_summary", _SUMMARIES)
     return newer or older
 
 
-def _settings(body: Members, tools: Sequence[Tool], reasoning: Members) -> dict[str, Any]:
+def _settings(body: Fields, tools: Sequence[Tool], reasoning: Fields) -> dict[str, Any]:
     """The fields of a response object that do not depend on what is generated.
 
     `temperature` and the like are filled in where the model's defaults are known.
     """
-    text = body.object("text") or Members({})
+    text = body.object("text") or Fields({})
     given = text.object("format")
     format = {"type": "text"} if given is None else dict(given.raw)
     conversation = body.get("conversation")
@@ -230,8 +230,8 @@ def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return listed
 
 
-def _metadata(body: Members) -> dict[str, str]:
-    metadata = body.object("metadata") or Members({})
+def _metadata(body: Fields) -> dict[str, str]:
+    metadata = body.object("metadata") or Fields({})
     return {name: metadata.text(name) or "" for name in metadata.raw}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .chat import without_nulls
 from .errors import BadRequest
-from .fields import Members, show
+from .fields import Fields, show
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
@@ -35,7 +35,7 @@ CUSTOM_INPUT = "input"
 _REASONING_MARK = "localchat:"
 
 
-def input_items(body: Members, name: str = "input") -> list[dict[str, Any]]:
+def input_items(body: Fields, name: str = "input") -> list[dict[str, Any]]:
     """The items of a field, each with its type; a text is a user's message.
 
     Raises:
@@ -51,7 +51,7 @@ def input_items(body: Members, name: str = "input") -> list[dict[str, Any]]:
     return [_whole({"type": _kind(item), **without_nulls(item.raw)}) for item in body.objects(name)]
 
 
-def _kind(item: Members) -> str:
+def _kind(item: Fields) -> str:
     given = item.text("type")
     if given is None and "role" not in item.raw and "id" in item.raw:
         return "item_reference"
@@ -68,7 +68,7 @@ def _whole(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "content": [{"type": "input_text", "text": text}]}
 
 
-def read_messages(instructions: str | None, items: Iterable[Members]) -> tuple[dict[str, Any], ...]:
+def read_messages(instructions: str | None, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
     """The messages of chat that say the same as `instructions` and the items, in their order.
 
     Raises:
@@ -133,14 +133,14 @@ def _joined(before: str | None, text: str) -> str:
     return f"{before}\n\n{text}" if before and text else before or text
 
 
-def _message(conversation: _Conversation, item: Members) -> None:
+def _message(conversation: _Conversation, item: Fields) -> None:
     role = item.choice("role", _ROLES)
     if role is None:
         item.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
     conversation.message(role, _text(item, "content"))
 
 
-def _text(item: Members, name: str) -> str:
+def _text(item: Fields, name: str) -> str:
     """The text of a field that is a string or a list of parts."""
     value = item.get(name)
     if isinstance(value, str):
@@ -150,7 +150,7 @@ def _text(item: Members, name: str) -> str:
     return "".join(_part_text(part) for part in item.objects(name))
 
 
-def _part_text(part: Members) -> str:
+def _part_text(part: Fields) -> str:
     kind = part.text("type")
     if kind in _MEDIA_PARTS:
         raise BadRequest(f"'{part.path}' is {_MEDIA_PARTS[kind]}, and this model reads only text", part.path)
@@ -163,20 +163,20 @@ def _part_text(part: Members) -> str:
     return text
 
 
-def _call(conversation: _Conversation, item: Members) -> None:
+def _call(conversation: _Conversation, item: Fields) -> None:
     arguments = item.text("arguments")
     conversation.call(_required(item, "call_id"), model_name(item), arguments or "{}")
 
 
-def _custom_call(conversation: _Conversation, item: Members) -> None:
+def _custom_call(conversation: _Conversation, item: Fields) -> None:
     conversation.call(_required(item, "call_id"), model_name(item), {CUSTOM_INPUT: item.text("input") or ""})
 
 
-def _result(conversation: _Conversation, item: Members) -> None:
+def _result(conversation: _Conversation, item: Fields) -> None:
     conversation.result(_required(item, "call_id"), _text(item, "output"))
 
 
-def _reasoning(conversation: _Conversation, item: Members) -> None:
+def _reasoning(conversation: _Conversation, item: Fields) -> None:
     text = "".join(map(_part_text, item.objects("content")))
     text = text or decode_reasoning(item.text("encrypted_content") or "")
     text = text or "\n\n".join(map(_part_text, item.objects("summary")))
@@ -184,7 +184,7 @@ def _reasoning(conversation: _Conversation, item: Members) -> None:
         conversation.reasoning(text)
 
 
-_READERS: Mapping[str, Callable[[_Conversation, Members], None]] = {
+_READERS: Mapping[str, Callable[[_Conversation, Fields], None]] = {
     "message": _message,
     "function_call": _call,
     "function_call_output": _result,
@@ -194,14 +194,14 @@ _READERS: Mapping[str, Callable[[_Conversation, Members], None]] = {
 }
 
 
-def _required(item: Members, name: str) -> str:
+def _required(item: Fields, name: str) -> str:
     text = item.text(name)
     if not text:
         item.refuse(name, "a string that is not empty")
     return text
 
 
-def model_name(tool: Members) -> str:
+def model_name(tool: Fields) -> str:
     """The name of a tool for the model: that of its namespace goes before it."""
     name, namespace = _required(tool, "name"), tool.text("namespace")
     return qualified(namespace, name)

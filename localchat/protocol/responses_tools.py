@@ -11,7 +11,7 @@ from typing import Any
 
 from .chat import function_tool
 from .errors import BadRequest
-from .fields import Members, show
+from .fields import Fields, show
 from .responses_items import CUSTOM_INPUT, qualified
 
 _MODES = ("none", "auto", "required")
@@ -38,7 +38,7 @@ class Tool:
         return str(self.function["name"])
 
 
-def read_tools(body: Members) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+def read_tools(body: Fields) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     """The tools that can be called, and the kinds of those that cannot.
 
     Raises:
@@ -59,7 +59,7 @@ def read_tools(body: Members) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     return tuple(tools), tuple(ignored)
 
 
-def _namespace(given: Members) -> Iterator[Tool]:
+def _namespace(given: Fields) -> Iterator[Tool]:
     name = given.text("name")
     if not name:
         given.refuse("name", "a string that is not empty")
@@ -68,7 +68,7 @@ def _namespace(given: Members) -> Iterator[Tool]:
         yield _tool(tool, name)
 
 
-def _tool(given: Members, namespace: str | None) -> Tool:
+def _tool(given: Fields, namespace: str | None) -> Tool:
     checked = function_tool(given)["function"]
     is_custom = checked["type"] == "custom"
     function: dict[str, Any] = {"name": qualified(namespace, checked["name"])}
@@ -95,7 +95,7 @@ def _some(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: fields[name] for name in names if name in fields}
 
 
-def _with_grammar(given: Members) -> str:
+def _with_grammar(given: Fields) -> str:
     """The description, and the grammar of the input: the model reads the grammar, but nothing enforces it."""
     description = given.text("description") or ""
     form = given.object("format")
@@ -105,7 +105,7 @@ def _with_grammar(given: Members) -> str:
     return f"{description}\n\nThe input must match this grammar ({syntax}):\n{form.text('definition') or ''}".lstrip()
 
 
-def read_tool_choice(body: Members, tools: Sequence[Tool]) -> dict[str, Any]:
+def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     """`tool_choice` and `allowed` of a ChatRequest.
 
     Raises:
@@ -114,7 +114,7 @@ def read_tool_choice(body: Members, tools: Sequence[Tool]) -> dict[str, Any]:
     value = body.get("tool_choice")
     names: tuple[str, ...] = ()
     if isinstance(value, dict):
-        mode, names = _chosen(Members(value, body.at("tool_choice")), tools)
+        mode, names = _chosen(Fields(value, body.at("tool_choice")), tools)
     else:
         mode = body.choice("tool_choice", _MODES) or "auto"
     if mode == "required" and not tools:
@@ -123,7 +123,7 @@ def read_tool_choice(body: Members, tools: Sequence[Tool]) -> dict[str, Any]:
     return {"tool_choice": mode if tools else "none", "allowed": names}
 
 
-def _chosen(choice: Members, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...]]:
+def _chosen(choice: Fields, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...]]:
     kind = choice.text("type")
     if kind in _CALLABLE:
         return "required", (_chosen_name(choice, tools),)
@@ -136,7 +136,7 @@ def _chosen(choice: Members, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...
     return mode, tuple(_chosen_name(tool, tools) for tool in listed)
 
 
-def _chosen_name(choice: Members, tools: Sequence[Tool]) -> str:
+def _chosen_name(choice: Fields, tools: Sequence[Tool]) -> str:
     name, namespace = choice.text("name"), choice.text("namespace")
     found = [tool for tool in tools if tool.name == name and namespace in (None, tool.namespace)]
     if not found:

@@ -1,4 +1,4 @@
-"""GET /props, /slots and /metrics: how the server stands, for people and for Prometheus. Values in, bodies out."""
+"""Response bodies of GET /props, /slots and /metrics (Prometheus)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class Slot:
-    """A running generation, in tokens. Nothing of what it says."""
+    """A running sequence: its counts of tokens, and none of its text."""
 
     id_task: int
     n_prompt: int
@@ -24,7 +24,7 @@ class Slot:
 def props_body(
     name: str, version: str, *, n_ctx: int, n_slots: int, sampling: Mapping[str, Any], template: str, bos: str, eos: str
 ) -> dict[str, Any]:
-    """llama.cpp's names; the path of the model's file stays with the server."""
+    """The body of GET /props, with llama.cpp's field names. The path of the model file is not given out."""
     return {
         "default_generation_settings": {"params": dict(sampling), "n_ctx": n_ctx},
         "total_slots": n_slots,
@@ -41,7 +41,7 @@ def props_body(
 
 
 def slots_body(slots: Sequence[Slot], n_slots: int, n_ctx: int) -> list[dict[str, Any]]:
-    """As many as can run, the busy ones first: none belongs to a slot for longer than it runs."""
+    """The body of GET /slots: `n_slots` entries, those of running sequences first."""
     busy: list[Slot | None] = [*slots[:n_slots]]
     idle: list[Slot | None] = [None] * (n_slots - len(busy))
     return [{"id": i, "n_ctx": n_ctx, **_slot(slot)} for i, slot in enumerate([*busy, *idle])]
@@ -66,7 +66,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Series:
-    """One number of a metric, under its labels."""
+    """One sample of a metric: value, labels, and a suffix of the metric's name."""
 
     value: int | float
     labels: tuple[tuple[str, str], ...] = ()
@@ -75,7 +75,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Metric:
-    """A counter, gauge or histogram with what it means."""
+    """A counter, gauge or histogram with its help text."""
 
     name: str
     kind: str
@@ -92,7 +92,7 @@ def gauge(name: str, help: str, value: int | float) -> Metric:
 
 
 def histogram(name: str, help: str, *, bounds: Sequence[float], counts: Sequence[int], n: int, total: float) -> Metric:
-    """`counts` are of the values up to each bound."""
+    """A histogram whose `counts` are cumulative: the number of values up to each bound."""
     buckets = [
         Series(count, (("le", label),), "_bucket")
         for label, count in zip([*map(_number, bounds), "+Inf"], [*counts, n])
@@ -101,7 +101,7 @@ def histogram(name: str, help: str, *, bounds: Sequence[float], counts: Sequence
 
 
 def metrics_text(metrics: Iterable[Metric]) -> str:
-    """Prometheus' text format; every name begins with localchat_."""
+    """Format metrics as Prometheus text. Every name gets the prefix localchat_."""
     lines: list[str] = []
     for metric in metrics:
         name = "localchat_" + metric.name

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .fields import Members, parse_body, unknown_members
+from .fields import Fields, parse_body, unknown_fields
 from .inputs import is_token
 from .request import DEFAULT_OPTIONS, ParseOptions
 
@@ -18,7 +18,7 @@ from .request import DEFAULT_OPTIONS, ParseOptions
 class TokenizeRequest:
     """A text; `adds_special` puts the model's begin token before it, `parses_special` takes markers for tokens.
 
-    `unknown` names the members that were ignored (K10), here and below.
+    `unknown` are the names of unknown fields, which were ignored, here and below.
     """
 
     model: str
@@ -55,7 +55,7 @@ def parse_tokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Token
         adds_special=_flag(body, ("add_special", "add_special_tokens"), default=False),
         parses_special=_flag(body, ("parse_special",), default=True),
         with_pieces=_flag(body, ("with_pieces",), default=False),
-        unknown=unknown_members(body, (), options.strict),
+        unknown=unknown_fields(body, (), options.strict),
     )
 
 
@@ -75,7 +75,7 @@ def parse_detokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Det
     tokens = body.get("tokens")
     if not isinstance(tokens, list) or not all(map(is_token, tokens)):
         body.refuse("tokens", "a list of token ids")
-    return DetokenizeRequest(body.text("model") or "", tuple(tokens), unknown_members(body, (), options.strict))
+    return DetokenizeRequest(body.text("model") or "", tuple(tokens), unknown_fields(body, (), options.strict))
 
 
 def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:
@@ -90,6 +90,6 @@ def _text_or_bytes(piece: bytes) -> str | list[int]:
         return list(piece)
 
 
-def _flag(body: Members, names: Sequence[str], *, default: bool) -> bool:
+def _flag(body: Fields, names: Sequence[str], *, default: bool) -> bool:
     given = [body.boolean(name) for name in names]
     return next((value for value in given if value is not None), default)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import DecodeFailed, NoRoom
+from ..context_size import Place
 from ..embedding import EmbeddingBackend
 from ..scheduler import Batch, Room
 from ..state_files import Data
@@ -28,9 +29,17 @@ class LlamaBackend:
     """A model in memory with its context. Whatever touches the context runs on the engine thread."""
 
     def __init__(
-        self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, room: Room, state_key: str
+        self,
+        model: Model,
+        context: Any,
+        vocabulary: Vocabulary,
+        facts: ModelFacts,
+        room: Room,
+        state_key: str,
+        places: Sequence[Place],
     ):
         self.facts = facts
+        self.places = places
         self.room = room
         self._model = model
         self._state_key = state_key

@@ -1,0 +1,111 @@
+"""One question in the terminal: the program of the one-file client, and what `python -m localchat` shares with it.
+
+The output of the model goes to stdout, everything else to stderr. Exit codes: 0 for a complete answer, 1 for
+an error, 2 for wrong usage, 3 for an answer that was cut, 130 for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from .client import Client
+from .errors import IncompleteStream, LocalChatError, TimedOut
+from .events import StreamEvent
+
+OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
+
+_USAGE = 'usage: python FILE.py "text": ask the server at OPENAI_BASE_URL. Piped input is put before the text.'
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Ask what the arguments and a pipe hold, and print the answer as it comes; the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    return run_command(lambda: _ask(words))
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """The exit code of a command. Its errors become one line on stderr."""
+    sys.stderr = sys.stderr or io.StringIO()  # Where stderr is closed (2>&-), print would write to stdout.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # A terminal without UTF-8 must not end the answer.
+    try:
+        code = command()
+        print(end="", flush=True)  # A failed write is reported here, not when Python exits.
+        return code
+    except KeyboardInterrupt:
+        report("")
+        return INTERRUPTED
+    except OSError as error:
+        # The reader of the output is gone, or a disk is full. Without this, Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            report(f"localchat: {error}")
+        return FAILED
+    except (LocalChatError, ValueError, TypeError) as error:  # TypeError: an option of a wrong kind.
+        report(f"localchat: {error}")
+        has_begun = isinstance(error, (IncompleteStream, TimedOut)) and error.partial and error.partial.choices
+        return CUT if has_begun else FAILED
+
+
+def read_question(words: Sequence[str]) -> str:
+    """The piped input, and the text after it.
+
+    Raises:
+        ValueError: The input is not UTF-8.
+    """
+    try:
+        piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
+        text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
+        text.encode()  # In some locales, such as C.UTF-8, wrong bytes become surrogates, which servers refuse.
+    except UnicodeError as error:
+        raise ValueError(f"the text is not UTF-8. Convert it first, with iconv for example: {error}") from error
+    return text
+
+
+def output_text(event: StreamEvent) -> str:
+    """The text of an event that belongs on stdout: that of the first choice. Warnings are reported here."""
+    if event.type == "warning":
+        report(f"localchat: warning: {event.text}")
+    if event.choice_index != 0:
+        return ""
+    if event.type in ("content_delta", "refusal_delta"):
+        return event.delta
+    if event.type == "tool_call":
+        return f"{event.name}({event.arguments_json})\n"
+    return ""
+
+
+def finish_code(finish_reason: str | None) -> int:
+    """The exit code of an answer that ended for this reason; a cut is reported."""
+    if finish_reason not in ("length", "content_filter"):
+        return OK
+    report(f"localchat: the server cut the answer: {finish_reason}")
+    return CUT
+
+
+def report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _ask(words: Sequence[str]) -> int:
+    if words and words[0] in ("-h", "--help"):
+        print(_USAGE)
+        return OK
+    question = read_question(words)
+    if not question.strip():
+        report(f"{_USAGE}\nlocalchat: nothing to ask: give a text, or pipe one in")
+        return USAGE
+    last = "\n"
+    with Client() as client, client.stream(question) as stream:
+        try:
+            for event in stream:
+                text = output_text(event)
+                print(text, end="", flush=True)
+                last = text or last
+        finally:
+            if not last.endswith("\n"):
+                print(flush=True)
+    return finish_code(stream.reply.finish_reason)
