@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import DecodeFailed, NoRoom
+from ..context_size import Place
 from ..embedding import EmbeddingBackend
 from ..scheduler import Batch, Room
 from ..state_files import Data
@@ -35,9 +36,11 @@ class LlamaBackend:
         facts: ModelFacts,
         room: Room,
         state_key: str,
+        places: Sequence[Place],
         max_threads: int,
     ):
         self.facts = facts
+        self.places = places
         self.room = room
         self.threads = (L.llama_n_threads(context), max_threads)
         self._model = model
