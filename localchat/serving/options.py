@@ -154,7 +154,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add("--parallel", type=positive, default=8, metavar="N", help="requests computed at once (default: %(default)s)")
     add("--queue", type=whole, default=256, metavar="N", help="requests that may wait for that (default: %(default)s)")
     add("--gpu-layers", type=_between(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
-    add("--threads", type=_between(0, 512), default=0, metavar="N", help="CPU threads (default: by the machine)")
+    add("--threads", type=_between(0, 512), default=0, metavar="N", help="most CPU threads (default: by the machine)")
     drafts = group.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft",

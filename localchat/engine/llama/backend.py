@@ -37,10 +37,12 @@ class LlamaBackend:
         room: Room,
         state_key: str,
         places: Sequence[Place],
+        max_threads: int,
     ):
         self.facts = facts
         self.places = places
         self.room = room
+        self.threads = (L.llama_n_threads(context), max_threads)
         self._model = model
         self._state_key = state_key
         self._context = context
@@ -111,6 +113,9 @@ class LlamaBackend:
             return True
         self.clear(slot)
         return False
+
+    def set_threads(self, n: int) -> None:
+        L.llama_set_n_threads(self._context, n, n)
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch; when that fails, the cells that it may have taken are given back."""

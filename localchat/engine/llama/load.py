@@ -35,7 +35,7 @@ _MAX_DRAFTED = _RESTING_SLOTS
 # model of half a billion parameters.
 _MAX_RESTING = 512
 
-# Measured with the built-in model of 3 MB on 2 cores beside a busy process: one thread was 2 to 4 times as fast as two.
+# A model of 3 MB on 2 cores beside a busy process: one thread is 2 to 4 times as fast as two.
 _TINY_MODEL_BYTES = 32 << 20
 
 # How llama.cpp spells steps where not as we do.
@@ -86,7 +86,8 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     context, options = _new_context(model.pointer, options, places)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
     key = _state_key(path, facts, options)
-    return LlamaBackend(model, context, vocabulary, facts, _room(model.pointer, context, options), key, places)
+    room = _room(model.pointer, context, options)
+    return LlamaBackend(model, context, vocabulary, facts, room, key, places, _max_threads(options))
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -117,8 +118,7 @@ def supports_gpu() -> bool:
 def default_threads(n_model_bytes: int) -> int:
     """Threads for the graph: the cores that this process may use; half of many, which are mostly hyperthreads.
 
-    A tiny model gets one: its steps are so short that threads mostly wait for each other, and where
-    something else keeps a core busy they stand still.
+    A tiny model begins with one: its steps are so short that threads mostly wait for each other.
     """
     if n_model_bytes < _TINY_MODEL_BYTES:
         return 1
@@ -127,6 +127,13 @@ def default_threads(n_model_bytes: int) -> int:
     except AttributeError:  # not on macOS and Windows
         n_cores = os.cpu_count() or 1
     return n_cores if n_cores <= 4 else n_cores // 2
+
+
+def _max_threads(options: LoadOptions) -> int:
+    """Threads that a step may have once the engine has measured some; of a model on a GPU the count does not matter."""
+    if options.n_gpu_layers and supports_gpu():
+        return 1
+    return options.n_threads or default_threads(_TINY_MODEL_BYTES)
 
 
 def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Any:
