@@ -9,7 +9,6 @@ from typing import Any, Callable
 
 from ..protocol.events import Event, ToolCallArguments, ToolCallStart
 
-
 # What clients can send back as an id: no white space, and not too long for their databases.
 _ID = re.compile("[!-~]{1,64}")
 
