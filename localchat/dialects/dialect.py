@@ -207,12 +207,12 @@ class Dialect:
             if marker in tags:
                 yield from self._reasoning_within(cursor, calls, reasoning, marker)
             elif marker in openers:
-                yield from self._call(cursor, calls, marker, ContentDelta)
+                yield from self._call_from(cursor, calls, marker, ContentDelta)
             else:
                 read(cursor, marker)
                 yield from space(cursor)
 
-    def _call(self, cursor: Cursor, calls: Calls, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
+    def _call_from(self, cursor: Cursor, calls: Calls, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
         """Read a call from its opener on. What only begins like one is sent as text, in such events."""
         cursor.begin()
         read(cursor, opener)
@@ -292,7 +292,7 @@ class Dialect:
             if marker is None:
                 return ""
             calls.reasoning_is_open = False
-            if marker not in openers or (yield from self._call(cursor, calls, marker, event)):
+            if marker not in openers or (yield from self._call_from(cursor, calls, marker, event)):
                 calls.reasoning_may_open = self.thinks_anywhere
                 return marker
 
