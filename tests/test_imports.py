@@ -65,7 +65,7 @@ MAY_IMPORT = {
     "prompt": {"dialects", "protocol"},
     "grammar": {"dialects"},
     "dialects": {"prompt", "protocol"},
-    "engine": {"grammar", "protocol"},
+    "engine": {"grammar", "models", "protocol"},
     "protocol": set(),
     "models": set(),
 }
