@@ -130,6 +130,9 @@ def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, by
                 yield status, b""
                 return
             body, raw = _dechunked(raw)
+        elif b"content-length" not in headers and status == 200:
+            # A stream for HTTP/1.0 ends with the connection.
+            body, raw = raw, b""
         else:
             n = int(headers.get(b"content-length", b"0"))
             # A response to HEAD has no body; the connection ends then.
