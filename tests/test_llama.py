@@ -32,7 +32,8 @@ from localchat.engine import (
     OutputToken,
     load,
 )
-from localchat.engine.llama import default_threads, sampling_from
+from localchat.engine.llama import default_threads, load_backend, sampling_from
+from localchat.engine.llama.library import L
 from localchat.engine.llama.load import _state_key
 from localchat.engine.scheduler import Batch, Part, Sequence
 from localchat.protocol.params import SamplingParams
@@ -649,7 +650,9 @@ def test_missing_file_is_an_error_with_its_name():
 
 
 def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbers():
-    with pytest.raises(EngineError, match=r"255 requests at once, not 256: use a smaller --parallel"):
+    with pytest.raises(
+        EngineError, match=r"--parallel 256 is more than llama.cpp can run at once: .* it is 255 at most"
+    ):
         load(DEMO, LoadOptions(n_slots=256))
 
 
@@ -663,7 +666,7 @@ def test_progress_goes_from_0_to_1():
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [({}, "50000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
     ids=["by default", "what the user set", "another wish of the user"],
 )
 def test_threads_wait_as_was_measured_best_and_never_against_the_users_wish(given: dict[str, str], expected: str):
@@ -677,6 +680,16 @@ def test_threads_wait_as_was_measured_best_and_never_against_the_users_wish(give
 def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
     assert default_threads(3 << 20) == 1
     assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
+
+
+def test_the_number_of_threads_changes_between_batches():
+    backend = load_backend(DEMO, LoadOptions(n_threads=2, n_gpu_layers=0))
+    try:
+        assert backend.threads == (2, 2)
+        backend.set_threads(1)
+        assert L.llama_n_threads(backend._context) == L.llama_n_threads_batch(backend._context) == 1
+    finally:
+        backend.close()
 
 
 # Calls that would abort the whole process are refused before they reach the library.
