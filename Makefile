@@ -1,11 +1,12 @@
-# Every target makes the environment that it needs: nothing has to be installed by hand
-# but Python (3.9 or newer), a C++ compiler and CMake.
+# Every target makes the environment that it needs. Python 3.9 or newer has to be there, and a C++ compiler
+# where there is no prebuilt wheel of llama-cpp-python: LLAMA_CPP_INDEX=URL names the index of these wheels,
+# LLAMA_CPP_INDEX= builds from source.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The first build of llama-cpp-python takes some minutes; its output would hide everything else.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
+INSTALL := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON) tools/install.py $(VENV)
 
 .PHONY: run test check lint types bench formats clean
 
@@ -34,19 +35,14 @@ clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/venv.stamp:
-	$(PYTHON) -m venv $(VENV)
-	touch $@
-
-$(VENV)/server.stamp: $(VENV)/venv.stamp pyproject.toml
-	@echo "Installing localchat and building llama-cpp-python: the first time takes some minutes."
-	$(PIP) --editable '.[server]'
+$(VENV)/server.stamp: pyproject.toml
+	$(INSTALL) server
 	touch $@
 
 $(VENV)/test.stamp: $(VENV)/server.stamp
-	$(PIP) --editable '.[server,test]'
+	$(INSTALL) server,test
 	touch $@
 
 $(VENV)/check.stamp: $(VENV)/test.stamp
-	$(PIP) --editable '.[server,test,check]'
+	$(INSTALL) server,test,check
 	touch $@

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable
 
-from ..prompt.adapted import CallsWriter, calls_text
+from ..prompt.fallbacks import CallsWriter, calls_text
 from ..prompt.segments import Segment
 from ..protocol.events import ContentDelta, Event, ReasoningDelta
 from .call_layout import A_SPACE, CallLayout

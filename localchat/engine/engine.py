@@ -67,8 +67,8 @@ _WEIGHT_OF_NEW_DRAFT = 0.1
 # So many tokens less to compute are worth bringing a copy of them.
 _MIN_BROUGHT = 32
 
-# As many failed turns in a row mean that the next one will fail too: the engine gives up and says so.
-_MAX_FAILED_TURNS = 3
+# After this many failed steps in a row the next one is expected to fail as well: the engine stops.
+_MAX_FAILED_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _DraftSource:
             self.token_s += _WEIGHT_OF_NEW_DRAFT * (seconds / n_drafted - self.token_s)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
     """What the engine thread has of one sequence of a run."""
 
@@ -124,7 +124,6 @@ class _Job:
     sequence: Sequence
     sampler: Any
     source: _DraftSource | None = None  # where its newest draft is from
-    has_ended: bool = False
     # Whether a copy of its beginning has been looked for.
     has_asked: bool = False
     # Whether a line has ended in the first so many tokens; looked at only where there is a limit of time.
@@ -171,16 +170,17 @@ class Engine:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         # So many requests may run and wait, all together.
         self.max_open = facts.n_slots + max_queue
-        # Guards what submitters and the engine thread share: the count of open generations and the end.
+        # Guards what submitters and the engine thread share: the sequences that have no end yet, and whether new
+        # ones are refused (`failure`, `_is_closed`).
         self._lock = threading.Lock()
-        self._n_open = 0
+        self._open: set[_Job] = set()
         self._is_closed = False
         # Owned by the engine thread.
         self._live: dict[int, _Job] = {}
         # Whose prompts' beginnings are being read from a file.
         self._fetching: dict[int, _Job] = {}
         self._next_id = 0
-        self._n_failed_turns = 0
+        self._n_failed_steps = 0
         self._is_stopping = False
         self._n_computed = 0
         self._n_drawn = 0
@@ -226,8 +226,7 @@ class Engine:
             return
         self.post(self._stop)
         if self._thread is None:
-            self._drain_inbox()
-            self._run_down()
+            self._run()
         else:
             self._thread.join()
         if self._drawers is not None:
@@ -264,15 +263,18 @@ class Engine:
     def _enqueue(self, requests: Many[GenerationRequest], samplers: Many[Any]) -> RequestRun:
         with self._lock:
             if self._is_closed or self.failure is not None:
-                raise EngineStopped(f"the engine has stopped: {self.failure or 'it was closed'}")
-            if self._n_open + len(requests) > self.max_open:
-                raise QueueFull(f"{self._n_open} requests are open and {self.max_open} are the limit: try again later")
-            self._n_open += len(requests)
+                raise EngineStopped(
+                    f"the engine has stopped: {'it was closed' if self.failure is None else repr(self.failure)}"
+                )
+            n_open = len(self._open)
+            if n_open + len(requests) > self.max_open:
+                raise QueueFull(f"{n_open} requests are open and {self.max_open} are the limit: try again later")
             jobs: list[_Job] = []
             cancelled = Cancelled("the request was cancelled")
             run = RequestRun(requests, self.backend, lambda i: self.post(lambda: self._end(jobs[i], cancelled)))
             for i, (request, sampler) in enumerate(zip(requests, samplers)):
                 jobs.append(_Job(run, i, request, self._sequence(request), sampler))
+            self._open.update(jobs)
             # Inside the lock: nothing can be queued behind the close that would then never be seen.
             for job in jobs:
                 self.post(partial(self._add, job))
@@ -332,35 +334,41 @@ class Engine:
         self._inbox.put(command)
 
     def step(self, *, wait: bool = False) -> bool:
-        """One turn; False when there was nothing to run. With `wait`, first waits for a command.
+        """One step; False when there was nothing to run. With `wait`, first waits for a command.
 
-        Runs on the engine thread.
+        Runs on the engine thread. Raises nothing: an error ends the requests concerned, or the engine (`failure`).
         """
         try:
-            if wait:
-                self._wait()
-            self._drain_inbox()
-            self._scheduler.n_prompt_batch = self._n_prompt_tokens()
-            self._draft()
-            batch = self._scheduler.schedule()
-            self._change_memory(batch.changes)
-            if not batch.parts:
-                return False
-            self._parking.note_turn()
-            if self._keeper is not None:
-                self._keeper.note_turn()
-            for part in batch.parts:
-                if not part.sequence.n_drawn:
-                    job = self._live[part.sequence.id]
-                    job.run.start(job.index, part.sequence.n_cached or 0)
-                    self._tell_progress(job)
-            size, started_at = batch.size, self._clock()
-            self._turn(batch)
-            self._cost.note(size, self._clock() - started_at)
-            self._take_checkpoints(batch)
-            self._n_failed_turns = 0
-        except Exception as error:
-            self._turn_failed(error)
+            return self._step(wait)
+        except BaseException as error:
+            self._step_failed(error)
+            return True
+
+    def _step(self, wait: bool) -> bool:
+        if wait:
+            self._wait()
+        self._drain_inbox()
+        if self._is_stopping:
+            return False
+        self._scheduler.n_prompt_batch = self._n_prompt_tokens()
+        self._draft()
+        batch = self._scheduler.schedule()
+        self._change_memory(batch.changes)
+        if not batch.parts:
+            return False
+        self._parking.note_turn()
+        if self._keeper is not None:
+            self._keeper.note_turn()
+        for part in batch.parts:
+            if not part.sequence.n_drawn:
+                job = self._live[part.sequence.id]
+                job.run.start(job.index, part.sequence.n_cached or 0)
+                self._tell_progress(job)
+        size, started_at = batch.size, self._clock()
+        self._turn(batch)
+        self._cost.note(size, self._clock() - started_at)
+        self._take_checkpoints(batch)
+        self._n_failed_steps = 0
         return True
 
     def _check(self, request: GenerationRequest) -> None:
@@ -376,19 +384,17 @@ class Engine:
             raise InvalidToken(f"token ids go from 0 to {n_vocab - 1}; the request has {min(ids)} to {max(ids)}")
 
     def _run(self) -> None:
+        """The engine thread, until the engine is closed or has failed."""
         was_busy = False
-        while not self._is_stopping:
+        while not self._is_stopping and self.failure is None:
             was_busy = self.step(wait=not was_busy)
-        self._run_down()
-
-    def _run_down(self) -> None:
-        """The end of the engine thread: all generations end, and what they computed is saved."""
-        self._fail_all(EngineStopped("the engine has been closed"), keep=True)
-        if self._keeper is not None:
-            try:
-                self._keeper.close()
-            except Exception:
-                log.exception("saving prefixes failed")
+        try:
+            for job in list(self._open):
+                self._end(job, EngineStopped("the engine has been closed"))
+            if self._keeper is not None:
+                self._keeper.close(saves=self.failure is None)
+        except BaseException as error:
+            self._fail(error)
 
     def _wait(self) -> None:
         """Runs the next command; while none comes, something may be saved, or parked after that."""
@@ -416,38 +422,47 @@ class Engine:
             return
 
     def _add(self, job: _Job) -> None:
-        if self._keeper is not None and self._keeper.fetch(job.sequence, lambda: self._enter(job)):
-            self._fetching[job.sequence.id] = job
-        else:
-            self._enter(job)
-
-    def _enter(self, job: _Job) -> None:
-        self._fetching.pop(job.sequence.id, None)
-        if job.has_ended:
-            return
         try:
-            self._scheduler.add(job.sequence)
-            self._live[job.sequence.id] = job
+            if self._keeper is not None and self._keeper.fetch(job.sequence, lambda: self._enter(job)):
+                self._fetching[job.sequence.id] = job
+            else:
+                self._enter(job)
         except Exception as error:
             log.exception("a request could not be started")
             self._end(job, EngineError(f"the request could not be started: {error}"))
 
-    def _end(self, job: _Job, end: Ended | EngineError, *, keep: bool = True) -> None:
-        """Gives a generation its one end; later ones are ignored. What it computed is kept for others, or not."""
-        if job.has_ended:
-            return
-        job.has_ended = True
+    def _enter(self, job: _Job) -> None:
         self._fetching.pop(job.sequence.id, None)
+        if job in self._open:
+            self._scheduler.add(job.sequence)
+            self._live[job.sequence.id] = job
+
+    def _end(self, job: _Job, end: Ended | EngineError, *, keep: bool = True) -> None:
+        """Gives a sequence its one end; later ones are ignored. Its KV cache is kept for other requests, or not."""
+        with self._lock:
+            if job not in self._open:
+                return
+            self._open.remove(job)
         try:
+            self._fetching.pop(job.sequence.id, None)
             if self._live.pop(job.sequence.id, None) is not None:
                 self._scheduler.remove(job.sequence, keep=keep)
-                for source in self._sources:
-                    source.drafter.forget(job.sequence)
+                self._forget_drafts(job)
         finally:
+            try:
+                self._free_sampler(job)
+            finally:
+                job.deliver(end)
+
+    def _forget_drafts(self, job: _Job) -> None:
+        for source in self._sources:
+            source.drafter.forget(job.sequence)
+
+    def _free_sampler(self, job: _Job) -> None:
+        try:
             self.backend.free_sampler(job.sampler)
-            with self._lock:
-                self._n_open -= 1
-            job.deliver(end)
+        except Exception:  # the request has ended, and others need not end for this
+            log.exception("a sampler could not be freed")
 
     def _change_memory(self, changes: tuple[Change, ...]) -> None:
         for change in changes:
@@ -633,17 +648,19 @@ class Engine:
         """
         run: TokenRun = []
         for row, guess in zip(part.output_rows, (*part.draft, None)):
-            item = self._draw(job, row)
+            item = self._draw(job, row, job.sequence.n_drawn + len(run) + 1)
             run.append(item)
-            self._count_min_tokens(job, job.sequence.n_drawn + len(run))
             if guess is None or isinstance(item, EngineError) or self._ends_draft(job, _token_of(item), guess):
                 break
         return run
 
-    def _draw(self, job: _Job, row: int) -> Sampled | EngineError:
+    def _draw(self, job: _Job, row: int, n_drawn: int) -> Sampled | EngineError:
+        """Samples the sequence's `n_drawn`th token."""
         try:
             token = self.backend.sample(job.sampler, row)
             params = job.request.params
+            if n_drawn == params.min_tokens:
+                self.backend.allow_ends(job.sampler)
             if params.top_logprobs is None:
                 return token
             if params.post_sampling_probs:
@@ -666,10 +683,6 @@ class Engine:
         self._n_cached += job.sequence.n_cached or 0
         usage = job.run.usage(job.index)
         self._first_token_s.add(usage.queue_s + usage.prompt_s)
-
-    def _count_min_tokens(self, job: _Job, n_drawn: int) -> None:
-        if n_drawn == job.request.params.min_tokens:
-            self.backend.allow_ends(job.sampler)
 
     def _ends_draft(self, job: _Job, token: int, guess: int) -> bool:
         return token != guess or self.backend.is_end(token) or token in job.request.params.stop_token_ids
@@ -695,23 +708,42 @@ class Engine:
         job.has_line = job.has_line or any(b"\n" in self.backend.piece(token) for token in new)
         return job.has_line and job.run.usage(job.index).completion_s >= limit_s
 
-    def _turn_failed(self, error: Exception) -> None:
-        """A bug or a broken backend: this turn's requests end with an error, and the next ones get their chance."""
-        log.exception("a turn failed")
-        self._n_failed_turns += 1
-        if self._n_failed_turns >= _MAX_FAILED_TURNS:
-            with self._lock:
-                self.failure = error
-            log.critical("%d turns failed in a row: the engine has stopped", self._n_failed_turns)
-        self._fail_all(EngineError("the engine failed while it computed this request; the server's log has the cause"))
-        self._scheduler.forget()
+    def _step_failed(self, error: BaseException) -> None:
+        """The one place where errors of the engine thread end: the engine goes on without its requests, or stops."""
+        self._n_failed_steps += 1
+        if not isinstance(error, Exception) or self._n_failed_steps >= _MAX_FAILED_STEPS:
+            self._fail(error)
+            return
+        try:
+            log.error("a step of the engine failed", exc_info=error)
+            cause = "the engine failed while it computed this request; the server's log has the cause"
+            self._end_all([*self._live.values(), *self._fetching.values()], EngineError(cause))
+        except BaseException as second_error:
+            self._fail(second_error)
 
-    def _fail_all(self, error: EngineError, *, keep: bool = False) -> None:
-        for job in (*self._live.values(), *self._fetching.values()):
-            try:
-                self._end(job, error, keep=keep)
-            except Exception:  # a bug, and no reason to let the others wait for ever
-                log.exception("a request could not be taken out")
+    def _fail(self, error: BaseException) -> None:
+        """Stops the engine for good: all requests end with an error, and those to come are refused."""
+        with self._lock:
+            self.failure = error
+        try:
+            self._end_all(list(self._open), EngineStopped(f"the engine has stopped: {error!r}"))
+            log.critical("the engine has stopped", exc_info=error)
+        except BaseException:
+            log.exception("the engine was not cleaned up after its failure")
+
+    def _end_all(self, jobs: list[_Job], error: EngineError) -> None:
+        """Ends sequences and starts again with an empty KV cache, whatever state the failed step left."""
+        with self._lock:
+            jobs = [job for job in jobs if job in self._open]
+            self._open.difference_update(jobs)
+        for job in jobs:
+            job.deliver(error)
+        for job in jobs:
+            self._free_sampler(job)
+            self._forget_drafts(job)
+        self._live.clear()
+        self._fetching.clear()
+        self._scheduler.reset()
 
 
 def _token_of(item: Sampled | EngineError) -> int:

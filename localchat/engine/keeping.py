@@ -114,12 +114,12 @@ class Keeper:
         self._disk.submit(self._read, prefix)
         return True
 
-    def close(self) -> None:
+    def close(self, *, saves: bool = True) -> None:
         """Saves what is not saved yet, as far as there is time. What is fetched is not waited for."""
         until = time.monotonic() + _CLOSE_S
         self._waiting.clear()
         self._disk.shutdown()
-        for slot, tokens in self._unsaved():
+        for slot, tokens in self._unsaved() if saves else ():
             if time.monotonic() > until:
                 log.warning("not all prefixes were saved: the disk is slow")
                 return
@@ -159,8 +159,10 @@ class Keeper:
 
     def _place(self, prefix: SavedPrefix, data: Data | None) -> None:
         waiting = self._waiting.pop(prefix.path, [])
-        slot = None if data is None or not waiting else self._bring(prefix.tokens, data)
-        if slot is not None:
-            self._saved[slot] = len(prefix.tokens)
-        for then in waiting:
-            then()
+        try:
+            slot = None if data is None or not waiting else self._bring(prefix.tokens, data)
+            if slot is not None:
+                self._saved[slot] = len(prefix.tokens)
+        finally:
+            for then in waiting:
+                then()

@@ -216,15 +216,20 @@ class Scheduler:
     """
 
     def __init__(self, room: Room, bring: Callable[[Sequence], None] | None = None):
-        self.running: list[Sequence] = []
-        self.waiting: list[Sequence] = []
         self.n_prompt_batch = room.n_batch
         self._room = room
         self._bring = bring
         self._n_usable = room.n_cells
+        self.reset()
+        self.changes()  # at the start there is nothing to clear
+
+    def reset(self) -> None:
+        """Starts again without sequences and with an empty KV cache, whatever state an error left."""
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
         self._tree = PrefixTree()
-        self._free_slots = list(range(room.n_slots - 1, -1, -1))
-        self._changes: list[Change] = []
+        self._free_slots = list(range(self._room.n_slots - 1, -1, -1))
+        self._changes: list[Change] = [Clear(slot) for slot in range(self._room.n_slots)]
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence.

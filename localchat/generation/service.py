@@ -60,7 +60,7 @@ class Service:
             raise errors.ModelLoading(message, self._loading_left_s())
         failure = model.engine.failure
         if failure is not None:
-            raise errors.InferenceError(f"the engine has failed, restart the server: {failure}")
+            raise errors.InferenceError(f"the engine has failed, restart the server: {failure!r}")
         return model
 
     def _loading_left_s(self) -> float:

@@ -1,1 +1,1 @@
-"""Pure: a conversation to a prompt, and generated text to typed events."""
+"""From a conversation to a prompt: the model's chat template in a sandbox, and user text kept apart from markers."""

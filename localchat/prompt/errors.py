@@ -1,10 +1,10 @@
-"""What chat/ raises."""
+"""The error of this package."""
 
 from __future__ import annotations
 
 
 class TemplateError(ValueError):
-    """The conversation cannot be shown to this model; the message tells what to change."""
+    """The template is invalid, or does not accept the conversation; the message says what to change."""
 
     status = 400
 

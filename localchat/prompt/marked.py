@@ -1,9 +1,8 @@
-"""Text that remembers which of its characters a user wrote.
+"""Taint tracking: a str that knows which of its characters come from a message.
 
-`Marked` is a `str` in every respect, so a template decides with it exactly as with plain text and
-renders the same characters; beside them it carries the ranges that came from a message. What cuts,
-joins or trims it keeps the ranges. What rewrites it (upper case, a format) marks the whole result
-or loses the marks, and lost marks only mean that the text counts as the template's own.
+`Marked` behaves like `str`, so a template renders the same text with it; in addition it has the ranges of
+characters that come from a user. Methods that cut, join or trim keep the ranges. Methods that rewrite the text
+(upper case, a format) mark the whole result or lose the marks; text without marks counts as the template's own.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Range = tuple[int, int]
 
 
 class Marked(str):
-    """A string with the ranges of it, in order and apart, that a user wrote; by default all of it."""
+    """A string and its ranges of user text, in order and not overlapping; by default one range over all of it."""
 
     _ranges: tuple[Range, ...]
 
@@ -25,14 +24,14 @@ class Marked(str):
         return self
 
     def __str__(self) -> str:
-        # str(x) is what Jinja puts around every value that it prints.
+        # Jinja calls str(x) on every value that it prints.
         return self
 
     def __add__(self, other: str) -> str:
         return join("", (self, other)) if isinstance(other, str) else NotImplemented
 
     def __radd__(self, other: str) -> str:
-        # str has no numeric slot, so Python asks the right operand even where the left is plain.
+        # str has no __radd__ and no numeric slot, so Python calls this even if the left operand is a plain str.
         return join("", (other, self)) if isinstance(other, str) else NotImplemented
 
     def __getitem__(self, key: SupportsIndex | slice) -> str:
@@ -91,7 +90,7 @@ class Marked(str):
         return self[: len(head)], self[len(head) : border], self[border : border + len(tail)]
 
     def _pieces(self, pieces: list[str], sep: str | None) -> list[str]:
-        # Without a separator any white space stands between the pieces, so they are looked for.
+        # Without a separator any white space lies between the pieces, so each is searched for.
         found, at = [], 0
         for piece in pieces:
             at = self.find(piece, at) if sep is None else at
@@ -124,7 +123,7 @@ def user_ranges(text: str) -> tuple[Range, ...]:
 
 
 def join(separator: str, items: Iterable[object]) -> str:
-    """`separator.join(map(str, items))` with the marks of all that is joined."""
+    """`separator.join(map(str, items))`, keeping the marks of all items."""
     texts = [str(item) for item in items]
     parts = [part for text in texts for part in (separator, text)][1:] if separator else texts
     ranges: list[Range] = []
@@ -140,7 +139,7 @@ def join(separator: str, items: Iterable[object]) -> str:
 
 
 def copied(value: Any, string: Callable[[str], str] = str) -> Any:
-    """A deep copy of a JSON value with `string` of all its strings, keys too: `Marked`, say."""
+    """Copy a JSON value deeply and apply `string`, such as `Marked`, to all its strings and keys."""
     if isinstance(value, str):
         return string(value)
     if isinstance(value, (list, tuple)):
@@ -151,7 +150,7 @@ def copied(value: Any, string: Callable[[str], str] = str) -> Any:
 
 
 def holds_mark(value: object) -> bool:
-    """Whether a user wrote any text in this JSON value."""
+    """Whether any string in this JSON value has user text."""
     if isinstance(value, str):
         return bool(user_ranges(value))
     if isinstance(value, (list, tuple)):
@@ -162,13 +161,13 @@ def holds_mark(value: object) -> bool:
 
 
 def marking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` whose text result is marked as a whole if any of its arguments holds a mark."""
+    """Wrap `function` so that its text result is marked as a whole if any argument has user text."""
 
     def marked(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         return Marked(result) if isinstance(result, str) and holds_mark(args) else result
 
-    # Jinja reads from an attribute whether a filter wants its context as first argument.
+    # Jinja reads from an attribute of a filter whether to pass the context as first argument.
     marked.__dict__.update(function.__dict__)
     return marked
 

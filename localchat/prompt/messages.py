@@ -1,7 +1,7 @@
-"""Messages as a template wants them: from the wire's forms to the one form it reads.
+"""Normalizes chat messages and tools for a chat template.
 
-Content lists become text, arguments in JSON text become objects, null members go. What a
-template cannot be given is a TemplateError that names the member.
+Lists of text parts become text, arguments in JSON text become objects, and null fields are removed, as far as the
+template needs it. A message that is not of the chat format is a TemplateError that names the field.
 """
 
 from __future__ import annotations
@@ -9,46 +9,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from .capabilities import Capabilities
 from .errors import TemplateError
 
 
-class Capabilities(NamedTuple):
-    """What one template expects where templates differ."""
-
-    typed_content: bool = False  # reads content as a list of parts only
-    text_arguments: bool = False  # prints arguments as they are, so they must be JSON text
-    only_objects: bool = False  # fails on arguments that are no JSON object
-    one_call: bool = False  # shows no more than one call of a message
-    null_content: bool = False  # shows calls only in a message without content
-    short_ids: bool = False  # refuses tool call ids that are not nine letters or digits
-    thought_key: str = "reasoning_content"  # where it looks for thinking
-    thought_part: bool = False  # looks for it in a part of the content
-    lone_thought: bool = False  # refuses thinking in a message that has both text and calls
-    knows_developer: bool = False  # has a role "developer"; else it is "system"
-    knows_system: bool = True  # has a role "system"; else its text opens the first user message
-    shows_tools: bool = True  # prints the tools; else they are described in a system message
-    whole_tools: bool = False  # fails on tools without a description or parameters
-    shows_calls: bool = True  # prints calls; else they are text of the message
-    shows_results: bool = True  # has a role "tool"; else the user tells the result
-    no_tools: tuple[()] | None = None  # what stands for no tools: most test for none, some iterate
-
-
-def prepared(messages: Sequence[Mapping[str, Any]], dialect: Capabilities, *, at: int = 0) -> list[dict[str, Any]]:
-    """Messages for a template, of which the first is number `at` of the request.
-
-    Null members are removed, text parts joined, arguments decoded.
+def prepared(messages: Sequence[Mapping[str, Any]], capabilities: Capabilities, *, at: int = 0) -> list[dict[str, Any]]:
+    """Normalize messages for a template. The first one is number `at` of the request, for error messages.
 
     Raises:
-        TemplateError: something in `messages[i]` is not of the chat format.
+        TemplateError: a message is not of the chat format; `param` names the field.
     """
-    return [_prepared(message, f"messages[{at + i}]", dialect) for i, message in enumerate(messages)]
+    return [_prepared(message, f"messages[{at + i}]", capabilities) for i, message in enumerate(messages)]
 
 
-def prepared_tools(tools: Sequence[Mapping[str, Any]], dialect: Capabilities) -> list[Mapping[str, Any]]:
-    """Tools for a template, with what it expects of each and the API lets out."""
-    return [_whole_tool(tool) for tool in tools] if dialect.whole_tools else list(tools)
+def prepared_tools(tools: Sequence[Mapping[str, Any]], capabilities: Capabilities) -> list[Mapping[str, Any]]:
+    """Normalize tools for a template: add the fields that it needs and the API makes optional."""
+    return [_whole_tool(tool) for tool in tools] if capabilities.whole_tools else list(tools)
 
 
 def _whole_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -61,29 +39,29 @@ _WHOLE_FUNCTION = {"description": "", "parameters": _NO_PARAMETERS}
 
 
 def _filled(value: Mapping[str, Any], missing: Mapping[str, Any]) -> dict[str, Any]:
-    """The same members in the same order, then those that are missing."""
+    """The fields of `value` in their order, then those of `missing` that it lacks."""
     return {**value, **{key: item for key, item in missing.items() if key not in value}}
 
 
-def _prepared(message: Mapping[str, Any], where: str, dialect: Capabilities) -> dict[str, Any]:
+def _prepared(message: Mapping[str, Any], where: str, capabilities: Capabilities) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise TemplateError(f"{where} must be an object", param=where)
     result = {key: value for key, value in message.items() if value is not None}
     if not isinstance(result.get("role"), str):
         raise TemplateError(f"{where}.role must be text", param=f"{where}.role")
-    if result["role"] == "developer" and not dialect.knows_developer:
+    if result["role"] == "developer" and not capabilities.knows_developer:
         result["role"] = "system"
     result["content"] = _content_text(result.get("content", ""), f"{where}.content")
     if "tool_calls" in result:
-        result["tool_calls"] = _tool_calls(result["tool_calls"], f"{where}.tool_calls", dialect)
+        result["tool_calls"] = _tool_calls(result["tool_calls"], f"{where}.tool_calls", capabilities)
         if not result["tool_calls"]:
-            # Templates ask whether the member is there, not whether it holds any.
+            # Templates test whether the field exists, not whether it is empty.
             del result["tool_calls"]
-    if dialect.short_ids and "tool_call_id" in result:
+    if capabilities.short_ids and "tool_call_id" in result:
         result["tool_call_id"] = _short_id(result["tool_call_id"])
     has_both = result["content"] and "tool_calls" in result
-    if "reasoning_content" in result and not (dialect.lone_thought and has_both):
-        result.setdefault(dialect.thought_key, result["reasoning_content"])
+    if "reasoning_content" in result and not (capabilities.lone_reasoning and has_both):
+        result.setdefault(capabilities.reasoning_key, result["reasoning_content"])
     return result
 
 
@@ -105,29 +83,29 @@ def _part_text(part: Any, where: str) -> str:
     return text
 
 
-def _tool_calls(calls: Any, where: str, dialect: Capabilities) -> list[dict[str, Any]]:
+def _tool_calls(calls: Any, where: str, capabilities: Capabilities) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise TemplateError(f"{where} must be a list", param=where)
-    return [_tool_call(call, f"{where}[{j}]", dialect) for j, call in enumerate(calls)]
+    return [_tool_call(call, f"{where}[{j}]", capabilities) for j, call in enumerate(calls)]
 
 
-def _tool_call(call: Any, where: str, dialect: Capabilities) -> dict[str, Any]:
+def _tool_call(call: Any, where: str, capabilities: Capabilities) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise TemplateError(f"{where}.function.name is missing", param=f"{where}.function.name")
     arguments = function.get("arguments") or {}
-    if dialect.only_objects and not isinstance(_arguments_object(arguments), dict):
-        # What a model wrote wrongly is part of the conversation, which goes on.
+    if capabilities.only_objects and not isinstance(_arguments_object(arguments), dict):
+        # The model wrote invalid arguments. The conversation has to go on with them.
         arguments = {"arguments": arguments}
-    as_wanted = _arguments_text(arguments) if dialect.text_arguments else _arguments_object(arguments)
+    as_wanted = _arguments_text(arguments) if capabilities.text_arguments else _arguments_object(arguments)
     result = {**call, "function": {**function, "arguments": as_wanted}}
-    if dialect.short_ids and "id" in result:
+    if capabilities.short_ids and "id" in result:
         result["id"] = _short_id(result["id"])
     return result
 
 
 def _arguments_object(arguments: Any) -> Any:
-    """Arguments decoded; text that is no JSON object stays text, which templates can still print."""
+    """Decode arguments. Text that is not a JSON object stays text, which templates can print."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -142,7 +120,7 @@ def _arguments_text(arguments: Any) -> str:
 
 
 def _short_id(call_id: object) -> str:
-    """Nine letters or digits, the same for the same id, so that calls and results still match."""
+    """Make an id of nine letters or digits. Equal ids stay equal, so calls and results still match."""
     text = str(call_id)
     if len(text) == 9 and text.isalnum():
         return text

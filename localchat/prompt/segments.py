@@ -1,7 +1,7 @@
 """A rendered prompt in segments, and its tokens.
 
-A segment is text that the template wrote (markup) or text that a user wrote. `tokens_of` gives the
-tokens of the whole, in which markup may hold special tokens and the user's text may not.
+A segment is either text of the template (markup) or text of a user. `tokens_of` tokenizes the prompt so that
+control tokens come from markup alone.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ Tokenize = Callable[[str, bool], list[int]]
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a prompt: `is_markup` says that the template wrote it, not a user."""
+    """A piece of a prompt."""
 
     text: str
     is_markup: bool
+    """Whether it is text of the template, not of a user."""
 
 
 def text_of(segments: Iterable[Segment]) -> str:
@@ -32,7 +33,7 @@ def text_of(segments: Iterable[Segment]) -> str:
 
 
 def segments_of(text: str) -> list[Segment]:
-    """Cut a text at the borders of what a user wrote in it."""
+    """Split a text at the borders of its ranges of user text."""
     found: list[Segment] = []
     plain, at = str.__str__(text), 0
     for start, stop in user_ranges(text):
@@ -42,7 +43,7 @@ def segments_of(text: str) -> list[Segment]:
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """The same text in as few segments as possible."""
+    """Join neighbours of one kind, and drop empty segments."""
     result: list[Segment] = []
     for segment in segments:
         if result and result[-1].is_markup == segment.is_markup:
@@ -71,7 +72,7 @@ class SpecialTexts:
         return self._pattern.finditer(text)
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a text holds a control token, or could be one together with its neighbours."""
+        """Whether a text holds a control token, or may form one together with the text beside it."""
         lengths = range(1, self._longest)
         return (
             bool(self._pattern.search(text))
@@ -81,20 +82,20 @@ class SpecialTexts:
 
 
 def tokens_of(segments: Sequence[Segment], tokenize: Tokenize, special: SpecialTexts) -> list[int]:
-    """The tokens of a prompt, in which no control token comes from a user's text.
+    """Tokenize a prompt. No control token comes from user text.
 
-    `tokenize(text, parse_special)` must add nothing of its own (no BOS). As long as no control
-    token touches the user's text, the prompt is tokenised as one text: cutting it would change the
-    tokens at the cuts. Else it is cut at the template's control tokens only, where every tokeniser
-    of llama.cpp cuts it anyway, so that innocent text keeps its tokens even then.
+    `tokenize(text, parse_special)` must not add BOS. If no control token overlaps user text, the prompt is
+    tokenized as one text, since splitting it would change the tokens at the borders. Otherwise it is split at the
+    control tokens of the template, where every tokenizer of llama.cpp splits it anyway; so the other text keeps
+    its tokens.
     """
-    if not _is_forged(segments, special):
+    if not _overlaps_user_text(segments, special):
         return tokenize(text_of(segments), True)
     return [token for piece in _pieces(segments, special) for token in tokenize(piece.text, piece.is_markup)]
 
 
-def _is_forged(segments: Sequence[Segment], special: SpecialTexts) -> bool:
-    """Whether a control token would be read in text that is not the template's alone."""
+def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> bool:
+    """Whether any control token in the prompt contains characters of user text."""
     at = 0
     starts, stops = [], []
     for segment in segments:
@@ -105,7 +106,7 @@ def _is_forged(segments: Sequence[Segment], special: SpecialTexts) -> bool:
     if not starts:
         return False
     for match in special.find(text_of(segments)):
-        # The last of the user's pieces that begins before the token ends: does it reach into it?
+        # Test whether the last piece of user text that begins before the end of the token reaches into it.
         before = bisect_left(starts, match.end())
         if before and stops[before - 1] > match.start():
             return True
@@ -113,7 +114,7 @@ def _is_forged(segments: Sequence[Segment], special: SpecialTexts) -> bool:
 
 
 def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]:
-    """What stands between the template's control tokens, as text if a user wrote any of it."""
+    """Split at the control tokens of the template. A piece between them is markup only if all of it is."""
     pieces: list[Segment] = []
     between: list[Segment] = []
     for segment in segments:

@@ -184,7 +184,7 @@ class Endpoints:
 
     def _metrics(self, exchange: Exchange) -> None:
         """Also while the model loads, or after its engine has failed."""
-        found = list(self.metrics.of_requests())
+        found = [*self.metrics.of_requests(), metrics.up(self._service)]
         with contextlib.suppress(errors.ApiError):
             found += metrics.of_engine(self._service.model().engine)
         exchange.send_text(PROMETHEUS_TYPE, metrics_text(found))

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..engine import Engine, Histogram, HistogramValues
+from ..generation.service import Service
+from ..protocol import errors
 from ..protocol.status import Metric, Series, counter, gauge, histogram
 
 _DURATION_BOUNDS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -37,6 +39,15 @@ class Metrics:
         yield _histogram(
             "request_duration_seconds", "Time from the head of a request to the end of its response.", duration_s
         )
+
+
+def up(service: Service) -> Metric:
+    try:
+        service.model()
+        value = 1
+    except errors.ApiError:
+        value = 0
+    return gauge("up", "1 while requests are served; 0 while the model loads and after its engine has failed.", value)
 
 
 def of_engine(engine: Engine) -> Iterator[Metric]:

@@ -1,8 +1,8 @@
-"""Conversations for templates that lack a role: what they cannot show is told in what they can.
+"""Fallbacks for chat templates that do not support tools, calls, results, or the system role.
 
-The generic form of tools, for models whose template knows none, is that of Hermes: the system
-message describes the tools, calls are <tool_call> objects within the text, the user tells results.
-A family with a form of its own is told of that and shown calls in it.
+The content that a template does not support moves to messages that it does. For templates without tools the form
+is that of Hermes: a system message describes the tools, calls are <tool_call> objects in the text, and a user
+message has the result. If the family of the model has a form of its own, that is used instead.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from .messages import Capabilities
+from .capabilities import Capabilities
 
 Message = dict[str, Any]
-# Writes calls, of which name and arguments are read, as a model of some family would.
+# Writes calls (`name` and `arguments`) in the form of a model family.
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 
 _INSTRUCTIONS = """You can call functions. These are on offer, each with a JSON schema of its arguments:
@@ -27,7 +27,7 @@ _EXAMPLE = {"name": "the_name", "arguments": {"an_argument": "its value"}}
 
 
 def calls_text(calls: Sequence[Mapping[str, Any]]) -> str:
-    """Calls in the generic form."""
+    """Write calls in the form of Hermes."""
     objects = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
     return "\n".join(f"<tool_call>\n{json.dumps(item, ensure_ascii=False)}\n</tool_call>" for item in objects)
 
@@ -35,24 +35,24 @@ def calls_text(calls: Sequence[Mapping[str, Any]]) -> str:
 def adapted(
     messages: list[Message],
     tools: Sequence[Mapping[str, Any]] | None,
-    dialect: Capabilities,
+    capabilities: Capabilities,
     write_calls: CallsWriter = calls_text,
 ) -> list[Message]:
-    """The same conversation without what the template would not show or would refuse."""
-    if tools and not dialect.shows_tools:
+    """Rewrite a conversation so that the template prints all of it and refuses none."""
+    if tools and not capabilities.shows_tools:
         messages = [_system(_described(tools, write_calls)), *messages]
-    if dialect.one_call:
+    if capabilities.one_call:
         messages = _one_call_each(messages)
-    if not dialect.shows_calls:
+    if not capabilities.shows_calls:
         messages = [_with_calls_as_text(message, write_calls) for message in messages]
-    if not dialect.shows_results:
-        messages = [_with_result_told(message) for message in messages]
-    if not dialect.knows_system:
+    if not capabilities.shows_results:
+        messages = [_with_result_as_text(message) for message in messages]
+    if not capabilities.knows_system:
         messages = [{**message, "role": "user"} if _is_system(message) else message for message in messages]
-    # Templates that lack a role tend to insist on turns that alternate as well.
-    if not (dialect.shows_tools and dialect.shows_results and dialect.knows_system):
+    # Templates that lack a role often insist on alternating roles too.
+    if not (capabilities.shows_tools and capabilities.shows_results and capabilities.knows_system):
         messages = _joined(messages)
-    return [_with_content(message, dialect) for message in messages]
+    return [_with_content(message, capabilities) for message in messages]
 
 
 def _system(text: str) -> Message:
@@ -69,12 +69,12 @@ def _described(tools: Sequence[Mapping[str, Any]], write_calls: CallsWriter) -> 
 
 
 def _one_call_each(messages: list[Message]) -> list[Message]:
-    """Each call as a message of its own, before its result."""
+    """Make a message of each call, and place it before its result."""
     result: list[Message] = []
     waiting: list[Message] = []
     for message in messages:
         if message.get("role") == "tool":
-            result += [*_called_for(message, waiting), message]
+            result += [*_pop_call_of(message, waiting), message]
             continue
         first, *more = message.get("tool_calls") or [None]
         result += waiting
@@ -86,9 +86,9 @@ def _one_call_each(messages: list[Message]) -> list[Message]:
     return result + waiting
 
 
-def _called_for(answer: Message, waiting: list[Message]) -> list[Message]:
-    """Take the message with the call of this result: by its id or, where either has none, in their order."""
-    call_id = answer.get("tool_call_id")
+def _pop_call_of(result: Message, waiting: list[Message]) -> list[Message]:
+    """Remove and return the message with the call of this result: by id, or the first one if either has no id."""
+    call_id = result.get("tool_call_id")
     for i, message in enumerate(waiting):
         if call_id is None or message["tool_calls"][0].get("id") in (call_id, None):
             return [waiting.pop(i)]
@@ -103,14 +103,14 @@ def _with_calls_as_text(message: Message, write_calls: CallsWriter) -> Message:
     return {**{key: value for key, value in message.items() if key != "tool_calls"}, "content": content}
 
 
-def _with_result_told(message: Message) -> Message:
+def _with_result_as_text(message: Message) -> Message:
     if message.get("role") != "tool":
         return message
     return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
 
 
 def _joined(messages: list[Message]) -> list[Message]:
-    """Neighbours of one role as one message, unless either says more than text."""
+    """Join neighbours of one role into one message, unless either has more than text."""
     result: list[Message] = []
     for message in messages:
         last = result[-1] if result else None
@@ -121,13 +121,13 @@ def _joined(messages: list[Message]) -> list[Message]:
     return result
 
 
-def _with_content(message: Message, dialect: Capabilities) -> Message:
+def _with_content(message: Message, capabilities: Capabilities) -> Message:
     text = {"type": "text", "text": message["content"]}
-    if dialect.thought_part and "reasoning_content" in message:
-        thought = {"type": "thinking", "thinking": message["reasoning_content"]}
-        return {**message, "content": [thought, *([text] if text["text"] else [])]}
-    if dialect.typed_content:
+    if capabilities.reasoning_part and "reasoning_content" in message:
+        reasoning = {"type": "thinking", "thinking": message["reasoning_content"]}
+        return {**message, "content": [reasoning, *([text] if text["text"] else [])]}
+    if capabilities.typed_content:
         return {**message, "content": [text]}
-    if dialect.null_content and "tool_calls" in message:
+    if capabilities.null_content and "tool_calls" in message:
         return {**message, "content": None}
     return message

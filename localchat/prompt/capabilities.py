@@ -1,0 +1,162 @@
+"""What a chat template expects of messages, found by rendering small conversations with it.
+
+Templates differ in the roles, fields and types that they read. Each test conversation has one word in the place
+in question; the template supports the place if the word is in the rendered text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+from .errors import TemplateError
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Capabilities(NamedTuple):
+    """What one template supports and expects."""
+
+    typed_content: bool = False
+    """It reads `content` only as a list of parts."""
+    text_arguments: bool = False
+    """It prints arguments as they are, so they have to be JSON text."""
+    only_objects: bool = False
+    """It fails on arguments that are not a JSON object."""
+    one_call: bool = False
+    """It prints at most one call of a message."""
+    null_content: bool = False
+    """It prints calls only in a message without content."""
+    short_ids: bool = False
+    """It refuses tool call ids that are not nine letters or digits."""
+    reasoning_key: str = "reasoning_content"
+    """The field of a message that it reads reasoning from."""
+    reasoning_part: bool = False
+    """It reads reasoning from a part of the content."""
+    lone_reasoning: bool = False
+    """It refuses reasoning in a message that has both text and calls."""
+    knows_developer: bool = False
+    """It has a role "developer"; otherwise such a message gets the role "system"."""
+    knows_system: bool = True
+    """It has a role "system"; otherwise the text of such a message begins the first user message."""
+    shows_tools: bool = True
+    """It prints the tools; otherwise a system message describes them."""
+    whole_tools: bool = False
+    """It fails on tools without a description or parameters."""
+    shows_calls: bool = True
+    """It prints calls; otherwise they become text of the message."""
+    shows_results: bool = True
+    """It has a role "tool"; otherwise a user message has the result."""
+    no_tools: tuple[()] | None = None
+    """The value of `tools` if there are none: most templates test for None, some iterate."""
+
+
+# Renders messages and tools for a template with these capabilities; raises TemplateError.
+Render = Callable[[Messages, "Messages | None", Capabilities], str]
+
+
+def find_capabilities(source: str, render: Render) -> Capabilities:
+    """Find the capabilities of the template with this Jinja source."""
+    return _Probe(source, render).run()
+
+
+class _Probe:
+    def __init__(self, source: str, render: Render) -> None:
+        self._source = source
+        self._render = render
+
+    def run(self) -> Capabilities:
+        plain = [Capabilities(typed_content=typed, no_tools=no) for typed in (False, True) for no in (None, ())]
+        found = self._first_that_shows(_USER, plain) or Capabilities()
+        return self._with_reasoning(self._with_calls(self._with_roles_and_tools(found)))
+
+    def _with_roles_and_tools(self, found: Capabilities) -> Capabilities:
+        shows_tools = self._shows(_HAY, found, tools=_TOOLS)
+        keys = [key for key in _REASONING_KEYS if re.search(rf"[.'\"]{key}\b", self._source)]
+        return found._replace(
+            # A template that prints any role does not know this one, and one that names it may mean something else.
+            knows_developer="developer" in self._source
+            and self._shows(_DEVELOPER, found._replace(knows_developer=True)),
+            knows_system=self._shows(_SYSTEM, found),
+            # A template that reads tools may still refuse those of the test.
+            shows_tools="tools" in self._source or shows_tools,
+            whole_tools=shows_tools and not self._shows(_HAY, found, tools=_BARE_TOOLS),
+            reasoning_key=keys[0] if keys else _REASONING_KEYS[0],
+        )
+
+    def _with_calls(self, found: Capabilities) -> Capabilities:
+        variants = [
+            found._replace(null_content=null, text_arguments=as_text, short_ids=short)
+            for null in (False, True)
+            for short in (False, True)
+            for as_text in (False, True)
+        ]
+        return self._first_that_shows(_CALL, variants) or found._replace(shows_calls=False)
+
+    def _with_reasoning(self, found: Capabilities) -> Capabilities:
+        may_read_parts = bool(re.search("""['"]thinking['"]""", self._source))
+        variants = [found, *([found._replace(reasoning_part=True)] if may_read_parts else [])]
+        found = self._first_that_shows(_REASONING, variants) or found
+        return found._replace(
+            lone_reasoning=found.shows_calls and not self._shows(_REASONING_AND_CALL, found),
+            shows_results=self._shows(_RESULT, found),
+            one_call=found.shows_calls and not self._shows(_TWO_CALLS, found),
+            only_objects=found.shows_calls and not self._shows(_CALL_WITH_TEXT, found),
+        )
+
+    def _first_that_shows(self, messages: Messages, variants: Sequence[Capabilities]) -> Capabilities | None:
+        return next((variant for variant in variants if self._shows(messages, variant)), None)
+
+    def _shows(self, messages: Messages, capabilities: Capabilities, tools: Messages | None = None) -> bool:
+        try:
+            text = self._render(messages, tools, capabilities)
+        except TemplateError:
+            return False
+        # A dict in single quotes is Python's notation, not JSON: such a template needs arguments as text.
+        return _NEEDLE in text and "'" + _NEEDLE not in text
+
+
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
+
+# The word that is looked for in the rendered text.
+_NEEDLE = "needle"
+_HAY: Messages = ({"role": "user", "content": "hay"},)
+_USER: Messages = ({"role": "user", "content": _NEEDLE},)
+_SYSTEM: Messages = ({"role": "system", "content": _NEEDLE}, *_HAY)
+_DEVELOPER = ({"role": "developer", "content": _NEEDLE}, *_HAY)
+_BARE_TOOLS: Messages = ({"type": "function", "function": {"name": _NEEDLE}},)
+_TOOLS: Messages = (
+    {
+        "type": "function",
+        "function": {
+            "name": _NEEDLE,
+            "description": "hay",
+            "parameters": {"type": "object", "properties": {}, "required": []},
+        },
+    },
+)
+
+
+def _called(arguments: str | Mapping[str, str], result: str) -> Messages:
+    function = {"name": "hay", "arguments": arguments}
+    call = {"id": "call_" + 24 * "0", "type": "function", "function": function}
+    return (
+        *_HAY,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "name": "hay", "content": result},
+    )
+
+
+_CALL = _called({_NEEDLE: "hay"}, "hay")
+_CALL_WITH_TEXT = _called(_NEEDLE, "hay")
+_RESULT = _called({"hay": "hay"}, _NEEDLE)
+_SECOND = {**_CALL[1]["tool_calls"][0], "id": "call_" + 24 * "1"}
+_TWO_CALLS: Messages = (
+    *_HAY,
+    {**_CALL[1], "tool_calls": [_RESULT[1]["tool_calls"][0], _SECOND]},
+    _CALL[2],
+    {**_CALL[2], "tool_call_id": _SECOND["id"]},
+)
+_REASONING: Messages = (*_HAY, {"role": "assistant", "content": "hay", "reasoning_content": _NEEDLE})
+_REASONING_AND_CALL: Messages = (_CALL[0], {**_CALL[1], "content": "hay", "reasoning_content": "hay"}, _CALL[2])

@@ -1,0 +1,216 @@
+"""The sandbox in which the Jinja chat template of a model runs.
+
+A template from a GGUF file is foreign code. It runs in Jinja's immutable sandbox without access to attributes,
+and its loops and repetitions are bounded. That keeps a faulty template from doing harm; a template written for
+the purpose may still exhaust the memory. `compile_template` and `render_template` raise only TemplateError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Callable
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.filters import make_attrgetter
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from .errors import TemplateError
+from .marked import Marked, holds_mark, join, marking
+
+# Limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
+MAX_LOOP_STEPS = 2_000_000
+# Limit of characters or items of one `*`. Published templates repeat a space or a dash.
+MAX_REPEATED = 100_000
+# Limit of characters of one `+`, which bounds doubling in a loop. No context holds that much.
+MAX_TEXT = 1 << 24
+
+# Filters and methods that pad to any width or reach outside the text. No published template needs them.
+_REMOVED_FILTERS = ("center", "format", "pprint", "random", "urlize", "wordwrap", "xmlattr")
+_REMOVED_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill", "format_map", "translate"})
+# Kimi's templates keep a queue of ids. Templates get a copy of the messages, so they can change nothing else.
+_LIST_METHODS = frozenset({"append", "pop"})
+# The variable that holds the step counter of a rendering.
+_STEPS = "_steps"
+
+
+def compile_template(source: str) -> jinja2.Template:
+    """Compile a chat template.
+
+    Raises:
+        TemplateError: The source is not valid Jinja, or is nested too deeply.
+    """
+    try:
+        tree = _ENVIRONMENT.parse(source)
+        tree = _Rewriter().visit(tree)
+        tree.set_environment(_ENVIRONMENT)
+        code = _ENVIRONMENT.compile(tree)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"the chat template is not valid Jinja at line {error.lineno}: {error.message}") from error
+    except (RecursionError, SyntaxError, ValueError) as error:
+        # Python's own compiler limits nesting too.
+        raise TemplateError(f"the chat template cannot be compiled: {error}") from error
+    return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None))
+
+
+def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+    """Render a template with these variables and the helpers that published templates expect.
+
+    Raises:
+        TemplateError: The template refuses the conversation, fails, or exceeds a limit.
+    """
+    now = datetime.now()
+    helpers = {
+        "strftime_now": now.strftime,
+        # The tools as text, under the name of the older form of tools.
+        "functions": _tojson(variables["tools"], indent=2) if variables.get("tools") else "",
+        "datetime": now.strftime("%Y-%m-%d %H:%M:%S"),
+        "raise_exception": _raise_exception,
+        _STEPS: _StepCounter(),
+    }
+    try:
+        return template.render({**variables, **helpers})
+    except TemplateError:
+        raise
+    # Any exception here is an error of the template with these messages.
+    except Exception as error:
+        raise TemplateError(
+            f"the model's chat template failed on these messages ({type(error).__name__}: {error}); "
+            "check their roles and order"
+        ) from error
+
+
+class _StepCounter:
+    """Counts the loop steps of one rendering."""
+
+    def __init__(self) -> None:
+        self._n_left = MAX_LOOP_STEPS
+
+    def _count(self) -> None:
+        self._n_left -= 1
+        if self._n_left < 0:
+            raise TemplateError(f"the chat template loops more than {MAX_LOOP_STEPS} times")
+
+
+def _raise_exception(message: object = "") -> None:
+    raise TemplateError(f"the model's chat template refuses this conversation: {message}")
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    concat = staticmethod(lambda parts: join("", parts))
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, list) and attr in _LIST_METHODS:
+            return True
+        return attr not in _REMOVED_METHODS and super().is_safe_attribute(obj, attr, value)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if _IS_HUGE[operator](left, right):
+            raise TemplateError(f"an operation {operator!r} of the chat template gives too large a result")
+        return super().call_binop(context, operator, left, right)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None and re.search(r"\{[^}]*\d{4}", value.__self__):
+            raise TemplateError("the chat template formats to a width of 1000 or more")
+        return wrapped
+
+
+def _is_huge_sum(left: Any, right: Any) -> bool:
+    return isinstance(left, (str, list)) and isinstance(right, (str, list)) and len(left) + len(right) > MAX_TEXT
+
+
+def _is_huge_product(left: Any, right: Any) -> bool:
+    pairs = [(many, times) for many, times in ((left, right), (right, left)) if isinstance(times, int)]
+    return any(isinstance(many, (str, list, tuple)) and len(many) * times > MAX_REPEATED for many, times in pairs)
+
+
+def _is_huge_power(left: Any, right: Any) -> bool:
+    return bool(max(abs(left), abs(right)) > 1000)
+
+
+def _is_wide_format(left: Any, right: Any) -> bool:
+    return isinstance(left, str) and bool(re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", left))
+
+
+# Operators whose result may be huge. Python itself would try to compute it.
+_IS_HUGE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "+": _is_huge_sum,
+    "*": _is_huge_product,
+    "**": _is_huge_power,
+    "%": _is_wide_format,
+}
+
+
+class _Generation(Extension):
+    """`{% generation %}...{% endgeneration %}` marks text for training. Only its body is rendered."""
+
+    tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Rewriter(NodeTransformer):
+    """Adds a step counter to every loop, and makes `~` keep the marks of user text."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - named by jinja2
+        self.generic_visit(node)
+        node.iter = nodes.Filter(node.iter, "counted_", [], [], None, None, lineno=node.lineno)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        items = nodes.List(node.nodes, lineno=node.lineno)
+        return nodes.Filter(items, "join", [], [], None, None, lineno=node.lineno)
+
+
+@jinja2.pass_context
+def _counted(context: Context, items: Any) -> Iterator[Any]:
+    steps = context[_STEPS]
+    for item in items:
+        steps._count()
+        yield item
+
+
+@jinja2.pass_environment
+def _join(environment: jinja2.Environment, value: Any, d: str = "", attribute: Any = None) -> str:
+    return join(d, map(make_attrgetter(environment, attribute), value) if attribute is not None else value)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    if isinstance(value, Iterator):
+        value = list(value)
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    # The whole text counts as the user's. The JSON around a user's strings holds no special token.
+    return Marked(text) if holds_mark(value) else text
+
+
+def _environment() -> _Sandbox:
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
+    filters = environment.filters
+    for name in _REMOVED_FILTERS:
+        del filters[name]
+    for name in ("indent", "escape", "e", "truncate", "striptags"):
+        filters[name] = marking(filters[name])
+    filters.update(tojson=_tojson, join=_join, counted_=_counted, safe=str, from_json=json.loads)
+    del environment.globals["lipsum"]
+    return environment
+
+
+_ENVIRONMENT = _environment()

@@ -1,0 +1,105 @@
+"""The installer of `make`: what it says where something is missing, and how it reports progress."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.install import InstallError, packages_for, run_logged, step_of
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("platform_name", "os_release", "command"),
+    [
+        ("linux", "ID=debian\n", "apt install build-essential"),
+        ("linux", 'NAME="Linux Mint"\nID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install build-essential"),
+        ("linux", 'ID="rhel"\nID_LIKE="fedora"\n', "dnf install gcc-c++"),
+        ("linux", "ID=arch\n", "pacman -S base-devel"),
+        ("linux", "ID=alpine\n", "apk add build-base"),
+        ("linux", 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "zypper install gcc-c++"),
+        ("darwin", "", "xcode-select --install"),
+        ("win32", "", "winget install Microsoft.VisualStudio.2022.BuildTools"),
+    ],
+)
+def test_advice_names_the_packages_of_the_system(platform_name, os_release, command):
+    advice = packages_for(platform_name, os_release)
+    assert command in advice
+    assert "\n" not in advice
+
+
+def test_advice_for_an_unknown_system_lists_all():
+    advice = packages_for("linux", "ID=plan9\n")
+    assert all(system in advice for system in ("Debian", "Fedora", "Arch", "Alpine", "macOS", "Windows"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="on Windows, compilers are not in PATH")
+@pytest.mark.parametrize(
+    "compiler", [None, "#!/bin/sh\necho 'vector: no such file' >&2\nexit 1\n"], ids=["none", "bad"]
+)
+def test_without_a_usable_compiler_nothing_is_built(compiler, tmp_path):
+    if compiler is not None:
+        (tmp_path / "c++").write_text(compiler)
+        (tmp_path / "c++").chmod(0o755)
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    code = "import tools.install as i; i.check_compiler()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    message = done.stderr.rpartition("InstallError: ")[2]
+    assert message.startswith("no C++ compiler was found" if compiler is None else "c++ cannot compile C++: vector")
+    assert "install" in message.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("  [17/240] /usr/bin/c++ -DGGML_BACKEND_BUILD -o x.o\n", "step 17/240"),
+        ("  [ 42%] Building CXX object src/llama.cpp.o\n", "42%"),
+        ("  *** Configuring CMake...\n", "configuring"),
+        ("    Downloading llama_cpp_python-0.3.36.tar.gz (76.6 MB)\n", "downloading"),
+        ("  note: in a[1/2] of the macro\n", None),
+    ],
+)
+def test_step_is_read_from_the_output_of_the_build(line, step):
+    assert step_of(line) == step
+
+
+def test_failed_command_is_reported_with_the_end_of_its_log(tmp_path):
+    log = tmp_path / "build.log"
+    code = "print(*range(100), sep='\\n'); raise SystemExit('the last line')"
+    with pytest.raises(InstallError) as caught:
+        run_logged([sys.executable, "-u", "-c", code], "Building", log)
+    assert str(log) in str(caught.value)
+    assert "\n99\nthe last line" in str(caught.value)
+    assert "\n50\n" not in str(caught.value)
+    assert log.read_text().startswith("0\n1\n")
+
+
+def test_old_python_is_refused_in_one_line(tmp_path):
+    old = tmp_path / "python"
+    # Any Python evaluates the check; this one claims an older version.
+    old.write_text(f"""#!{sys.executable}
+import sys
+sys.version_info = (3, 8, 18)
+exec(sys.argv[2])
+""")
+    old.chmod(0o755)
+    done = subprocess.run(
+        ["make", "--silent", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}", "run"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == (
+        "localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run"
+    )
+    assert not (tmp_path / "venv").exists()

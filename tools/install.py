@@ -1,0 +1,311 @@
+"""Create the virtual environment and install localchat with llama-cpp-python, from a wheel or from source.
+
+`make` calls it: `python tools/install.py .venv server,test`. It needs only Python's standard library and pip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = "llama-cpp-python"
+
+# Wheels that the author of llama-cpp-python builds for releases. LLAMA_CPP_INDEX replaces it; empty: build from source.
+PREBUILT_INDEX = "https://abetlen.github.io/llama-cpp-python/whl/" + ("metal" if sys.platform == "darwin" else "cpu")
+
+# How often a build reports on a terminal, and elsewhere, in seconds.
+TERMINAL_PERIOD_S, LOG_PERIOD_S = 1.0, 30.0
+
+# Lines at the end of a log that are shown when a command failed.
+SHOWN_LINES = 15
+
+# How each system installs a C++ compiler, CMake and Python's venv, by the names of /etc/os-release.
+PACKAGES = {
+    "debian": ("Debian, Ubuntu", "sudo apt install build-essential cmake python3-venv"),
+    "fedora": ("Fedora, RHEL", "sudo dnf install gcc-c++ make cmake python3"),
+    "arch": ("Arch", "sudo pacman -S base-devel cmake python"),
+    "alpine": ("Alpine", "sudo apk add build-base linux-headers cmake python3"),
+    "suse": ("openSUSE", "sudo zypper install gcc-c++ make cmake python3"),
+    "darwin": ("macOS", "xcode-select --install"),
+    "win32": (
+        "Windows",
+        'winget install Microsoft.VisualStudio.2022.BuildTools --override "--add '
+        'Microsoft.VisualStudio.Workload.VCTools --includeRecommended --passive"',
+    ),
+}
+
+
+class InstallError(Exception):
+    """What prevents the installation, and what to do about it."""
+
+
+def packages_for(platform_name: str, os_release: str) -> str:
+    """The command that installs the build tools here; all commands, if the system is not known.
+
+    Args:
+        platform_name: `sys.platform`.
+        os_release: The text of /etc/os-release, empty where there is none.
+    """
+    names = [platform_name]
+    for key in ("ID", "ID_LIKE"):
+        match = re.search(rf'^{key}="?([^"\n]*)', os_release, re.MULTILINE)
+        names += match.group(1).split() if match else []
+    for name in names:
+        family = {"rhel": "fedora", "centos": "fedora", "ubuntu": "debian"}.get(name, name.partition("-")[0])
+        family = "suse" if family in ("opensuse", "sles") else family
+        if family in PACKAGES:
+            system, command = PACKAGES[family]
+            return f"On {system}: {command}"
+    return "\n".join(f"  {system}: {command}" for system, command in PACKAGES.values())
+
+
+def _packages_here() -> str:
+    release = Path("/etc/os-release")
+    return packages_for(sys.platform, release.read_text(encoding="utf-8") if release.exists() else "")
+
+
+def check_compiler() -> None:
+    """Compile a few lines.
+
+    Raises:
+        InstallError: There is no C++ compiler, or it has no standard library.
+    """
+    if sys.platform == "win32":
+        # CMake finds Visual Studio by itself, outside PATH.
+        finder = Path(os.environ.get("PROGRAMFILES(X86)", "C:")) / "Microsoft Visual Studio/Installer/vswhere.exe"
+        if not (finder.exists() or any(map(shutil.which, ("cl", "g++", "clang++")))):
+            raise InstallError(f"no C++ compiler was found\n{_packages_here()}")
+        return
+    compilers = [os.environ["CXX"].split()] if os.environ.get("CXX") else [["c++"], ["g++"], ["clang++"]]
+    reason = f"no C++ compiler was found: {', '.join(command[0] for command in compilers)}"
+    for command in compilers:
+        try:
+            done = subprocess.run(
+                [*command, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"],
+                input="#include <vector>\nint main() { return std::vector<int>().size(); }\n",
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0:
+            return
+        reason = f"{command[0]} cannot compile C++: {(done.stderr.strip().splitlines() or ['no reason given'])[0]}"
+    raise InstallError(f"{reason}\n{_packages_here()}")
+
+
+def step_of(line: str) -> str | None:
+    """What a line of a build's output says about its progress: "12/240" (Ninja), "37%" (make) or a step of pip."""
+    match = re.search(r"^\s*(?:\[(\d+/\d+)\] |\[ *(\d+%)\] )", line)
+    if match:
+        return f"step {match.group(1)}" if match.group(1) else str(match.group(2))
+    for text, step in (("Downloading ", "downloading"), ("*** Configuring CMake", "configuring")):
+        if line.strip().startswith(text):
+            return step
+    return None
+
+
+class Progress:
+    """Elapsed time, step and log file: one line that changes on a terminal, a line each half minute elsewhere."""
+
+    def __init__(self, task: str, log: Path):
+        self._task, self._log = task, log
+        self._start = time.monotonic()
+        self._is_terminal = sys.stdout.isatty()
+        self._shown_s = 0.0
+
+    @property
+    def elapsed(self) -> str:
+        """Minutes and seconds since the start."""
+        minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
+        return f"{minutes}:{seconds:02}"
+
+    def show(self, step: str) -> None:
+        """Show the step, if it is time to."""
+        now = time.monotonic() - self._start
+        if now - self._shown_s < (TERMINAL_PERIOD_S if self._is_terminal else LOG_PERIOD_S):
+            return
+        self._shown_s = now
+        text = f"{self._task}: {self.elapsed}, {step}; log: {self._log}"
+        if self._is_terminal:
+            print(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+        else:
+            print(text, flush=True)
+
+    def end(self) -> None:
+        """Remove the line from the terminal."""
+        if self._is_terminal:
+            print("\r\x1b[K", end="", flush=True)
+
+
+def run_logged(command: Sequence[str], task: str, log: Path) -> str:
+    """Run a command, with its output in the log and its progress on the screen, and return its output.
+
+    Raises:
+        InstallError: The command failed; with the last lines of its output.
+    """
+    progress = Progress(task, log)
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    output: list[str] = []
+    step = "starting"
+    with (
+        open(log, "w", encoding="utf-8") as file,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        ) as process,
+    ):
+        assert process.stdout is not None
+        threading.Thread(target=_put_lines, args=(process.stdout, lines), daemon=True).start()
+        while True:
+            try:
+                line = lines.get(timeout=TERMINAL_PERIOD_S)
+            except queue.Empty:
+                progress.show(step)
+                continue
+            if line is None:
+                break
+            file.write(line)
+            output.append(line)
+            step = step_of(line) or step
+            progress.show(step)
+    progress.end()
+    if process.returncode:
+        tail = "".join(output[-SHOWN_LINES:])
+        raise InstallError(f"{task} failed after {progress.elapsed}. The end of {log}:\n{tail}")
+    return "".join(output)
+
+
+def _put_lines(stream: Iterable[str], lines: queue.SimpleQueue[str | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+class Environment:
+    """The virtual environment, and what is installed in it."""
+
+    def __init__(self, folder: Path, extras: str):
+        self._folder = folder
+        self._python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+        self._project = ["--editable", f".[{extras}]"]
+        self._log = folder / "install.log"
+
+    def create(self) -> None:
+        """Make the virtual environment, if there is none."""
+        if self._runs("import pip"):
+            return
+        done = subprocess.run(
+            [sys.executable, "-m", "venv", str(self._folder)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            reason = (done.stdout + done.stderr).strip()
+            raise InstallError(f"cannot create {self._folder}: {reason}\n{_packages_here()}")
+
+    def has_library(self) -> bool:
+        """Whether llama-cpp-python is installed and can be loaded."""
+        return self._runs("import llama_cpp")
+
+    def install_binary(self, index: str) -> bool:
+        """Install the project with a library that is installed already, or with a prebuilt one.
+
+        Args:
+            index: Where prebuilt libraries are, beside pip's own index; empty for none.
+
+        Returns:
+            Whether there is one for this platform, and it can be loaded.
+        """
+        # An index that does not respond must not hold up the build for minutes.
+        source = ["--extra-index-url", index, "--timeout", "10", "--retries", "1"] if index else []
+        try:
+            self._pip("Installing", "--only-binary", LIBRARY, *source, *self._project)
+        except InstallError:
+            return False
+        if self.has_library():
+            return True
+        print(f"The wheel of {LIBRARY} cannot be loaded on this machine.")
+        self._pip("Removing it", "uninstall", "--yes", LIBRARY)
+        return False
+
+    def install_from_source(self) -> None:
+        """Install the project and build the library for this CPU, or with CMAKE_ARGS."""
+        check_compiler()
+        print(f"Building {LIBRARY} from source, once; this takes some minutes.", flush=True)
+        # pip's cache may hold a build with other CMAKE_ARGS.
+        options = ["--no-cache-dir", "--no-binary", LIBRARY] if os.environ.get("CMAKE_ARGS") else []
+        start = time.monotonic()
+        output = self._pip(f"Building {LIBRARY}", "--verbose", *options, *self._project)
+        if f"Building wheel for {LIBRARY}" in output:
+            print(f"{LIBRARY} was built from source in {time.monotonic() - start:.0f} s; log: {self._log}")
+        else:
+            print(f"{LIBRARY} was built from source earlier: pip had the wheel in its cache.")
+
+    def _pip(self, task: str, *arguments: str) -> str:
+        action = [] if arguments[0] == "uninstall" else ["install"]
+        pip = [str(self._python), "-m", "pip", "--disable-pip-version-check", *action]
+        return run_logged([*pip, *arguments], task, self._log)
+
+    def _runs(self, code: str) -> bool:
+        try:
+            return subprocess.run([str(self._python), "-c", code], capture_output=True, check=False).returncode == 0
+        except OSError:
+            return False
+
+
+def install(folder: Path, extras: str, index: str) -> None:
+    """Install the project with these extras in the virtual environment.
+
+    Args:
+        folder: The virtual environment, created if it is not there.
+        extras: Names of pyproject.toml, separated by commas.
+        index: Where prebuilt wheels of llama-cpp-python are; empty to build from source.
+    """
+    environment = Environment(folder, extras)
+    environment.create()
+    had_library = environment.has_library()
+    if had_library or not os.environ.get("CMAKE_ARGS"):
+        if environment.install_binary(index):
+            if not had_library:
+                print(f"{LIBRARY} is a prebuilt wheel of {index}.")
+                print("To build it for this CPU: make clean run LLAMA_CPP_INDEX=")
+            return
+        if index:
+            print(f"No prebuilt wheel of {LIBRARY} for this platform was found at {index}.")
+    environment.install_from_source()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Install and return 0, or print what prevents it and return 1."""
+    parser = argparse.ArgumentParser(description="Install localchat in a virtual environment.")
+    parser.add_argument("folder", type=Path, help="the virtual environment, created if it is not there")
+    parser.add_argument("extras", help="extras of pyproject.toml, separated by commas: server,test")
+    options = parser.parse_args(arguments)
+    try:
+        install(options.folder.resolve(), options.extras, os.environ.get("LLAMA_CPP_INDEX", PREBUILT_INDEX))
+    except InstallError as error:
+        print(f"install: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
