@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from tools.install import InstallError, packages_for, run_logged, step_of
 
 ROOT = Path(__file__).parents[1]
+SCRIPTS = re.findall(
+    r'^(localchat\S*) = "(\S+):(\w+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
+)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +107,16 @@ exec(sys.argv[2])
         "localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run"
     )
     assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize(("command", "module", "function"), SCRIPTS)
+def test_console_command_runs(command, module, function):
+    code = f"import sys; from {module} import {function}; sys.exit({function}())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "localchat")
+
+
+def test_console_commands_are_both_there():
+    assert [command for command, _, _ in SCRIPTS] == ["localchat", "localchat-server"]
