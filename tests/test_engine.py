@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
@@ -25,6 +26,7 @@ from localchat.engine import (
     PromptTooLong,
     QueueFull,
 )
+from localchat.engine.backend import DecodeFailed, NoRoom
 from localchat.protocol.params import SamplingParams
 
 from .fakes import END, FakeBackend, echo, endless
@@ -391,6 +393,48 @@ def test_backend_without_the_cells_it_said_preempts_and_all_finish():
         generations = [submit(engine, request("x" * 12)) for _ in range(4)]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["x" * 12] * 4
+
+
+class RefusingBackend(FakeBackend):
+    """Finds no free cells, or fails, in the decodes of these numbers."""
+
+    refused: range = range(0)
+    error: type[Exception] = NoRoom
+
+    def decode(self, batch: Any) -> None:
+        if self._n_decodes in self.refused:
+            self._n_decodes += 1
+            raise self.error("refused for once")
+        super().decode(batch)
+
+
+@pytest.mark.parametrize("n_times", [1, 2])
+@pytest.mark.parametrize("error", [NoRoom, DecodeFailed])
+@pytest.mark.parametrize("n_running", [1, 4])
+def test_capacity_recovers_after_decodes_that_were_refused_for_once(
+    n_running: int, error: type[Exception], n_times: int
+):
+    backend = RefusingBackend(n_ctx=100, n_cells=200, n_resting=16)
+    backend.error = error
+    with stepped(backend) as engine:
+
+        def ask_all(letters: str) -> list[str]:
+            generations = [submit(engine, request(letter * 12)) for letter in letters]
+            step_until_idle(engine)
+            return [read(generation)[0] for generation in generations]
+
+        ask_all("uvwxyz")
+        backend.refused = range(backend._n_decodes + 3, backend._n_decodes + 3 + n_times)
+        if error is NoRoom or n_times == 1:
+            assert ask_all("abcd"[:n_running]) == [letter * 12 for letter in "abcd"[:n_running]]
+        else:
+            with contextlib.suppress(EngineError):
+                ask_all("abcd"[:n_running])
+        backend.refused = range(0)
+        letters = "efghijklmn"
+        assert ask_all(letters) == [letter * 12 for letter in letters]
+        # No prefix is evicted while there are cells for it.
+        assert engine.stats().n_cells_resting > 200 - 2 * 24
 
 
 def test_request_that_never_finds_room_fails_alone():

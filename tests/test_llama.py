@@ -649,7 +649,9 @@ def test_missing_file_is_an_error_with_its_name():
 
 
 def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbers():
-    with pytest.raises(EngineError, match=r"255 requests at once, not 256: use a smaller --parallel"):
+    with pytest.raises(
+        EngineError, match=r"--parallel 256 is more than llama.cpp can run at once: .* it is 255 at most"
+    ):
         load(DEMO, LoadOptions(n_slots=256))
 
 

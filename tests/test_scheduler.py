@@ -547,7 +547,7 @@ def test_draft_takes_cells_of_what_rests_and_of_nobody_else():
 def test_draft_that_found_no_room_is_tried_without():
     scheduler = drafting()
     scheduler.running[0].draft = [4] * 4
-    assert scheduler.shrink(scheduler.schedule())
+    assert scheduler.refuse(scheduler.schedule())
     assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
-from localchat.engine import Delta, Engine, LoadOptions
+from localchat.engine import Delta, Engine, EngineError, LoadOptions
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.scheduler import Batch, Part, Sequence
@@ -49,6 +49,12 @@ def compute(backend: LlamaBackend, slot: int, tokens: list[int], n_computed: int
     backend.decode(Batch(parts=(Part(sequence, slot, 0, n_new, wants_output=True),)))
     logits: list[float] = backend._row(n_new - 1).tolist()
     return logits
+
+
+def test_more_sequences_than_the_library_takes_are_refused_with_both_numbers(path: Path):
+    with pytest.raises(EngineError, match=r"--parallel 128 is more than .* it is 127 at most"):
+        load_backend(str(path), LoadOptions(n_slots=128, n_ctx=500))
+    load_backend(str(path), LoadOptions(n_slots=127, n_ctx=500)).close()
 
 
 def test_beginnings_of_what_rests_are_kept_while_others_come_and_go(path: Path, backend: LlamaBackend):

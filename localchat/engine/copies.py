@@ -30,6 +30,10 @@ class Copies:
         self._n_bytes = 0
         self._copies: OrderedDict[tuple[int, ...], Data] = OrderedDict()
 
+    def has_room(self, n_bytes: int) -> bool:
+        """Whether a copy of this size can be added without dropping another one."""
+        return self._n_bytes + n_bytes <= self._max_bytes
+
     def add(self, tokens: Sequence[int], data: Data) -> None:
         if len(data) > self._max_bytes:  # all others would go in vain
             return

@@ -365,9 +365,9 @@ class Engine:
                 job.run.start(job.index, part.sequence.n_cached or 0)
                 self._tell_progress(job)
         size, started_at = batch.size, self._clock()
-        self._turn(batch)
-        self._cost.note(size, self._clock() - started_at)
-        self._take_checkpoints(batch)
+        if self._compute(batch):
+            self._cost.note(size, self._clock() - started_at)
+            self._take_checkpoints(batch)
         self._n_failed_steps = 0
         return True
 
@@ -549,11 +549,12 @@ class Engine:
         if job.request.reports_progress:
             job.deliver(Progress(sequence.n_computed, sequence.n_prompt, sequence.n_cached or 0))
 
-    def _turn(self, batch: Batch) -> None:
+    def _compute(self, batch: Batch) -> bool:
+        """Decodes a batch and delivers what is sampled from it; False if it could not be computed as a whole."""
         try:
             self.backend.decode(batch)
         except NoRoom:
-            if not self._scheduler.shrink(batch):
+            if not self._scheduler.refuse(batch):
                 sequence = batch.parts[0].sequence
                 error = EngineError(
                     f"the context's memory has no room for {len(sequence.tokens)} tokens: use a smaller --ctx"
@@ -563,6 +564,8 @@ class Engine:
             self._isolate(batch, error)
         else:
             self._deliver(batch)
+            return True
+        return False
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
         """One request's trouble is that request's alone: each sequence runs by itself, and what fails alone ends."""

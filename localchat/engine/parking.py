@@ -32,17 +32,22 @@ class Parking:
         self._scheduler = scheduler
         self._change_memory = change_memory
         self._is_emptying = False
+        # Until the next step: there is no room for another copy.
+        self._is_full = False
 
     @property
     def has_work(self) -> bool:
-        return self._is_emptying or self._scheduler.is_crowded
+        return not self._is_full and (self._is_emptying or self._scheduler.is_crowded)
 
     def note_turn(self) -> None:
         """Something ran: what rests is in use again."""
-        self._is_emptying = False
+        self._is_emptying = self._is_full = False
 
     def park_next(self) -> None:
-        """Moves out what was used least recently; what the copies have already, or nearly, is just dropped."""
+        """Moves out what was used least recently; what the copies have already, or nearly, is just dropped.
+
+        A prefix for whose copy there is no room stays in the KV cache.
+        """
         resting = self._scheduler.resting()
         self._is_emptying = len(resting) > 1
         if not resting:
@@ -51,8 +56,14 @@ class Parking:
         self._change_memory()
         if len(tokens) - self._copies.n_known(tokens) >= _MIN_NEW:
             try:
-                self._copies.add(tokens, self._backend.read_state(slot))
+                data = self._backend.read_state(slot)
             except Exception:
-                log.exception("%d tokens cannot be copied: who needs them computes them again", len(tokens))
+                log.exception("%d tokens cannot be copied: they stay in the KV cache", len(tokens))
+                self._is_full = True
+                return
+            if not self._copies.has_room(len(data)):
+                self._is_full = True
+                return
+            self._copies.add(tokens, data)
         self._scheduler.discard(slot)
         self._change_memory()

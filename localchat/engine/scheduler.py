@@ -25,6 +25,11 @@ _MIN_CHECKPOINT = 32
 # Prompts are read in turns of at least so many tokens where nobody waits for a next token meanwhile; larger ones would
 # only let who cancels or arrives wait, unless the machine reads them in no time.
 _MIN_PROMPT_TURN = 512
+# After the KV cache had no free cells for a batch that should have fitted, the scheduler plans with fewer cells: for
+# one step, and for twice as many each time that it happens again soon.
+_MAX_LIMITED_STEPS = 64
+# A sequence that runs alone and finds no free cells this often in a row is given up.
+_MAX_REFUSALS = 3
 # With more sequences than this a turn is full enough: guesses would take time from everybody.
 _MAX_DRAFTING = 4
 
@@ -219,7 +224,6 @@ class Scheduler:
         self.n_prompt_batch = room.n_batch
         self._room = room
         self._bring = bring
-        self._n_usable = room.n_cells
         self.reset()
         self.changes()  # at the start there is nothing to clear
 
@@ -227,6 +231,11 @@ class Scheduler:
         """Starts again without sequences and with an empty KV cache, whatever state an error left."""
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
+        # Cells to plan with, and for how many more steps these are fewer than there are.
+        self._n_usable = self._room.n_cells
+        self._n_limited_steps = 0
+        self._n_refusals = 0
+        self._n_good_steps = 0
         self._tree = PrefixTree()
         self._free_slots = list(range(self._room.n_slots - 1, -1, -1))
         self._changes: list[Change] = [Clear(slot) for slot in range(self._room.n_slots)]
@@ -280,6 +289,12 @@ class Scheduler:
 
         All tokens drawn for a part but the last one were in its draft; the rest of the draft is given up.
         """
+        self._n_refusals = 0
+        self._n_good_steps += 1
+        if self._n_good_steps >= self._n_limited_steps:
+            self._n_usable = self._room.n_cells
+        if self._n_good_steps >= 2 * self._n_limited_steps:
+            self._n_limited_steps = 0
         runs = iter(drawn)
         for part in batch.parts:
             run = next(runs) if part.wants_output else []
@@ -293,14 +308,19 @@ class Scheduler:
             if n_kept < part.n_tokens:
                 self._changes.append(Cut(part.slot, part.sequence.n_computed))
 
-    def shrink(self, batch: Batch) -> bool:
-        """Learns that a batch found no room, so that the memory holds less than was said.
+    def refuse(self, batch: Batch) -> bool:
+        """Notes that the KV cache had no free cells for a batch, although it should have fitted.
 
-        From now on less is planned with. False if nobody can give way: the one that runs can never fit.
+        The next steps are planned with fewer cells: idle prefixes are evicted, and then the newest sequences
+        preempted. After as many successful steps all cells count again. False if nothing can be given up: one
+        sequence runs alone, and has been tried several times.
         """
+        self._n_refusals += 1
         if len(self.running) == 1 and not self._tree.n_idle and not any(part.draft for part in batch.parts):
-            return False
+            return self._n_refusals < _MAX_REFUSALS
         self._n_usable = min(self._n_usable, self._tree.n_cells + batch.n_tokens - 1)
+        self._n_limited_steps = min(max(2 * self._n_limited_steps, 1), _MAX_LIMITED_STEPS)
+        self._n_good_steps = 0
         return True
 
     def n_known(self, sequence: Sequence) -> int:

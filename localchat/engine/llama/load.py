@@ -76,11 +76,9 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
-    most = L.llama_max_parallel_sequences() - 1  # One is for what rests.
-    if options.n_slots > most:
-        raise EngineError(f"llama.cpp runs {most} requests at once, not {options.n_slots}: use a smaller --parallel")
     model = Model(_load_model(path, options, progress))
     _check_generates(model.pointer, path)
+    _check_parallel(model.pointer, options)
     vocabulary = Vocabulary(model)
     context, options = _new_context(model.pointer, options)
     facts = _read_facts(model.pointer, context, vocabulary, options)
@@ -149,6 +147,14 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
 def _check_generates(model: Any, path: str) -> None:
     if L.llama_model_has_encoder(model) or not L.llama_model_has_decoder(model) or L.llama_model_is_diffusion(model):
         raise EngineError(f"{path!r} is not a model that writes text token by token: use a chat model")
+
+
+def _check_parallel(model: Any, options: LoadOptions) -> None:
+    most = L.llama_max_parallel_sequences() // _n_ids(model) - 1  # One is for idle prefixes.
+    if options.n_slots > most:
+        raise EngineError(
+            f"--parallel {options.n_slots} is more than llama.cpp can run at once: with this model it is {most} at most"
+        )
 
 
 def _new_context(model: Any, options: LoadOptions) -> tuple[Any, LoadOptions]:
