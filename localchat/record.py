@@ -47,7 +47,7 @@ _MAX_DIFFERENCES = 3
 def _without_secrets(head: bytes) -> bytes:
     """A head with asterisks for the query of its first line and for the values of most headers."""
     name = b""
-    lines = []
+    lines: list[bytes] = []
     for line in re.findall(rb"[^\n]*\n|[^\n]+", head):
         text = line.rstrip(b"\r\n")
         header = _HEADER.match(text)
