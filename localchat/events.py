@@ -1,29 +1,7 @@
-"""What a chat answer is made of: stream events, values and errors. Data only, no behaviour.
+"""What a chat answer is made of: stream events and values. Data only, no behaviour.
 
 Every event has `type` (a fixed string), `choice_index` and `raw`: the payload it came with, None if it was
 made at the end, and left out of comparison and repr. Snapshots live on the stream, not on the events.
-
-    LocalChatError
-    |- ConnectError          no connection, or it broke before any answer
-    |- TimedOut              a clock ran out; `kind` is connect, first, idle, stall or total
-    |- Cancelled             closed by the caller
-    |- StatusError           the server answered no: `status`, `code`, `param`, `retry_after`, `body`
-    |  |- BadRequestError        400
-    |  |- AuthenticationError    401
-    |  |- PermissionDeniedError  403
-    |  |- NotFoundError          404
-    |  |- ConflictError          409
-    |  |- UnprocessableError     422
-    |  |- RateLimitError         429
-    |  `- ServerError            500 and above
-    |- StreamError           the server reported a failure in an answer that had begun
-    |- IncompleteStream      the answer was cut
-    |- ProtocolError         not a chat answer at all; `head` shows how it begins
-    |- DoesNotFit            a whole answer, but not what its `response_format` asked for; `path` says where
-    `- TooManyRounds         the model kept calling tools
-
-Errors that end an answer which had begun carry it in `partial`. Every error can be pickled, and none
-contains the key.
 """
 
 from __future__ import annotations
@@ -47,7 +25,10 @@ else:
     def _finish_class(cls):
         cls.__match_args__ = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
         cls.__dataclass_fields__ = _LateFields(cls)
-        cls.__init__, cls.__replace__ = _late_init(cls), lambda self, **members: changed(self, **members)
+        cls.__init__, cls.__replace__ = (
+            vars(cls).get("__init__") or _init_of(cls),
+            lambda self, **members: changed(self, **members),
+        )
         cls.__setattr__ = cls.__delattr__ = _refuse
         cls.__eq__, cls.__hash__, cls.__repr__ = _equals, _hash, _show
         return cls
@@ -55,22 +36,37 @@ else:
     def _defaults(cls):
         return {name: vars(cls)[name] for name in cls.__match_args__ if name in vars(cls)}
 
-    def _late_init(cls):
-        """An __init__ that makes the real one when it is first called: compiling them all would take its time."""
+    def _init_of(cls):
+        names, defaults = cls.__match_args__, _defaults(cls)
+        required = names[: len(names) - len(defaults)]
+        blank = {**dict.fromkeys(required), **defaults}
+        copied = [name for name, value in defaults.items() if value == {}]  # What can be changed is not shared.
 
-        def first(self, *values, **named):
-            defaults = _defaults(cls)
-            parameters = [f"{name}=_{name}" if name in defaults else name for name in cls.__match_args__]
-            # A default that can be changed must not be shared.
-            copied = [f"dict({name})" if defaults.get(name) == {} else name for name in cls.__match_args__]
-            lines = [f"    members[{name!r}] = {value}" for name, value in zip(cls.__match_args__, copied)]
-            source = f"def __init__(self, {', '.join(parameters)}):\n    members = self.__dict__\n" + "\n".join(lines)
-            names = {f"_{name}": value for name, value in defaults.items()}
-            exec(source, names)
-            cls.__init__ = names["__init__"]
-            names["__init__"](self, *values, **named)
+        def init(self, *values, **named):
+            _check_arguments(cls, required, values, named)
+            members = self.__dict__
+            members.update(blank)
+            members.update(zip(names, values))
+            members.update(named)
+            for name in copied:
+                members[name] = dict(members[name])
 
-        return first
+        return init
+
+    def _check_arguments(cls, required, values, named):
+        """Raise the TypeError that Python raises for wrong arguments of a function."""
+        names, what = cls.__match_args__, f"{cls.__name__}.__init__()"
+        if len(values) > len(names):
+            raise TypeError(f"{what} takes {len(names)} positional arguments but {len(values)} were given")
+        for name in named:
+            if name not in names:
+                raise TypeError(f"{what} got an unexpected keyword argument {name!r}")
+            if name in names[: len(values)]:
+                raise TypeError(f"{what} got multiple values for argument {name!r}")
+        missing = [repr(name) for name in required[len(values) :] if name not in named]
+        if missing:
+            plural = "" if len(missing) == 1 else "s"
+            raise TypeError(f"{what} missing {len(missing)} required positional argument{plural}: {', '.join(missing)}")
 
     def _refuse(self, name, *value):
         from dataclasses import FrozenInstanceError
@@ -144,6 +140,11 @@ class ContentDelta:
     delta: str
     choice_index: int = 0
     raw: Any = None
+
+    def __init__(self, delta: str, choice_index: int = 0, raw: Any = None) -> None:
+        # By hand, as there is one for nearly every event: the general __init__ takes some times as long.
+        members = self.__dict__
+        members["delta"], members["choice_index"], members["raw"] = delta, choice_index, raw
 
 
 @dataclass(frozen=True)
@@ -385,127 +386,3 @@ _Value = TypeVar("_Value", Reply, ErrorEvent)
 def changed(value: _Value, **members: Any) -> _Value:
     """A copy with other values for some members: dataclasses.replace without loading dataclasses."""
     return type(value)(**{**vars(value), **members})
-
-
-class LocalChatError(Exception):
-    """Base of every error that this package raises on purpose.
-
-    What an error tells besides its message are its attributes; they are given by name, and have defaults.
-    """
-
-    def __init__(self, message: str = "", **members: Any) -> None:
-        super().__init__(message)
-        unknown = [name for name in members if not hasattr(type(self), name)]
-        if unknown:
-            raise TypeError(f"{type(self).__name__} has no {', '.join(unknown)}")
-        vars(self).update(members)
-
-
-class ConnectError(LocalChatError):
-    """No connection could be made, or it broke before any answer."""
-
-
-class _PartialError(LocalChatError):
-    partial: Reply | None = None
-
-
-class TimedOut(_PartialError):
-    """A clock ran out. `kind` names it: connect, first, idle, stall or total."""
-
-    kind: str = ""
-
-
-class Cancelled(_PartialError):
-    """The caller closed the stream while it was being read."""
-
-
-class StatusError(LocalChatError):
-    """The server answered with a status other than 2xx.
-
-    `body` is the answer as text, cut if very long; `retry_after` is in seconds.
-    """
-
-    status: int = 0
-    error_type: str | None = None
-    code: str | None = None
-    param: str | None = None
-    retry_after: float | None = None
-    request_id: str | None = None
-    headers: Mapping[str, str] = _EMPTY
-    body: str = ""
-
-    @staticmethod
-    def class_for(status: int) -> type[StatusError]:
-        """The class of the tree that stands for this status."""
-        return _BY_STATUS.get(status, ServerError if status >= 500 else StatusError)
-
-
-class BadRequestError(StatusError):
-    """400: the request is wrong; `param` may name the member."""
-
-
-class AuthenticationError(StatusError):
-    """401: the key is missing or wrong."""
-
-
-class PermissionDeniedError(StatusError):
-    """403: the key may not do this."""
-
-
-class NotFoundError(StatusError):
-    """404: no such path or no such model."""
-
-
-class ConflictError(StatusError):
-    """409: try again."""
-
-
-class UnprocessableError(StatusError):
-    """422: the request is wrong in the eyes of a server that checks types."""
-
-
-class RateLimitError(StatusError):
-    """429: too many requests; `retry_after` may say how long to wait."""
-
-
-class ServerError(StatusError):
-    """500 and above: the server failed, or is not ready yet."""
-
-
-_BY_STATUS: dict[int, type[StatusError]] = {
-    400: BadRequestError,
-    401: AuthenticationError,
-    403: PermissionDeniedError,
-    404: NotFoundError,
-    409: ConflictError,
-    422: UnprocessableError,
-    429: RateLimitError,
-}
-
-
-class StreamError(_PartialError):
-    """The server reported a failure in an answer that had begun (K5)."""
-
-    error_type: str | None = None
-    code: str | None = None
-
-
-class IncompleteStream(_PartialError):
-    """The answer ended without a finish reason and without [DONE]: it was cut."""
-
-
-class ProtocolError(_PartialError):
-    """What came is not a chat answer. `head` shows how it begins."""
-
-    head: str = ""
-
-
-class DoesNotFit(_PartialError):
-    """A value is not what its schema says, at `path`. Of an answer, `text` is the raw text."""
-
-    path: str = "$"
-    text: str = ""
-
-
-class TooManyRounds(_PartialError):
-    """The model called tools in every round that it was given. The last calls, in `partial`, were not run."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .events import LocalChatError
+from .errors import LocalChatError
 
 # Headers that are recorded as they are; the values of all others are masked. None of these can hold a secret, and a
 # replay needs those that frame or describe a body.
