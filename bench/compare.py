@@ -26,8 +26,8 @@ Values = dict[str, dict[str, list[tuple[float, ...]]]]
 def main(arguments: list[str] | None = None) -> None:
     options = read_arguments(arguments)
     sizes = (options.model, options.slots, options.ctx, options.threads)
-    found = commands(*sizes)
-    to_embed = commands(*sizes, embeds=True)
+    found = commands(*sizes, against=options.against)
+    to_embed = commands(*sizes, embeds=True, against=options.against)
     names = [name for name in options.servers or found if name in found]
     print(f"servers: {', '.join(names)}; model: {options.model}; {options.rounds} rounds")
     values: Values = {load: {name: [] for name in names} for load in options.loads}
@@ -47,6 +47,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("model", help="a GGUF file; bench.model writes one of any size")
     parser.add_argument("--servers", nargs="+", help="which to compare, localchat first (default: all that are there)")
+    parser.add_argument("--against", metavar="FOLDER", help="another checkout of localchat, to compare with as well")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), metavar="LOAD", help="see below")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=128, help="tokens of an answer")

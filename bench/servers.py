@@ -51,14 +51,21 @@ class Command:
 
     arguments: list[str]
     config: dict[str, Any] | None = None
+    # Where it runs; None for here.
+    folder: str | None = None
 
 
-def commands(model: str, n_slots: int, n_ctx: int, n_threads: int, *, embeds: bool = False) -> dict[str, Command]:
+def commands(
+    model: str, n_slots: int, n_ctx: int, n_threads: int, *, embeds: bool = False, against: str | None = None
+) -> dict[str, Command]:
     """How each server that is there is started with the same model, slots, context and threads.
 
-    With `embeds` as a server for embeddings, which only localchat is beside all else.
+    With `embeds` as a server for embeddings, which only localchat is beside all else. `against` is the folder of
+    another checkout of localchat.
     """
     found = {"localchat": _localchat(model, n_slots, n_ctx, n_threads)}
+    if against is not None:
+        found["against"] = _localchat(model, n_slots, n_ctx, n_threads, against)
     llama_server = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if llama_server:
         sizes = ["--threads", str(n_threads), "-np", str(n_slots), "-c", str(n_ctx * n_slots)]
@@ -88,9 +95,13 @@ def commands(model: str, n_slots: int, n_ctx: int, n_threads: int, *, embeds: bo
     return found
 
 
-def _localchat(model: str, n_slots: int, n_ctx: int, n_threads: int) -> Command:
+def _localchat(model: str, n_slots: int, n_ctx: int, n_threads: int, folder: str | None = None) -> Command:
     sizes = ["--parallel", str(n_slots), "--ctx", str(n_ctx), "--threads", str(n_threads)]
-    return Command([sys.executable, "-m", "localchat.server", model, "--no-supervise", "--port", "{port}", *sizes])
+    # `-m` finds the package in the folder first.
+    server = [sys.executable, "-m", "localchat.server"]
+    help_text = subprocess.run([*server, "--help"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    unsupervised = ["--no-supervise"] if "--no-supervise" in help_text else []
+    return Command([*server, os.path.abspath(model), *unsupervised, "--port", "{port}", *sizes], folder=folder)
 
 
 def _has(python: str, *modules: str) -> bool:
@@ -110,7 +121,9 @@ def running(name: str, command: Command) -> Iterator[Server]:
         values = {"{port}": str(port), "{config}": str(config)}
         started_at = time.perf_counter()
         filled = [values.get(part, part) for part in command.arguments]
-        with subprocess.Popen(filled, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            filled, cwd=command.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             try:
                 url = f"http://127.0.0.1:{port}/v1"
                 wait_until_ready(url, process)

@@ -16,47 +16,50 @@ TYPE_CHECKING = False  # Type checkers know the name; importing it from typing w
 
 if TYPE_CHECKING:
     from .aio import AsyncClient, AsyncStream
-    from .client import Client, Stream, Timeout, chat
+    from .assembly import Accumulator
+    from .client import Client, Stream, chat
     from .conversation import AsyncConversation, Conversation
-    from .events import (
+    from .errors import (
         AuthenticationError,
         BadRequestError,
         Cancelled,
-        Choice,
         ConflictError,
         ConnectError,
-        ContentDelta,
         DoesNotFit,
-        ErrorEvent,
         IncompleteStream,
         LocalChatError,
-        Logprobs,
-        MessageStart,
-        MessageStop,
         NotFoundError,
         PermissionDeniedError,
         ProtocolError,
         RateLimitError,
-        ReasoningDelta,
-        RefusalDelta,
-        Reply,
         ServerError,
         StatusError,
         StreamError,
-        StreamEvent,
         TimedOut,
-        ToolCall,
-        ToolCallDelta,
         TooManyRounds,
         UnprocessableError,
+    )
+    from .events import (
+        Choice,
+        ContentDelta,
+        ErrorEvent,
+        Logprobs,
+        MessageStart,
+        MessageStop,
+        ReasoningDelta,
+        RefusalDelta,
+        Reply,
+        StreamEvent,
+        ToolCall,
+        ToolCallDelta,
         Usage,
         UsageEvent,
         WarningEvent,
     )
     from .record import replay
     from .sse import ServerSentEvent, SSEDecoder, SSEError
+    from .timeouts import Timeout
     from .tools import AsyncToolRun, Tool, ToolResult, ToolRun
-    from .wire import Accumulator
 
 __version__ = "0.1.0"
 
@@ -122,7 +125,7 @@ __all__ = [
 
 
 # Where to look for a name; what costs much to load comes last, or is asked only for what it alone has.
-_HOMES = ("sse", "events", "wire", "client", "tools", "conversation")
+_HOMES = ("sse", "errors", "events", "timeouts", "assembly", "client", "tools", "conversation")
 _SOLE_HOMES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("record",)}
 
 

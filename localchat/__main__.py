@@ -12,7 +12,8 @@ from typing import Any
 from . import __version__
 from .ask import OK, USAGE, finish_code, output_text, read_question, report, run_command
 from .client import Client, Stream
-from .events import LocalChatError, StreamEvent
+from .errors import LocalChatError
+from .events import StreamEvent
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from .client import Client
-from .events import IncompleteStream, LocalChatError, StreamEvent, TimedOut
+from .errors import IncompleteStream, LocalChatError, TimedOut
+from .events import StreamEvent
 
 OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -12,7 +12,7 @@ from . import tools as _tools
 from .events import Reply
 
 if TYPE_CHECKING:
-    from .wire import Prompt
+    from .payloads import Prompt
 
 _AnyTalk = TypeVar("_AnyTalk", bound="_Talk")
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, Union
 
 from . import media, schema
 from .events import Choice, ContentDelta, MessageStop, StreamEvent, ToolCall, ToolCallDelta
-from .wire import normal_reason
+from .payloads import normal_reason
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from .wire import Prompt
+    from .payloads import Prompt
 
 Source = Union[str, bytes, bytearray, memoryview, "os.PathLike[str]", Mapping[str, Any]]
 _BINARY = (bytes, bytearray, memoryview)

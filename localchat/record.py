@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .events import LocalChatError
+from .errors import LocalChatError
 
 _SECRET_NAME = rb"[\w-]*(?:authorization|key|token|secret|password|cookie)"
 _SECRET_HEADERS = re.compile(rb"(?im)^(" + _SECRET_NAME + rb"[ \t]*:[ \t]*)([^\r\n]+)")

@@ -24,7 +24,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ForwardRef, NoReturn, Union
 
-from .events import DoesNotFit, Reply
+from .errors import DoesNotFit
+from .events import Reply
 from .validator import TYPE_NAMES, Fault, faults, is_same, member_path, parse_moment, parse_time, show
 
 Json = dict[str, Any]

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 
 from . import media, schema
-from .events import Cancelled, DoesNotFit, Reply, StreamEvent, ToolCall, TooManyRounds
+from .errors import Cancelled, DoesNotFit, TooManyRounds
+from .events import Reply, StreamEvent, ToolCall
 
 if TYPE_CHECKING:
-    from .wire import Prompt
+    from .payloads import Prompt
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,27 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-FILES = ("sse.py", "events.py", "wire.py", "client.py", "ask.py")
+FILES = (
+    "sse.py",
+    "errors.py",
+    "events.py",
+    "http1.py",
+    "network.py",
+    "timeouts.py",
+    "payloads.py",
+    "frames.py",
+    "think_tags.py",
+    "tool_calls.py",
+    "assembly.py",
+    "settings.py",
+    "failures.py",
+    "options.py",
+    "call.py",
+    "sockets.py",
+    "blocking_call.py",
+    "client.py",
+    "ask.py",
+)
 
 # The first line of every file that this program writes. Only files that begin with it are overwritten.
 MARK = "# Written by `python -m localchat.vendor`, which overwrites it without asking: do not edit."

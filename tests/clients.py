@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import localchat.client
+import localchat.sockets
 from localchat import Client
 
 from .raw_server import DEADLINE_S, Server
@@ -37,6 +37,6 @@ def hanging_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Even
         released.wait(DEADLINE_S)
         return []
 
-    monkeypatch.setattr(localchat.client, "addresses", hang)
+    monkeypatch.setattr(localchat.sockets, "addresses", hang)
     yield asked
     released.set()

@@ -78,6 +78,7 @@ class FakeBackend:
             metadata={},
         )
         self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, n_idle_cells)
+        self.threads = (1, 1)
         self.model = model
         self.poison = poison
         self.gate = gate
@@ -124,6 +125,8 @@ class FakeBackend:
         assert self.room.can_cut
         assert n_tokens < len(self.slots[slot])
         del self.slots[slot][n_tokens:]
+
+    def set_threads(self, n: int) -> None: ...
 
     @property
     def n_rows(self) -> int:

@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 import localchat.aio
-import localchat.client
+import localchat.aio_call
+import localchat.aio_sockets
+import localchat.failures
 from localchat import (
     AsyncClient,
     Cancelled,
@@ -33,7 +35,7 @@ from localchat import (
     TimedOut,
     Timeout,
 )
-from localchat.client import DRAIN_S
+from localchat.call import DRAIN_S
 
 from .raw_server import (
     ANSWER,
@@ -308,7 +310,7 @@ def test_connect_clock_holds_while_the_resolver_hangs_and_nobody_waits_for_it(mo
         async with AsyncClient("http://nowhere.example", model="m", max_retries=0) as client:
             await client.chat("hi", timeout=Timeout(connect=0.05))
 
-    monkeypatch.setattr(localchat.aio, "addresses_of", hang)
+    monkeypatch.setattr(localchat.aio_sockets, "addresses", hang)
     with pytest.raises(TimedOut):
         asyncio.run(ask())
     assert not ended.is_set()
@@ -325,7 +327,7 @@ def test_host_that_is_not_known_is_told():
 
 
 def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
-    monkeypatch.setattr(localchat.aio, "ERROR_BODY_S", 0.05)
+    monkeypatch.setattr(localchat.aio_call, "ERROR_BODY_S", 0.05)
     raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
     assert failure(waiting(raw), ServerError).body == '{"error": '
 
@@ -657,14 +659,14 @@ def test_unknown_model_names_those_on_offer():
 
 
 def test_status_is_retried(monkeypatch):
-    monkeypatch.setattr(localchat.client, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(localchat.failures, "_FIRST_DELAY_S", 0.001)
     busy = with_length(b"{}", "503 Loading")
     assert run(serving(lambda request, number: HELLO if number == 3 else busy), say, max_retries=2) == "Hello"
     failure(serving(lambda request, number: busy), ServerError, max_retries=2)
 
 
 def test_dropped_request_is_retried(monkeypatch):
-    monkeypatch.setattr(localchat.client, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(localchat.failures, "_FIRST_DELAY_S", 0.001)
     assert run(serving(lambda request, number: None if number < 3 else HELLO), say, max_retries=2) == "Hello"
 
 

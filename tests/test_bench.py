@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from bench import compare
 from bench.loads import Figure, Load
 from bench.measure import Dechunker, Refused, Stream, percentile, read_answer
 from bench.serve import main
-from bench.servers import Command, Server
+from bench.servers import Command, Server, commands
 from localchat.models.catalog import DEMO_PATH
 
 from .live import running_server
@@ -105,6 +106,17 @@ def test_ratio_is_above_1_where_ours_is_better_in_the_same_rounds(
     figure: Figure, ours: list[float], theirs: list[float], expected: str
 ):
     assert compare.ratio(figure, ours, theirs) == expected
+
+
+def test_another_checkout_runs_in_its_own_folder(tmp_path: Path):
+    package = tmp_path / "localchat"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "server.py").write_text("print('--no-more-options')")
+    found = commands(str(DEMO_PATH), 1, 512, 1, against=str(tmp_path))
+    assert found["against"].folder == str(tmp_path)
+    assert "--no-supervise" in found["localchat"].arguments
+    assert "--no-supervise" not in found["against"].arguments
 
 
 def test_load_that_fails_in_a_round_leaves_its_place_empty(monkeypatch: pytest.MonkeyPatch, capsys: Any):

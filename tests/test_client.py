@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+import localchat.call
 import localchat.client
-from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, chat
+import localchat.timeouts
+from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, chat, vendor
+from localchat.settings import Settings
 
 from .clients import failure, make_client
 from .raw_server import (
@@ -120,7 +123,7 @@ def test_large_body_is_read_in_linear_time():
 
 
 def test_body_too_large_to_be_held_is_refused(monkeypatch):
-    monkeypatch.setattr(localchat.client, "_MAX_JSON_BYTES", 10)
+    monkeypatch.setattr(localchat.call, "MAX_JSON_BYTES", 10)
     with always(HELLO) as server, make_client(server) as client, pytest.raises(ProtocolError, match="more than 10"):
         client.models()
 
@@ -205,7 +208,7 @@ BASE_URLS = {
 
 @pytest.mark.parametrize(("url", "scheme", "host", "port", "path"), BASE_URLS.values(), ids=BASE_URLS)
 def test_base_url(url, scheme, host, port, path):
-    address = Client(url).address
+    address = Settings(url).address
     assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
 
 
@@ -376,7 +379,7 @@ def test_body_after_done_is_ignored():
 
 
 def test_finish_without_done_ends_although_the_connection_stays_open(monkeypatch):
-    monkeypatch.setattr(localchat.client, "_AFTER_FINISH_S", 0.05)
+    monkeypatch.setattr(localchat.timeouts, "_AFTER_FINISH_S", 0.05)
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
@@ -388,7 +391,7 @@ def test_finish_without_done_ends_although_the_connection_stays_open(monkeypatch
 
 
 def test_finish_without_done_ends_although_the_server_pings_for_ever(monkeypatch):
-    monkeypatch.setattr(localchat.client, "_AFTER_FINISH_S", 0.05)
+    monkeypatch.setattr(localchat.timeouts, "_AFTER_FINISH_S", 0.05)
     with pinging(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 
@@ -431,11 +434,11 @@ def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_onc
 # Vendoring
 
 
-def test_four_files_work_in_another_package(tmp_path):
+def test_the_files_work_in_another_package(tmp_path):
     package = Path(localchat.client.__file__).parent
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").touch()
-    for name in ("sse.py", "events.py", "wire.py", "client.py"):
+    for name in vendor.FILES:
         (tmp_path / "mine" / name).write_bytes((package / name).read_bytes())
     program = "import sys; from mine.client import Client; print(Client(sys.argv[1], model='m').chat('hi'))"
     with always(HELLO) as server:

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-import localchat.client
+import localchat.blocking_call
+import localchat.sockets
 from localchat import Client, ServerError, TimedOut, Timeout
-from localchat.client import Clocks
+from localchat.timeouts import Deadlines
 
 from .clients import failure, hanging_resolver, make_client
 from .raw_server import (
@@ -86,7 +87,7 @@ def test_clocks_do_not_run_while_nobody_reads():
 
 
 def test_end_of_an_answer_that_goes_on_has_no_clock():
-    clocks = Clocks(Timeout())
+    clocks = Deadlines(Timeout())
     clocks.start()
     clocks.event()
     least = []
@@ -155,7 +156,7 @@ def test_timeout_of_one_call_is_that_of_the_models_too():
 
 
 def test_total_is_that_of_all_requests_of_a_call():
-    clocks = localchat.client.Clocks(Timeout(total=100))
+    clocks = Deadlines(Timeout(total=100))
     clocks.start()
     left = clocks.at_most(1000)
     clocks.start()
@@ -163,16 +164,16 @@ def test_total_is_that_of_all_requests_of_a_call():
 
 
 def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
-    monkeypatch.setattr(localchat.client, "ERROR_BODY_S", 0.05)
+    monkeypatch.setattr(localchat.blocking_call, "ERROR_BODY_S", 0.05)
     raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
     assert failure(waiting(raw), ServerError).body == '{"error": '
-    monkeypatch.setattr(localchat.client, "ERROR_BODY_S", DEADLINE_S)
+    monkeypatch.setattr(localchat.blocking_call, "ERROR_BODY_S", DEADLINE_S)
     assert failure(waiting(raw), ServerError, timeout=Timeout(total=0.1)).body == '{"error": '
 
 
 def test_clocks_hold_where_waits_are_cut_in_steps(monkeypatch):
     """As on Windows, for Ctrl-C."""
-    monkeypatch.setattr(localchat.client, "_STEP_S", 0.005)
+    monkeypatch.setattr(localchat.sockets, "_STEP_S", 0.005)
     assert failure(waiting(OPEN), TimedOut, timeout=0.05).kind == "idle"
 
     def handle(peer: Peer, server: Server) -> None:

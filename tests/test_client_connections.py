@@ -12,8 +12,9 @@ import traceback
 
 import pytest
 
-import localchat.client
+import localchat.network
 from localchat import Client, ConnectError
+from localchat.settings import Settings
 
 from .clients import failure, make_client
 from .raw_server import (
@@ -164,7 +165,7 @@ def test_unix_socket(tmp_path):
 
 
 def test_localhost_tries_ipv4_first():
-    families = [info[0] for info in localchat.client.addresses("localhost", 80)]
+    families = [info[0] for info in localchat.network.addresses("localhost", 80)]
     assert families[0] == socket.AF_INET
 
 
@@ -235,7 +236,7 @@ def test_no_proxy(no_proxy, url, proxied, monkeypatch):
 
 
 def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
-    return localchat.client.find_proxy(Client(url).address, proxy)
+    return localchat.network.find_proxy(Settings(url).address, proxy)
 
 
 def test_proxy_by_argument(monkeypatch):
@@ -299,8 +300,8 @@ def test_host_that_does_not_exist(host):
 
 
 def test_tunnel_to_an_ipv6_address():
-    address = Client("https://[2001:db8::1]/v1").address
-    request = localchat.client.tunnel_request(address, "http://proxy")
+    address = Settings("https://[2001:db8::1]/v1").address
+    request = localchat.network.tunnel_request(address, "http://proxy")
     assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import localchat.client
+import localchat.failures
 from localchat import (
     AuthenticationError,
     BadRequestError,
@@ -24,6 +24,7 @@ from localchat import (
     StatusError,
     Timeout,
 )
+from localchat.settings import Settings
 
 from .clients import failure, make_client
 from .raw_server import (
@@ -118,7 +119,7 @@ def test_upload_refused_early_still_gives_the_status():
 
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(localchat.client, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(localchat.failures, "_FIRST_DELAY_S", 0.001)
 
 
 RETRIED = {
@@ -211,22 +212,22 @@ DELAYS = {
 
 @pytest.mark.parametrize(("headers", "seconds"), DELAYS.values(), ids=DELAYS)
 def test_retry_after(headers, seconds):
-    assert localchat.client._retry_after(headers) == seconds
+    assert localchat.failures._retry_after(headers) == seconds
 
 
 def test_retry_after_as_a_date():
     import email.utils
 
     date = email.utils.formatdate(time.time() + 60, usegmt=True)
-    seconds = localchat.client._retry_after({"retry-after": date})
+    seconds = localchat.failures._retry_after({"retry-after": date})
     assert seconds is not None
     assert 55 < seconds < 65
 
 
 def test_delay_grows_to_a_limit_with_jitter():
-    client = Client(max_retries=100)
+    settings = Settings(max_retries=100)
     for tries, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (4, 8.0), (9, 8.0)):
-        delay = client.retry_delay(ConnectError("x"), tries)
+        delay = localchat.failures.retry_delay(settings, ConnectError("x"), tries)
         assert delay is not None
         assert 0.75 * longest <= delay <= longest
 

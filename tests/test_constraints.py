@@ -46,7 +46,7 @@ CLOSED_PROMPT = PROMPT + "<think>\n\n</think>\n\n"
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
-THOUGHT = "<think>\nI wonder: <tool_call>?\n</think>\n\n"
+THOUGHT = "<think>\nI wonder: <tool?\n</think>\n\n"
 
 
 def bound(template: str = PLAIN, prompt: str = PROMPT, **members: Any) -> Constraint | None:
@@ -78,8 +78,20 @@ ANSWERS = {
     "required": (required(), PLAIN, PROMPT, [WEATHER, f"{WEATHER}\n{NOW}"], ["", "Sure.", WRONG, THOUGHT + NOW]),
     "one-call": (required(parallel_tool_calls=False), PLAIN, PROMPT, [NOW], [f"{NOW}\n{NOW}"]),
     "named": (required(allowed=("now",)), PLAIN, PROMPT, [NOW, f"{NOW}\n{NOW}"], [WEATHER]),
-    "required-thinks": (required(), THINKS, PROMPT, [NOW, THOUGHT + WEATHER], [THOUGHT, THOUGHT + WRONG, "<think>"]),
-    "required-open": (required(), THINKS, OPEN_PROMPT, ["hm\n</think>\n\n" + NOW], [NOW, "hm", "hm</think>\n\nhm"]),
+    "required-thinks": (
+        required(),
+        THINKS,
+        PROMPT,
+        [NOW, THOUGHT + WEATHER, "<think>\nhm\n" + NOW],
+        [THOUGHT, THOUGHT + WRONG, "<think>", "<think>hm" + WRONG],
+    ),
+    "required-open": (
+        required(),
+        THINKS,
+        OPEN_PROMPT,
+        ["hm\n</think>\n\n" + NOW, NOW, "hm" + NOW],
+        ["hm", "hm</think>\n\nhm", WRONG],
+    ),
     "required-closed": (required(), THINKS, CLOSED_PROMPT, [NOW], [THOUGHT + NOW]),
     "required-off": (
         required(template_vars={"enable_thinking": False}),
@@ -87,13 +99,6 @@ ANSWERS = {
         PROMPT,
         [NOW],
         [THOUGHT + NOW],
-    ),
-    "auto-thinks": (
-        auto(),
-        THINKS,
-        PROMPT,
-        ["", "Hi.", NOW, f"Hi.\n{WEATHER}\n{NOW}", THOUGHT + "Hi.", THOUGHT + NOW, "<think>cut", "1 < 2 <tool"],
-        [WRONG, f"Hi. {WRONG}", THOUGHT + WRONG, "Hi. <tool_call>", NOW + "Hi."],
     ),
     "schema": (CITY, PLAIN, PROMPT, ['{"city": "Rome"}'], ["", "{}", THOUGHT + '{"city": "Rome"}', NOW]),
     "schema-thinks": (CITY, THINKS, PROMPT, ['{"city":"Rome"}', THOUGHT + '{"city":"Rome"}'], [THOUGHT + "{}"]),
@@ -157,16 +162,10 @@ def test_auto_binds_from_the_marks_of_calls_on():
     assert constraint.triggers == ("<tool_call>", "<function=")
     assert fits(constraint, f"{WEATHER}\n{NOW}")
     assert fits(constraint, "<function=now>{}</function>")
-    assert not fits(constraint, WRONG)
-
-
-def test_auto_leaves_open_thinking_free():
-    constraint = bound(THINKS, OPEN_PROMPT, **auto())
-    assert constraint is not None
-    assert constraint.triggers == ("</think>",)
-    assert fits(constraint, f"</think>\n\nHi.\n{NOW}")
-    assert fits(constraint, "</think>")
-    assert not fits(constraint, "</think>" + WRONG)
+    for text in (WRONG, "<tool_call>", NOW + "Hi."):
+        assert not fits(constraint, text)
+    # Calls end reasoning, so they are bound there too.
+    assert bound(THINKS, OPEN_PROMPT, **auto()) == bound(THINKS, **auto()) == constraint
 
 
 def test_auto_of_bare_calls_binds_from_an_offered_name_on():
@@ -322,8 +321,19 @@ def test_calls_that_end_thinking_are_bound_there():
         assert not fits(constraint, before + wrong)
         assert fits(constraint, before + bare)
         assert not fits(constraint, before + bare.replace("now", "then"))
-        assert fits(constraint, before + "</think>\n\n" + call)
-        assert not fits(constraint, before + "</think>\n\n" + wrong)
+        assert constraint.triggers or fits(constraint, before + "</think>\n\n" + call)
+
+
+def test_response_section_that_ends_reasoning_is_bound():
+    """A mark that opens the text ends reasoning too, and what follows is of the response format."""
+    kimi = "{{ tools }}<|open|><|close|><|sep|><|open|>think<|sep|><|close|>think<|sep|>"
+    response = "<|open|>response<|sep|>"
+    constraint = bound(kimi, "<|open|>think<|sep|>", **CITY)
+    for end in (response, "<|close|>think<|sep|>" + response):
+        assert fits(constraint, f'hm{end}{{"city": "Rome"}}')
+        assert not fits(constraint, f"hm{end}Rome")
+    constraint = bound(kimi, "<|open|>think<|sep|>", **required())
+    assert not fits(constraint, f"hm{response}Hi")
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -590,5 +600,5 @@ def test_opener_begins_the_calls(name: str, i: int):
     format = DIALECTS[name]
     texts = format.call_texts[i]
     assert (texts.begin + texts.before_name).startswith(texts.opener)
-    known = (*format.openers, *format.dropped)
+    known = (*format.openers, *format.sections)
     assert not texts.is_native or not texts.opener or any(mark.startswith(texts.opener) for mark in known)

@@ -10,6 +10,7 @@ from typing import Any, List
 
 import pytest
 
+from localchat.assembly import Accumulator
 from localchat.convert import (
     CompletionPiece,
     StackCall,
@@ -35,8 +36,8 @@ from localchat.convert import (
     type_schema,
     with_parts,
 )
-from localchat.events import Choice, IncompleteStream, StreamError, StreamEvent, ToolCall
-from localchat.wire import Accumulator
+from localchat.errors import IncompleteStream, StreamError
+from localchat.events import Choice, StreamEvent, ToolCall
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 TAG = "<|python_tag|>"

@@ -10,8 +10,9 @@ import typing
 
 import pytest
 
-from localchat import events
-from localchat.events import Choice, LocalChatError, Reply, StatusError, StreamEvent, ToolCall, Usage
+from localchat import errors, events
+from localchat.errors import LocalChatError, StatusError
+from localchat.events import Choice, Reply, StreamEvent, ToolCall, Usage
 
 CALL = ToolCall("call_1", "f", {"a": 1}, '{"a": 1}')
 EXAMPLES = {
@@ -84,9 +85,9 @@ def test_first_objects_of_two_threads_at_once():
 
 
 def test_error_takes_only_what_it_has():
-    assert events.TimedOut("x", kind="idle").kind == "idle"
+    assert errors.TimedOut("x", kind="idle").kind == "idle"
     with pytest.raises(TypeError, match="TimedOut has no status"):
-        events.TimedOut("x", status=1)
+        errors.TimedOut("x", status=1)
 
 
 def test_subclasses_work_plain_and_as_dataclasses():
@@ -126,16 +127,16 @@ def test_empty_reply_is_empty_text():
     assert (str(Reply()), Reply().finish_reason, Reply().tool_calls) == ("", None, ())
 
 
-def errors() -> list[type[LocalChatError]]:
-    named = [item for name, item in vars(events).items() if not name.startswith("_")]
+def error_classes() -> list[type[LocalChatError]]:
+    named = [item for name, item in vars(errors).items() if not name.startswith("_")]
     return [item for item in named if isinstance(item, type) and issubclass(item, Exception)]
 
 
-@pytest.mark.parametrize("error_class", errors(), ids=lambda error_class: error_class.__name__)
+@pytest.mark.parametrize("error_class", error_classes(), ids=lambda error_class: error_class.__name__)
 def test_error_is_in_the_tree_of_the_docstring_and_survives_pickle(error_class):
     assert issubclass(error_class, LocalChatError)
-    assert events.__doc__ is not None
-    assert error_class.__name__ in events.__doc__
+    assert errors.__doc__ is not None
+    assert error_class.__name__ in errors.__doc__
     error = error_class("what to do")
     vars(error).update(partial=Reply((Choice(0, "so far"),)), kind="idle", status=404)
     copy = pickle.loads(pickle.dumps(error))

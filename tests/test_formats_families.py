@@ -506,11 +506,111 @@ def test_minimax_says_that_it_does_not_think():
     assert parse_every_way("</think>Hi", DIALECTS["hermes"]) == [ContentDelta("</think>Hi")]
 
 
-def test_thinking_may_end_at_a_call():
-    text = "<think>hm\n<tool_call>\n<function=now>\n</function>\n</tool_call>"
-    events = parse_every_way(text, DIALECTS["qwen-coder"], tools=TOOLS)
-    assert text_of(events, ReasoningDelta) == "hm"
-    assert calls_of(events) == [("now", {})]
+@pytest.mark.parametrize("is_open", [False, True], ids=["opened", "opened by the prompt"])
+@pytest.mark.parametrize("name", GOLDEN)
+def test_call_ends_reasoning_that_was_never_closed(name, is_open):
+    form = DIALECTS[name]
+    after = GOLDEN[name].partition("Sure.")[2]
+    after = after[min((at for mark in form.thought_ends if (at := after.find(mark)) >= 0), default=0) :]
+    start = ("<|start|>assistant" if name in ("harmony", "muse") else "") + form.think.start
+    text, prompt = ("hm\n" + after, start) if is_open else (form.think.start + "hm\n" + after, "")
+    events = parse_every_way(text, form, tools=TOOLS, prompt=prompt)
+    assert text_of(events, ReasoningDelta).rstrip() == "hm"
+    assert calls_of(events) == [("weather", ARGUMENTS), ("now", {})]
+    assert text_of(events, ContentDelta) == ""
+
+
+K3_RESPONSE = "<|open|>response<|sep|>"
+K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "events"),
+    [
+        pytest.param(
+            "hermes",
+            "<think>I could <tool_call> it.</think>Hi",
+            [ReasoningDelta("I could <tool_call> it."), ContentDelta("Hi")],
+            id="mark in reasoning that begins no call",
+        ),
+        pytest.param(
+            "kimi-k3",
+            f"<|open|>think<|sep|>hm{K3_RESPONSE}Hi<|close|>response<|sep|>",
+            [ReasoningDelta("hm"), ContentDelta("Hi")],
+            id="response section in reasoning",
+        ),
+        pytest.param(
+            "cohere",
+            "<|START_THINKING|>hm<|START_RESPONSE|>Hi<|END_RESPONSE|>",
+            [ReasoningDelta("hm"), ContentDelta("Hi")],
+            id="response section of another family",
+        ),
+        pytest.param(
+            "kimi-k2",
+            "<think>hm <|tool_calls_section_begin|>" + K2_CALL,
+            [ReasoningDelta("hm"), *call("now", "{}", call_id="functions.now:0")],
+            id="section of calls in reasoning",
+        ),
+        pytest.param("kimi-k2", "Hi<|tool_calls_section_end|>", [ContentDelta("Hi")], id="end of no section"),
+        pytest.param("gemma-4", "<channel|>Hi", [ContentDelta("Hi")], id="end of no reasoning"),
+        pytest.param("gemma-4", "Hi <channel|>you", [ContentDelta("Hi you")], id="end of no reasoning in the text"),
+        pytest.param(
+            "gemma-4", "Hi <|channel>thought\n<channel|>you", [ContentDelta("Hi you")], id="empty reasoning in the text"
+        ),
+        pytest.param(
+            "gemma-4",
+            "<|channel>thought\nhm\n<channel|>Hi\n<|channel>thought\nok<channel|>you",
+            [ReasoningDelta("hm"), ContentDelta("Hi\n"), ReasoningDelta("ok"), ContentDelta("you")],
+            id="reasoning twice",
+        ),
+        pytest.param(
+            "gemma-4",
+            "<|tool_call>call:now{}<tool_call|><|channel>thought\n<channel|><|tool_call>call:now{}<tool_call|>",
+            [*call("now", "{}"), *call("now", "{}", 1)],
+            id="empty reasoning between calls",
+        ),
+        pytest.param(
+            "mistral",
+            '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}, "id": "abcdef123"}]',
+            call("now", '{"a": 1}', call_id="abcdef123"),
+            id="id after the arguments",
+        ),
+        pytest.param(
+            "mistral",
+            '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "not valid"}]',
+            call("now", "{}"),
+            id="id that is none",
+        ),
+        pytest.param(
+            "mistral", '[TOOL_CALLS][{"name": "now", "arguments": {"a', call("now", '{"a'), id="cut before the id"
+        ),
+        pytest.param(
+            "mistral",
+            '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": <}]',
+            call("now", '{}"id": <}]'),
+            id="broken after the arguments",
+        ),
+        pytest.param(
+            "seed",
+            "<seed:tool_call><function=weather><parameter=city>\n a\n</parameter></function></seed:tool_call>",
+            call("weather", '{"city": "\\n a\\n"}'),
+            id="white space that no template adds",
+        ),
+        pytest.param(
+            "qwen-coder",
+            "<tool_call><function=weather><parameter=city>\n\n a\n\n</parameter></function></tool_call>",
+            call("weather", '{"city": "\\n a\\n"}'),
+            id="white space beside that of the template",
+        ),
+    ],
+)
+def test_call_reasoning_or_value_that_is_hard_to_read(name, text, events):
+    assert parse_every_way(text, DIALECTS[name], tools=TOOLS) == events
+
+
+def test_white_space_waits_only_where_a_mark_may_follow():
+    for tools, pieces in ((), [ContentDelta("Hi \n")]), (TOOLS, [ContentDelta("Hi")]):
+        assert parser(DIALECTS["hermes"], tools=tools).feed("Hi \n") == pieces
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,20 @@ def test_number_of_calls_is_limited(n_calls: int, max_calls: int, fits: bool):
     assert matches(calls_to_grammar([NOW], max_calls=max_calls), text) == fits
 
 
+@pytest.mark.parametrize("notation", ["json", "gemma", "python"])
+def test_tools_share_their_rules(notation: str):
+    """A list of a hundred tools is usual: what their arguments have in common is in the grammar once."""
+    properties = {"a": {"type": "string"}, "at": {"type": "string", "format": "date-time"}, "any": {}}
+    layout = CallLayout(end="</call>", notation=notation)
+    few, many = (
+        calls_to_grammar(
+            [ToolSchema(f"f{n}", {"type": "object", "properties": properties}) for n in range(n_tools)], layout
+        )
+        for n_tools in (1, 21)
+    )
+    assert len(many) - len(few) < 20 * len('| "{\\"name\\": \\"f20\\", \\"arguments\\": " pairs ')
+
+
 def test_named_tool_alone_is_called():
     assert not matches(calls_to_grammar([WEATHER]), '{"name": "now", "arguments": {}}')
 

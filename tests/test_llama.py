@@ -32,7 +32,8 @@ from localchat.engine import (
     OutputToken,
     load,
 )
-from localchat.engine.llama import default_threads, sampling_from
+from localchat.engine.llama import default_threads, load_backend, sampling_from
+from localchat.engine.llama.library import L
 from localchat.engine.llama.load import _state_key
 from localchat.engine.scheduler import Batch, Part, Sequence
 from localchat.protocol.params import SamplingParams
@@ -665,7 +666,7 @@ def test_progress_goes_from_0_to_1():
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [({}, "50000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
     ids=["by default", "what the user set", "another wish of the user"],
 )
 def test_threads_wait_as_was_measured_best_and_never_against_the_users_wish(given: dict[str, str], expected: str):
@@ -679,6 +680,16 @@ def test_threads_wait_as_was_measured_best_and_never_against_the_users_wish(give
 def test_default_threads_are_one_for_a_tiny_model_and_within_the_machine_for_others():
     assert default_threads(3 << 20) == 1
     assert 1 <= default_threads(1 << 30) <= (os.cpu_count() or 1)
+
+
+def test_the_number_of_threads_changes_between_batches():
+    backend = load_backend(DEMO, LoadOptions(n_threads=2, n_gpu_layers=0))
+    try:
+        assert backend.threads == (2, 2)
+        backend.set_threads(1)
+        assert L.llama_n_threads(backend._context) == L.llama_n_threads_batch(backend._context) == 1
+    finally:
+        backend.close()
 
 
 # Calls that would abort the whole process are refused before they reach the library.

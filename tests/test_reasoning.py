@@ -46,7 +46,7 @@ def tokens(text: str) -> list[bytes]:
 
 
 OPEN = {"prompt": "<think>\n"}
-CALL = "<tool_call>"
+CALL = "<function=now></function>"
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,9 @@ CALL = "<tool_call>"
         pytest.param("<think>|a|b|c|</think>|hi", 3, {}, "<think>abc enough</think></think>hi", id="just too long"),
         pytest.param("<think>|a|b|c|</think>|hi", 4, {}, "<think>abc</think>hi", id="in time"),
         pytest.param(f"<think>|a|b|c|{CALL}|x|y", 4, {}, f"<think>abc{CALL}xy", id="ended by a call"),
+        pytest.param(
+            "<think>|a|<tool_call>|x|b|c", 2, {}, "<think>a<tool_call>x enough</think>bc", id="no call in the end"
+        ),
         pytest.param(
             f"<think>|a|{CALL}|x|y", 3, {"tools": ()}, f"<think>a{CALL}x enough</think>y", id="no tools, no call"
         ),

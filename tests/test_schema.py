@@ -17,7 +17,8 @@ from typing import Annotated, Any, ClassVar, Dict, List, Literal, NewType, Optio
 
 import pytest
 
-from localchat.events import Choice, DoesNotFit, Reply, ToolCall
+from localchat.errors import DoesNotFit
+from localchat.events import Choice, Reply, ToolCall
 from localchat.schema import build, json_schema, read_docstring, read_reply, response_format
 from localchat.validator import faults
 

@@ -11,24 +11,15 @@ from typing import Any
 
 import pytest
 
-from localchat.client import Client, Clocks, Timeout, _read_events
-from localchat.events import (
-    IncompleteStream,
-    LocalChatError,
-    ProtocolError,
-    StreamError,
-    StreamEvent,
-    Usage,
-)
-from localchat.wire import (
-    Accumulator,
-    ThinkSplitter,
-    build_request,
-    normal_reason,
-    parse_error,
-    parse_frame,
-    parse_models,
-)
+from localchat.assembly import Accumulator
+from localchat.client import _read_events
+from localchat.errors import IncompleteStream, LocalChatError, ProtocolError, StreamError
+from localchat.events import StreamEvent, Usage
+from localchat.frames import parse_frame
+from localchat.payloads import build_request, normal_reason, parse_error, parse_models
+from localchat.settings import Settings
+from localchat.think_tags import ThinkSplitter
+from localchat.timeouts import Deadlines, Timeout
 
 DIALECTS = Path(__file__).parent / "data" / "dialects"
 NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
@@ -43,8 +34,8 @@ class Recorded:
     def __init__(self, pieces: Iterable[bytes], content_type: str) -> None:
         self._pieces = iter(pieces)
         self.headers = {"content-type": content_type}
-        self.clocks = Clocks(Timeout())
-        self.caller = Client(model="m", api_key="")
+        self.deadlines = Deadlines(Timeout())
+        self.settings = Settings(model="m", api_key="")
         self.ended = False
 
     def read(self) -> bytes:

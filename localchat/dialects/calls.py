@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 from ..protocol.events import Event, ToolCallArguments, ToolCallStart
+
+# What clients can send back as an id: no white space, and not too long for their databases.
+_ID = re.compile("[!-~]{1,64}")
 
 
 def new_call_id() -> str:
@@ -48,12 +52,13 @@ class Calls:
         return self._schemas.get(name, {})
 
     def head(self, name: str, call_id: str | None = None) -> Event:
-        """Begin a call. An id that the model has given to another call of this answer already counts for nothing."""
-        own_id = call_id if call_id and call_id not in self._ids else self._new_id()
-        self._ids.add(own_id)
+        """Begin a call. The id that the model wrote is kept if it is one and no other call of the output has it."""
+        if call_id is None or not _ID.fullmatch(call_id) or call_id in self._ids:
+            call_id = self._new_id()
+        self._ids.add(call_id)
         self.made += 1
         self.is_open = True
-        return ToolCallStart(self.made - 1, own_id, name)
+        return ToolCallStart(self.made - 1, call_id, name)
 
     def arguments(self, text: str) -> Event:
         """The next piece of the open call's arguments."""
@@ -62,6 +67,3 @@ class Calls:
     def close(self) -> None:
         """The open call is complete."""
         self.is_open = False
-        # Where reasoning stands, as far as the output was read.
-        self.reasoning_is_open = False
-        self.reasoning_may_open = True

@@ -42,9 +42,7 @@ class _Channels(Dialect):
     ends: tuple[str, ...] = ()
     thought_marks: tuple[str, ...] = ()
 
-    @property
-    def thinks_anywhere(self) -> bool:
-        return True
+    thinks_anywhere: bool = True
 
     @property
     def thought_ends(self) -> tuple[str, ...]:

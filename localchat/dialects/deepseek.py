@@ -61,7 +61,8 @@ DIALECT = Dialect(
     openers=(_CALL,),
     read_call=_read_call,
     closers=(_SEPARATOR, _CALL_END),
-    dropped=(_SECTION, _SECTION_END),
+    sections=(_SECTION,),
+    dropped=(_SECTION_END,),
     write_calls=_calls_text,
     call_texts=(_WITH_CODE, _PLAIN, _WITH_CODE.bare(_CALL), _PLAIN.bare(_CALL)),
 )

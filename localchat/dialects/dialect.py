@@ -87,10 +87,12 @@ class Dialect:
         openers: the markers that begin calls.
         read_call: reads what follows an opener.
         closers: the markers within and after a call.
-        dropped: markers around text or calls that mean nothing more.
+        sections: markers that open the text or the calls of an output. They mean nothing more, but open reasoning
+            ends where one of them comes.
+        dropped: other markers around text or calls that mean nothing more.
         read_bare: reads a call without an opener where the answer begins with a brace.
         think: the tags around thinking.
-        thought_ends_at_call: the model may leave out the end tag before a call.
+        thinks_anywhere: reasoning may come again after text, and its end tag alone means nothing.
         no_thought: with what an answer begins that says that there is no thinking.
         write_calls: writes calls for a template that does not.
         text_start: what opens the text of an answer, and after thinking.
@@ -104,10 +106,11 @@ class Dialect:
     openers: tuple[str, ...] = ()
     read_call: CallReader | None = None
     closers: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     read_bare: CallReader | None = None
     think: ReasoningTags = THINK
-    thought_ends_at_call: bool = False
+    thinks_anywhere: bool = False
     no_thought: str = ""
     write_calls: CallsWriter = calls_text
     text_start: tuple[str, str] = ("", "\n\n")
@@ -116,20 +119,15 @@ class Dialect:
     call_texts: tuple[CallTexts, ...] = ()
 
     @property
-    def thinks_anywhere(self) -> bool:
-        """Whether thinking may come more than once, and not only at the beginning."""
-        return False
-
-    @property
     def thought_ends(self) -> tuple[str, ...]:
-        """The markers that thinking may end with."""
-        return (self.think.end, *(self.openers if self.thought_ends_at_call else ()))
+        """The markers that end reasoning. A call does so too, so that one in reasoning that was never closed counts."""
+        return (self.think.end, *self.sections, *self.openers)
 
     @property
     def preserved(self) -> tuple[str, ...]:
         """The markers whose tokens must reach the parser as text, even where the vocabulary hides them."""
-        markers = (*self.openers, *self.closers, *self.dropped, *self.text_start, self.think.start, self.think.end)
-        return (*markers, *(text for texts in self.call_texts for text in texts.fixed))
+        around = (*self.sections, *self.dropped, *self.text_start, self.think.start, self.think.end)
+        return (*self.openers, *self.closers, *around, *(text for texts in self.call_texts for text in texts.fixed))
 
     def fits(self, template: str) -> bool:
         """Whether a template is of this family."""
@@ -161,20 +159,22 @@ class Dialect:
     ) -> Reader[None]:
         """Read a whole answer. With `has_form` it is calls, or a text of which every character counts."""
         calls.reasoning_is_open = self.reasoning_start(prompt) is ReasoningStart.OPEN
-        has_thought = yield from self._thinking(cursor, calls, calls.reasoning_is_open, reasoning, has_form)
-        if has_form:
-            opening = yield from one_of(cursor, self.text_start[has_thought])
+        end = yield from self._reasoning_first(cursor, calls, reasoning, has_form)
+        is_call = calls.made > 0
+        if has_form and not is_call:
+            if end in self.sections:
+                yield from space(cursor)
+            opening = yield from one_of(cursor, self.text_start[end == self.think.end])
             if opening and opening.isspace() and not reasoning:
                 yield ContentDelta(opening)
-        is_call = False
-        if self.read_bare and calls.offered:
+        if self.read_bare and calls.offered and not is_call:
             cursor.begin()
             yield from space(cursor)
             is_call = (yield from is_next(cursor, "{")) and (yield from self.read_bare(cursor, calls, ""))
             yield from self._after_first(cursor, is_call)
         if has_form and not is_call and not (yield from self._first_call(cursor, calls)):
-            yield from stream(cursor, Markers(), ContentDelta, seam=False)
-        yield from self._text_and_calls(cursor, calls)
+            yield from stream(cursor, Markers(), ContentDelta)
+        yield from self._text_and_calls(cursor, calls, reasoning)
 
     def _first_call(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
         """Read a call, if one comes first; else nothing."""
@@ -183,7 +183,7 @@ class Dialect:
         marker: str | None = ""
         while marker is not None and marker not in openers:
             yield from space(cursor)
-            marker = yield from one_of(cursor, *openers, *self.dropped)
+            marker = yield from one_of(cursor, *openers, *self.sections, *self.dropped)
         is_call = False
         if marker and self.read_call:
             is_call = yield from self.read_call(cursor, calls, marker)
@@ -196,55 +196,105 @@ class Dialect:
         else:
             cursor.put_back()
 
-    def _text_and_calls(self, cursor: Cursor, calls: Calls) -> Reader[None]:
+    def _text_and_calls(self, cursor: Cursor, calls: Calls, reasoning: bool) -> Reader[None]:
         openers = self.openers if calls.offered else ()
-        markers = Markers(*openers, *self.dropped)
+        tags = (self.think.start, self.think.end) if self.thinks_anywhere else ()
+        markers = Markers(*openers, *self.sections, *self.dropped, *tags)
         while True:
             marker = yield from stream(cursor, markers, ContentDelta)
             if marker is None:
                 return
-            cursor.begin()
-            read(cursor, marker)
-            is_call = True
-            if marker not in self.dropped and self.read_call:
-                is_call = yield from self.read_call(cursor, calls, marker)
-            yield from self._after(cursor, is_call)
+            if marker in tags:
+                yield from self._reasoning_within(cursor, calls, reasoning, marker)
+            elif marker in openers:
+                yield from self._call_from(cursor, calls, marker, ContentDelta)
+            else:
+                read(cursor, marker)
+                yield from space(cursor)
 
-    def _after(self, cursor: Cursor, is_call: bool) -> Reader[None]:
+    def _call_from(self, cursor: Cursor, calls: Calls, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
+        """Read a call from its opener on. What only begins like one is sent as text, in such events."""
+        cursor.begin()
+        read(cursor, opener)
+        is_call = self.read_call is not None and (yield from self.read_call(cursor, calls, opener))
+        yield from self._after(cursor, is_call, event)
+        return is_call
+
+    def _after(self, cursor: Cursor, is_call: bool, event: Callable[[str], Event] = ContentDelta) -> Reader[None]:
         if is_call:
             cursor.commit()
             yield from space(cursor)
         else:
-            yield ContentDelta(cursor.recorded())
+            yield event(cursor.recorded())
 
-    def _thinking(self, cursor: Cursor, calls: Calls, is_open: bool, reasoning: bool, has_form: bool) -> Reader[bool]:
-        """Read thinking at the start of the answer, if it starts so or the prompt opened it; whether there is any."""
+    def _reasoning_first(self, cursor: Cursor, calls: Calls, reasoning: bool, has_form: bool) -> Reader[str | None]:
+        """Read reasoning at the start of the output, if it starts so or the prompt opened it.
+
+        Returns the marker that ended it, "" at the end of the output; None if there is no reasoning.
+        """
         cursor.begin()
         yield from space(cursor)
-        if not is_open:
+        if not calls.reasoning_is_open:
             start = yield from one_of(cursor, *filter(None, (self.think.start, self.no_thought)))
             if start is None:
-                calls.reasoning_may_open = False
+                calls.reasoning_may_open = self.thinks_anywhere
                 cursor.put_back()
-                return False
+                return None
             if start == self.no_thought:
                 calls.reasoning_may_open = False
                 yield from self._seam(cursor, reasoning, has_form)
-                return False
+                return None
         calls.reasoning_is_open = True
         yield from space(cursor)
         opening = cursor.recorded()
         if not reasoning and opening:
             yield ContentDelta(opening)
-        event: Callable[[str], Event] = ReasoningDelta if reasoning else ContentDelta
-        ends = self.openers if self.thought_ends_at_call and calls.offered else ()
-        end = yield from stream(cursor, Markers(self.think.end, *ends), event)
-        calls.reasoning_is_open = calls.reasoning_may_open = end is None
+        end = yield from self._reasoning(cursor, calls, reasoning)
         if end == self.think.end:
             cursor.begin()
             read(cursor, end)
             yield from self._seam(cursor, reasoning, has_form)
-        return True
+        return end
+
+    def _reasoning_within(self, cursor: Cursor, calls: Calls, reasoning: bool, tag: str) -> Reader[None]:
+        """Read reasoning in the midst of text, or an end tag that ends none. The white space around is of the text."""
+        before = cursor.text[cursor.at : cursor.text.index(tag, cursor.at)]
+        if before:
+            yield ContentDelta(before)
+        read(cursor, tag)
+        if tag == self.think.end:
+            return
+        calls.reasoning_is_open = True
+        cursor.begin()
+        yield from space(cursor)
+        opening = tag + cursor.recorded()
+        if not reasoning:
+            yield ContentDelta(opening)
+        end = yield from self._reasoning(cursor, calls, reasoning)
+        if end == self.think.end:
+            cursor.begin()
+            read(cursor, end)
+            closing = cursor.recorded()
+            if not reasoning:
+                yield ContentDelta(closing)
+
+    def _reasoning(self, cursor: Cursor, calls: Calls, reasoning: bool) -> Reader[str]:
+        """Read open reasoning up to the marker that ends it, which is not read yet; "" if the output ends first.
+
+        A call ends it too, and its opener is the marker then. What only begins like a call is part of the reasoning.
+        """
+        event: Callable[[str], Event] = ReasoningDelta if reasoning else ContentDelta
+        openers = self.openers if calls.offered else ()
+        markers = Markers(self.think.end, *self.sections, *openers)
+        while True:
+            calls.reasoning_is_open = calls.reasoning_may_open = True
+            marker = yield from stream(cursor, markers, event)
+            if marker is None:
+                return ""
+            calls.reasoning_is_open = False
+            if marker not in openers or (yield from self._call_from(cursor, calls, marker, event)):
+                calls.reasoning_may_open = self.thinks_anywhere
+                return marker
 
     def _seam(self, cursor: Cursor, reasoning: bool, has_form: bool) -> Reader[None]:
         """Read the white space after an end tag, which with the tag is content where thinking is.

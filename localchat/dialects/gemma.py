@@ -70,4 +70,5 @@ DIALECT = Dialect(
         ),
     ),
     think=ReasoningTags("<|channel>thought", "<channel|>"),
+    thinks_anywhere=True,
 )

@@ -25,7 +25,8 @@ class Keys:
     """The names of the members; a member `wrapper` holds the call in a further object.
 
     With `is_strict` an object with any other member is no call: it may be an answer in JSON, which
-    should not wait for its end.
+    should not wait for its end. With `id_is_last` the id comes after the arguments: as it is sent before
+    them, calls are sent when they are complete.
     """
 
     name: tuple[str, ...] = ("name",)
@@ -33,6 +34,7 @@ class Keys:
     id: tuple[str, ...] = ("id",)
     wrapper: tuple[str, ...] = ("function",)
     is_strict: bool = False
+    id_is_last: bool = False
 
     def allows(self, key: str) -> bool:
         """Whether an object with this member may be a call."""
@@ -92,17 +94,20 @@ class CallObject:
         self._calls = calls
         self._keys = keys
         self._is_wrapped = False
+        # The name of the tool, once it was read: then the object is a call.
+        self._called: str | None = None
         self._has_head = False
         self._has_arguments = False
         self._id: str | None = None
-        # Arguments that came before the name.
+        # Arguments that were read before the head could be sent.
         self._held: str | None = None
 
     def read(self) -> Reader[Outcome]:
         """Read from the opening brace to the closing one."""
         complete = yield from self._members()
-        if not self._has_head:
+        if self._called is None:
             return Outcome.NO_CALL
+        yield from self._head(self._called)
         if not complete:
             return Outcome.BROKEN
         if not self._has_arguments:
@@ -116,13 +121,14 @@ class CallObject:
             yield from space(self._cursor)
             if (yield from one_of(self._cursor, "}")):
                 return True
-            if self._has_head:
+            if self._called is not None:
                 self._cursor.begin()
             complete = yield from self._member()
-            # Before the head all is kept for whoever takes it for text; after it what is broken can be nothing else
-            # than arguments, unless it was sent as such.
-            broken = self._cursor.recorded() if self._has_head else ""
-            if broken and not complete:
+            # Before the name all is kept, since it may be text; after it what is broken can be nothing else than
+            # arguments, unless it was sent as such.
+            broken = self._cursor.recorded() if self._called is not None else ""
+            if broken and not complete and self._called is not None:
+                yield from self._head(self._called)
                 yield self._calls.arguments(broken)
             if not complete:
                 return False
@@ -139,7 +145,7 @@ class CallObject:
         if (yield from one_of(self._cursor, ":")) is None:
             return False
         yield from space(self._cursor)
-        if key in self._keys.name and not self._has_head:
+        if key in self._keys.name and self._called is None:
             return (yield from self._name())
         if key in self._keys.arguments and not self._has_arguments:
             return (yield from self._arguments())
@@ -157,16 +163,24 @@ class CallObject:
         name = decoded(raw)
         if not self._calls.may_call(name):
             return False
-        yield self._calls.head(name, self._id)
+        self._called = name
         self._cursor.commit()
+        if not self._keys.id_is_last:
+            yield from self._head(name)
+        return True
+
+    def _head(self, name: str) -> Reader[None]:
+        """Send the name, the id and the arguments as far as they were read, if that was not done yet."""
+        if self._has_head:
+            return
         self._has_head = True
+        yield self._calls.head(name, self._id)
         if self._held is not None:
             yield self._calls.arguments(self._held)
-        return True
 
     def _arguments(self) -> Reader[bool]:
         is_text = yield from is_next(self._cursor, '"')
-        if self._has_head:
+        if self._called is not None:
             self._cursor.commit()
         if self._has_head and not is_text:
             self._has_arguments = True

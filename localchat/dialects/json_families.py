@@ -29,7 +29,8 @@ COHERE = Dialect(
             before_arguments='", "parameters": ',
         ),
     ),
-    dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    sections=("<|START_RESPONSE|>", "<|START_TEXT|>"),
+    dropped=("<|END_RESPONSE|>", "<|END_TEXT|>"),
     think=ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
 )
 
@@ -86,7 +87,8 @@ TOOL_CALLS = Dialect(
             end="\n</tool_calls>",
         ),
     ),
-    dropped=("[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+    sections=("[BEGIN FINAL RESPONSE]",),
+    dropped=("[END FINAL RESPONSE]",),
 )
 
 # functools[{"name": "f", "arguments": {}}]
@@ -102,7 +104,7 @@ FIREFUNCTION = Dialect(
 class _Granite(Dialect):
     """The text may stand between the two marks `dropped`; anywhere else they are text, as in XML."""
 
-    def _text_and_calls(self, cursor: Cursor, calls: Calls) -> Reader[None]:
+    def _text_and_calls(self, cursor: Cursor, calls: Calls, reasoning: bool) -> Reader[None]:
         start, end = self.dropped
         cursor.begin()
         yield from space(cursor)

@@ -53,7 +53,8 @@ K2 = Dialect(
     openers=(_CALL,),
     read_call=_read_call,
     closers=(_ARGUMENTS, _CALL_END),
-    dropped=(_SECTION, _SECTION_END),
+    sections=(_SECTION,),
+    dropped=(_SECTION_END,),
     call_texts=(_K2_CALLS, _K2_CALLS.bare(_CALL)),
 )
 
@@ -85,8 +86,8 @@ K3 = Dialect(
     read_call=_K3_TAGS.read_calls,
     closers=("<|open|>", "<|close|>", "<|sep|>"),
     call_texts=_K3_TAGS.call_texts,
+    sections=("<|open|>response<|sep|>",),
     dropped=(
-        "<|open|>response<|sep|>",
         "<|close|>response<|sep|>",
         "<|close|>message<|sep|>",
         "<|end_of_msg|>",

@@ -9,13 +9,13 @@ from __future__ import annotations
 from .call_layout import AN_ID
 from .calls import Calls
 from .dialect import CallTexts, Dialect, call_objects
-from .json_calls import json_calls
+from .json_calls import Keys, json_calls
 from .named_json import json_arguments
 from .scan import Cursor, Markers, Reader, is_next, more, one_of, space, until
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
-_read_list = json_calls()
+_read_list = json_calls(keys=Keys(id_is_last=True))
 
 
 def _read_call(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:

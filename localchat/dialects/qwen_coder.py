@@ -24,10 +24,14 @@ DIALECT = Dialect(
     read_call=read_tool_call,
     closers=FUNCTION_TAGS.closers,
     call_texts=FUNCTION_TAGS.call_texts,
-    thought_ends_at_call=True,
 )
 
-_SEED_TAGS = replace(FUNCTION_TAGS, sections=(("<seed:tool_call>", "</seed:tool_call>"),))
+_SEED_TAGS = replace(
+    FUNCTION_TAGS,
+    value_ends=("</parameter>",),
+    sections=(("<seed:tool_call>", "</seed:tool_call>"),),
+    is_on_lines=False,
+)
 
 SEED = Dialect(
     "seed",

@@ -167,7 +167,8 @@ def until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
 def stream(cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, seam: bool = True) -> Reader[str | None]:
     """Send the text before a marker as it comes and return the marker, which is not read yet.
 
-    With `seam` the white space before the marker stays unread as well: it belongs to the format.
+    With `seam` the white space before the marker stays unread as well: it belongs to the format. Where there are no
+    markers at all nothing waits.
     Without a marker everything is sent and None returned.
     """
     while True:
@@ -175,7 +176,7 @@ def stream(cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, s
         end = hit[0] if hit else markers.safe_end(cursor.text, cursor.at)
         if cursor.ended and not hit:
             end = len(cursor.text)
-        elif seam:
+        elif seam and markers.literals:
             end = cursor.at + len(cursor.text[cursor.at : end].rstrip())
         if end > cursor.at:
             yield event(cursor.take(end - cursor.at))

@@ -23,6 +23,8 @@ class Backend(Protocol):
 
     facts: ModelFacts
     room: Room
+    # Threads that compute the first step, and the most that a later one may have; 1 where the count does not matter.
+    threads: tuple[int, int]
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         """Text to token ids; any thread."""
@@ -62,6 +64,9 @@ class Backend(Protocol):
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
         """Fills an empty slot with a copy of so many tokens; False, and the slot is empty, if it does not fit."""
+
+    def set_threads(self, n: int) -> None:
+        """From the next batch on, so many threads compute."""
 
     def decode(self, batch: Batch) -> None:
         """Computes the parts of a batch. Raises NoRoom or DecodeFailed."""

@@ -33,6 +33,7 @@ from .run import Ended, Item, RequestRun, Sampled
 from .scheduler import Batch, Change, Clear, Cut, Part, Scheduler, Sequence
 from .state_files import Data, StateFiles
 from .step_cost import StepCost, StepSize
+from .thread_count import ThreadCount
 from .values import (
     Cancelled,
     EngineError,
@@ -193,6 +194,7 @@ class Engine:
         if draft_backend is not None:
             self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
         self._cost = StepCost()
+        self._threads = ThreadCount(*backend.threads)
         self._keeper: Keeper | None = None
         if state_files is not None and not backend.room.can_copy:
             log.warning("no prefixes are kept in files: this model has a sliding window, and a copy only what is in it")
@@ -366,7 +368,8 @@ class Engine:
                 self._tell_progress(job)
         size, started_at = batch.size, self._clock()
         if self._compute(batch):
-            self._cost.note(size, self._clock() - started_at)
+            if not self._threads.is_trying:
+                self._cost.note(size, self._clock() - started_at)
             self._take_checkpoints(batch)
         self._n_failed_steps = 0
         return True
@@ -552,7 +555,7 @@ class Engine:
     def _compute(self, batch: Batch) -> bool:
         """Decodes a batch and delivers what is sampled from it; False if it could not be computed as a whole."""
         try:
-            self.backend.decode(batch)
+            self._decode(batch)
         except NoRoom:
             if not self._scheduler.refuse(batch):
                 sequence = batch.parts[0].sequence
@@ -566,6 +569,15 @@ class Engine:
             self._deliver(batch)
             return True
         return False
+
+    def _decode(self, batch: Batch) -> None:
+        """Computes a batch, and adapts the number of threads to what the machine gave for it."""
+        n_threads, started_at, used_s = self._threads.n, self._clock(), time.process_time()
+        self.backend.decode(batch)
+        predicted_s = self._cost.seconds(batch.size)
+        self._threads.note(predicted_s, self._clock() - started_at, time.process_time() - used_s)
+        if self._threads.n != n_threads:
+            self.backend.set_threads(self._threads.n)
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
         """One request's trouble is that request's alone: each sequence runs by itself, and what fails alone ends."""

@@ -2,7 +2,7 @@
 
 Every answer has the same build: thinking, where the model thinks; then calls, text of a form, or free text
 that may turn into calls. Calls that were asked for and forms bind from the first token, so there is no way
-around them. Free text binds nothing before a mark of calls where thinking cannot hold such a mark.
+around them. Free text and reasoning bind nothing before a mark of calls, which ends reasoning too.
 
 Calls are written as the model has learnt to. Where its tags cannot hold a tool's arguments exactly, they hold
 one JSON object instead, which the parser reads as well.
@@ -60,10 +60,11 @@ _SHAPED = "root"
 
 @dataclass(frozen=True)
 class _Answer:
-    """What may come where the answer begins, and the same after thinking."""
+    """What may come where the answer begins, the same after thinking, and after the mark that opens its text."""
 
     first: Expr
     after_thought: Expr
+    in_section: Expr | None = None
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
@@ -205,7 +206,7 @@ class _Build:
         if self._tools and not self._order.is_opened:
             calls = self._calls(self._format.call_texts[:1])
             first, after = alt(first, calls.first), alt(after, calls.after_thought)
-        bound = self._bound(_Answer(first, after))
+        bound = self._bound(_Answer(first, after, form))
         return replace(bound, grammar=bound.grammar + grammar)
 
     def auto(self) -> Constraint:
@@ -213,17 +214,8 @@ class _Build:
         known = [texts for texts in self._format.call_texts if texts.is_native]
         if self._format.part_mark:
             return self._in_parts(known)
-        # Where thinking has marks of its own all the way, marks of calls in it are none but those of calls.
-        if self._order.reasoning is ReasoningStart.CLOSED or self._format.thinks_anywhere:
-            triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
-            return self._rendered(alt(*map(self._calls_of, known)), tuple(triggers))
-        rests = self._rests(known)
-        text = free_text(self._rules, rests, may_end=True)
-        ends = {self._format.think.end: text, **self._calls_in_thought(rests)}
-        if self._order.reasoning is ReasoningStart.OPEN:
-            return self._rendered(alt(*(seq(Literal(end), rest) for end, rest in ends.items())), tuple(ends))
-        thought = free_text(self._rules, ends, may_end=True)
-        return self._rendered(alt(text, seq(Literal(self._format.think.start), thought)))
+        triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
+        return self._rendered(alt(*map(self._calls_of, known)), tuple(triggers))
 
     def _in_parts(self, known: Sequence[CallTexts]) -> Constraint:
         """Parts that each begin with what they are, so that calls are told from text from the first token on."""
@@ -235,27 +227,26 @@ class _Build:
         return self._rendered(text if self._order.is_opened else alt(part, seq(mark, part)))
 
     def _rests(self, known: Sequence[CallTexts]) -> dict[str, Expr]:
-        """What follows the openers of calls; of bare calls nothing but their beginning tells them from text."""
+        """What follows the openers of calls that end reasoning."""
         rests: dict[str, list[Expr]] = {}
         for texts in known:
-            if texts.opener:
+            if texts.opener in self._format.thought_ends:
                 rests.setdefault(texts.opener, []).append(self._rest(texts))
         return {opener: alt(*rest) for opener, rest in rests.items()}
-
-    def _calls_in_thought(self, rests: Mapping[str, Expr]) -> dict[str, Expr]:
-        """What follows openers of calls that end thinking too: even there nothing else is taken for a call."""
-        return {opener: rest for opener, rest in rests.items() if opener in self._format.thought_ends}
 
     def _bound(self, answer: _Answer) -> Constraint:
         """Thinking as it may be, then the answer."""
         if self._order.reasoning is ReasoningStart.CLOSED:
             return self._rendered(answer.first)
         tags = self._format.think
-        may_call = self._tools and self._format.thought_ends_at_call
-        ends = self._calls_in_thought(self._rests(self._format.call_texts)) if may_call else {}
-        # Other markers that end a message of reasoning would let unbound text follow it.
-        others = {end: NEVER for end in self._format.thought_ends if end not in self._format.openers}
-        thought = free_text(self._rules, {**others, **ends, tags.end: answer.after_thought}, may_end=False)
+        # After other markers that end reasoning nothing would bind the text.
+        ends: dict[str, Expr] = {end: NEVER for end in self._format.thought_ends if end not in self._format.openers}
+        if self._tools:
+            ends.update(self._rests(self._format.call_texts))
+        if answer.in_section is not None and self._format.text_start[0] in self._format.sections:
+            ends[self._format.text_start[0]] = answer.in_section
+        ends[tags.end] = answer.after_thought
+        thought = free_text(self._rules, ends, may_end=False)
         if self._order.reasoning is ReasoningStart.OPEN:
             return self._rendered(thought)
         no_thought = Literal(self._format.no_thought) if self._format.no_thought else NEVER

@@ -95,3 +95,9 @@ class PythonNotation(JsonNotation):
 
 # By the names that the layouts of dialects/call_layout.py use.
 NOTATIONS: dict[str, type[JsonNotation]] = {"json": JsonNotation, "gemma": GemmaNotation, "python": PythonNotation}
+
+
+def notation_of(rules: Rules, name: str, indent: int | None, end_markers: tuple[str, ...]) -> JsonNotation:
+    """The notation of this name, made once for a grammar."""
+    key = ("notation", name, indent, end_markers)
+    return rules.once(key, lambda: NOTATIONS[name](rules, indent, end_markers))

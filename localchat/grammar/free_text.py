@@ -14,6 +14,11 @@ def free_text(rules: Rules, markers: Mapping[str, Expr], *, may_end: bool) -> Ex
     With `may_end` the text may also end before any marker. llama.cpp has one parse stack for it, however long the
     text is: after each character there is exactly one rule that can go on.
     """
+    key = ("free text", frozenset(markers.items()), may_end)
+    return rules.once(key, lambda: _free_text(rules, markers, may_end))
+
+
+def _free_text(rules: Rules, markers: Mapping[str, Expr], may_end: bool) -> Expr:
     # One state for each beginning of a marker that the text so far may end with.
     prefixes = {marker[:n] for marker in markers for n in range(len(marker))} | {""}
     states = {prefix: rules.declare("text") for prefix in sorted(prefixes)}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
 
 from .errors import GrammarError, errors_located
 from .expressions import EMPTY, NEVER, Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, TokenRef, alt, seq
@@ -17,6 +18,8 @@ from .expressions import EMPTY, NEVER, Alt, CharClass, Expr, Literal, Repeat, Ru
 # blocks of this many items: the number of rules then grows with the square root of the count.
 BLOCK = 100
 MAX_NAME = 40
+
+_T = TypeVar("_T")
 
 
 class Rules:
@@ -36,6 +39,17 @@ class Rules:
         self._external: set[str] = set()
         # The last number appended to each name: one hint may name thousands of rules.
         self._last_numbers: dict[str, int] = {}
+        # What `once` has made.
+        self._made: dict[Hashable, Any] = {}
+        # Rules that are known to match some finite text. A rule that does so once always does.
+        self._productive: set[str] = set()
+
+    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What `make` returned for this key: many tools of one grammar then share their rules."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: _T = self._made[key]
+        return found
 
     def add(self, hint: str, body: Expr) -> RuleRef:
         """The rule with this body. A new rule is named after `hint`."""
@@ -125,8 +139,8 @@ class Rules:
     def _productive_rules(self) -> set[str]:
         """The names of the rules that match some finite text."""
         # A rule mostly refers to rules made before it (by `add`) or just after it, so few passes are needed.
-        names = [name for name, body in self._bodies.items() if body is not None]
-        found: set[str] = set()
+        found = self._productive
+        names = [name for name, body in self._bodies.items() if body is not None and name not in found]
         while True:
             n_before = len(found)
             for name in (*names, *reversed(names)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from .call_notations import NOTATIONS
+from .call_notations import notation_of
 from .errors import SchemaError, errors_located
 from .expressions import Expr
 from .gbnf import Rules
@@ -62,7 +62,7 @@ def schema_rule(
     with errors_located(path):
         check_is_json(schema, path)
         document = SchemaDocument(schema, path)
-        values = NOTATIONS[notation](rules, indent, end_markers)
+        values = notation_of(rules, notation, indent, end_markers)
         expr = SchemaConverter(SchemaResolver(document), values, any_order=any_order).value((document.at(at),))
         if not rules.is_satisfiable(expr):
             raise SchemaError(path, "no value can fit this schema")

@@ -400,6 +400,10 @@ def _plain_expr(rules: Rules, node: Expr, encoding: CharEncoding) -> Expr:
 
 
 def _automaton_expr(rules: Rules, language: Language, encoding: CharEncoding, hint: str) -> Expr:
+    return rules.once((language, type(encoding)), lambda: _states_expr(rules, language, encoding, hint))
+
+
+def _states_expr(rules: Rules, language: Language, encoding: CharEncoding, hint: str) -> Expr:
     states = automaton(language)
     refs = {state: rules.declare(hint) for state in states if isinstance(state, (Intersection, Complement))}
     bodies: dict[Language, Expr] = {

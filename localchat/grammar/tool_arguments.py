@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from ..dialects.call_layout import ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
 from .any_order import MAX_ANY_ORDER, in_any_order
-from .call_notations import NOTATIONS
+from .call_notations import notation_of
 from .errors import TooLarge, errors_located
 from .excluded_markers import exactly_without_markers, without_marker
 from .expressions import EMPTY, NEVER, Expr, Literal, alt, seq
@@ -56,7 +56,7 @@ def arguments_expr(
     with errors_located(path):
         check_is_json(parameters, path)
         document = SchemaDocument(parameters, path)
-        notation = NOTATIONS[layout.notation](rules, None, end_markers)
+        notation = notation_of(rules, layout.notation, None, end_markers)
         converter = SchemaConverter(SchemaResolver(document), notation)
         return _Arguments(converter, layout, read_types).expr(document.root)
 

@@ -16,6 +16,8 @@ from ..protocol.params import parse_default
 from .routes import DEFAULT_MAX_CONNECTIONS, Settings
 from .web import is_loopback
 
+# Tokens of the smallest --ctx: the chat template and a question take some dozens.
+MIN_CONTEXT = 256
 # Limit of the folder of --cache-dir, in MB, without --cache-size.
 DEFAULT_CACHE_MB = 4096
 # Less than the 10 seconds that containers get before they are killed.
@@ -141,11 +143,18 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model and memory")
     add = group.add_argument
     whole, positive = _between(0), _between(1)
-    add("--ctx", type=whole, default=0, metavar="N", help="tokens that one request may use (default: the model's own)")
+    add(
+        "--ctx",
+        type=_context,
+        default=0,
+        metavar="N",
+        help="tokens that one request may use, prompt and output together (default: what the model can use, within "
+        "limits of memory)",
+    )
     add("--parallel", type=positive, default=8, metavar="N", help="requests computed at once (default: %(default)s)")
     add("--queue", type=whole, default=256, metavar="N", help="requests that may wait for that (default: %(default)s)")
     add("--gpu-layers", type=_between(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
-    add("--threads", type=_between(0, 512), default=0, metavar="N", help="CPU threads (default: by the machine)")
+    add("--threads", type=_between(0, 512), default=0, metavar="N", help="most CPU threads (default: by the machine)")
     drafts = group.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft",
@@ -212,6 +221,13 @@ def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
         return value
 
     return integer
+
+
+def _context(text: str) -> int:
+    value = _between(0)(text)
+    if 0 < value < MIN_CONTEXT:
+        raise argparse.ArgumentTypeError(f"must be at least {MIN_CONTEXT}, or 0 for the default, got {value}")
+    return value
 
 
 def _folder(text: str) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import DecodeFailed, NoRoom
+from ..context_size import Place
 from ..embedding import EmbeddingBackend
 from ..scheduler import Batch, Room
 from ..state_files import Data
@@ -28,10 +29,20 @@ class LlamaBackend:
     """A model in memory with its context. Whatever touches the context runs on the engine thread."""
 
     def __init__(
-        self, model: Model, context: Any, vocabulary: Vocabulary, facts: ModelFacts, room: Room, state_key: str
+        self,
+        model: Model,
+        context: Any,
+        vocabulary: Vocabulary,
+        facts: ModelFacts,
+        room: Room,
+        state_key: str,
+        places: Sequence[Place],
+        max_threads: int,
     ):
         self.facts = facts
+        self.places = places
         self.room = room
+        self.threads = (L.llama_n_threads(context), max_threads)
         self._model = model
         self._state_key = state_key
         self._context = context
@@ -102,6 +113,9 @@ class LlamaBackend:
             return True
         self.clear(slot)
         return False
+
+    def set_threads(self, n: int) -> None:
+        L.llama_set_n_threads(self._context, n, n)
 
     def decode(self, batch: Batch) -> None:
         """Computes a batch; when that fails, the cells that it may have taken are given back."""

@@ -13,13 +13,13 @@ from typing import Any
 # An abort inside the library would otherwise start a debugger, where one is installed, for seconds.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
-# How often a thread of the graph looks whether the others have come before it sleeps (GNU OpenMP, which reads this when
-# it is loaded): about half a millisecond, which bridges the time between two turns of a small model; on two idle cores
-# 5000 and 20000 looks gave 3/4 of its tokens. Their default of 300000 is no faster, and where another process is busy
-# the threads keep the cores from each other. Many fewer are better there, at twice the speed: set the variable, or
-# --threads to the cores that are free (bench/threads.py measures both).
+# How often a thread of the graph looks whether the others have reached the barrier before it sleeps (GNU OpenMP, which
+# reads this when it is loaded). Ratios of tokens/s on 2 cores, 0.5B parameters and 10M: 2000 looks give 1.0 and 0.9 of
+# what 50000 give on a quiet machine, and beside a busy process 3 and 3.5 times as many. 10000 cost nothing measurable
+# on a quiet machine, and beside a busy one they matter only until there are fewer threads (`thread_count.py`).
+# `python -m bench.threads` measures it.
 if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "50000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import llama_cpp.llama_cpp as L
 from llama_cpp._ggml import libggml as ggml

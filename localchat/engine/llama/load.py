@@ -14,10 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...protocol.params import SAMPLERS, SamplingParams
+from ..context_size import MIN_TOKENS, ContextSize, Place, context_size, log_context
+from ..memory import free_memory
 from ..scheduler import Room
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
 from .library import L, Model, problems
+from .places import places_of
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -28,15 +31,11 @@ _RESTING_SLOTS = 24
 _BATCH, _PASS = 2048, 512
 # Guesses computed in one turn, of all sequences together: their logits find place in the room above.
 _MAX_DRAFTED = _RESTING_SLOTS
-# The smallest context that is worth trying when memory is short; the library pads to 256.
-_MIN_CELLS = 512
 # Cells that may rest beside the newest prefix until the others are parked: 512 cost a tenth of a prompt's speed on a
 # model of half a billion parameters.
 _MAX_RESTING = 512
-# The share of the free memory that the cells may take: weights are mapped, other programs live too.
-_CELL_MEMORY_SHARE = 0.5
 
-# Measured with the built-in model of 3 MB on 2 cores beside a busy process: one thread was 2 to 4 times as fast as two.
+# A model of 3 MB on 2 cores beside a busy process: one thread is 2 to 4 times as fast as two.
 _TINY_MODEL_BYTES = 32 << 20
 
 # How llama.cpp spells steps where not as we do.
@@ -76,14 +75,19 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
+    free = free_memory()
     model = Model(_load_model(path, options, progress))
     _check_generates(model.pointer, path)
     _check_parallel(model.pointer, options)
     vocabulary = Vocabulary(model)
-    context, options = _new_context(model.pointer, options)
-    facts = _read_facts(model.pointer, context, vocabulary, options)
+    metadata = _read_metadata(model.pointer)
+    n_outputs = _n_sequences(model.pointer, options)
+    places = places_of(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
+    context, options = _new_context(model.pointer, options, places)
+    facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
     key = _state_key(path, facts, options)
-    return LlamaBackend(model, context, vocabulary, facts, _room(model.pointer, context, options), key)
+    room = _room(model.pointer, context, options)
+    return LlamaBackend(model, context, vocabulary, facts, room, key, places, _max_threads(options))
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -114,8 +118,7 @@ def supports_gpu() -> bool:
 def default_threads(n_model_bytes: int) -> int:
     """Threads for the graph: the cores that this process may use; half of many, which are mostly hyperthreads.
 
-    A tiny model gets one: its steps are so short that threads mostly wait for each other, and where
-    something else keeps a core busy they stand still.
+    A tiny model begins with one: its steps are so short that threads mostly wait for each other.
     """
     if n_model_bytes < _TINY_MODEL_BYTES:
         return 1
@@ -124,6 +127,13 @@ def default_threads(n_model_bytes: int) -> int:
     except AttributeError:  # not on macOS and Windows
         n_cores = os.cpu_count() or 1
     return n_cores if n_cores <= 4 else n_cores // 2
+
+
+def _max_threads(options: LoadOptions) -> int:
+    """Threads that a step may have once the engine has measured some; of a model on a GPU the count does not matter."""
+    if options.n_gpu_layers and supports_gpu():
+        return 1
+    return options.n_threads or default_threads(_TINY_MODEL_BYTES)
 
 
 def _load_model(path: str, options: LoadOptions, progress: Callable[[float], None] | None) -> Any:
@@ -157,32 +167,30 @@ def _check_parallel(model: Any, options: LoadOptions) -> None:
         )
 
 
-def _new_context(model: Any, options: LoadOptions) -> tuple[Any, LoadOptions]:
-    """A context with as many cells as asked for or as fit, and the options as they turned out."""
+def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple[Any, LoadOptions]:
+    """A context of the size that was asked for or that memory allows, and the options as they turned out."""
     n_ctx_train: int = L.llama_model_n_ctx_train(model)
-    n_ctx = options.n_ctx or n_ctx_train
-    # What was asked for is tried whatever the estimate says; the default adapts to the machine.
-    n_wanted = options.n_cells or max(min(n_ctx * options.n_slots, _affordable_cells(model)), options.n_ctx, _MIN_CELLS)
-    n_least = options.n_cells or options.n_ctx or _MIN_CELLS
-    context, n_cells = None, n_wanted
-    while context is None:
-        if n_cells < n_least:
-            raise EngineError(
-                f"llama.cpp could not make a context of {n_least} to {n_wanted} tokens ({problems()}): "
-                "use a smaller --ctx"
-            )
+    size = context_size(options, n_ctx_train=n_ctx_train, n_weight_bytes=L.llama_model_size(model), places=places)
+    n_least = options.n_cells or options.n_ctx or MIN_TOKENS
+    n_cells = size.n_cells
+    while True:
         context = L.llama_init_from_model(model, _context_params(model, options, n_cells))
-        n_cells = n_cells // 2 if n_cells == n_least else max(n_cells // 2, n_least)
-    n_ctx = min(n_ctx, L.llama_n_ctx(context))
-    if not options.n_ctx and n_ctx < n_ctx_train:
-        log.warning("memory holds a context of %d tokens; the model could use %d", n_ctx, n_ctx_train)
-    return context, replace(options, n_ctx=n_ctx)
+        if context is not None:
+            break
+        if n_cells <= n_least:
+            raise EngineError(
+                f"llama.cpp could not make a context of {n_least} tokens ({problems()}): use a smaller --ctx"
+            )
+        n_cells = max(n_cells // 2, n_least)
+    size = ContextSize(min(size.n_ctx, L.llama_n_ctx(context)), L.llama_n_ctx(context))
+    log_context(size, options, n_ctx_train, places)
+    return context, replace(options, n_ctx=size.n_ctx)
 
 
 def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
     params = L.llama_context_default_params()
     params.n_ctx = n_cells
-    params.n_seq_max = min((options.n_slots + _RESTING_SLOTS) * _n_ids(model), L.llama_max_parallel_sequences())
+    params.n_seq_max = _n_sequences(model, options)
     params.n_batch = min(_BATCH, n_cells)
     params.n_ubatch = min(_PASS, params.n_batch)
     # Fewer than n_seq_max aborts the process; the default reserves logits for a whole batch.
@@ -190,6 +198,11 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
     params.n_threads = params.n_threads_batch = options.n_threads or default_threads(L.llama_model_size(model))
     params.kv_unified = True
     return params
+
+
+def _n_sequences(model: Any, options: LoadOptions) -> int:
+    """How many sequences the library is to know; each may have one row of logits in a batch."""
+    return min((options.n_slots + _RESTING_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
 
 
 def _can_cut(model: Any) -> bool:
@@ -237,28 +250,9 @@ def _state_key(path: str, facts: ModelFacts, options: LoadOptions) -> str:
     return hashlib.sha256(repr(settings).encode()).hexdigest()
 
 
-def _affordable_cells(model: Any) -> int:
-    free = _free_memory()
-    if free is None:
-        return 1 << 30
-    n_heads = max(L.llama_model_n_head(model), 1)
-    width = L.llama_model_n_embd(model) // n_heads * L.llama_model_n_head_kv(model)
-    bytes_per_cell: int = 2 * 2 * width * L.llama_model_n_layer(model)  # keys and values, 16 bits each
-    return int(free * _CELL_MEMORY_SHARE) // max(bytes_per_cell, 1)
-
-
-def _free_memory() -> int | None:
-    """Bytes that programs can still have of this machine's memory; None where it does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            sizes = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-        return int(sizes["MemAvailable"][0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
-
-
-def _read_facts(model: Any, context: Any, vocabulary: Vocabulary, options: LoadOptions) -> ModelFacts:
-    metadata = _read_metadata(model)
+def _read_facts(
+    model: Any, context: Any, vocabulary: Vocabulary, options: LoadOptions, metadata: dict[str, str]
+) -> ModelFacts:
     template = L.llama_model_chat_template(model, None)
     return ModelFacts(
         description=_read_text(lambda room, n: L.llama_model_desc(model, room, n)),

@@ -1,0 +1,269 @@
+"""Connections of the asynchronous client, on asyncio's transports: made, read within limits, kept for the next call.
+
+A connection belongs to the event loop in which it was made. Nothing here blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from typing import Any, Union
+
+from .http1 import ResponseReader
+from .network import addresses, is_known, take_tunnel, tls_context, tunnel_request
+from .settings import Settings
+from .sockets import MAX_IDLE_CONNECTIONS, READ_BYTES
+from .timeouts import timed_out
+
+# More than this is not taken from the network before it is read.
+_MAX_BUFFERED_BYTES = 2 * READ_BYTES
+
+
+class AsyncConnection(asyncio.Protocol):
+    """One connection to the server. asyncio calls the methods of Protocol; one task reads.
+
+    Args:
+        proxy: Set if requests have to be addressed to a proxy; a tunnel through one is like no proxy.
+        tape: Where what passes is recorded, or None.
+    """
+
+    def __init__(self, proxy: str | None, tape: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tape = tape
+        self._transport: Any = None
+        self.proxy = proxy
+        self.used = False
+        # What has come and has not been read, whether more can come, and why not.
+        self._buffer = bytearray()
+        self._paused = False
+        self._ended = False
+        self._error: Exception | None = None
+        # The read that waits, if one does.
+        self._waiter: asyncio.Future[None] | None = None
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) > _MAX_BUFFERED_BYTES and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._ended = True
+        self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended, self._error = True, error
+        self._wake()
+
+    # Called by tasks.
+
+    def is_usable(self) -> bool:
+        """Whether the server has neither closed it nor sent anything unasked, and this is still its event loop."""
+        is_open = not self._ended and not self._buffer and not self._transport.is_closing()
+        return is_open and self._loop is asyncio.get_running_loop()
+
+    def write(self, data: bytes) -> None:
+        """Send. Nothing waits for it: a server may answer before it has read everything."""
+        if self._tape is not None:
+            self._tape.sent(data)
+        self._transport.write(data)
+
+    async def read(self, limit: float | None, kind: str) -> bytes:
+        """The next bytes, nothing at the end.
+
+        Raises:
+            TimedOut: None came within `limit` seconds.
+            OSError: The connection broke.
+        """
+        if not self._buffer and not self._ended:
+            await self._wait(limit, kind)
+        if not self._buffer and self._error is not None:
+            raise self._error
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        if self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+        if self._tape is not None:
+            self._tape.received(data)
+        return data
+
+    async def _wait(self, limit: float | None, kind: str) -> None:
+        waiter = self._waiter = self._loop.create_future()
+        # A timer costs a tenth of asyncio.wait_for, which makes a task of every read.
+        timer = None if limit is None else self._loop.call_later(limit, _expire, waiter, kind)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """At once: the polite end of TLS would wait for the server."""
+        if self._tape is not None:
+            self._tape.flush()
+        with contextlib.suppress(RuntimeError):  # The event loop is closed, and all its connections with it.
+            self._transport.abort()
+
+
+def _expire(waiter: asyncio.Future[None], kind: str) -> None:
+    if not waiter.done():  # Or bytes have come, in the same turn of a loop that was busy.
+        waiter.set_exception(timed_out(kind))
+
+
+class PlayedConnection:
+    """Stands for a connection where a recording is played, for one answer."""
+
+    proxy = None
+    used = False
+
+    def __init__(self, tape: Any) -> None:
+        self._tape = tape
+
+    def is_usable(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self._tape.sent(data)
+
+    async def read(self, limit: float | None, kind: str) -> bytes:
+        data: bytes = self._tape.read()
+        return data
+
+    def close(self) -> None:
+        """Nothing is connected."""
+
+
+AnyConnection = Union[AsyncConnection, PlayedConnection]
+
+
+class AsyncPool:
+    """Idle connections of one client; the last used is the first to be used again."""
+
+    def __init__(self) -> None:
+        self._idle: list[AnyConnection] = []
+
+    def take(self) -> AnyConnection | None:
+        """A connection that the server has not closed, if there is one."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
+        return None
+
+    def give(self, connection: AnyConnection) -> None:
+        """Keep a connection for the next call, or close it if there are enough."""
+        if len(self._idle) < MAX_IDLE_CONNECTIONS and connection.is_usable():
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+
+async def connect(settings: Settings, proxy: str | None, limit: float | None, tape: Any) -> AsyncConnection:
+    """A connection to the server, after the handshake if there is one.
+
+    Raises:
+        socket.timeout: An address did not answer within its share of `limit` seconds.
+        OSError, UnicodeError: There is no connection.
+    """
+    secure = settings.address.scheme == "https"
+    connection = AsyncConnection(None if secure else proxy, tape)
+    sock = await _open_socket(settings, proxy, limit)
+    try:
+        if secure and proxy is not None:
+            await _open_tunnel(sock, settings, proxy)
+        tls: dict[str, Any] = (
+            {"ssl": tls_context(settings.verify), "server_hostname": settings.address.host} if secure else {}
+        )
+    except BaseException:
+        sock.close()
+        raise
+    # From here on asyncio closes it: below its feet, the next socket would get the number that it still waits for.
+    await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **tls)
+    return connection
+
+
+def abandon(connecting: asyncio.Task[AsyncConnection]) -> None:
+    """Close a connection that nobody waits for any more."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
+
+
+async def _open_socket(settings: Settings, proxy: str | None, limit: float | None) -> socket.socket:
+    path = settings.address.socket_path
+    if path:
+        return await _connect_socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, path, limit)
+    host, port = settings.address.peer(proxy)
+    failure = OSError(f"{host} has no address")
+    candidates = addresses(host, port) if is_known(host) else await _look_up(host, port)
+    for family, kind, protocol, _, where in candidates:
+        try:
+            # Shared out, so that one dead address leaves time for the next.
+            share = None if limit is None else limit / len(candidates)
+            return await _connect_socket(family, kind, protocol, where, share)
+        except asyncio.TimeoutError as error:
+            failure = socket.timeout(str(error))
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _look_up(host: str, port: int) -> list[Any]:
+    """What the resolver says, which knows no limit: in a thread of its own, for which no end of a loop waits."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[Any]] = loop.create_future()
+
+    def settle(outcome: Any) -> None:
+        if not found.done():
+            (found.set_exception if isinstance(outcome, Exception) else found.set_result)(outcome)
+
+    def look_up() -> None:
+        outcome: Any
+        try:
+            outcome = addresses(host, port)
+        except (OSError, UnicodeError) as error:
+            outcome = error
+        with contextlib.suppress(RuntimeError):  # The loop has been closed meanwhile.
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=look_up, name="localchat-lookup", daemon=True).start()
+    return await found
+
+
+async def _connect_socket(family: int, kind: int, protocol: int, where: Any, limit: float | None) -> socket.socket:
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, where), limit)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _open_tunnel(sock: socket.socket, settings: Settings, proxy: str) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, tunnel_request(settings.address, proxy))
+    response = ResponseReader()
+    while not take_tunnel(response, await loop.sock_recv(sock, READ_BYTES)):
+        pass

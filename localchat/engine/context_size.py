@@ -1,0 +1,117 @@
+"""How many tokens the KV cache holds: what was asked for, what requests likely need, and what memory allows.
+
+All requests that run at once share the KV cache. Numbers alone: knows nothing of llama.cpp.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .memory import gigabytes
+from .values import EngineError, LoadOptions
+
+log = logging.getLogger("localchat.engine")
+
+# Tokens of a request that the default expects, prompt and output together, of each of those that run at once.
+LIKELY_TOKENS = 4096
+# The default KV cache takes no more memory than the weights do, or than this.
+SMALL_CACHE_BYTES = 1 << 30
+# The share of the free memory that a KV cache may take: by default, and where its size was asked for.
+DEFAULT_SHARE, LARGEST_SHARE = 0.5, 0.95
+# The smallest KV cache that is worth trying when memory is short.
+MIN_TOKENS = 512
+# llama.cpp makes a KV cache of a multiple of this.
+STEP = 256
+# Where the free memory is not known.
+_UNLIMITED = 1 << 30
+
+
+@dataclass(frozen=True)
+class Place:
+    """A memory that the KV cache, or a share of its layers, lies in."""
+
+    n_free: int | None
+    """Bytes that are free beside the weights; None where it is not known."""
+    per_token: float
+    """Bytes that a token takes."""
+    fixed: int = 0
+    """Bytes that the context takes whatever its size."""
+    note: str = "of memory are free"
+    """What follows the number of free bytes in a message."""
+
+    def n_tokens(self, share: float) -> int:
+        """How many tokens fit into a share of what is free."""
+        if self.n_free is None or not self.per_token:
+            return _UNLIMITED
+        n = int(max(self.n_free * share - self.fixed, 0) / self.per_token)
+        return min(n // STEP * STEP, _UNLIMITED)
+
+
+@dataclass(frozen=True)
+class ContextSize:
+    """Sizes of a context, in tokens."""
+
+    n_ctx: int
+    """What one request may use."""
+    n_cells: int
+    """What the KV cache holds, for all requests that run at once."""
+
+
+def context_size(
+    options: LoadOptions, *, n_ctx_train: int, n_weight_bytes: int, places: Sequence[Place]
+) -> ContextSize:
+    """The size of the context for a model that was trained on texts of `n_ctx_train` tokens.
+
+    Raises:
+        EngineError: What was asked for does not fit into memory.
+    """
+    n_asked = options.n_cells or options.n_ctx
+    n_largest = min(place.n_tokens(LARGEST_SHARE) for place in places)
+    if n_asked > n_largest:
+        raise EngineError(_does_not_fit(n_asked, n_largest, places))
+    per_token = sum(place.per_token for place in places)
+    n_small = int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token) if per_token else _UNLIMITED
+    n_default = min(n_small, *(place.n_tokens(DEFAULT_SHARE) for place in places))
+    n_ctx = options.n_ctx or n_ctx_train
+    n_cells = options.n_cells or max(
+        min(max(n_ctx, options.n_slots * min(n_ctx, LIKELY_TOKENS)), n_default // STEP * STEP),
+        options.n_ctx,
+        MIN_TOKENS,
+    )
+    return ContextSize(min(n_ctx, n_cells), n_cells)
+
+
+def log_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, places: Sequence[Place]) -> None:
+    """Log the size of the context, and warn where it is not the one that the model was trained for."""
+    log.info(
+        "KV cache of %d tokens for %d requests at once: %s; one request may use %d",
+        size.n_cells,
+        options.n_slots,
+        gigabytes(sum(place.per_token * size.n_cells + place.fixed for place in places)),
+        size.n_ctx,
+    )
+    if options.n_ctx > n_ctx_train:
+        log.warning(
+            "--ctx %d is more than the %d tokens that the model was trained for: expect worse output beyond these",
+            options.n_ctx,
+            n_ctx_train,
+        )
+    elif not options.n_ctx and size.n_ctx < n_ctx_train:
+        n_bytes = sum(place.per_token * n_ctx_train + place.fixed for place in places)
+        log.warning(
+            "the context has %d tokens, to save memory; the model can use %d: --ctx %d takes %s",
+            size.n_ctx,
+            n_ctx_train,
+            n_ctx_train,
+            gigabytes(n_bytes),
+        )
+
+
+def _does_not_fit(n_asked: int, n_largest: int, places: Sequence[Place]) -> str:
+    place = min(places, key=lambda place: place.n_tokens(LARGEST_SHARE))
+    n_bytes = place.per_token * n_asked + place.fixed
+    way_out = f"the largest that fits is --ctx {n_largest}" if n_largest >= STEP else "not even the smallest one fits"
+    free = f"{gigabytes(place.n_free or 0)} {place.note}"
+    return f"a context of {n_asked} tokens takes {gigabytes(n_bytes)}, and {free}: {way_out}"

@@ -1,0 +1,73 @@
+"""The devices that this build of llama.cpp computes on, and their free memory (ggml-backend, by ctypes).
+
+The Python package binds no function of ggml.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from .library import L
+
+# enum ggml_backend_dev_type
+_KINDS = ("CPU", "GPU", "GPU", "accelerator")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of llama.cpp."""
+
+    name: str
+    """Its short name, such as "CUDA0"."""
+    description: str
+    """What the driver calls it."""
+    kind: str
+    """"CPU", "GPU" (integrated ones too) or "accelerator"."""
+    n_free: int
+    """Free bytes; 0 where the driver does not tell."""
+    n_total: int
+
+
+def devices() -> list[Device]:
+    """All devices, now. Empty where the library does not have the functions for it."""
+    try:
+        return [_device(i) for i in range(_ggml("ggml_backend_dev_count", ctypes.c_size_t)())]
+    except (AttributeError, OSError):
+        return []
+
+
+def gpus() -> list[Device]:
+    return [device for device in devices() if device.kind == "GPU"]
+
+
+def _device(i: int) -> Device:
+    pointer = ctypes.c_void_p
+    device = _ggml("ggml_backend_dev_get", pointer, ctypes.c_size_t)(i)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    sizes = ctypes.POINTER(ctypes.c_size_t)
+    _ggml("ggml_backend_dev_memory", None, pointer, sizes, sizes)(device, free, total)
+    name = _ggml("ggml_backend_dev_name", ctypes.c_char_p, pointer)(device) or b""
+    description = _ggml("ggml_backend_dev_description", ctypes.c_char_p, pointer)(device) or b""
+    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, pointer)(device)
+    return Device(
+        name.decode("utf-8", "replace"),
+        description.decode("utf-8", "replace").strip(),
+        _KINDS[kind] if kind < len(_KINDS) else "accelerator",
+        free.value,
+        total.value,
+    )
+
+
+def _ggml(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of ggml, which Linux and macOS find through libllama."""
+    libraries = [L._lib]
+    if sys.platform == "win32":
+        libraries += [ctypes.CDLL(os.path.join(L._base_path, file)) for file in ("ggml.dll", "ggml-base.dll")]
+    library = next((library for library in libraries if hasattr(library, name)), None)
+    if library is None:
+        raise AttributeError(name)
+    return ctypes.CFUNCTYPE(result, *arguments)((name, library))

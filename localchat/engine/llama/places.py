@@ -1,0 +1,75 @@
+"""Where the KV cache of a model lies, in the memory of the machine or of GPUs, and what a token takes there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...models.gguf import read_header
+from ..context_size import Place
+from ..memory import FreeMemory
+from ..values import LoadOptions
+from .devices import gpus
+from .library import L
+
+# Keys and values have 16 bits each.
+_VALUE_BYTES = 2
+# The buffers of one pass through the layers hold about so many vectors of a model's width, of 32 bits, for each row.
+_WIDTHS_PER_ROW = 8
+
+
+def places_of(
+    model: Any,
+    path: str,
+    metadata: Mapping[str, str],
+    options: LoadOptions,
+    free: FreeMemory | None,
+    *,
+    n_rows: int,
+    n_outputs: int,
+) -> list[Place]:
+    """The memories that the KV cache of a loaded model lies in.
+
+    `free` is the machine's memory before the model was loaded. A pass through the layers computes `n_rows` tokens;
+    `n_outputs` of them have logits.
+    """
+    n_layers = max(L.llama_model_n_layer(model), 1)
+    devices = gpus() if L.llama_supports_gpu_offload() else []
+    n_on_gpu = (n_layers if options.n_gpu_layers < 0 else min(options.n_gpu_layers, n_layers)) if devices else 0
+    gpu_share = n_on_gpu / n_layers
+    kv_bytes = kv_bytes_per_token(model, path, metadata)
+    # The mask of attention has 16 bits for each row and token. It lies where the layers do.
+    mask_bytes = n_rows * _VALUE_BYTES if kv_bytes else 0
+    pass_bytes = n_rows * L.llama_model_n_embd(model) * _WIDTHS_PER_ROW * 4
+    logits_bytes = n_outputs * L.llama_vocab_n_tokens(L.llama_model_get_vocab(model)) * 4
+    places = []
+    if gpu_share < 1:
+        weights = int(L.llama_model_size(model) * (1 - gpu_share))
+        n_free = None if free is None else max(free.n_bytes - weights, 0)
+        limit = f", {free.limit}" if free is not None and free.limit else ""
+        note = f"of memory are free beside the weights{limit}"
+        fixed = pass_bytes + 2 * logits_bytes
+        places.append(Place(n_free, kv_bytes * (1 - gpu_share) + mask_bytes, fixed, note))
+    if gpu_share:
+        # Measured now: the weights are there already. A driver that does not tell reports none at all.
+        n_free = sum(device.n_free for device in devices) or None
+        note = f"are free on {', '.join(device.name for device in devices)} beside the weights"
+        places.append(Place(n_free, kv_bytes * gpu_share + mask_bytes, pass_bytes + logits_bytes, note))
+    return places
+
+
+def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> float:
+    """Bytes that the keys and values of a token take, in all layers that have attention."""
+    if L.llama_model_is_recurrent(model):
+        return 0
+    prefix = metadata.get("general.architecture", "")
+    n_kv_heads: float = L.llama_model_n_layer(model) * L.llama_model_n_head_kv(model)
+    if L.llama_model_is_hybrid(model):
+        # llama.cpp tells of the first layer alone.
+        per_layer = read_header(path).metadata.get(f"{prefix}.attention.head_count_kv")
+        n_kv_heads = sum(per_layer) if isinstance(per_layer, tuple) else n_kv_heads
+        # Or every so many-th layer has attention.
+        n_kv_heads /= int(metadata.get(f"{prefix}.full_attention_interval", 1))
+    head_size = L.llama_model_n_embd(model) // max(L.llama_model_n_head(model), 1)
+    sizes = (int(metadata.get(f"{prefix}.attention.{name}_length", head_size)) for name in ("key", "value"))
+    return n_kv_heads * sum(sizes) * _VALUE_BYTES

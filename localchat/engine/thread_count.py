@@ -1,0 +1,110 @@
+"""How many threads compute a step: fewer while other programs keep the cores busy. Pure: the caller measures.
+
+The threads of llama.cpp meet at a barrier after each operation, so all of them wait where one has no core. Beside
+one busy process on 2 cores, one thread computes a model of 0.5B parameters twice as fast as two.
+
+The processor time of a step says how many cores the process got. Where these are much fewer than threads, as many
+threads are tried; after a pause, one more. A trial lasts some steps and is decided by their time alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Cores per thread below which fewer threads are tried. Threads that sleep at barriers use less than a core each
+# on a quiet machine too (0.7 of one with a model of 10M parameters), and half a core beside a busy process.
+_FEW_CORES_SHARE = 0.6
+# Steps are compared by sums over so many seconds and so many steps, at least. The scheduler of an operating system
+# gives a core away for some milliseconds.
+_WINDOW_S, _WINDOW_STEPS = 0.1, 4
+# A trial that is slower by this factor after two steps ends at once.
+_MUCH_SLOWER = 1.5
+# A trial changes the count for good only if its steps take less than this share of the time before.
+_FASTER = 0.92
+# Seconds of steps until a trial in the same direction is repeated; twice as many each time that it fails.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 20.0
+
+
+@dataclass
+class _Window:
+    """Sums over successive steps, in seconds."""
+
+    n_steps: int = 0
+    predicted_s: float = 0.0
+    wall_s: float = 0.0
+    processor_s: float = 0.0
+
+    def add(self, predicted_s: float, wall_s: float, processor_s: float) -> None:
+        self.n_steps += 1
+        self.predicted_s += predicted_s
+        self.wall_s += wall_s
+        self.processor_s += processor_s
+
+    @property
+    def is_full(self) -> bool:
+        return self.n_steps >= _WINDOW_STEPS and self.wall_s >= _WINDOW_S
+
+    @property
+    def slowness(self) -> float:
+        """Time taken as a multiple of the time predicted."""
+        return self.wall_s / self.predicted_s
+
+    @property
+    def n_cores(self) -> float:
+        return self.processor_s / self.wall_s
+
+
+class ThreadCount:
+    """The number of threads for the next step: `n`, from 1 to `most`."""
+
+    def __init__(self, n: int, most: int):
+        self.n = n
+        self._most = most
+        self._window = _Window()
+        # The count and the slowness before the trial; None while there is none.
+        self._before: tuple[int, float] | None = None
+        # By direction: seconds of steps until the next trial, and the pause after it if it fails.
+        self._wait_s = {-1: 0.0, 1: _FIRST_PAUSE_S}
+        self._pause_s = {-1: _FIRST_PAUSE_S, 1: _FIRST_PAUSE_S}
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether a trial runs: predictions must then stay those of the count before it."""
+        return self._before is not None
+
+    def note(self, predicted_s: float, wall_s: float, processor_s: float) -> None:
+        """A step took so long, of so much processor time of all threads; its predicted time is 0 if unknown."""
+        if self._most == 1 or predicted_s <= 0 or wall_s <= 0:
+            return
+        window = self._window
+        window.add(predicted_s, wall_s, processor_s)
+        for direction in self._wait_s:
+            self._wait_s[direction] -= wall_s
+        if self._before is not None:
+            n_before, slowness_before = self._before
+            is_hopeless = window.n_steps >= 2 and window.slowness > _MUCH_SLOWER * slowness_before
+            if window.is_full or is_hopeless:
+                self._decide(n_before, window.slowness < _FASTER * slowness_before)
+        elif window.is_full:
+            self._window = _Window()
+            self._start_trial(window)
+
+    def _start_trial(self, window: _Window) -> None:
+        has_few_cores = window.n_cores < _FEW_CORES_SHARE * self.n
+        if has_few_cores and self.n > 1 and self._wait_s[-1] <= 0:
+            self._before = (self.n, window.slowness)
+            self.n = min(max(round(window.n_cores), 1), self.n - 1)
+        elif self.n < self._most and self._wait_s[1] <= 0:
+            self._before = (self.n, window.slowness)
+            self.n += 1
+
+    def _decide(self, n_before: int, is_better: bool) -> None:
+        self._before, self._window = None, _Window()
+        direction = 1 if self.n > n_before else -1
+        if is_better:
+            self._wait_s[direction], self._pause_s[direction] = 0.0, _FIRST_PAUSE_S
+            self._wait_s[-direction] = self._pause_s[-direction]
+            return
+        self.n = n_before
+        self._wait_s[direction] = self._pause_s[direction]
+        self._pause_s[direction] = min(2 * self._pause_s[direction], _LONGEST_PAUSE_S)

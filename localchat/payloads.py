@@ -1,0 +1,243 @@
+"""The JSON of OpenAI's API, and the variants that other servers send, to values and back. No I/O.
+
+`build_request` makes the body of a request; `parse_error`, `parse_models`, `parse_embeddings` and `parse_usage`
+read what comes back. The writer is strict, the reader liberal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+from .errors import ProtocolError, cut
+from .events import ErrorEvent, Usage
+
+Json = dict[str, Any]
+Prompt = Union[str, Sequence[Mapping[str, Any]]]
+
+
+# Finish reasons, in lower case, to the five of ours. Unlike in other such tables an error stays an error.
+_REASONS = {
+    raw: reason
+    for reason, words in {
+        "stop": "stop end_turn stop_sequence eos eos_token eom complete completed load unload",
+        "length": "length max_tokens max_output_tokens model_length compaction",
+        "tool_calls": "tool_calls tool_call tool_use function_call",
+        "content_filter": "content_filter content_filtered safety recitation refusal sensitive blocklist "
+        "prohibited_content spii guardrail_intervened",
+        "error": "error network_error abort insufficient_system_resource malformed_function_call",
+    }.items()
+    for raw in words.split()
+}
+
+# The names of token counts. A zero under one name must not hide a count under a later one (C15, K15).
+_INPUT_NAMES = ("prompt_tokens", "input_tokens", "prompt_eval_count")
+_OUTPUT_NAMES = ("completion_tokens", "output_tokens", "eval_count")
+_TOTAL_NAMES = ("total_tokens",)
+_CACHED_NAMES = (
+    "prompt_tokens_details.cached_tokens",
+    "input_tokens_details.cached_tokens",
+    "prompt_cache_hit_tokens",
+    "cache_read_input_tokens",
+    "cached_tokens",
+)
+_REASONING_NAMES = (
+    "completion_tokens_details.reasoning_tokens",
+    "output_tokens_details.reasoning_tokens",
+    "reasoning_tokens",
+)
+
+
+def build_request(
+    prompt: Prompt,
+    *,
+    model: str | None = None,
+    system: str | None = None,
+    stream: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> Json:
+    """The body of a chat request. Text becomes one user message; every option becomes a member.
+
+    Only what the caller set is sent: None means "not set" (K9). An empty list of tools is left out,
+    since servers refuse it (C5), and a stream asks for its usage unless `stream_options` says otherwise.
+    Members may also come in `extra_body`, as OpenAI's client has it.
+
+    Raises:
+        ValueError: `options` has messages too.
+        TypeError: A tool is a function.
+    """
+    given = dict(options or {})
+    given.update(given.pop("extra_body", None) or {})
+    if "messages" in given:
+        raise ValueError("messages are the first argument: as an option they would take the place of the prompt")
+    members = {name: value for name, value in given.items() if value is not None}
+    if any(map(callable, members.get("tools") or ())):
+        raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
+    if not members.get("tools"):
+        members.pop("tools", None)
+        if members.get("tool_choice") in ("auto", "none"):
+            del members["tool_choice"]
+    body: Json = {} if model is None else {"model": model}
+    body["messages"] = _messages(prompt, system)
+    body.update(members)
+    body["stream"] = stream
+    stream_options = body.pop("stream_options", {"include_usage": True})
+    if stream and stream_options:
+        body["stream_options"] = stream_options
+    return body
+
+
+def _messages(prompt: Prompt, system: str | None) -> list[Json]:
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    if isinstance(prompt, str):
+        return [*messages, {"role": "user", "content": prompt}]
+    return [*messages, *(dict(message) for message in prompt)]
+
+
+def parse_error(body: Any) -> ErrorEvent:
+    """What an error body says, in any of the shapes that are about (K27): text, JSON text or JSON.
+
+    Never raises; what is not understood becomes the message, cut.
+    """
+    if isinstance(body, str):
+        try:
+            parsed = json.loads(body)
+        except (ValueError, RecursionError):
+            return ErrorEvent(cut(body) or "no reason given", raw=body)
+        return ErrorEvent(cut(parsed), raw=body) if isinstance(parsed, str) else parse_error(parsed)
+    outer = body[0] if isinstance(body, list) and body else body
+    outer = outer if isinstance(outer, dict) else {"error": outer}
+    inner = outer.get("error") or outer
+    if not isinstance(inner, dict):
+        inner = {**outer, "message": inner if isinstance(inner, str) else dump(inner)}
+    message = _error_message(inner) or _error_message(outer) or cut(dump(body))
+    kind, code, param = (_text_or_none(inner.get(name)) for name in ("type", "code", "param"))
+    return ErrorEvent(message, kind, code, param, raw=body)
+
+
+def _error_message(error: Json) -> str:
+    """The message of an error object; FastAPI keeps it in `detail`, as text or as a list of faults."""
+    for name in ("message", "detail", "msg"):
+        value = error.get(name)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        if isinstance(value, list):
+            return "; ".join(_fault(item) for item in value)
+    return ""
+
+
+def _fault(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    steps = item.get("loc") or ()
+    where = ".".join(map(str, steps if isinstance(steps, (list, tuple)) else [steps]))
+    return f"{where}: {item.get('msg')}" if where else str(item.get("msg"))
+
+
+def parse_models(body: Any) -> list[str]:
+    """The names in a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a bare list.
+
+    Raises:
+        ProtocolError: It is no list of models.
+    """
+    if isinstance(body, dict):
+        body = body.get("data", body.get("models"))
+    if not isinstance(body, list):
+        raise ProtocolError("the list of models has neither data nor models")
+    names = [
+        item if isinstance(item, str) else item.get("id") or item.get("name") or item.get("model")
+        for item in body
+        if isinstance(item, (str, dict))
+    ]
+    return [name for name in names if isinstance(name, str) and name]
+
+
+def parse_embeddings(body: Any, n: int) -> list[list[float]]:
+    """The vectors of an answer of /embeddings, in the order of the texts.
+
+    Raises:
+        ProtocolError: They are not `n` vectors.
+    """
+    data = body.get("data") if isinstance(body, dict) else None
+    items = [item for item in as_list(data) if isinstance(item, dict)]
+    items.sort(key=lambda item: as_index(item.get("index")) or 0)
+    vectors: list[Any] = [item.get("embedding") for item in items]
+    if len(vectors) != n or not all(isinstance(vector, list) for vector in vectors):
+        raise ProtocolError(f"the answer does not hold the embeddings of {n} texts")
+    return vectors
+
+
+def dump(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:  # It was just within the limit when it was read.
+        return "JSON that is nested too deeply"
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+def normal_reason(raw: str) -> str | None:
+    """Ours for the server's finish reason, None if the word is unknown (K7)."""
+    return _REASONS.get(raw.strip().lower())
+
+
+def parse_usage(raw: Json) -> Usage:
+    read, written = _count(raw, _INPUT_NAMES) or 0, _count(raw, _OUTPUT_NAMES) or 0
+    cached, reasoning = _count(raw, _CACHED_NAMES), _count(raw, _REASONING_NAMES)
+    return Usage(read, written, _count(raw, _TOTAL_NAMES) or read + written, cached, reasoning, raw)
+
+
+def _count(raw: Json, names: Sequence[str]) -> int | None:
+    """The first non-zero count, 0 if there are only zeros, None if there is nothing."""
+    found = None
+    for name in names:
+        value: Any = raw
+        for step in name.split("."):
+            value = value.get(step) if isinstance(value, dict) else None
+        number = _integer(value)
+        if number:
+            return number
+        found = number if found is None else found
+    return found
+
+
+def _integer(value: Any) -> int | None:
+    """Lenient: text and floats count, NaN and infinity, which JSON readers accept, do not (C14)."""
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        return int(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def find_usage(chunk: Json) -> Json | None:
+    """Wherever it hides: at the top, in `x_groq` (Groq), in a choice (Moonshot), or bare (Ollama)."""
+    found: Json | None = None
+    places = as_list(chunk.get("choices"))
+    if "usage" in chunk or "x_groq" in chunk:
+        places = [chunk, chunk.get("x_groq"), *places]
+    for place in places:
+        usage = place.get("usage") if isinstance(place, dict) else None
+        if usage and isinstance(usage, dict) and (found is None or not parse_usage(found).total_tokens):
+            found = usage
+    return chunk if found is None and ("eval_count" in chunk or "prompt_eval_count" in chunk) else found
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list as it is, an object as its only element (some servers leave the list out), else nothing."""
+    if isinstance(value, list):
+        return value
+    return [value] if isinstance(value, dict) else []
+
+
+def as_index(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def filled(value: Any) -> str | None:
+    """Text that is not blank; servers write "" where they mean nothing."""
+    return value if isinstance(value, str) and value.strip() else None

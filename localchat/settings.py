@@ -1,0 +1,162 @@
+"""How a client is set up: server, key, time limits, headers, and the secret that no message may show."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .errors import LocalChatError, ProtocolError
+from .http1 import check_header
+from .network import parse_base_url
+from .timeouts import Timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class ClientOptions(TypedDict, total=False):
+        """The arguments of a client beside its server, key and model; see Client."""
+
+        timeout: Timeout | float | None
+        max_retries: int
+        on_retry: Callable[[int, float, LocalChatError], object] | None
+        headers: Mapping[str, str] | None
+        proxy: str | bool | None
+        verify: Any
+        follow_redirects: bool
+        record: str | os.PathLike[str] | None
+        transport: Any
+
+
+DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
+
+_JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+class Settings:
+    """How a client is set up. The arguments are described at Client."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        model: str | None = None,
+        *,
+        timeout: Timeout | float | None = None,
+        max_retries: int = 2,
+        on_retry: Callable[[int, float, LocalChatError], object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        proxy: str | bool | None = None,
+        verify: Any = True,
+        follow_redirects: bool = False,
+        record: str | os.PathLike[str] | None = None,
+        transport: Any = None,
+    ) -> None:
+        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+        self.address = parse_base_url(self.base_url)
+        self.key = _clean_key(os.environ.get("OPENAI_API_KEY", "") if api_key is None else api_key)
+        self.model = model or os.environ.get("LOCALCHAT_MODEL") or None
+        self.timeout = Timeout.of(timeout)
+        self.max_retries = max_retries
+        self.on_retry = on_retry
+        self.headers = dict(headers or {})
+        self.proxy = proxy
+        self.verify = verify
+        self.follow_redirects = follow_redirects
+        self.transport = transport
+        if record is not None:
+            self.transport = companion("record").Recorder(record, self.key, transport)
+        # Learned from the server: its first model, and whether it takes stream_options.
+        self.found_model: str | None = None
+        self.takes_stream_options = True
+
+    def request_headers(self, extra: Mapping[str, str]) -> dict[str, str]:
+        """The headers of a request, `extra` ones included.
+
+        Raises:
+            ValueError: One cannot be sent.
+        """
+        headers = {
+            "Host": self.address.host_header,
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",
+            "Cache-Control": "no-store",
+            "User-Agent": "localchat",
+        }
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        # By name whatever its case: two headers of one name would leave it to the server which one holds.
+        given = [*headers.items(), *self.headers.items(), *extra.items()]
+        spelled = {name.lower(): (name, value) for name, value in given}
+        for name, value in spelled.values():
+            check_header(name, value)
+        return dict(spelled.values())
+
+    # The key must not get into messages: some servers repeat it in theirs.
+
+    def mask_error(self, error: LocalChatError) -> None:
+        """Take the key out of an error."""
+        error.args = tuple(self.mask(item) if isinstance(item, str) else item for item in error.args)
+        if isinstance(error, ProtocolError):
+            error.head = self.mask(error.head)
+
+    def mask_payload(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """The same for a payload that reports an error; an answer is left as it is."""
+        choices = payload.get("choices")
+        places = (payload, payload.get("x_groq"), *(choices if isinstance(choices, list) else ()))
+        has_error = any(isinstance(place, dict) and place.get("error") for place in places)
+        if not (has_error or "detail" in payload or payload.get("object") == "error"):
+            return payload
+        # Within the texts alone: a key of digits may stand in a number by chance.
+        masked = _JSON_TEXT.sub(lambda text: json.dumps(self.mask(json.loads(text[0]))), json.dumps(payload))
+        return dict(json.loads(masked))
+
+    def mask(self, text: str) -> str:
+        """Text without the key. JSON writes some characters, / and + say, behind a backslash or by their number."""
+        key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
+        return re.sub(key, "***", text) if len(self.key) > 3 else text
+
+
+class BaseClient:
+    """How clients of both kinds are made. The arguments are described at Client."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        model: str | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self._settings = Settings(base_url, api_key, model, **options)
+
+    @property
+    def base_url(self) -> str:
+        """The server's URL, as it was given."""
+        return self._settings.base_url
+
+    def __repr__(self) -> str:
+        """Without the query of the base URL, in which some servers take a key."""
+        return f"{type(self).__name__}({self._settings.base_url.partition('?')[0]!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: it holds a key and connections")
+
+
+def companion(name: str) -> Any:
+    """A module of the package that the files of the client can do without."""
+    try:
+        return importlib.import_module(f".{name}", __package__)
+    except (ImportError, TypeError) as error:  # TypeError: as a single file it has no package at all.
+        raise ImportError(f"this needs localchat's {name}.py, which is not beside the client") from error
+
+
+def _clean_key(key: str) -> str:
+    """Keys from files end with a line end. One that cannot be sent is not shown."""
+    key = key.strip()
+    if not key.isascii() or not key.isprintable():
+        raise ValueError("the key has characters that cannot be sent: is the API key right?")
+    return key

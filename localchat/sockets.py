@@ -1,0 +1,234 @@
+"""Connections over blocking sockets: made, kept for the next call, and woken from other threads.
+
+Two rules: every wait has its own limit, set before it, so that nothing that comes in drops can outlast a
+timeout; and every wait can be woken from another thread, by `shut` of its socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .http1 import ResponseReader
+from .network import Address, addresses, is_known, take_tunnel, tls_context, tunnel_request
+
+READ_BYTES = 65536
+MAX_IDLE_CONNECTIONS = 8
+
+# How often the wait for a host's addresses looks for a cancel.
+_LOOK_S = 0.02
+# Windows cannot interrupt a wait for the network: there Ctrl-C is looked for between short ones.
+_STEP_S = 0.2 if os.name == "nt" else None
+
+
+class Connection:
+    """One connection to the server."""
+
+    def __init__(self, sock: socket.socket, proxy: str | None) -> None:
+        self.sock = sock
+        # Set if requests have to be addressed to a proxy; a tunnel through one is like no proxy.
+        self.proxy = proxy
+        self.used = False
+        self.process = os.getpid()
+        self._limit: float | None = -1.0
+
+    def send(self, data: bytes, seconds: float | None) -> None:
+        self._set_limit(seconds)
+        self.sock.sendall(data)
+
+    def receive(self, seconds: float | None) -> bytes:
+        """The next bytes, nothing at the end."""
+        if _STEP_S is None:
+            self._set_limit(seconds)
+            return self.sock.recv(READ_BYTES)
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = _left(end)
+            self._set_limit(_STEP_S if left is None else min(left, _STEP_S))
+            with contextlib.suppress(socket.timeout):
+                return self.sock.recv(READ_BYTES)
+
+    def _set_limit(self, seconds: float | None) -> None:
+        """The longest wait that follows. Each change is a system call, so most are saved."""
+        if seconds != self._limit:
+            self._limit = seconds
+            self.sock.settimeout(seconds)
+
+    def is_stale(self) -> bool:
+        """An idle connection that can be read from has been closed by the server."""
+        if self.sock.fileno() < 0:
+            return True
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(self.sock, select.POLLIN | select.POLLHUP)
+            return bool(poll.poll(0))
+        return bool(select.select([self.sock], [], [], 0)[0])
+
+    def close(self) -> None:
+        self.sock.close()
+
+    __del__ = close  # Of a client that was dropped and never closed.
+
+
+class Pool:
+    """Idle connections of one client; the last used is the first to be used again. For many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._idle: list[Connection] = []
+
+    def take(self) -> Connection | None:
+        """A connection that the server has not closed, if there is one."""
+        self._leave_after_fork()
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None or not connection.is_stale():
+                return connection
+            connection.close()
+
+    def give(self, connection: Connection) -> None:
+        """Keep a connection for the next call, or close it if there are enough."""
+        self._leave_after_fork()
+        with self._lock:
+            if connection.process == self._process and len(self._idle) < MAX_IDLE_CONNECTIONS:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _leave_after_fork(self) -> None:
+        """Connections belong to the process that made them, and its lock may be held for ever here."""
+        if self._process != os.getpid():
+            self._process, self._lock, self._idle = os.getpid(), threading.Lock(), []
+
+
+class Connector:
+    """Makes a connection.
+
+    Args:
+        address: Of the server.
+        proxy: The URL of a proxy to go through.
+        verify: How certificates are checked; see tls_context.
+        limit: Seconds for all of it, None for no limit.
+        watch: Called with each socket before anything waits on it, and with None between waits. What it raises
+            ends the attempt.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        proxy: str | None,
+        verify: Any,
+        limit: float | None,
+        watch: Callable[[socket.socket | None], None],
+    ) -> None:
+        self._address = address
+        self._proxy = proxy
+        self._verify = verify
+        self._deadline = None if limit is None else time.monotonic() + limit
+        self._watch = watch
+
+    def connect(self) -> socket.socket:
+        """The connected socket, after the handshake if there is one.
+
+        Raises:
+            socket.timeout: The limit is reached.
+            OSError, UnicodeError: There is no connection.
+        """
+        sock = self._open()
+        return self._start_tls(sock) if self._address.scheme == "https" else sock
+
+    def _open(self) -> socket.socket:
+        if self._address.socket_path:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._watch(sock)
+            sock.settimeout(_left(self._deadline))
+            sock.connect(self._address.socket_path)
+            return sock
+        host, port = self._address.peer(self._proxy)
+        failure = OSError(f"{host} has no address")
+        candidates = self._look_up(host, port)
+        for number, (family, kind, protocol, _, where) in enumerate(candidates):
+            sock = socket.socket(family, kind, protocol)
+            self._watch(sock)
+            try:
+                left = _left(self._deadline)  # Shared out, so that one dead address leaves time for the next.
+                sock.settimeout(None if left is None else left / (len(candidates) - number))
+                sock.connect(where)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return sock
+            except OSError as error:
+                sock.close()
+                failure = error
+        raise failure
+
+    def _look_up(self, host: str, port: int) -> list[Any]:
+        if is_known(host):
+            return addresses(host, port)
+        # The system's resolver knows no limit and cannot be woken: it is left behind, in a thread of its own.
+        outcome: list[Any] = []
+
+        def look_up() -> None:
+            try:
+                outcome.append(addresses(host, port))
+            except (OSError, UnicodeError) as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=look_up, name="localchat-lookup", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(min(_left(self._deadline) or _LOOK_S, _LOOK_S))
+            self._watch(None)
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]  # type: ignore[no-any-return]  # It is the list then.
+
+    def _start_tls(self, sock: socket.socket) -> socket.socket:
+        if self._proxy is not None:
+            self._open_tunnel(sock, self._proxy)
+        context = tls_context(self._verify)
+        # The handshake waits, so the new socket has to be known before.
+        wrapped = context.wrap_socket(sock, server_hostname=self._address.host, do_handshake_on_connect=False)
+        self._watch(wrapped)
+        wrapped.settimeout(_left(self._deadline))
+        wrapped.do_handshake()
+        return wrapped
+
+    def _open_tunnel(self, sock: socket.socket, proxy: str) -> None:
+        sock.settimeout(_left(self._deadline))
+        sock.sendall(tunnel_request(self._address, proxy))
+        response, is_open = ResponseReader(), False
+        while not is_open:
+            sock.settimeout(_left(self._deadline))
+            data = sock.recv(READ_BYTES)
+            self._watch(None)
+            is_open = take_tunnel(response, data)
+
+
+def shut(sock: Any) -> None:
+    """Wake a thread that waits for a socket. SSLSocket's own way first forgets the encryption: a thread that is
+    about to send would then send the key in plain text."""
+    shutdown = socket.socket.shutdown if isinstance(sock, socket.socket) else type(sock).shutdown
+    shutdown(sock, socket.SHUT_RDWR)
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until a deadline, as the socket's timeout."""
+    left = None if deadline is None else deadline - time.monotonic()
+    if left is not None and left <= 0:
+        raise socket.timeout
+    return left

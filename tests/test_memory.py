@@ -1,0 +1,228 @@
+"""How much memory is free, by files as systems have them, and how large a context it allows."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localchat.engine import EngineError, LoadOptions
+from localchat.engine.context_size import LARGEST_SHARE, STEP, ContextSize, Place, context_size
+from localchat.engine.memory import FreeMemory, free_memory, parse_vm_stat
+
+DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+GB = 10**9
+MEMINFO = "MemTotal: 8000000 kB\nMemFree: 100000 kB\nMemAvailable: 4000000 kB\n"
+IN_GROUP = "limit of the control group"
+V1, V2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
+
+
+def group_1(folder: str, limit: int, used: int, cached: int) -> dict[str, str]:
+    return {
+        f"{folder}/memory.limit_in_bytes": f"{limit}\n",
+        f"{folder}/memory.usage_in_bytes": f"{used}\n",
+        f"{folder}/memory.stat": f"cache 5\ntotal_inactive_file {cached}\n",
+    }
+
+
+def group_2(folder: str, limit: str, used: int, cached: int) -> dict[str, str]:
+    return {
+        f"{folder}/memory.max": f"{limit}\n",
+        f"{folder}/memory.current": f"{used}\n",
+        f"{folder}/memory.stat": f"anon 5\ninactive_file {cached}\n",
+    }
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these have no such files")
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param({}, None, id="nothing is told"),
+        pytest.param({"proc/meminfo": "MemTotal: 8 kB\n"}, None, id="old kernel"),
+        pytest.param({"proc/meminfo": MEMINFO}, FreeMemory(4_096_000_000), id="no groups"),
+        pytest.param(
+            {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", **group_2(V2, str(GB), GB // 2, GB // 10)},
+            FreeMemory(GB - GB // 2 + GB // 10, IN_GROUP),
+            id="container, version 2",
+        ),
+        pytest.param(
+            {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", **group_2(V2, "max", GB // 2, 0)},
+            FreeMemory(4_096_000_000),
+            id="group without a limit",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/user.slice/app.service\n",
+                **group_2(f"{V2}/user.slice", str(2 * GB), GB, 0),
+                **group_2(f"{V2}/user.slice/app.service", str(3 * GB), GB, 0),
+            },
+            FreeMemory(GB, IN_GROUP),
+            id="a group around it has less",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "9:name=systemd:/a\n4:cpu,memory:/docker/1\n0::/\n",
+                **group_1(f"{V1}/docker/1", GB, GB // 4, 0),
+            },
+            FreeMemory(GB - GB // 4, IN_GROUP),
+            id="version 1",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "4:memory:/docker/1\n",
+                **group_1(V1, GB, GB // 4, GB // 8),
+            },
+            FreeMemory(GB - GB // 4 + GB // 8, IN_GROUP),
+            id="version 1, mounted at the container's group",
+        ),
+        pytest.param(
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "4:memory:/a\n",
+                **group_1(f"{V1}/a", 9223372036854771712, GB, 0),
+            },
+            FreeMemory(4_096_000_000),
+            id="version 1 without a limit",
+        ),
+        pytest.param(
+            {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/\n", **group_2(V2, str(GB), GB + 5, 0)},
+            FreeMemory(0, IN_GROUP),
+            id="above its limit",
+        ),
+        pytest.param({"proc/meminfo": MEMINFO, "proc/self/cgroup": "?\n"}, FreeMemory(4_096_000_000), id="broken"),
+    ],
+)
+def test_free_memory_is_the_least_that_is_told(tmp_path: Path, files: dict[str, str], expected: FreeMemory | None):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert free_memory(tmp_path) == expected
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="needs /proc")
+@pytest.mark.parametrize("option", ["-v", "-d"])
+def test_limits_of_ulimit_count(option: str):
+    program = "from localchat.engine.memory import free_memory; memory = free_memory(); print(memory.n_bytes, memory)"
+    command = ["sh", "-c", f'ulimit {option} 500000; exec "$@"', "sh", sys.executable, "-c", program]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    n_bytes, _, text = out.partition(" ")
+    assert 300_000_000 < int(n_bytes) < 512_000_000
+    assert text.endswith(f" MB are free (limit of ulimit {option})\n") or text.startswith("0.")
+
+
+def test_this_machine_tells():
+    memory = free_memory()
+    assert memory is not None
+    assert memory.n_bytes > 1 << 20
+
+
+def test_vm_stat_of_macos():
+    text = (
+        "Mach Virtual Memory Statistics: (page size of 16384 bytes)\n"
+        "Pages free:                               10000.\n"
+        "Pages active:                            300000.\n"
+        "Pages inactive:                           20000.\n"
+        "Pages speculative:                         3000.\n"
+        "Pages wired down:                        100000.\n"
+        "Pages purgeable:                            400.\n"
+    )
+    assert parse_vm_stat(text) == FreeMemory(33_400 * 16384)
+    assert parse_vm_stat("something else") is None
+
+
+# --- the size of the context ---
+
+# 100 kB for each token: 10,000 tokens in a GB.
+KV = 100_000
+
+
+@pytest.mark.parametrize(
+    ("options", "n_ctx_train", "n_weight_bytes", "free", "expected"),
+    [
+        # The KV cache takes as much as the weights at most, or 1 GiB.
+        ({}, 4096, GB, 100 * GB, ContextSize(4096, 10_496)),
+        ({}, 131_072, GB, 100 * GB, ContextSize(10_496, 10_496)),
+        ({}, 131_072, 5 * GB, 100 * GB, ContextSize(49_920, 49_920)),
+        ({}, 131_072, 50 * GB, 100 * GB, ContextSize(131_072, 131_072)),
+        # 8 likely requests of 4096 tokens.
+        ({}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 32_768)),
+        ({"n_slots": 2}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 8192)),
+        ({"n_slots": 64}, 2048, 50 * GB, 100 * GB, ContextSize(2048, 131_072)),
+        # Half of the free memory.
+        ({}, 4096, GB, 2 * GB, ContextSize(4096, 9984)),
+        ({}, 4096, GB, GB // 10, ContextSize(512, 512)),
+        ({}, 4096, GB, 0, ContextSize(512, 512)),
+        ({}, 4096, 50 * GB, None, ContextSize(4096, 32_768)),
+        # What is asked for is given, and more where the default would be larger.
+        ({"n_ctx": 50_000}, 4096, GB, 100 * GB, ContextSize(50_000, 50_000)),
+        ({"n_ctx": 300}, 4096, GB, 100 * GB, ContextSize(300, 2400)),
+        ({"n_ctx": 300, "n_slots": 1}, 4096, GB, 100 * GB, ContextSize(300, 512)),
+        ({"n_ctx": 9_000}, 4096, GB, GB, ContextSize(9_000, 9_000)),
+        ({"n_cells": 768, "n_ctx": 256}, 4096, GB, GB, ContextSize(256, 768)),
+        ({"n_cells": 768}, 4096, GB, GB, ContextSize(768, 768)),
+    ],
+)
+def test_context_has_the_size_that_is_asked_for_or_likely_needed(
+    options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, free: int | None, expected: ContextSize
+):
+    places = [Place(free, KV)]
+    size = context_size(LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=n_weight_bytes, places=places)
+    assert size == expected
+
+
+def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest():
+    places = [Place(4 * GB, KV, 10**6, "of memory are free"), Place(GB, KV / 2, 0, "are free on CUDA0")]
+    sizes = {"n_ctx_train": 4096, "n_weight_bytes": GB}
+    with pytest.raises(EngineError) as refused:
+        context_size(LoadOptions(n_ctx=1_000_000), places=places, **sizes)
+    n_largest = int(re.findall(r"--ctx (\d+)", str(refused.value))[0])
+    assert str(refused.value) == (
+        "a context of 1000000 tokens takes 50.0 GB, and 1.0 GB are free on CUDA0: "
+        f"the largest that fits is --ctx {n_largest}"
+    )
+    assert context_size(LoadOptions(n_ctx=n_largest), places=places, **sizes).n_ctx == n_largest
+    with pytest.raises(EngineError):
+        context_size(LoadOptions(n_ctx=n_largest + STEP), places=places, **sizes)
+    with pytest.raises(EngineError, match="not even the smallest one fits"):
+        context_size(LoadOptions(n_ctx=512), places=[Place(10, KV)], **sizes)
+
+
+# --- a real model ---
+
+
+def test_estimate_of_the_context_is_near_to_what_llama_cpp_takes(caplog: pytest.LogCaptureFixture):
+    """Within a fifth: what is refused by the estimate would not have fit."""
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    from localchat.engine import llama
+
+    caplog.set_level(logging.DEBUG, "localchat.engine.llama")
+    options = LoadOptions(n_ctx=100_000, n_cells=100_096)
+    backend = llama.load_backend(DEMO, options)
+    (place,) = backend.places
+    backend.close()
+    buffers = re.findall(r"(?:output|KV|compute) buffer size = +([\d.]+) MiB", caplog.text)
+    taken = sum(float(size) * (1 << 20) for size in buffers[:3])
+    assert place.per_token * options.n_cells + place.fixed == pytest.approx(taken, rel=0.2)
+    assert "is more than the 4096 tokens that the model was trained for" in caplog.text
+
+
+def test_hopeless_context_is_refused_before_it_is_made():
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    from localchat.engine import llama
+
+    before = free_memory()
+    assert before is not None
+    with pytest.raises(
+        EngineError, match=r"100000000 tokens takes \d+\.\d GB.*the largest that fits is --ctx \d+"
+    ) as no:
+        llama.load_backend(DEMO, LoadOptions(n_ctx=100_000_000))
+    n_largest = int(str(no.value).rpartition(" ")[2])
+    assert 0.5 < n_largest * 4600 / (before.n_bytes * LARGEST_SHARE) < 2
