@@ -168,7 +168,7 @@ def test_library_is_added_to_a_wheel_with_its_digest(tmp_path):
     ids=["other Python", "damaged", "missing"],
 )
 def test_offline_installer_refuses_a_folder_that_cannot_be_installed(pythons, content, message, tmp_path):
-    own = "%d.%d" % sys.version_info[:2]
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     (tmp_path / "install.py").write_bytes(OFFLINE.read_bytes())
     (tmp_path / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server"}))
     (tmp_path / "wheels").mkdir()
