@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
 INSTALL := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON) tools/install.py $(VENV)
 
-.PHONY: run test check lint types bench formats clean
+.PHONY: run test check lint types bench soak formats clean
 
 run: $(VENV)/server.stamp  ## start the server with the built-in model; MODEL=file.gguf for another
 	$(BIN)/python -m localchat.server $(MODEL) $(ARGS)
@@ -27,6 +27,9 @@ types: $(VENV)/check.stamp
 
 bench: $(VENV)/server.stamp  ## measure the server; URL=... measures others too
 	$(BIN)/python -m bench.serve $(URL)
+
+soak: $(VENV)/test.stamp  ## fuzz the server and the client, and load them, for some hours; ARGS="--n 1000" for less
+	$(BIN)/python -m tests.soak all $(ARGS)
 
 formats: $(VENV)/server.stamp  ## see whether templates and parsers agree; TEMPLATES="files or folders" for others
 	$(BIN)/python -m tools.formats $(TEMPLATES)

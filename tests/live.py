@@ -15,6 +15,13 @@ START_DEADLINE_S = 60
 @contextlib.contextmanager
 def running_server(*arguments: str) -> Iterator[str]:
     """Runs `python -m localchat.server` on a free port until it is ready; its base URL."""
+    with running_process(*arguments) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def running_process(*arguments: str) -> Iterator[tuple[str, int]]:
+    """The same; its base URL and its process id."""
     command = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         lines: list[str] = []
@@ -36,7 +43,7 @@ def running_server(*arguments: str) -> Iterator[str]:
         try:
             assert ready.wait(START_DEADLINE_S), "the server was not ready in time"
             assert found, "".join(lines)
-            yield found[0]
+            yield found[0], server.pid
             server.terminate()
             assert server.wait(30) in (0, 143, -15), "".join(lines)
         finally:

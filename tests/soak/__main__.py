@@ -1,0 +1,74 @@
+"""Runs one of the reliability programs, or all: `python -m tests.soak all`, `python -m tests.soak http --n 1000`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from ..live import running_process
+from . import faults, fuzz_client, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
+from .target import Broken, Target
+
+ARGUMENTS = ("--ctx", "512", "--parallel", "8", "--max-tokens", "16", "--max-connections", "600", "--queue", "600")
+# The programs that need a running server, and how much `make soak` does of each: requests, or seconds of load.
+ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
+    "http": (fuzz_http.run, 100_000),
+    "json": (fuzz_json.run, 50_000),
+    "constraints": (fuzz_constraints.run, 1_000),
+    "load": (load.run, 1_200),
+}
+ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
+    "models": (fuzz_models.run, 1_000),
+    "client": (fuzz_client.run, 1_000_000),
+    "faults": (lambda n, seed: faults.run(), 1),
+}
+
+
+@contextlib.contextmanager
+def target_at(url: str | None) -> Iterator[Target]:
+    """The server at `url`, or one that is started here with the built-in model."""
+    if url:
+        yield Target(url)
+        return
+    with running_process(*ARGUMENTS) as (own, pid):
+        yield Target(own, pid)
+
+
+def run(name: str, n: int | None, seed: int, url: str | None = None) -> str:
+    """Run one program; its line for the report.
+
+    Raises:
+        Broken: The server or the client did what it must not do.
+    """
+    if name in ALONE:
+        alone, default = ALONE[name]
+        return alone(default if n is None else n, seed)
+    on_server, default = ON_SERVER[name]
+    with target_at(url) as target:
+        return on_server(target, default if n is None else n, seed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("name", choices=[*ON_SERVER, *ALONE, "all"])
+    parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--url", help="a running server of any kind, for http, json, constraints and load")
+    arguments = parser.parse_args()
+    names = [*ON_SERVER, *ALONE] if arguments.name == "all" else [arguments.name]
+    n_broken = 0
+    for name in names:
+        start = time.monotonic()
+        try:
+            line = run(name, arguments.n, arguments.seed, arguments.url)
+        except Broken as error:
+            n_broken, line = n_broken + 1, f"BROKEN: {error}"
+        print(f"{name}: {line} ({time.monotonic() - start:.0f} s)", flush=True)
+    return 1 if n_broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Faults of the process: signals, a clock that stands still, a full disk. What clients see, and how long it lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .target import DEADLINE_S, Broken, Target
+
+
+@contextlib.contextmanager
+def supervised(*arguments: str, limits: str = "") -> Iterator[tuple[Target, subprocess.Popen[str]]]:
+    """A server under a supervisor, started by a shell with these limits (`ulimit ...`)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program = f"{limits}; exec " if limits else "exec "
+    command = [sys.executable, "-m", "localchat.server", "--supervise", "--port", str(port), *arguments]
+    shell = ["bash", "-c", program + '"$@"', "bash", *command]
+    with subprocess.Popen(shell, stderr=subprocess.PIPE, text=True) as process:
+        ready, lines = threading.Event(), []
+
+        def read() -> None:
+            assert process.stderr is not None
+            for line in process.stderr:
+                lines.append(line)
+                if re.search("is ready", line):
+                    ready.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            if not ready.wait(DEADLINE_S):
+                raise Broken("the server was not ready: " + "".join(lines))
+            yield Target(f"http://127.0.0.1:{port}/v1", process.pid), process
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(DEADLINE_S)
+            process.kill()
+
+
+def child_of(pid: int) -> int:
+    """The process of the server under its supervisor; Linux."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def wait_until_served(target: Target) -> float:
+    """Seconds until an ordinary request is answered."""
+    start = time.monotonic()
+    while time.monotonic() - start < DEADLINE_S:
+        with contextlib.suppress(Broken, OSError, ValueError):
+            target.chat(max_tokens=4)
+            return time.monotonic() - start
+        time.sleep(0.02)
+    raise Broken("the server was not back in time")
+
+
+def killed(number: signal.Signals) -> str:
+    """Kill the process of the server; the supervisor starts another one."""
+    with supervised() as (target, process):
+        text = target.chat()
+        os.kill(child_of(process.pid), number)
+        seconds = wait_until_served(target)
+        if target.chat() != text:
+            raise Broken("the greedy text is another one after the restart")
+    return f"{number.name}: served again after {seconds:.2f} s"
+
+
+def stopped(seconds: float = 2.0) -> str:
+    """Stop and continue the process of the server; a request that arrives meanwhile is answered afterwards."""
+    with supervised() as (target, process):
+        child, text = child_of(process.pid), target.chat()
+        os.kill(child, signal.SIGSTOP)
+        timer = threading.Timer(seconds, os.kill, (child, signal.SIGCONT))
+        timer.start()
+        start = time.monotonic()
+        answered = target.chat()
+        timer.join()
+        if answered != text:
+            raise Broken("the greedy text is another one after SIGSTOP")
+    return f"SIGSTOP for {seconds} s: the request was answered after {time.monotonic() - start:.2f} s"
+
+
+def full_disk() -> str:
+    """A cache folder that takes 64 KiB a file: nothing is saved, requests go on."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        supervised("--cache-dir", folder, limits="ulimit -f 64") as (target, _),
+    ):
+        for i in range(3):
+            target.chat(f"{i} " + "word " * 200)
+        target.check()
+    return "files limited to 64 KiB: requests go on without the disk cache"
+
+
+def broken_cache() -> str:
+    """Files of the disk cache with wrong bytes are ignored."""
+    question = "Please repeat: " + "one two three " * 60
+    with tempfile.TemporaryDirectory() as folder:
+        with supervised("--cache-dir", folder) as (target, _):
+            text = target.chat(question)
+        files = [path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size > 100]
+        for path in files:
+            raw = bytearray(path.read_bytes())
+            raw[len(raw) // 2] ^= 0xFF
+            path.write_bytes(raw)
+        with supervised("--cache-dir", folder) as (target, _):
+            if target.chat(question) != text:
+                raise Broken("a broken file of the disk cache changed the greedy text")
+    return f"{len(files)} broken files in the disk cache: ignored, the same text"
+
+
+FAULTS = [
+    lambda: killed(signal.SIGKILL),
+    lambda: killed(signal.SIGSEGV),
+    stopped,
+    full_disk,
+    broken_cache,
+]
+
+
+def run() -> str:
+    """All faults, one after the other."""
+    return "; ".join(fault() for fault in FAULTS)

@@ -1,0 +1,163 @@
+"""The server under test: requests to it, its process, and the check that it still answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+DEADLINE_S = 30.0
+QUESTION = "What is your name?"
+# Statuses that the documentation gives to a request that cannot be served, whatever it is.
+DOCUMENTED = frozenset({200, 204, 400, 401, 403, 404, 405, 411, 413, 414, 415, 429, 431, 501, 503, 505})
+
+
+class Broken(AssertionError):
+    """The server did what it must not do. The message has the seed."""
+
+
+@dataclass
+class Target:
+    """A server at `url`; `pid` if it runs here."""
+
+    url: str
+    pid: int | None = None
+    # Seconds that ordinary requests took, sent between the hostile ones.
+    ordinary_s: list[float] = field(default_factory=list)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        return parts.hostname, parts.port
+
+    def send(self, raw: bytes, timeout_s: float = DEADLINE_S, *, half_close: bool = False) -> bytes:
+        """Send bytes on a new connection, and read until the server closes it.
+
+        With `half_close` the client closes its side first, so that a server does not wait for the rest of an
+        incomplete request. The server may then take the client for gone, and cut a response.
+
+        Raises:
+            Broken: The server sends nothing for `timeout_s` and does not close.
+        """
+        with socket.create_connection(self.address, timeout=timeout_s) as sock:
+            received = b""
+            with contextlib.suppress(ConnectionError):
+                sock.sendall(raw)
+                if half_close:
+                    sock.shutdown(socket.SHUT_WR)
+            try:
+                with contextlib.suppress(ConnectionError):
+                    while piece := sock.recv(65536):
+                        received += piece
+            except socket.timeout as error:
+                raise Broken(
+                    f"no end of the response within {timeout_s} s: {raw[:300]!r} {received[:300]!r}"
+                ) from error
+            return received
+
+    def chat(self, content: str = QUESTION, **fields: Any) -> str:
+        """The text of one greedy answer.
+
+        Raises:
+            Broken: There is none.
+        """
+        fields = {"max_tokens": 16, "temperature": 0, **fields}
+        body = json.dumps({"messages": [{"role": "user", "content": content}], **fields})
+        raw = self.send(post("/v1/chat/completions", body.encode()))
+        status, payload = parsed(raw)
+        if status != 200:
+            raise Broken(f"an ordinary request got {status}: {payload}")
+        return str(payload["choices"][0]["message"]["content"])
+
+    def check(self) -> None:
+        """Time an ordinary request."""
+        start = time.perf_counter()
+        self.chat(max_tokens=4)
+        self.ordinary_s.append(time.perf_counter() - start)
+
+    @property
+    def ordinary(self) -> str:
+        """The times of ordinary requests, for the report."""
+        ordered = sorted(self.ordinary_s)
+        if not ordered:
+            return "none"
+        return f"{1000 * ordered[len(ordered) // 2]:.0f} ms, at most {1000 * ordered[-1]:.0f} ms"
+
+    def resources(self) -> dict[str, float]:
+        """Resident MB, threads and descriptors of the process; Linux."""
+        assert self.pid is not None
+        proc = Path(f"/proc/{self.pid}")
+        pages = int(proc.joinpath("statm").read_text().split()[1])
+        n_threads = len(list(proc.joinpath("task").iterdir()))
+        n_files = len(list(proc.joinpath("fd").iterdir()))
+        return {"MB": pages * os.sysconf("SC_PAGE_SIZE") / 1e6, "threads": n_threads, "files": n_files}
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    """A POST request that asks the server to close the connection."""
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, bytes]]:
+    """The status and the body of each response, 100 Continue left out.
+
+    Raises:
+        Broken: The bytes are not HTTP responses, or the last one is cut unless `may_be_cut`.
+    """
+    while raw:
+        head, separator, raw = raw.partition(b"\r\n\r\n")
+        if not separator or not head.startswith(b"HTTP/1.1 "):
+            raise Broken(f"not an HTTP response: {head[:200]!r}")
+        status = int(head[9:12])
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:])
+        }
+        if status == 100:
+            continue
+        if headers.get(b"transfer-encoding") == b"chunked":
+            if may_be_cut and b"0\r\n\r\n" not in raw:
+                yield status, b""
+                return
+            body, raw = _dechunked(raw)
+        elif b"content-length" not in headers and status == 200:
+            # A stream for HTTP/1.0 ends with the connection.
+            body, raw = raw, b""
+        else:
+            n = int(headers.get(b"content-length", b"0"))
+            # A response to HEAD has no body; the connection ends then.
+            if 0 < len(raw) < n:
+                raise Broken(f"a body of {n} bytes has {len(raw)}")
+            body, raw = raw[:n], raw[n:]
+        yield status, body
+
+
+def _dechunked(raw: bytes) -> tuple[bytes, bytes]:
+    body = b""
+    while True:
+        line, separator, raw = raw.partition(b"\r\n")
+        if not separator:
+            raise Broken("a chunked response has no end")
+        size = int(line, 16)
+        body += raw[:size]
+        raw = raw[size + 2 :]
+        if size == 0:
+            return body, raw
+
+
+def parsed(raw: bytes) -> tuple[int, Any]:
+    """The status and the JSON of the only response."""
+    found = list(responses(raw))
+    if len(found) != 1:
+        raise Broken(f"{len(found)} responses, expected one: {raw[:200]!r}")
+    return found[0][0], json.loads(found[0][1])

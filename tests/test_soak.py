@@ -1,0 +1,36 @@
+"""The reliability programs, each for a moment. `make soak` runs them at full length."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
+
+from .soak import fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
+from .soak.__main__ import target_at
+
+
+@pytest.fixture(scope="module")
+def target():
+    with target_at(None) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("program", "n"),
+    [(fuzz_http.run, 200), (fuzz_json.run, 200), (fuzz_constraints.run, 10)],
+    ids=["http", "json", "constraints"],
+)
+def test_fuzz(target, program, n):
+    assert f"{n} " in program(target, n, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_load(target):
+    assert "as alone" in load.run(target, 2, 1, n_connections=16)
+
+
+def test_damaged_model_files():
+    assert "no crash" in fuzz_models.run(3, 1)
