@@ -6,6 +6,7 @@ Importing this does not import llama_cpp; `load` does.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def load(
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     max_copied_bytes: int = DEFAULT_BYTES,
     proof_model: str | None = None,
+    tries_files: bool = False,
     max_queue: int = 256,
     progress: Callable[[float], None] | None = None,
 ) -> Engine:
@@ -91,15 +93,21 @@ def load(
     outlive the engine, in files of `cache_bytes` at most together; copies of them in memory take
     `max_copied_bytes` at most. `proof_model` is a small
     quantised model on which a child process first tries this build of llama.cpp (see proof.py); without
-    one the model itself is used.
+    one the model itself is used. With `tries_files` other model files are tried in a child process as well, unless they
+    were loaded well before (see trial.py).
 
     Raises:
         WrongDraftModel: the draft model has another vocabulary, or a memory that cannot be cut.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
     from .proof import proven
+    from .trial import try_model
 
     options = proven(options, proof_model or path)
+    if tries_files:
+        for tried in {path, draft_path or path} - {proof_model}:
+            if os.path.isfile(tried):
+                try_model(tried, options)
     from .llama import load_backend, load_draft_backend, supports_gpu
 
     if not supports_gpu():

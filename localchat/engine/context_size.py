@@ -74,7 +74,7 @@ def context_size(
     per_token = sum(place.per_token for place in places)
     n_small = int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token) if per_token else _UNLIMITED
     n_default = min(n_small, *(place.n_tokens(DEFAULT_SHARE) for place in places))
-    n_ctx = options.n_ctx or n_ctx_train
+    n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # A damaged header may say 0.
     n_cells = options.n_cells or max(
         min(max(n_ctx, options.n_slots * min(n_ctx, LIKELY_TOKENS)), n_default // STEP * STEP),
         options.n_ctx,

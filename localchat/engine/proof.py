@@ -18,8 +18,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ log = logging.getLogger("localchat.engine")
 LIBRARY = "llama-cpp-python==0.3.36"
 # A tiny model is decoded in about a second; a GPU's first start may compile kernels for minutes.
 _TIMEOUT_S = 300
+# Where verdicts are remembered.
+_FILE = "engine-proof.json"
 # One verdict is some 300 bytes; builds come and go.
 _MAX_VERDICTS = 16
 # CPU features that llama.cpp has a switch for, by their names in /proc/cpuinfo.
@@ -53,11 +56,11 @@ def proven(options: LoadOptions, model_path: str) -> LoadOptions:
     Raises:
         EngineError: it dies whatever the options, or cannot even load the model.
     """
-    key = _key(options)
-    verdicts = _read_verdicts()
+    key = library_key(options)
+    verdicts = read_verdicts(_FILE)
     if key not in verdicts:
         verdicts[key] = _use_extra_bufts(options, model_path)
-        _write_verdicts(verdicts)
+        write_verdicts(_FILE, verdicts, _MAX_VERDICTS)
     return replace(options, use_extra_bufts=options.use_extra_bufts and verdicts[key])
 
 
@@ -100,27 +103,52 @@ def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
 
 def _run_child(options: LoadOptions, model_path: str) -> str | None:
     """Decodes in a child; the name of the signal that killed it, or None if it lived."""
+    child = run_child(options, model_path, _TIMEOUT_S)
+    if child.failure is not None:
+        raise EngineError(f"llama.cpp cannot run the built-in model: {child.failure}")
+    return child.killed_by
+
+
+@dataclass(frozen=True)
+class Child:
+    """How a child process ended that decoded a few tokens; it lived if both are None."""
+
+    killed_by: str | None
+    """The name of the signal that killed it."""
+    failure: str | None
+    """Its error, if it ended with one."""
+    output: str
+    """What it wrote."""
+
+
+def run_child(options: LoadOptions, model_path: str, timeout_s: float) -> Child:
+    """Load a model and decode a few tokens of it in a child process, which ends with this one.
+
+    Raises:
+        EngineError: it takes too long.
+    """
     # The child must find this very package, wherever it was imported from.
     package_parent = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package_parent, os.environ.get("PYTHONPATH", "")])}
+    alive, ours = os.pipe()
     try:
-        child = subprocess.run(
+        done = subprocess.run(
             child_command(model_path, options),
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=alive,
             capture_output=True,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise EngineError(f"llama.cpp decoded nothing within {_TIMEOUT_S} s on this machine") from None
-    if child.returncode == 0:
-        return None
-    killed_by = signal_name(child.returncode)
-    if killed_by is None:
-        reason = child.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise EngineError(f"llama.cpp cannot run the built-in model: {reason or 'it gave no reason'}")
-    return killed_by
+        raise EngineError(f"llama.cpp decoded nothing within {timeout_s:.0f} s on this machine") from None
+    finally:
+        os.close(alive)
+        os.close(ours)
+    output = done.stderr.decode("utf-8", "replace").strip()
+    killed_by = signal_name(done.returncode)
+    has_failed = done.returncode != 0 and killed_by is None
+    return Child(killed_by, (output.rpartition("\n")[2] or "it gave no reason") if has_failed else None, output)
 
 
 def child_command(model_path: str, options: LoadOptions) -> list[str]:
@@ -163,7 +191,7 @@ def _cpu_flags() -> list[str]:
     return []
 
 
-def _key(options: LoadOptions) -> str:
+def library_key(options: LoadOptions) -> str:
     """What a verdict holds for: the library's files, the CPU (home folders travel), and the kind of use."""
     files = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in _library_files()]
     cpu = " ".join(flag for flag in _cpu_flags() if flag.startswith(("avx", "amx")))
@@ -182,13 +210,10 @@ def _library_files() -> Iterator[Path]:
             yield path
 
 
-def _verdict_file() -> Path:
-    return cache_folder() / "engine-proof.json"
-
-
-def _read_verdicts() -> dict[str, bool]:
+def read_verdicts(name: str) -> dict[str, bool]:
+    """The verdicts that a file of the cache folder has; none if it is missing or broken."""
     try:
-        verdicts: Any = json.loads(_verdict_file().read_text(encoding="utf-8"))
+        verdicts: Any = json.loads((cache_folder() / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     if not isinstance(verdicts, dict):
@@ -196,17 +221,18 @@ def _read_verdicts() -> dict[str, bool]:
     return {key: value for key, value in verdicts.items() if isinstance(value, bool)}
 
 
-def _write_verdicts(verdicts: dict[str, bool]) -> None:
-    newest = dict(list(verdicts.items())[-_MAX_VERDICTS:])
+def write_verdicts(name: str, verdicts: dict[str, bool], n_max: int) -> None:
+    """Write the newest verdicts. That they cannot be written is no error: the next start does the work again."""
+    newest = dict(list(verdicts.items())[-n_max:])
     try:
-        path = _verdict_file()
+        path = cache_folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written aside and moved: another server may read it at this moment.
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
             json.dump(newest, file, indent=1)
         os.replace(file.name, path)
     except OSError as error:
-        log.info("the engine's verdict is not remembered, the next start proves it again: %s", error)
+        log.info("%s is not remembered, the next start tries it again: %s", name, error)
 
 
 def _decode_a_little(model_path: str, options: LoadOptions) -> None:
@@ -214,16 +240,27 @@ def _decode_a_little(model_path: str, options: LoadOptions) -> None:
     from ..protocol.params import GenerationParams
     from .engine import Engine
     from .llama import load_backend
-    from .values import GenerationRequest
+    from .values import GenerationRequest, WritesNoText
 
-    with Engine(load_backend(model_path, options)).start() as engine:
+    with contextlib.suppress(WritesNoText), Engine(load_backend(model_path, options)).start() as engine:
         prompt = tuple(engine.tokenize("Hello! " * 32))
         with engine.submit([GenerationRequest(prompt, GenerationParams(max_tokens=4))]) as run:
             while run.is_running:
                 run.take()
 
 
+def end_with_parent() -> None:
+    """End this process, a child, when its parent does."""
+
+    def wait() -> None:
+        os.read(0, 1)  # Nothing is ever written: this returns when the other end is closed.
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
+    end_with_parent()
     # A crash is expected here: no core file, no dialogue.
     with contextlib.suppress(ImportError):
         import resource

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dialects import Dialect
-from ..dialects.dialect import CallTexts
+from ..dialects.call_layout import CallLayout
 from ..dialects.reasoning import ReasoningStart
 from ..dialects.values import parameter_types
 from ..engine import Constraint
@@ -34,9 +35,11 @@ from ..grammar import (
     TooMuchWork,
     alt,
     arguments_rule,
+    call_rule,
     calls_rule,
     check_grammar,
     choice_to_grammar,
+    convert_loosely,
     free_text,
     json_object_grammar,
     regex_to_grammar,
@@ -50,8 +53,14 @@ from ..protocol.errors import BadRequest
 from ..protocol.params import GenerationParams
 from ..protocol.response_format import Shape
 
+log = logging.getLogger("localchat.server")
+
 # A grammar of many tools takes tens of milliseconds to make.
 MAX_KEPT = 64
+
+# Constraints of tools that are not enforced: each is logged once.
+MAX_REPORTED = 1000
+MAX_LOGGED_CHARS = 300
 
 # The names of our rules where they stand beside a grammar of somebody else.
 _PREFIX = "localchat-"
@@ -63,7 +72,7 @@ class _Answer:
     """What may come where the answer begins, the same after thinking, and after the mark that opens its text."""
 
     first: Expr
-    after_thought: Expr
+    after_reasoning: Expr
     in_section: Expr | None = None
 
 
@@ -188,7 +197,7 @@ class _Build:
 
     def required(self) -> Constraint:
         """Nothing but calls, after the text that the request has opened, if any."""
-        calls = self._calls(self._format.call_texts[:1])
+        calls = self._calls(self._format.layouts[:1])
         if self._order.is_opened:
             calls = replace(calls, first=seq(Literal(self._format.text_end), calls.first))
         return self._bound(calls)
@@ -204,20 +213,20 @@ class _Build:
         first, after = (seq(Literal(start), form) for start in starts)
         # And what is open is text, no call.
         if self._tools and not self._order.is_opened:
-            calls = self._calls(self._format.call_texts[:1])
-            first, after = alt(first, calls.first), alt(after, calls.after_thought)
+            calls = self._calls(self._format.layouts[:1])
+            first, after = alt(first, calls.first), alt(after, calls.after_reasoning)
         bound = self._bound(_Answer(first, after, form))
         return replace(bound, grammar=bound.grammar + grammar)
 
     def auto(self) -> Constraint:
         """Free text, and where it turns into a call, that call."""
-        known = [texts for texts in self._format.call_texts if texts.is_native]
+        known = [texts for texts in self._format.layouts if texts.is_native]
         if self._format.part_mark:
             return self._in_parts(known)
         triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
         return self._rendered(alt(*map(self._calls_of, known)), tuple(triggers))
 
-    def _in_parts(self, known: Sequence[CallTexts]) -> Constraint:
+    def _in_parts(self, known: Sequence[CallLayout]) -> Constraint:
         """Parts that each begin with what they are, so that calls are told from text from the first token on."""
         mark = Literal(self._format.part_mark)
         part = self._rules.declare("part")
@@ -226,11 +235,11 @@ class _Build:
         self._rules.define(part, alt(*map(self._calls_of, known), opened_text))
         return self._rendered(text if self._order.is_opened else alt(part, seq(mark, part)))
 
-    def _rests(self, known: Sequence[CallTexts]) -> dict[str, Expr]:
+    def _rests(self, known: Sequence[CallLayout]) -> dict[str, Expr]:
         """What follows the openers of calls that end reasoning."""
         rests: dict[str, list[Expr]] = {}
         for texts in known:
-            if texts.opener in self._format.thought_ends:
+            if texts.opener in self._format.reasoning_ends:
                 rests.setdefault(texts.opener, []).append(self._rest(texts))
         return {opener: alt(*rest) for opener, rest in rests.items()}
 
@@ -238,19 +247,19 @@ class _Build:
         """Thinking as it may be, then the answer."""
         if self._order.reasoning is ReasoningStart.CLOSED:
             return self._rendered(answer.first)
-        tags = self._format.think
+        tags = self._format.reasoning
         # After other markers that end reasoning nothing would bind the text.
-        ends: dict[str, Expr] = {end: NEVER for end in self._format.thought_ends if end not in self._format.openers}
+        ends: dict[str, Expr] = {end: NEVER for end in self._format.reasoning_ends if end not in self._format.openers}
         if self._tools:
-            ends.update(self._rests(self._format.call_texts))
+            ends.update(self._rests(self._format.layouts))
         if answer.in_section is not None and self._format.text_start[0] in self._format.sections:
             ends[self._format.text_start[0]] = answer.in_section
-        ends[tags.end] = answer.after_thought
+        ends[tags.end] = answer.after_reasoning
         thought = free_text(self._rules, ends, may_end=False)
         if self._order.reasoning is ReasoningStart.OPEN:
             return self._rendered(thought)
-        no_thought = Literal(self._format.no_thought) if self._format.no_thought else NEVER
-        return self._rendered(alt(answer.first, seq(no_thought, answer.first), seq(Literal(tags.start), thought)))
+        no_reasoning = Literal(self._format.no_reasoning) if self._format.no_reasoning else NEVER
+        return self._rendered(alt(answer.first, seq(no_reasoning, answer.first), seq(Literal(tags.start), thought)))
 
     def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
         origin = self._order.shape[2] if self._order.shape else "tools"
@@ -266,6 +275,8 @@ class _Build:
             read_types=lambda *path: parameter_types(schema, *path),
             path=f"tools[{place}].function.parameters",
         )
+        if not self._order.must_call and function.get("strict") is not True and parameters is not None:
+            return self._loosely(tool)
         try:
             return replace(tool, rule=arguments_rule(self._rules, tool))
         except SchemaError as error:
@@ -275,19 +286,34 @@ class _Build:
                 error.path,
             ) from error
 
-    def _calls(self, ways: Sequence[CallTexts]) -> _Answer:
+    def _loosely(self, tool: ToolSchema) -> ToolSchema:
+        """The tool with what a grammar can enforce of its schema in every layout of the family's calls."""
+
+        def convert(parameters: object) -> ToolSchema:
+            loose = replace(tool, parameters=parameters)
+            loose = replace(loose, rule=arguments_rule(self._rules, loose))
+            for layout in self._format.layouts:
+                call_rule(self._rules, loose, layout)
+            return loose
+
+        found, errors = convert_loosely(tool.parameters, convert, tool.error_path)
+        for error in errors:
+            _report(tool.name, error.path.removeprefix(tool.path), error.message)
+        return found
+
+    def _calls(self, ways: Sequence[CallLayout]) -> _Answer:
         made = [(texts, self._calls_of(texts)) for texts in ways]
-        after = [seq(Literal(texts.after_thought), calls) for texts, calls in made]
+        after = [seq(Literal(texts.after_reasoning), calls) for texts, calls in made]
         return _Answer(alt(*(calls for _, calls in made)), alt(*after))
 
-    def _calls_of(self, texts: CallTexts) -> Expr:
+    def _calls_of(self, texts: CallLayout) -> Expr:
         if texts.more and self._order.max_calls != 1:
             more = replace(texts.more, begin=texts.more.separator)
             return seq(self._calls_of(replace(texts, is_single=True, more=None)), alt(EMPTY, self._calls_of(more)))
         max_calls = 1 if texts.is_single else self._order.max_calls
         return calls_rule(self._rules, self._tools, texts, max_calls=max_calls)
 
-    def _rest(self, texts: CallTexts) -> Expr:
+    def _rest(self, texts: CallLayout) -> Expr:
         """Calls of which the opener has been said."""
         begun = replace(texts, begin=texts.begin.removeprefix(texts.opener))
         if texts.begin:
@@ -299,17 +325,24 @@ class _Build:
         more = replace(texts, begin=texts.separator)
         return seq(self._calls_of(first), alt(EMPTY, self._calls_of(more)))
 
-    def _triggers(self, texts: CallTexts) -> list[str]:
+    def _triggers(self, texts: CallLayout) -> list[str]:
         if texts.opener:
             return [texts.opener]
         return [texts.begin + texts.head(tool.name) for tool in self._tools]
+
+
+@functools.lru_cache(MAX_REPORTED)
+def _report(name: str, place: str, reason: str) -> None:
+    """Log that a constraint of a tool is not enforced, once: an agent sends its tools in every request."""
+    log.warning('%s of the tool "%s" is not enforced: %s', ascii(place), name, ascii(reason[:MAX_LOGGED_CHARS])[1:-1])
 
 
 def _reasoning(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
     if request.continue_final_message == "reasoning_content":
         return ReasoningStart.OPEN
     start = template.format.reasoning_start(prompt)
-    is_off = request.template_vars.get("enable_thinking") is False or template.format.think.start not in template.source
+    is_named = template.format.reasoning.start in template.source
+    is_off = request.template_vars.get("enable_thinking") is False or not is_named
     if start is ReasoningStart.POSSIBLE and (is_off or request.opening[1]):
         return ReasoningStart.CLOSED
     return start

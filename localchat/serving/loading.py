@@ -86,6 +86,7 @@ class Loader(threading.Thread):
             cache_bytes=(options.cache_size or DEFAULT_CACHE_MB) << 20,
             max_copied_bytes=options.cache_ram << 20,
             proof_model=str(DEMO_PATH),
+            tries_files=True,
             max_queue=options.queue,
             progress=self._show,
         )

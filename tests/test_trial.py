@@ -1,0 +1,115 @@
+"""Model files that are tried in a child process first, since llama.cpp ends the process at some of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from localchat.engine import EngineError, LoadOptions, proof, trial
+
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
+DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    return proof.cache_folder()
+
+
+def write_changed(path: Path, key: str, value: int) -> None:
+    """The built-in model with another number in its header."""
+    data = DEMO.read_bytes()
+    name = struct.pack("<Q", len(key)) + key.encode()
+    at = data.index(name) + len(name) + 4
+    path.write_bytes(data[:at] + struct.pack("<I", value) + data[at + 4 :])
+
+
+def count_children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files for which children are started from now on."""
+    started: list[str] = []
+    command = proof.child_command
+
+    def counting(path: str, options: LoadOptions) -> list[str]:
+        started.append(path)
+        return command(path, options)
+
+    monkeypatch.setattr(proof, "child_command", counting)
+    return started
+
+
+def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
+    """Whoever reads the log of a service sees what it was, and a script sees the status."""
+    path = tmp_path / "hostile.gguf"
+    write_changed(path, "llama.block_count", 7_000_000)
+    program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", str(path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "crashes at this file (SIGABRT, GGML_ASSERT(" in done.stderr
+    *log, last = done.stderr.splitlines()
+    assert last.startswith("localchat.server: cannot load ")
+    assert len(log) <= 2
+    assert "Traceback" not in done.stderr
+
+
+def test_file_that_aborts_is_tried_at_each_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "hostile.gguf"
+    write_changed(path, "llama.block_count", 0)
+    started = count_children(monkeypatch)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="download it again"):
+            trial.try_model(str(path), LoadOptions())
+    assert len(started) == 2
+
+
+def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """And again when it has changed, even if size and time are the same."""
+    path = tmp_path / "good.gguf"
+    shutil.copy2(DEMO, path)
+    started = count_children(monkeypatch)
+    trial.try_model(str(path), LoadOptions())
+    trial.try_model(str(path), LoadOptions(n_ctx=1000))
+    assert started == [str(path)]
+    times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    write_changed(path, "llama.context_length", 5000)
+    os.utime(path, ns=times)
+    trial.try_model(str(path), LoadOptions())
+    assert len(started) == 2
+
+
+def test_file_that_fails_in_order_is_left_to_the_caller(tmp_path: Path):
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(DEMO.read_bytes()[:100_000])
+    trial.try_model(str(path), LoadOptions())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a FIFO")
+def test_child_ends_with_its_parent(tmp_path: Path):
+    """The server may be killed while the child waits for a slow disk: here for ever."""
+    fifo = tmp_path / "slow.gguf"
+    os.mkfifo(fifo)
+    child = (
+        "import threading; from localchat.engine import proof; proof.end_with_parent(); "
+        f"file = open({str(fifo)!r}, 'w'); print('started', file=file, flush=True); threading.Event().wait(60)"
+    )
+    program = (
+        "import sys; from localchat.engine import LoadOptions, proof\n"
+        f"proof.child_command = lambda path, options: [sys.executable, '-c', {child!r}]\n"
+        "proof.run_child(LoadOptions(), '', 60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as parent, open(fifo) as from_child:
+        assert from_child.readline() == "started\n"
+        parent.kill()
+        began_at = time.monotonic()
+        assert from_child.read() == ""  # It ends when the child does.
+        assert time.monotonic() - began_at < 30
