@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from .engine.proof import LIBRARY
 from .models.catalog import Catalog, ModelFile, ModelFileError, model_file
+from .models.gguf import GGUFError, check_start
 from .protocol import errors
 from .protocol.json_text import to_json
 from .serving.connections import Connections
@@ -32,8 +33,8 @@ from .serving.crashes import CrashRecord
 from .serving.exchange import NO_MEMORY, Exchange, Head, linger
 from .serving.incoming import Incoming, problem_of
 from .serving.listener import listen_on, listening
-from .serving.loading import Loader, complain
-from .serving.options import read_options, settings_of
+from .serving.loading import Loader, complain, why_not_listening
+from .serving.options import comments_on, read_options, settings_of
 from .serving.routes import Routes, Settings
 from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
 from .serving.watch import Watcher
@@ -319,12 +320,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = settings_of(options)
     try:
         file = model_file(options.model, alias=options.alias)
+        check_start(file.path)
+    except GGUFError as error:
+        return complain(f"cannot load {error}")
     except (ModelFileError, OSError) as error:
         return complain(str(error))
     try:
         parent = inherited()
         if parent is not None:
             return _serve(options, settings, file, parent.listener, parent.record)
+        for comment in comments_on(options):
+            log.warning("%s", comment)
         if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
             log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", settings.host)
         with listening(settings.host, settings.port, settings.uds) as listener:
@@ -333,18 +339,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = [sys.executable, "-m", "localchat.server"]
             return Supervisor([*command, *(sys.argv[1:] if arguments is None else arguments)], listener).run()
     except OSError as error:
-        return complain(_why_not_listening(settings, error))
+        return complain(why_not_listening(settings, error))
     except (RuntimeError, MemoryError) as error:
         return complain(f"cannot start: {error or NO_MEMORY}")
-
-
-def _why_not_listening(settings: Settings, error: OSError) -> str:
-    if isinstance(error, ssl.SSLError) or (settings.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
-        return f"cannot use the certificate {settings.tls_cert}: {error.strerror or error}"
-    if settings.uds:
-        return f"cannot listen on {settings.uds}: {error.strerror or error}"
-    hint = "; choose another with --port" if error.errno == errno.EADDRINUSE else ""
-    return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"
 
 
 def _serve(

@@ -111,7 +111,8 @@ def load(
     from .llama import load_backend, load_draft_backend, supports_gpu
 
     if not supports_gpu():
-        log.warning("this build of llama.cpp uses the CPU alone: the README says how to build it for a GPU")
+        effect = f"--gpu-layers {options.n_gpu_layers} has no effect: " if options.n_gpu_layers > 0 else ""
+        log.warning("%sthis build of llama.cpp uses the CPU alone; the README says how to build it for a GPU", effect)
     backend = load_backend(path, options, progress)
     try:
         files = None if cache_folder is None else _state_files(cache_folder, backend.state_key(), cache_bytes)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .memory import gigabytes
+from ..models.sizes import gigabytes
 from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import errno
 import logging
+import os
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
 from .exchange import NO_MEMORY
 from .options import DEFAULT_CACHE_MB
+from .routes import Settings
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
     from ..generation.model import Model
@@ -144,3 +147,21 @@ def complain(message: str) -> int:
     """Write why the server cannot start; the exit status for it."""
     say(f"localchat.server: {message}")
     return 1
+
+
+def why_not_listening(settings: Settings, error: OSError) -> str:
+    """The reason in a line, and what to do."""
+    if isinstance(error, ssl.SSLError) or (settings.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
+        return f"cannot use the certificate {settings.tls_cert}: {error.strerror or error}"
+    if settings.uds:
+        return f"cannot listen on {settings.uds}: {error.strerror or error}"
+    hint = ""
+    if error.errno == errno.EADDRINUSE:
+        other = f"--port {settings.port + 1 if settings.port < 65535 else 0}"
+        # `make run` passes options in a variable.
+        hint = (
+            f'; choose another: make run ARGS="{other}"'
+            if os.environ.get("MAKELEVEL")
+            else f"; choose another: {other}"
+        )
+    return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"
