@@ -33,7 +33,8 @@ from .serving.crashes import CrashRecord
 from .serving.exchange import NO_MEMORY, Exchange, Head, linger
 from .serving.incoming import Incoming, problem_of
 from .serving.listener import listen_on, listening
-from .serving.loading import Loader, complain, why_not_listening
+from .serving.loading import Loader, why_not_listening
+from .serving.logs import complain, log_to_stderr
 from .serving.options import comments_on, read_options, settings_of
 from .serving.routes import Routes, Settings
 from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
@@ -313,10 +314,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM, then return 0; 1 if the server or the model cannot start."""
     options = read_options(arguments)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    log_to_stderr(options.log_format)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         return complain(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
-    _log_to_stderr()
     settings = settings_of(options)
     try:
         file = model_file(options.model, alias=options.alias)
@@ -393,16 +394,6 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    package_log = logging.getLogger("localchat")
-    package_log.addHandler(handler)
-    package_log.setLevel(logging.INFO)
-    # llama.cpp logs at length how it loads a model.
-    logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import ssl
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,10 @@ from ..engine import LoadOptions, load
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
 from .exchange import NO_MEMORY
+from .logs import complain
 from .options import DEFAULT_CACHE_MB
 from .routes import Settings
+from .start_block import LoadProgress, say_ready
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
     from ..generation.model import Model
@@ -51,23 +52,22 @@ class Loader(threading.Thread):
         self._url = url
         self._on_ready = on_ready
         self._on_failure = on_failure
-        self._shown_percent = -1
+        self._progress = LoadProgress(file.name, options.log_format)
 
     def run(self) -> None:
         try:
-            self._service.ready(self._load())
+            model = self._load()
+            self._service.ready(model)
         except Exception as error:
             self.has_failed = True
-            self._clear_line()
+            self._progress.clear()
             log.debug("loading failed", exc_info=True)
             complain(f"cannot load {_problem_of(self._file.path) or f'{self._file.path}: {_last_line(error)}'}")
             self._on_failure()
             return
         self._on_ready()
-        self._clear_line()
-        say(f"localchat is ready: {self._file.name} at {self._url} (Ctrl-C ends it)")
-        if self._url.startswith("http"):
-            say(f'try: python -m localchat --base-url {self._url} "What is your name?"')
+        self._progress.clear()
+        say_ready(self._file, model.engine.facts, self._url, self._progress.seconds, self._options.log_format)
 
     def _load(self) -> Model:
         from ..generation.model import Model
@@ -107,16 +107,8 @@ class Loader(threading.Thread):
             raise
 
     def _show(self, done: float) -> None:
-        """Show progress on a terminal. A service may have no stderr at all."""
         self._service.progress = done
-        percent = int(done * 100)
-        if percent != self._shown_percent and sys.stderr is not None and sys.stderr.isatty():
-            self._shown_percent = percent
-            print(f"\rloading {self._file.name}: {percent} %", end="", file=sys.stderr, flush=True)
-
-    def _clear_line(self) -> None:
-        if self._shown_percent >= 0:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._progress.show(done)
 
 
 def _problem_of(path: Path) -> str:
@@ -136,17 +128,6 @@ def _last_line(error: BaseException) -> str:
         return NO_MEMORY
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-def say(message: str) -> None:
-    """Write a line for the person who started the server."""
-    print(message, file=sys.stderr, flush=True)
-
-
-def complain(message: str) -> int:
-    """Write why the server cannot start; the exit status for it."""
-    say(f"localchat.server: {message}")
-    return 1
 
 
 def why_not_listening(settings: Settings, error: OSError) -> str:

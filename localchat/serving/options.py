@@ -13,6 +13,7 @@ from typing import Any
 from .. import __version__
 from ..protocol import errors
 from ..protocol.params import parse_default
+from .logs import FORMATS
 from .routes import DEFAULT_MAX_CONNECTIONS, Settings
 from .web import is_loopback
 
@@ -99,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_access(parser)
     _add_engine(parser)
     _add_requests(parser)
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="form of the log on stderr (default: %(default)s)"
+    )
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
     return parser
 
