@@ -25,7 +25,10 @@ else:
     def _finish_class(cls):
         cls.__match_args__ = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
         cls.__dataclass_fields__ = _LateFields(cls)
-        cls.__init__, cls.__replace__ = _late_init(cls), lambda self, **members: changed(self, **members)
+        cls.__init__, cls.__replace__ = (
+            vars(cls).get("__init__") or _init_of(cls),
+            lambda self, **members: changed(self, **members),
+        )
         cls.__setattr__ = cls.__delattr__ = _refuse
         cls.__eq__, cls.__hash__, cls.__repr__ = _equals, _hash, _show
         return cls
@@ -33,22 +36,37 @@ else:
     def _defaults(cls):
         return {name: vars(cls)[name] for name in cls.__match_args__ if name in vars(cls)}
 
-    def _late_init(cls):
-        """An __init__ that makes the real one when it is first called: compiling them all would take its time."""
+    def _init_of(cls):
+        names, defaults = cls.__match_args__, _defaults(cls)
+        required = names[: len(names) - len(defaults)]
+        blank = {**dict.fromkeys(required), **defaults}
+        copied = [name for name, value in defaults.items() if value == {}]  # What can be changed is not shared.
 
-        def first(self, *values, **named):
-            defaults = _defaults(cls)
-            parameters = [f"{name}=_{name}" if name in defaults else name for name in cls.__match_args__]
-            # A default that can be changed must not be shared.
-            copied = [f"dict({name})" if defaults.get(name) == {} else name for name in cls.__match_args__]
-            lines = [f"    members[{name!r}] = {value}" for name, value in zip(cls.__match_args__, copied)]
-            source = f"def __init__(self, {', '.join(parameters)}):\n    members = self.__dict__\n" + "\n".join(lines)
-            names = {f"_{name}": value for name, value in defaults.items()}
-            exec(source, names)
-            cls.__init__ = names["__init__"]
-            names["__init__"](self, *values, **named)
+        def init(self, *values, **named):
+            _check_arguments(cls, required, values, named)
+            members = self.__dict__
+            members.update(blank)
+            members.update(zip(names, values))
+            members.update(named)
+            for name in copied:
+                members[name] = dict(members[name])
 
-        return first
+        return init
+
+    def _check_arguments(cls, required, values, named):
+        """Raise the TypeError that Python raises for wrong arguments of a function."""
+        names, what = cls.__match_args__, f"{cls.__name__}.__init__()"
+        if len(values) > len(names):
+            raise TypeError(f"{what} takes {len(names)} positional arguments but {len(values)} were given")
+        for name in named:
+            if name not in names:
+                raise TypeError(f"{what} got an unexpected keyword argument {name!r}")
+            if name in names[: len(values)]:
+                raise TypeError(f"{what} got multiple values for argument {name!r}")
+        missing = [repr(name) for name in required[len(values) :] if name not in named]
+        if missing:
+            plural = "" if len(missing) == 1 else "s"
+            raise TypeError(f"{what} missing {len(missing)} required positional argument{plural}: {', '.join(missing)}")
 
     def _refuse(self, name, *value):
         from dataclasses import FrozenInstanceError
@@ -122,6 +140,11 @@ class ContentDelta:
     delta: str
     choice_index: int = 0
     raw: Any = None
+
+    def __init__(self, delta: str, choice_index: int = 0, raw: Any = None) -> None:
+        # By hand, as there is one for nearly every event: the general __init__ takes some times as long.
+        members = self.__dict__
+        members["delta"], members["choice_index"], members["raw"] = delta, choice_index, raw
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from localchat.engine.scheduler import Batch, Clear, Cut, Part, Room, Scheduler, Sequence, Share
+from localchat.engine.step_cost import MAX_GAP_S, StepCost, StepSize
 
 NEXT = 7  # what every draw gives
 
@@ -380,17 +381,16 @@ def test_memory_that_cannot_be_cut_takes_only_whole_resting_prefixes():
 def test_prompt_is_read_to_its_last_token_first_where_the_memory_cannot_be_cut():
     """There a copy is made, which others may begin with."""
     scheduler = new_scheduler(1000, 4, 30, can_cut=False)
-    long, short = with_prompt(1, *SYSTEM), sequence(2, 20)
+    long = with_prompt(1, *SYSTEM)
     scheduler.add(long)
-    scheduler.add(short)
     seen = []
     while long.n_drawn < 2:
         seen.append((shape(run_turn(scheduler)), long.is_at_checkpoint))
     assert seen == [
         ([(1, 30, False)], False),
-        ([(1, 19, False), (2, 11, False)], True),
-        ([(1, 1, True), (2, 9, True)], False),
-        ([(1, 1, True), (2, 1, True)], False),
+        ([(1, 19, False)], True),
+        ([(1, 1, True)], False),
+        ([(1, 1, True)], False),
     ]
 
 
@@ -412,6 +412,82 @@ def test_who_asks_the_same_waits_for_the_copy_where_the_memory_cannot_be_cut():
         copies += [part.sequence.tokens[:-1] for part in batch.parts if part.sequence.is_at_checkpoint]
     assert n_computed == 49
     assert [(s.n_cached, s.n_drawn > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
+
+
+class Machine:
+    """Steps a scheduler on a simulated clock: 20 ms a step, 1 ms a row, and prompt chunks by the measured cost."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(Room(100_000, 16, 32, 2048))
+        self.cost = StepCost()
+        self.now = 0.0
+        self.longest_step_s = 0.0
+        # When each sequence got its first token, by its number.
+        self.first_at: dict[int, float] = {}
+
+    def add(self, id: int, n_prompt: int) -> None:
+        self.scheduler.add(Sequence(id, [10_000 * id + i for i in range(n_prompt)], 9000))
+
+    def step(self) -> None:
+        lengths = [len(s.tokens) for s in self.scheduler.running if s.n_missing == 1]
+        self.scheduler.n_prompt_batch = self.cost.prompt_tokens(StepSize(len(lengths), 0, sum(lengths)))
+        batch = self.scheduler.schedule()
+        seconds = 0.02 + 0.001 * batch.n_tokens
+        self.cost.note(batch.size, seconds)
+        self.now += seconds
+        self.longest_step_s = max(self.longest_step_s, seconds)
+        self.scheduler.update(batch, [[NEXT] for _ in batch.outputs()])
+        for part in batch.outputs():
+            self.first_at.setdefault(part.sequence.id, self.now)
+
+    def run_until_first_token(self, id: int) -> float:
+        while id not in self.first_at:
+            self.step()
+        return self.first_at[id]
+
+
+@pytest.mark.parametrize("n_decoding", [0, 4])
+@pytest.mark.parametrize(
+    ("n_long", "long", "short"), [(1, 900, 2), (7, 2000, 2), (7, 2000, 60), (7, 2000, 500), (7, 8000, 1500)]
+)
+def test_short_prompt_behind_long_ones_waits_at_most_twice_its_own_time_and_a_step(
+    n_long: int, long: int, short: int, n_decoding: int
+):
+    machine, alone = Machine(), Machine()
+    for each in (machine, alone):
+        for id in range(1, n_decoding + 1):
+            each.add(id, 20)
+            each.run_until_first_token(id)
+        for _ in range(20):
+            each.step()
+    for id in range(10, 10 + n_long):
+        machine.add(id, long)
+    for _ in range(3):
+        machine.step()
+    starts = machine.now, alone.now
+    for each in (machine, alone):
+        each.add(30, short)
+    waited_s, own_s = (each.run_until_first_token(30) - start for each, start in zip((machine, alone), starts))
+    assert waited_s <= 2 * own_s + machine.longest_step_s
+    assert machine.longest_step_s <= 1.1 * MAX_GAP_S
+
+
+def test_long_prompt_among_many_short_ones_has_half_of_the_machine():
+    machine, alone = Machine(), Machine()
+    alone.add(1, 4000)
+    own_s = alone.run_until_first_token(1)
+    machine.add(1, 4000)
+    id = 1
+    while 1 not in machine.first_at:
+        others = [s for s in (*machine.scheduler.running, *machine.scheduler.waiting) if s.id > 1]
+        for sequence in others:
+            if sequence.n_drawn:
+                machine.scheduler.remove(sequence, keep=False)
+        for _ in range(8 - len(others)):
+            id += 1
+            machine.add(id, 300)
+        machine.step()
+    assert machine.now <= 2.5 * own_s
 
 
 def test_prompt_budget_bounds_the_turns_in_which_others_wait():

@@ -22,8 +22,8 @@ from .step_cost import StepSize, attended
 _MIN_AWAITED = 16
 # Shorter prompts are sooner read than copied.
 _MIN_CHECKPOINT = 32
-# Prompts are read in turns of at least so many tokens where nobody waits for a next token meanwhile; larger ones would
-# only let who cancels or arrives wait, unless the machine reads them in no time.
+# Prompt tokens of a step in which no sequence waits for its next token, at least. With more of them, cancels and new
+# requests would wait longer.
 _MIN_PROMPT_TURN = 512
 # After the KV cache had no free cells for a batch that should have fitted, the scheduler plans with fewer cells: for
 # one step, and for twice as many each time that it happens again soon.
@@ -490,30 +490,46 @@ class Scheduler:
         self._free_slots.append(slot)
 
     def _parts(self) -> Iterator[Part]:
-        first, n_left, n_to_score = 0, self._room.n_batch, self._room.n_scored
-        ready = [sequence for sequence in self.running if sequence.n_missing == 1]
-        reading = [sequence for sequence in self.running if sequence.n_missing > 1]
-        if reading:
-            n_prompt = self.n_prompt_batch if ready else max(self.n_prompt_batch, _MIN_PROMPT_TURN)
-            n_left = min(n_left, len(ready) + n_prompt)
-        n_to_draft = 0 if reading else self._room_for_drafts(ready)
-        for sequence in (*ready, *reading):
-            n_tokens = min(self._n_to_read(sequence), n_left)
-            if sequence.is_to_score:
-                n_tokens = min(n_tokens, n_to_score)
-                n_to_score -= n_tokens
-            if n_tokens == 0:
-                continue
-            draft: tuple[int, ...] = ()
-            if sequence.draft:
-                # The token that is drawn behind the last one of a draft has its place, too.
-                n_guessed = min(n_to_draft, sequence.max_tokens - len(sequence.tokens) - 1)
-                draft, sequence.draft = tuple(sequence.draft[: max(n_guessed, 0)]), []
-                n_to_draft -= len(draft)
+        """The newest token of each running sequence, with its draft, and then the chunks of the prompts."""
+        first, n_left = 0, self._room.n_batch
+        decoding = [sequence for sequence in self.running if sequence.n_missing == 1]
+        prefilling = [sequence for sequence in self.running if sequence.n_missing > 1]
+        n_to_draft = 0 if prefilling else self._room_for_drafts(decoding)
+        for sequence in decoding[:n_left]:
+            # The token that is sampled behind the last one of a draft has its place, too.
+            n_drafted = max(min(n_to_draft, sequence.max_tokens - len(sequence.tokens) - 1), 0)
+            draft, sequence.draft = tuple(sequence.draft[:n_drafted]), []
+            n_to_draft -= len(draft)
             assert sequence.slot is not None
-            n_rows, wants_output = n_tokens + len(draft), n_tokens == sequence.n_missing
-            yield Part(sequence, sequence.slot, first, n_rows, wants_output, draft, sequence.is_to_score)
-            first, n_left = first + n_rows, n_left - n_rows
+            yield Part(sequence, sequence.slot, first, 1 + len(draft), True, draft)
+            first, n_left = first + 1 + len(draft), n_left - 1 - len(draft)
+        n_prompt = self.n_prompt_batch if decoding else max(self.n_prompt_batch, _MIN_PROMPT_TURN)
+        for sequence, n_tokens in self._prompt_shares(prefilling, min(n_left, n_prompt)).items():
+            if n_tokens:
+                assert sequence.slot is not None
+                wants_output = n_tokens == sequence.n_missing
+                yield Part(sequence, sequence.slot, first, n_tokens, wants_output, is_scored=sequence.is_to_score)
+                first += n_tokens
+
+    def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
+        """How the prompt tokens of a step are divided: half to the shortest prompts, the rest in order of arrival.
+
+        So a short prompt waits for about twice its own time, whatever else is there, and no flood of short ones
+        keeps the oldest one from half of the machine. The length of a prompt is what was not cached of it.
+        """
+        shares = dict.fromkeys(sequences, 0)
+        n_to_score = self._room.n_scored
+        shortest_first = sorted(sequences, key=lambda sequence: sequence.n_prompt - (sequence.n_cached or 0))
+        for order, n_left in ((shortest_first, n_tokens // 2), (sequences, n_tokens)):
+            n_left -= sum(shares.values())
+            for sequence in order:
+                n_more = min(self._n_to_read(sequence) - shares[sequence], n_left)
+                if sequence.is_to_score:
+                    n_more = min(n_more, n_to_score)
+                    n_to_score -= n_more
+                shares[sequence] += n_more
+                n_left -= n_more
+        return shares
 
     def _n_to_read(self, sequence: Sequence) -> int:
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
