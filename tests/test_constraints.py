@@ -447,7 +447,7 @@ REFUSED = {
         "strict",
     ),
     "tool-auto": (
-        auto(tools=({"function": {"name": "f", "parameters": BAD}},)),
+        auto(tools=({"function": {"name": "f", "parameters": BAD, "strict": True}},)),
         "tools[0].function.parameters#/properties/a/if",
         "strict",
     ),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,9 +35,11 @@ from ..grammar import (
     TooMuchWork,
     alt,
     arguments_rule,
+    call_rule,
     calls_rule,
     check_grammar,
     choice_to_grammar,
+    convert_loosely,
     free_text,
     json_object_grammar,
     regex_to_grammar,
@@ -50,8 +53,14 @@ from ..protocol.errors import BadRequest
 from ..protocol.params import GenerationParams
 from ..protocol.response_format import Shape
 
+log = logging.getLogger("localchat.server")
+
 # A grammar of many tools takes tens of milliseconds to make.
 MAX_KEPT = 64
+
+# Constraints of tools that are not enforced: each is logged once.
+MAX_REPORTED = 1000
+MAX_LOGGED_CHARS = 300
 
 # The names of our rules where they stand beside a grammar of somebody else.
 _PREFIX = "localchat-"
@@ -266,6 +275,8 @@ class _Build:
             read_types=lambda *path: parameter_types(schema, *path),
             path=f"tools[{place}].function.parameters",
         )
+        if not self._order.must_call and function.get("strict") is not True and parameters is not None:
+            return self._loosely(tool)
         try:
             return replace(tool, rule=arguments_rule(self._rules, tool))
         except SchemaError as error:
@@ -274,6 +285,21 @@ class _Build:
                 f'"{tool.name}" may be any object',
                 error.path,
             ) from error
+
+    def _loosely(self, tool: ToolSchema) -> ToolSchema:
+        """The tool with what a grammar can enforce of its schema in every layout of the family's calls."""
+
+        def convert(parameters: object) -> ToolSchema:
+            loose = replace(tool, parameters=parameters)
+            loose = replace(loose, rule=arguments_rule(self._rules, loose))
+            for texts in self._format.call_texts:
+                call_rule(self._rules, loose, texts)
+            return loose
+
+        found, errors = convert_loosely(tool.parameters, convert, tool.error_path)
+        for error in errors:
+            _report(tool.name, error.path.removeprefix(tool.path), error.message)
+        return found
 
     def _calls(self, ways: Sequence[CallTexts]) -> _Answer:
         made = [(texts, self._calls_of(texts)) for texts in ways]
@@ -303,6 +329,12 @@ class _Build:
         if texts.opener:
             return [texts.opener]
         return [texts.begin + texts.head(tool.name) for tool in self._tools]
+
+
+@functools.lru_cache(MAX_REPORTED)
+def _report(name: str, place: str, reason: str) -> None:
+    """Log that a constraint of a tool is not enforced, once: an agent sends its tools in every request."""
+    log.warning('%s of the tool "%s" is not enforced: %s', ascii(place), name, ascii(reason[:MAX_LOGGED_CHARS])[1:-1])
 
 
 def _reasoning(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:

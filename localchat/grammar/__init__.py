@@ -11,6 +11,7 @@ From the schema to the text:
     regular_languages  patterns with intersection and complement -> automata -> expressions; excluded_markers
     json_notation      how values are written, in JSON or in a family's own way (call_notations)
     expressions, gbnf  expressions, and named rules -> text
+    loosening          a schema without the constraints that no grammar enforces
 Tool calls: tool_calls, tool_arguments, layout_text, any_order, free_text. Grammars from requests: check.
 From the text to the bytes that may come next: gbnf_parser, byte_automaton, utf8. Bounds of work: budget.
 """
@@ -23,6 +24,7 @@ from .expressions import EMPTY, NEVER, Expr, Literal, RuleRef, alt, chars, seq
 from .free_text import free_text
 from .gbnf import Rules
 from .json_schema import json_object_grammar, schema_rule, schema_to_grammar
+from .loosening import convert_loosely
 from .text_grammars import choice_to_grammar, regex_to_grammar
 from .tool_calls import ToolSchema, arguments_rule, call_rule, calls_rule
 
@@ -32,6 +34,7 @@ __all__ = [
     "regex_to_grammar",
     "choice_to_grammar",
     "check_grammar",
+    "convert_loosely",
     "Budget",
     "TooMuchWork",
     "Interrupted",

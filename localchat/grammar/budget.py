@@ -23,8 +23,12 @@ class TooMuchWork(TooLarge):
 class Budget:
     """Steps that may still be taken. One thread at a time spends from a budget."""
 
-    def __init__(self, n_steps: int, pause: Callable[[], None] | None = None):
-        """`pause` is called after every `SLICE` steps; it may sleep, or raise to end the work."""
+    def __init__(self, n_steps: int, pause: Callable[[], None] | None = None, outer: Budget | None = None):
+        """`pause` is called after every `SLICE` steps; it may sleep, or raise to end the work.
+
+        What is spent is spent from `outer` too.
+        """
+        self._outer = outer
         self.n_steps = n_steps
         self.n_left = n_steps
         self._pause = pause
@@ -39,6 +43,8 @@ class Budget:
         self.n_left -= n
         if self.n_left < 0:
             raise TooMuchWork(f"it takes more than {self.n_steps:,} steps of work: make it simpler")
+        if self._outer is not None:
+            self._outer.spend(n)
         if self.n_left <= self._slice_end:
             self._slice_end = self.n_left - SLICE
             assert self._pause is not None
@@ -67,3 +73,16 @@ def spend(n: int = 1) -> None:
     budget = _current.get()
     if budget is not None:
         budget.spend(n)
+
+
+@contextmanager
+def at_most(n_steps: int) -> Iterator[Budget]:
+    """Let the work of the block take so many steps of those that are left."""
+    with limited_to(Budget(n_steps, outer=_current.get())) as budget:
+        yield budget
+
+
+def steps_left() -> float:
+    """The steps that may still be taken; without a limit infinitely many."""
+    budget = _current.get()
+    return float("inf") if budget is None else budget.n_left

@@ -45,12 +45,20 @@ class SchemaConverter:
             self._open[nodes] = ref
             return ref
         self._open[nodes] = None
-        body = alt(*(self._branch(branch) for branch in self.resolver.branches(nodes)))
+        body = self._body(nodes)
         own_ref = self._open.pop(nodes)
         if own_ref is not None:
             self.rules.define(own_ref, body)
         self._done[nodes] = own_ref or self._named(nodes, body)
         return self._done[nodes]
+
+    def _body(self, nodes: AllOf) -> Expr:
+        try:
+            return alt(*(self._branch(branch) for branch in self.resolver.branches(nodes)))
+        except TooLarge as error:
+            if not nodes:
+                raise
+            raise SchemaError(nodes[0].path, str(error)) from error
 
     def listed_values(self, nodes: AllOf) -> list[Any] | None:
         """All values that match, if the schema lists them one by one."""
@@ -74,18 +82,15 @@ class SchemaConverter:
         if name in ("null", "boolean"):
             values = (None,) if name == "null" else (True, False)
             return alt(*(self.notation.constant(value) for value in values if value not in branch.not_values))
-        try:
-            if name == "object":
-                return self._object(branch)
-            if name == "array":
-                return array_expr(self, branch.nodes)
-            if name == "string":
-                return self.notation.string(branch_strings(branch), _hint(branch.nodes, "string"))
-            if name == "number":
-                return decimals(self.rules, number_interval(branch.nodes))
-            return NEVER if "number" in branch.types else integers(self.rules, number_interval(branch.nodes))
-        except TooLarge as error:
-            raise SchemaError(branch.nodes[0].path, str(error)) from error
+        if name == "object":
+            return self._object(branch)
+        if name == "array":
+            return array_expr(self, branch.nodes)
+        if name == "string":
+            return self.notation.string(branch_strings(branch), _hint(branch.nodes, "string"))
+        if name == "number":
+            return decimals(self.rules, number_interval(branch.nodes))
+        return NEVER if "number" in branch.types else integers(self.rules, number_interval(branch.nodes))
 
     def _object(self, branch: Branch) -> Expr:
         keywords = object_keywords(branch.nodes)

@@ -5,8 +5,9 @@ How calls are written differs from model to model: a CallLayout has the texts ar
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,11 @@ class ToolSchema:
         return {"type": "object", "properties": {}} if self.parameters is None else self.parameters
 
     @property
+    def identity(self) -> Hashable:
+        """Equal for equal tools."""
+        return self.path, self.name, json.dumps(self.schema, default=repr)
+
+    @property
     def error_path(self) -> str:
         return f"{self.path or self.name}#"
 
@@ -61,15 +67,21 @@ def calls_rule(rules: Rules, tools: Sequence[ToolSchema], layout: CallLayout, *,
 
 def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
     """One call of one tool, without the texts around all calls. Raises SchemaError."""
-    end_markers = _end_markers(layout)
-    arguments = None
+    with errors_located(tool.error_path):
+        # A family has several layouts of calls, mostly with the same layout of arguments.
+        end_markers = _end_markers(layout)
+        key = ("arguments", tool.identity, layout.arguments, layout.indent, layout.notation, end_markers)
+        arguments = rules.once(key, lambda: _arguments(rules, tool, layout, end_markers))
+        return seq(layout_text(rules, layout.head(tool.name)), arguments, layout_text(rules, layout.after_call))
+
+
+def _arguments(rules: Rules, tool: ToolSchema, layout: CallLayout, end_markers: tuple[str, ...]) -> Expr:
+    found = None
     if layout.arguments is not None:
-        arguments = arguments_expr(
+        found = arguments_expr(
             rules, tool.schema, layout.arguments, tool.read_types, end_markers=end_markers, path=tool.error_path
         )
-    if arguments is None:
-        arguments = _object_rule(rules, tool, layout.indent, layout.notation, end_markers)
-    return seq(layout_text(rules, layout.head(tool.name)), arguments, layout_text(rules, layout.after_call))
+    return _object_rule(rules, tool, layout.indent, layout.notation, end_markers) if found is None else found
 
 
 def arguments_rule(rules: Rules, tool: ToolSchema) -> Expr:

@@ -22,6 +22,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import llama_cpp.llama_cpp as L
+from llama_cpp._ggml import libggml as ggml
 
 __all__ = ["L", "Model", "problems"]
 
@@ -50,8 +51,20 @@ def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     log.log(_LOG_LEVELS.get(level, logging.DEBUG), "%s", line)
 
 
+def _load_backends() -> None:
+    """Load the backends of a build that keeps them in files of their own (GGML_BACKEND_DL), as portable builds do.
+
+    ggml takes of each backend the file that suits this machine, of the CPU's the newest instructions that it has.
+    """
+    if ggml.ggml_backend_reg_count():
+        return
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH") or os.path.dirname(ggml._name)
+    ggml.ggml_backend_load_all_from_path(os.fsencode(folder))
+
+
 def _start_library() -> None:
     L.llama_log_set(_on_log, ctypes.c_void_p(0))
+    _load_backends()
     L.llama_backend_init()
 
 

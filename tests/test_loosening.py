@@ -1,0 +1,215 @@
+"""Schemas of tools that no grammar enforces: loosened in that place and nowhere else, in every family of calls."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from localchat.dialects.parser import OutputParser, merged
+from localchat.engine.compiling import CONVERT_STEPS
+from localchat.generation import constraints
+from localchat.generation.constraints import constraint_for
+from localchat.grammar import Budget, Rules, SchemaError, convert_loosely, limited_to, schema_rule
+from localchat.grammar.loosening import loosened
+from localchat.prompt.template import ChatTemplate
+from localchat.protocol.chat import ChatRequest
+from localchat.protocol.errors import BadRequest
+from localchat.protocol.events import ToolCallArguments
+from tools import formats
+
+from .gbnf import matches
+
+STR = {"type": "string"}
+INT = {"type": "integer"}
+TEMPLATES = dict(formats.sources([]))
+PLAIN = "{{ messages[-1].content }}{{ tools }}<tool_call></tool_call>"
+
+# A schema of the argument `a`; the place in it that is not enforced; values that are allowed; values that are not.
+LOOSENED: dict[str, tuple[Any, str, list[Any], list[Any]]] = {
+    "if": ({**STR, "maxLength": 3, "if": {"const": "x"}, "then": {"minLength": 9}}, "/if", ["x"], ["long", 1]),
+    "oneOf that overlaps": (
+        {"oneOf": [{**STR, "maxLength": 3}, {**STR, "enum": ["a", "four"]}]},
+        "/oneOf",
+        ["a", "four"],
+        [1],
+    ),
+    "look-ahead": ({**STR, "pattern": "^(?!x)[a-z]+$", "maxLength": 3}, "/pattern", ["x", "1"], ["long", 1]),
+    "uniqueItems": (
+        {"type": "array", "items": INT, "uniqueItems": True, "maxItems": 2},
+        "/uniqueItems",
+        [[1, 1]],
+        [["x"], [1, 2, 3]],
+    ),
+    "foreign $ref": ({"$ref": "https://example.com/person.json"}, "/$ref", ["x", 1], []),
+    "$ref to nothing": ({"allOf": [{"$ref": "#/$defs/none"}, INT]}, "/allOf/0/$ref", [5], ["x"]),
+    "huge repetition": ({**STR, "pattern": "^a{900000}$"}, "/pattern", ["b"], [1]),
+    "pattern beside a length": ({**STR, "pattern": "^x.*y", "maxLength": 5000}, "", ["xy"], ["z", 1]),
+    "not": ({**INT, "not": {"multipleOf": 3}, "maximum": 9}, "/not", [3], [10, "x"]),
+    "multipleOf": ({"type": "number", "multipleOf": 0.37}, "", [1], ["x"]),
+    "maxContains": (
+        {"type": "array", "items": STR, "contains": {"const": "a"}, "maxContains": 1},
+        "/maxContains",
+        [["a", "a"]],
+        [["b"], [1]],
+    ),
+    "unevaluatedProperties": (
+        {"type": "object", "properties": {"b": INT}, "unevaluatedProperties": False},
+        "/unevaluatedProperties",
+        [{"b": 1}],
+        [{"b": "x"}],
+    ),
+    "many patterns of names": (
+        {"type": "object", "patternProperties": {f"^{c}": INT for c in "abcdef"}},
+        "/patternProperties",
+        [{"a": "x"}],
+        [1],
+    ),
+    "unknown type": ({"type": "any"}, "/type", [1, "x"], []),
+    "type with a capital": ({"type": "String", "enum": ["a"]}, "/type", ["a"], ["b"]),
+    "required is a flag": ({"type": "object", "properties": {"b": INT}, "required": True}, "/required", [{}], [1]),
+    "properties are a list": ({"type": "object", "properties": []}, "/properties", [{"b": 1}], [1]),
+    "null for a schema": (
+        {"type": "object", "properties": {"b": None, "c": INT}},
+        "/properties/b",
+        [{"b": 1}],
+        [{"c": "x"}],
+    ),
+    "within items": (
+        {"type": "array", "items": {**STR, "pattern": "(?=a)b"}, "maxItems": 1},
+        "/items/pattern",
+        [["x"]],
+        [[1], ["x", "y"]],
+    ),
+    "within anyOf": (
+        {"anyOf": [{**STR, "pattern": r"(a)\1"}, {**INT, "maximum": 5}]},
+        "/anyOf/0/pattern",
+        ["x", 3],
+        [7, True],
+    ),
+    "too much work": ({"allOf": [{"pattern": f"x{n}.*y"} for n in range(30)], "type": "string"}, "", ["x"], [1]),
+}
+
+
+def tool(schema: Any, **fields: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"a": schema, "b": {**STR, "enum": ["one"]}}, "required": ["a"]}
+    return {"type": "function", "function": {"name": "f", "parameters": parameters, **fields}}
+
+
+def bound(template: str, *tools: Any, choice: str = "auto") -> Any:
+    request = ChatRequest(messages=({"role": "user", "content": "x"},), tools=tools, tool_choice=choice)
+    return constraint_for(request, ChatTemplate(template), "<|im_start|>assistant\n")
+
+
+def call(arguments: Any) -> str:
+    return f'<tool_call>\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("case", LOOSENED.values(), ids=LOOSENED)
+def test_only_the_place_that_no_grammar_enforces_is_loosened(case: Any, caplog: pytest.LogCaptureFixture):
+    schema, place, right, wrong = case
+    constraints._report.cache_clear()
+    constraints._made.cache_clear()
+    with caplog.at_level(logging.INFO, "localchat.server"):
+        constraint = bound(PLAIN, tool(schema))
+        constraints._made.cache_clear()
+        bound(PLAIN, tool(schema))
+    assert [value for value in right if not matches(constraint.grammar, call({"a": value}), constraint.root)] == []
+    others = [{"a": value} for value in wrong] + [{"a": right[0], "b": "two"}, {"b": "one"}]
+    assert [value for value in others if matches(constraint.grammar, call(value), constraint.root)] == []
+    assert f"#/properties/a{place}'" in caplog.messages[0]
+    assert '"f" is not enforced' in caplog.messages[0]
+    assert len(caplog.messages) == len(set(caplog.messages)), "each place is logged once"
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_request_with_such_tools_runs_in_every_family(name: str):
+    """The pattern of a long text cannot be kept free of the markers of some families."""
+    template = ChatTemplate(TEMPLATES[name], bos_token=formats.BOS, eos_token=formats.EOS)
+    schemas = [schema for name, (schema, *_) in LOOSENED.items() if name != "too much work"] + [
+        {**STR, "pattern": "^.{1,1500}$"},
+        {**STR, "pattern": "^<+$"},
+    ]
+    tools = [
+        {"type": "function", "function": {**tool(schema)["function"], "name": f"f{n}"}}
+        for n, schema in enumerate(schemas)
+    ]
+    request = ChatRequest(messages=({"role": "user", "content": "x"},), tools=tuple(tools), tool_choice="auto")
+    assert constraint_for(request, template, "<|im_start|>assistant\n") is not None
+
+
+@pytest.mark.parametrize("case", LOOSENED.values(), ids=LOOSENED)
+def test_strict_tool_and_required_call_are_refused(case: Any):
+    schema = case[0]
+    for one, choice in ((tool(schema, strict=True), "auto"), (tool(schema), "required")):
+        with pytest.raises(BadRequest, match="cannot be honoured") as caught:
+            bound(PLAIN, one, choice=choice)
+        assert (caught.value.param or "").startswith("tools[0].function.parameters#")
+
+
+@pytest.mark.parametrize("schema", [schema for schema, *_ in LOOSENED.values()], ids=LOOSENED)
+def test_parser_reads_calls_of_such_a_tool(schema: Any):
+    template = ChatTemplate("{{ tools }}<tool_call><arg_key>")
+    parser = OutputParser(template.format, tools=(tool(schema),), prompt="")
+    text = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"
+    events = merged([*parser.feed(text), *parser.finish()])
+    assert [event.text for event in events if isinstance(event, ToolCallArguments)] == ['{"a": "x"}']
+
+
+def test_work_of_hostile_tools_is_bounded():
+    schema = LOOSENED["too much work"][0]
+    with limited_to(Budget(CONVERT_STEPS)) as budget:
+        for n in range(8):
+            rules = Rules()
+            properties = {"properties": {f"p{n}": schema, "q": schema}}
+            _, errors = convert_loosely(properties, lambda one, rules=rules: schema_rule(rules, one), "#")
+            assert errors
+    assert budget.n_left > 0
+
+
+POINTERS: dict[str, tuple[Any, str, Any]] = {
+    "keyword": (
+        {"properties": {"pattern": {"pattern": "("}}},
+        "#/properties/pattern/pattern",
+        {"properties": {"pattern": {}}},
+    ),
+    "whole schema": (
+        {"properties": {"a": {**STR, "maxLength": 1, "pattern": "a"}}},
+        "#/properties/a",
+        {"properties": {"a": {**STR, "pattern": "a"}}},
+    ),
+    "schema around": (
+        {"properties": {"a": {"maxItems": 1, "items": STR}}},
+        "#/properties/a/items",
+        {"properties": {"a": {"items": STR}}},
+    ),
+    "escaped": ({"$defs": {"a/b~": {"not": {}}}}, "#/$defs/a~1b~0/not", {"$defs": {"a/b~": {}}}),
+    "unknown holder": (
+        {"components": {"schemas": {"A": {"if": {}}}}},
+        "#/components/schemas/A/if",
+        {"components": {"schemas": {"A": {}}}},
+    ),
+    "nothing there": ({"required": ["a"]}, "#/with-a/required", {}),
+    "no such property": ({"properties": {"a": {}}}, "#/properties/b", {}),
+    "nothing left": ({"description": "d"}, "#", {}),
+    "no schema": ([], "#", {}),
+}
+
+
+@pytest.mark.parametrize(("schema", "pointer", "result"), POINTERS.values(), ids=POINTERS)
+def test_schema_without_a_place(schema: Any, pointer: str, result: Any):
+    before = json.dumps(schema)
+    assert loosened(schema, pointer.removeprefix("#")) == {"type": "object", **result}
+    assert json.dumps(schema) == before, "the schema of the request stays as it is"
+
+
+def test_schema_that_is_never_enforced_allows_any_object():
+    def convert(schema: Any) -> Any:
+        if schema != {"type": "object"}:
+            raise SchemaError("#/properties/a", "never")
+        return schema
+
+    schema = {"properties": {"a": {**STR, "maxLength": 1, "pattern": "a", "format": "date"}}, "required": ["a"]}
+    assert convert_loosely(schema, convert, "#")[0] == {"type": "object"}
