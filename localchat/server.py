@@ -326,6 +326,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(f"cannot load {error}")
     except (ModelFileError, OSError) as error:
         return complain(str(error))
+    if options.check:
+        from .serving.check import check
+
+        return check(options, file)
     try:
         parent = inherited()
         if parent is not None:

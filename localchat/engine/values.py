@@ -108,6 +108,8 @@ class Resources:
 
     device: str
     """Where its layers are computed, such as "CPU (AMD EPYC)"."""
+    n_gpu_layers: int
+    """Layers that are computed on GPUs."""
     n_threads: int
     """CPU threads that a step has at most."""
     n_context_bytes: int

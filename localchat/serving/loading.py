@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine import LoadOptions, load
+from ..engine import Engine, LoadOptions, load
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
 from .exchange import NO_MEMORY
@@ -62,7 +62,7 @@ class Loader(threading.Thread):
             self.has_failed = True
             self._progress.clear()
             log.debug("loading failed", exc_info=True)
-            complain(f"cannot load {_problem_of(self._file.path) or f'{self._file.path}: {_last_line(error)}'}")
+            complain(f"cannot load {reason_of(self._file.path, error)}")
             self._on_failure()
             return
         self._on_ready()
@@ -74,25 +74,7 @@ class Loader(threading.Thread):
         from ..generation.reasoning_limit import ReasoningDefaults
 
         options = self._options
-        load_options = LoadOptions(
-            n_ctx=options.ctx,
-            n_slots=options.parallel,
-            n_gpu_layers=options.gpu_layers,
-            n_threads=options.threads,
-            speculates=not options.no_speculation,
-        )
-        engine = load(
-            str(self._file.path),
-            load_options,
-            draft_path=options.draft,
-            cache_folder=options.cache_dir,
-            cache_bytes=(options.cache_size or DEFAULT_CACHE_MB) << 20,
-            max_copied_bytes=options.cache_ram << 20,
-            proof_model=str(DEMO_PATH),
-            tries_files=True,
-            max_queue=options.queue,
-            progress=self._show,
-        )
+        engine = load_engine(options, self._file, self._show)
         try:
             return Model(
                 self._file.name,
@@ -109,6 +91,37 @@ class Loader(threading.Thread):
     def _show(self, done: float) -> None:
         self._service.progress = done
         self._progress.show(done)
+
+
+def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable[[float], None]) -> Engine:
+    """Load a model as the command line says, and start its engine.
+
+    Raises:
+        EngineError: It cannot be loaded.
+    """
+    return load(
+        str(file.path),
+        LoadOptions(
+            n_ctx=options.ctx,
+            n_slots=options.parallel,
+            n_gpu_layers=options.gpu_layers,
+            n_threads=options.threads,
+            speculates=not options.no_speculation,
+        ),
+        draft_path=options.draft,
+        cache_folder=options.cache_dir,
+        cache_bytes=(options.cache_size or DEFAULT_CACHE_MB) << 20,
+        max_copied_bytes=options.cache_ram << 20,
+        proof_model=str(DEMO_PATH),
+        tries_files=True,
+        max_queue=options.queue,
+        progress=progress,
+    )
+
+
+def reason_of(path: Path, error: BaseException) -> str:
+    """Why a model file cannot be loaded, in a line."""
+    return _problem_of(path) or f"{path}: {_last_line(error)}"
 
 
 def _problem_of(path: Path) -> str:

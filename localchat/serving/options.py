@@ -38,6 +38,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"two models are named, {options.model} and {options.model_too}: a server has one")
     options.model = options.model or options.model_too
     options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
+    if options.json and not options.check:
+        parser.error("--json is the form of a report: add --check; the log has --log-format json")
     if options.cache_size and not options.cache_dir:
         parser.error(f"--cache-size {options.cache_size} limits a folder: name it with --cache-dir")
     if options.tls_key and not options.tls_cert:
@@ -100,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_access(parser)
     _add_engine(parser)
     _add_requests(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="report whether the model works on this machine, what it takes and how fast it is, and end: "
+        "status 0 for yes, 1 for no, 3 for yes with advice",
+    )
+    parser.add_argument("--json", action="store_true", help="with --check: the report as JSON")
     parser.add_argument(
         "--log-format", choices=FORMATS, default="text", help="form of the log on stderr (default: %(default)s)"
     )

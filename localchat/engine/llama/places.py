@@ -68,7 +68,7 @@ def resources_of(model: Any, options: LoadOptions, places: Sequence[Place], n_ce
     else:
         device = f"{', '.join(names)}, {n_on_gpu} of {n_layers} layers; {cpu} for the others"
     n_bytes = sum(int(place.per_token * n_cells) + place.fixed for place in places)
-    return Resources(device, n_threads, n_bytes, free_memory())
+    return Resources(device, n_on_gpu, n_threads, n_bytes, free_memory())
 
 
 def _layers_on_gpus(model: Any, options: LoadOptions) -> tuple[list[Device], int, int]:
