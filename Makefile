@@ -1,14 +1,16 @@
 # Every target makes the environment that it needs. Python 3.9 or newer has to be there, and a C++ compiler
 # where there is no prebuilt wheel of llama-cpp-python: LLAMA_CPP_INDEX=URL names the index of these wheels,
-# LLAMA_CPP_INDEX= builds from source.
+# LLAMA_CPP_INDEX= builds from source. A folder of `make wheelhouse` in or beside this one is used first: WHEELHOUSE=FOLDER
+# names another, WHEELHOUSE= none.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
-INSTALL := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON) tools/install.py $(VENV)
+CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON)
+INSTALL := $(CHECKED) tools/install.py $(VENV)
 
-.PHONY: run test check lint types bench soak formats clean
+.PHONY: run test check lint types bench soak formats wheelhouse clean
 
 run: $(VENV)/server.stamp  ## start the server with the built-in model; MODEL=file.gguf for another
 	$(BIN)/python -m localchat.server $(MODEL) $(ARGS)
@@ -33,6 +35,11 @@ soak: $(VENV)/test.stamp  ## fuzz the server and the client, and load them, for 
 
 formats: $(VENV)/server.stamp  ## see whether templates and parsers agree; TEMPLATES="files or folders" for others
 	$(BIN)/python -m tools.formats $(TEMPLATES)
+
+EXTRAS ?= server
+PYTHONS ?= $(PYTHON)
+wheelhouse:  ## write a folder to install from without a network; EXTRAS=server,test ACCEL=cuda PYTHONS="python3.9 python3.12"
+	$(CHECKED) -m tools.wheelhouse wheelhouse --extras '$(EXTRAS)' --accel '$(ACCEL)' --pythons '$(PYTHONS)'
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,9 +1,9 @@
 """Record what goes over the wire, and play it again without a server.
 
-    Client(url, record="answers.jsonl")                      # writes all bytes, the key masked
-    Client(transport=replay("answers.jsonl"), model="m")     # answers from the file
+    Client(url, record="answers.jsonl")             # writes all bytes; keys and most headers are masked
+    Client(transport=replay("answers.jsonl"))       # responses from the file
 
-A recording is lines of JSON, one per piece as it was sent or received, so that a replay cuts an answer
+A recording is lines of JSON, one per piece as it was sent or received, so that a replay cuts a response
 where the network cut it. Secrets are replaced by as many asterisks, since the lengths that HTTP gives
 have to stay true. Works under Client and AsyncClient alike: both ask a transport for a tape.
 """
@@ -14,46 +14,81 @@ import json
 import os
 import re
 import socket
+import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import LocalChatError
 
-_SECRET_NAME = rb"[\w-]*(?:authorization|key|token|secret|password|cookie)"
-_SECRET_HEADERS = re.compile(rb"(?im)^(" + _SECRET_NAME + rb"[ \t]*:[ \t]*)([^\r\n]+)")
-_SECRET_QUERY = re.compile(rb"(?i)([?&]" + _SECRET_NAME + rb"=)([^&\s]+)")
-# The head of an answer, after what a server may say in between.
+# Headers that are recorded as they are; the values of all others are masked. None of these can hold a secret, and a
+# replay needs those that frame or describe a body.
+_HARMLESS_HEADERS = """
+    accept accept-encoding age allow cache-control connection content-encoding content-length content-type date host
+    keep-alive location retry-after retry-after-ms server transfer-encoding user-agent vary x-request-id x-should-retry
+"""
+HARMLESS_HEADERS = frozenset(_HARMLESS_HEADERS.split())
+# Fields of a request that may differ between two runs of one program. A replay does not compare them.
+VOLATILE_FIELDS = ("metadata", "prompt_cache_key", "safety_identifier", "seed", "user")
+
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~\w-]+)([ \t]*:[ \t]*)")
+_QUERY_VALUE = re.compile(rb"([?&][^=&\s]*=)([^&\s]+)")
+# The head of a request or a response, after what a server may send before the response itself.
 _HEAD = re.compile(rb"(?s)\A(?:HTTP/1\.\d 1.*?\n\r?\n)*(?!HTTP/1\.\d 1).*?\n\r?\n")
-# A shorter key is no secret but a word that servers without keys are asked with, and part of others.
+# Servers without keys are asked with short words, which are no secrets and are part of other words.
 _MIN_SECRET_CHARS = 8
+# So many differences between two requests are reported.
+_MAX_DIFFERENCES = 3
 
 
 def _without_secrets(head: bytes) -> bytes:
-    """A head with asterisks for what its headers, and the query of its first line, hold of secrets."""
-    first, end, rest = head.partition(b"\n")
-    return _masked(_SECRET_QUERY, first) + end + _masked(_SECRET_HEADERS, rest)
+    """A head with asterisks for the query of its first line and for the values of most headers."""
+    name = b""
+    lines: list[bytes] = []
+    for line in re.findall(rb"[^\n]*\n|[^\n]+", head):
+        text = line.rstrip(b"\r\n")
+        header = _HEADER.match(text)
+        if text.startswith(b"HTTP/1."):
+            name = b"server"  # The status line says nothing about the client.
+        elif not lines:
+            text = _masked_query(text)
+        else:  # A line that begins with a blank continues the header before it.
+            name = header[1].lower() if header else name if text[:1] in (b" ", b"\t") else b""
+            if name.decode("ascii") not in HARMLESS_HEADERS:
+                start = header.end() if header else 0
+                text = text[:start] + b"*" * len(text[start:])
+            elif name == b"location":
+                text = _masked_query(text)
+        lines.append(text + line[len(text) :])
+    return b"".join(lines)
 
 
-def _masked(secrets: re.Pattern[bytes], text: bytes) -> bytes:
-    return secrets.sub(lambda match: match[1] + b"*" * len(match[2]), text)
+def _masked_query(text: bytes) -> bytes:
+    return _QUERY_VALUE.sub(lambda match: match[1] + b"*" * len(match[2]), text)
 
 
-def replay(path: str | os.PathLike[str]) -> Replay:
-    """A transport that answers from a recording: each request gets the next answer to its method and path.
+def replay(path: str | os.PathLike[str], *, ignore: Collection[str] = VOLATILE_FIELDS) -> Replay:
+    """A transport that answers from a recording.
+
+    Each request gets the next recorded response to an equal one: of the same method, path and body. A request
+    that is not in the recording is a LocalChatError that says how it differs.
+
+    Args:
+        path: The file that `record` wrote.
+        ignore: Top-level fields of a JSON body that may differ.
 
     Raises:
         ValueError: The file is no recording, or damaged.
         OSError: It cannot be read.
     """
-    return Replay(path)
+    return Replay(path, ignore)
 
 
 class Recorder:
-    """A transport that writes down what passes. An older file of the same name is replaced."""
+    """A transport that writes down what passes, in a file for the user alone. An older file is replaced."""
 
     plays = False
 
@@ -61,7 +96,7 @@ class Recorder:
         if transport is not None:  # It would not be asked.
             raise ValueError("record and transport exclude each other: leave one of them out")
         self._path = Path(path)
-        self._path.write_bytes(b"")
+        _create_private(self._path)
         self.secret = secret.encode() if len(secret) >= _MIN_SECRET_CHARS else b""
         self._lock = threading.Lock()
         self._connections = 0
@@ -97,14 +132,22 @@ class RecordingTape:
         # Received pieces of a head, or that end like the key begins: whether that is the key, the next one tells.
         self._held: list[bytes] = []
         self._in_head = False
+        # What is sent before the next response continues a body.
+        self._in_request_body = False
 
     def sent(self, data: bytes) -> None:
         self.flush()
         self._in_head = True
-        self._recorder.write(self._connection, "sent", [self._mask(_without_secrets(data))])
+        if not self._in_request_body:
+            head = _HEAD.match(data)
+            end = head.end() if head else len(data)
+            self._in_request_body = head is not None
+            data = _without_secrets(data[:end]) + data[end:]
+        self._recorder.write(self._connection, "sent", [self._mask(data)])
 
     def received(self, data: bytes) -> None:
         """A piece, or nothing for the end of the connection."""
+        self._in_request_body = False
         self._held.append(data)
         secret, joined = self._recorder.secret, b"".join(self._held)
         if data and self._in_head and not _HEAD.match(joined):
@@ -133,8 +176,18 @@ class RecordingTape:
         return data.replace(secret, b"*" * len(secret)) if secret else data
 
 
+def _create_private(path: Path) -> None:
+    """An empty file that only its owner can read, also where another one was there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.chmod(path, 0o600)
+    finally:
+        os.close(descriptor)
+
+
 class _Exchange(NamedTuple):
-    """A request as it was sent, and the pieces of its answer."""
+    """A request as it was sent, and the pieces of its response."""
 
     request: bytes
     pieces: list[bytes]
@@ -145,9 +198,12 @@ class Replay:
 
     plays = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], ignore: Collection[str] = VOLATILE_FIELDS) -> None:
+        if isinstance(ignore, str):
+            raise TypeError(f"ignore is a collection of field names, not the text {ignore!r}")
         self._lock = threading.Lock()
         self._left = _exchanges(Path(path))
+        self._ignore = frozenset(ignore)
 
     def tape(self) -> PlayingTape:
         return PlayingTape(self)
@@ -156,17 +212,74 @@ class Replay:
         return _PlayingSocket(self.tape())
 
     def take(self, request: bytes) -> list[bytes]:
-        """The pieces of the next answer to such a request.
+        """The pieces of the next response to such a request.
 
         Raises:
             LocalChatError: There is none.
         """
-        line = _request_line(request)
+        line, body = _request_line(request), self._body(request)
+        nearest: list[str] = []
         with self._lock:
             for number, exchange in enumerate(self._left):
-                if _request_line(exchange.request) == line:
+                if _request_line(exchange.request) != line:
+                    continue
+                found = list(_differences("", self._body(exchange.request), body))
+                if not found:
                     return self._left.pop(number).pieces
-        raise LocalChatError(f"the recording holds no further answer to {line.decode('ascii', 'replace')}")
+                if not nearest or len(found) < len(nearest):
+                    nearest = found
+        shown = line.decode("ascii", "replace")
+        if not nearest:
+            raise LocalChatError(f"the recording holds no further answer to {shown}")
+        more = f"; {len(nearest) - _MAX_DIFFERENCES} more differences" if len(nearest) > _MAX_DIFFERENCES else ""
+        differences = "; ".join(nearest[:_MAX_DIFFERENCES])
+        raise LocalChatError(f"the recording holds no {shown} like this one: {differences}{more}")
+
+    def _body(self, request: bytes) -> Any:
+        """The body as far as it is compared: JSON without the fields to ignore, other bytes as they are."""
+        head = _HEAD.match(request)
+        body = request[head.end() :] if head else b""
+        try:
+            value = json.loads(body)
+        except ValueError:
+            return body
+        if isinstance(value, dict):
+            return {name: item for name, item in value.items() if name not in self._ignore}
+        return value
+
+
+def _differences(path: str, recorded: Any, sent: Any) -> Iterator[str]:
+    """Where two bodies differ, as sentences."""
+    if isinstance(recorded, dict) and isinstance(sent, dict):
+        for name in (*recorded, *(name for name in sent if name not in recorded)):
+            where = f"{path}.{name}" if path else name
+            if name not in sent:
+                yield f"{where} is missing, the recording has {_shown(recorded[name])}"
+            elif name not in recorded:
+                yield f"{where} is {_shown(sent[name])}, the recording has none"
+            else:
+                yield from _differences(where, recorded[name], sent[name])
+    elif isinstance(recorded, list) and isinstance(sent, list):
+        for number, pair in enumerate(zip(recorded, sent)):
+            yield from _differences(f"{path}[{number}]", *pair)
+        if len(recorded) != len(sent):
+            yield f"{path or 'the body'} has {len(sent)} items, the recording has {len(recorded)}"
+    elif not _is_same(recorded, sent):
+        yield f"{path or 'the body'} is {_shown(sent)}, the recording has {_shown(recorded)}"
+
+
+def _is_same(recorded: Any, sent: Any) -> bool:
+    """Equal and of one type; asterisks in the place of a key stand for any text of their length."""
+    mask = "*" * _MIN_SECRET_CHARS
+    if isinstance(recorded, str) and isinstance(sent, str) and mask in recorded:
+        pattern = re.sub(r"(?:\\\*)+", lambda run: f".{{{len(run[0]) // 2}}}", re.escape(recorded))
+        return re.fullmatch(pattern, sent, re.DOTALL) is not None
+    return bool(recorded == sent) and isinstance(recorded, bool) == isinstance(sent, bool)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 class PlayingTape:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from tools import wheelhouse
 from tools.install import InstallError, packages_for, run_logged, step_of
 
 ROOT = Path(__file__).parents[1]
+OFFLINE = ROOT / "tools" / "offline" / "install.py"
 SCRIPTS = re.findall(
     r'^(localchat\S*) = "(\S+):(\w+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
 )
@@ -120,3 +126,62 @@ def test_console_command_runs(command, module, function):
 
 def test_console_commands_are_both_there():
     assert [command for command, _, _ in SCRIPTS] == ["localchat", "localchat-server"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "system", "has", "has_not"),
+    [
+        ("", "linux", "-DGGML_CPU_ALL_VARIANTS=on", "-DGGML_CUDA"),
+        ("cuda", "linux", "-DGGML_CUDA=on", "-DGGML_NATIVE=on"),
+        ("metal", "darwin", "-DGGML_METAL=on", "-DGGML_BACKEND_DL"),
+    ],
+)
+def test_wheelhouse_builds_for_every_cpu(accelerator, system, has, has_not):
+    options = wheelhouse.cmake_args(accelerator, system, "-DEXTRA=1")
+    assert "-DGGML_NATIVE=off" in options
+    assert has in options
+    assert has_not not in options
+    assert options.endswith("-DEXTRA=1")
+
+
+def test_library_is_added_to_a_wheel_with_its_digest(tmp_path):
+    wheel, library = tmp_path / "x-1-py3-none-any.whl", tmp_path / "libgomp.so.1"
+    library.write_bytes(b"\x7fELF")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("x.py", "")
+        archive.writestr("x-1.dist-info/RECORD", "x.py,,\nx-1.dist-info/RECORD,,\n")
+    wheelhouse.add_file(wheel, library, "x/lib/libgomp.so.1")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("x/lib/libgomp.so.1") == b"\x7fELF"
+        rows = list(csv.reader(archive.read("x-1.dist-info/RECORD").decode().splitlines()))
+    assert {row[0] for row in rows} == {"x.py", "x/lib/libgomp.so.1", "x-1.dist-info/RECORD"}
+    assert rows[0][2] == "4"
+
+
+@pytest.mark.parametrize(
+    ("pythons", "content", "message"),
+    [
+        (["3.1"], b"whole", "this folder is for Python 3.1, this is 3."),
+        (None, b"cut", "x.whl is damaged: copy the folder again"),
+        (None, None, "x.whl is missing: copy the folder again"),
+    ],
+    ids=["other Python", "damaged", "missing"],
+)
+def test_offline_installer_refuses_a_folder_that_cannot_be_installed(pythons, content, message, tmp_path):
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    (tmp_path / "install.py").write_bytes(OFFLINE.read_bytes())
+    (tmp_path / "folder.json").write_text(json.dumps({"pythons": pythons or [own], "extras": "server"}))
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "SHA256SUMS").write_text(f"{hashlib.sha256(b'whole').hexdigest()}  wheels/x.whl\n")
+    if content is not None:
+        (tmp_path / "wheels" / "x.whl").write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "install.py"), str(tmp_path / "target")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not (tmp_path / "target").exists()

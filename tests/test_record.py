@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from localchat.record import Recorder
 
 from .raw_server import (
     ANSWER,
+    DONE,
     HELLO,
     KEY,
     MODELS,
@@ -99,9 +101,58 @@ def test_each_path_has_its_own_answers(tmp_path):
     path = tmp_path / "r.jsonl"
     with always(HELLO) as server, Client(server.url, record=path) as client:
         client.chat("hi")
-    replayed = Client(transport=replay(path), model="m")
+    replayed = Client(transport=replay(path), model="first")
     assert replayed.chat("hi").text == "Hello"
     assert replayed.models() == ["first", "second"]
+
+
+SENT = [{"role": "user", "content": "hi"}]
+OTHERS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "text": ("ho", {}, 'messages[0].content is "ho", the recording has "hi"'),
+    "message": ([*SENT, *SENT], {}, "messages has 2 items, the recording has 1"),
+    "value": ("hi", {"temperature": 1, "n": 2}, "temperature is 1, the recording has 0; n is 2, the recording has 1"),
+    "kind": ("hi", {"n": True}, "n is true, the recording has 1"),
+    "missing": ("hi", {"stop": None}, 'stop is missing, the recording has "END"'),
+    "added": ("hi", {"top_k": 5}, "top_k is 5, the recording has none"),
+    "many": ("ho", {"temperature": 1, "n": 2, "stop": "x", "top_k": 5}, "; 2 more differences"),
+}
+RECORDED: dict[str, Any] = {"temperature": 0, "n": 1, "stop": "END"}
+
+
+@pytest.mark.parametrize(("prompt", "options", "words"), OTHERS.values(), ids=OTHERS)
+def test_request_that_is_not_in_the_recording_is_an_error_that_says_how_it_differs(prompt, options, words, tmp_path):
+    path = tmp_path / "r.jsonl"
+    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
+        client.chat("hi", **RECORDED, seed=1)
+    replayed = Client(transport=replay(path), model="m", max_retries=0)
+    changed = {name: value for name, value in {**RECORDED, **options}.items() if value is not None}
+    with pytest.raises(LocalChatError) as caught:
+        replayed.chat(prompt, **changed)
+    assert str(caught.value).startswith("the recording holds no POST /v1/chat/completions like this one: ")
+    assert words in str(caught.value)
+    assert replayed.chat("hi", **RECORDED, seed=2).text == "Hello"  # It is still there, for an equal request.
+    ignoring = replay(path, ignore=["messages", *changed, *RECORDED, "seed"])
+    assert Client(transport=ignoring, model="m").chat(prompt, **changed).text == "Hello"
+
+
+def test_equal_requests_get_their_own_answers_in_any_order(tmp_path):
+    path = tmp_path / "r.jsonl"
+    server = serving(lambda request, number: chunked(piece(f"{number}", "stop"), DONE))
+    with server, Client(server.url, model="m", record=path) as client:
+        assert [client.chat(text).text for text in "aba"] == ["1", "2", "3"]
+    replayed = Client(transport=replay(path), model="m")
+    assert [replayed.chat(text).text for text in "baa"] == ["2", "1", "3"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_recording_is_for_its_owner_alone(tmp_path):
+    for name in ("new", "older"):
+        path = tmp_path / name
+        if name == "older":
+            path.write_text("something longer")
+            path.chmod(0o644)
+        Recorder(path)
+        assert (path.stat().st_mode & 0o777, path.read_bytes()) == (0o600, b"")
 
 
 @pytest.mark.parametrize(
@@ -155,24 +206,29 @@ def test_key_is_masked_wherever_it_is(tmp_path):
     assert "secret" not in path.read_text(encoding="ascii")
     assert f"wrong key {'*' * len(KEY)}" in joined(path, "received")
     with pytest.raises(StreamError, match="wrong key"):
-        Client(transport=replay(path), model="m").chat("hi")
+        Client(transport=replay(path), model="m").chat(f"what is {KEY}?")
 
 
-def test_secrets_in_headers_of_other_names_are_masked(tmp_path):
-    names = ["X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Auth-Token", "X-Client-Secret", "Proxy-Authorization"]
+def test_all_headers_but_harmless_ones_are_masked(tmp_path):
     path = tmp_path / "r.jsonl"
-    headers = dict.fromkeys(names, "confidential")
-    with always(HELLO) as server, Client(server.url, model="m", record=path, headers=headers) as client:
+    headers = dict.fromkeys(
+        ["X-Goog-Api-Key", "Proxy-Authorization", "X-Tenant", "OpenAI-Organization"], "confidential"
+    )
+    folded = b"Server: open\r\nX-Trace: confidential\r\n\tconfidential\r\nconfidential\r\nTransfer-Encoding"
+    raw = HELLO.replace(b"Transfer-Encoding", folded)
+    with always(raw) as server, Client(server.url, model="m", record=path, headers=headers) as client:
         client.chat("hi")
     assert "confidential" not in path.read_text(encoding="ascii")
-    assert joined(path, "sent").count("*" * len("confidential")) == len(names)
+    assert joined(path, "sent").count("*" * len("confidential")) == len(headers)
+    assert "Server: open\r\n" in joined(path, "received")
+    assert "Host: 127.0.0.1:" in joined(path, "sent")
 
 
 def test_secrets_in_the_query_of_the_base_url_are_masked(tmp_path):
     path = tmp_path / "r.jsonl"
     with always(HELLO) as server, Client(f"{server.url}?v=2&api-key=confidential", model="m", record=path) as client:
         client.chat("hi")
-    assert f"?v=2&api-key={'*' * len('confidential')} HTTP/1.1" in joined(path, "sent")
+    assert f"?v=*&api-key={'*' * len('confidential')} HTTP/1.1" in joined(path, "sent")
     url = "http://host/v1?v=2&api-key=other"
     assert Client(url, transport=replay(path), model="m").chat("hi").text == "Hello"
 
@@ -198,7 +254,7 @@ def test_secrets_in_a_head_that_is_cut_are_masked(tmp_path):
     raw = b"HTTP/1.1 200 OK\r\nSet-Cookie: confidential\r\nContent-"
     with answering_once(raw) as server, pytest.raises(IncompleteStream):
         Client(server.url, model="m", record=path, max_retries=0).chat("hi")
-    assert "Set-Cookie: ************\r\nContent-" in joined(path, "received")
+    assert "Set-Cookie: ************\r\n********" in joined(path, "received")
 
 
 def test_head_with_bare_line_ends_is_a_head(tmp_path):

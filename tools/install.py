@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,7 +150,7 @@ class Progress:
             print("\r\x1b[K", end="", flush=True)
 
 
-def run_logged(command: Sequence[str], task: str, log: Path) -> str:
+def run_logged(command: Sequence[str], task: str, log: Path, environment: Mapping[str, str] | None = None) -> str:
     """Run a command, with its output in the log and its progress on the screen, and return its output.
 
     Raises:
@@ -165,6 +165,7 @@ def run_logged(command: Sequence[str], task: str, log: Path) -> str:
         subprocess.Popen(
             command,
             cwd=ROOT,
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -223,17 +224,15 @@ class Environment:
         """Whether llama-cpp-python is installed and can be loaded."""
         return self._runs("import llama_cpp")
 
-    def install_binary(self, index: str) -> bool:
+    def install_binary(self, *source: str) -> bool:
         """Install the project with a library that is installed already, or with a prebuilt one.
 
         Args:
-            index: Where prebuilt libraries are, beside pip's own index; empty for none.
+            source: Options of pip: where prebuilt libraries are.
 
         Returns:
             Whether there is one for this platform, and it can be loaded.
         """
-        # An index that does not respond must not hold up the build for minutes.
-        source = ["--extra-index-url", index, "--timeout", "10", "--retries", "1"] if index else []
         try:
             self._pip("Installing", "--only-binary", LIBRARY, *source, *self._project)
         except InstallError:
@@ -251,7 +250,12 @@ class Environment:
         # pip's cache may hold a build with other CMAKE_ARGS.
         options = ["--no-cache-dir", "--no-binary", LIBRARY] if os.environ.get("CMAKE_ARGS") else []
         start = time.monotonic()
-        output = self._pip(f"Building {LIBRARY}", "--verbose", *options, *self._project)
+        try:
+            output = self._pip(f"Building {LIBRARY}", "--verbose", *options, *self._project)
+        except InstallError as error:
+            if "NewConnectionError" in str(error):
+                raise InstallError(f"{error}There is no network: see README.md, Without a network.") from error
+            raise
         if f"Building wheel for {LIBRARY}" in output:
             print(f"{LIBRARY} was built from source in {time.monotonic() - start:.0f} s; log: {self._log}")
         else:
@@ -280,15 +284,33 @@ def install(folder: Path, extras: str, index: str) -> None:
     environment = Environment(folder, extras)
     environment.create()
     had_library = environment.has_library()
-    if had_library or not os.environ.get("CMAKE_ARGS"):
-        if environment.install_binary(index):
+    for source, options in [] if os.environ.get("CMAKE_ARGS") and not had_library else _sources(index):
+        if environment.install_binary(*options):
             if not had_library:
-                print(f"{LIBRARY} is a prebuilt wheel of {index}.")
-                print("To build it for this CPU: make clean run LLAMA_CPP_INDEX=")
+                print(f"{LIBRARY} is a prebuilt wheel of {source}.")
+                print("To build it for this CPU: make clean run WHEELHOUSE= LLAMA_CPP_INDEX=")
             return
-        if index:
-            print(f"No prebuilt wheel of {LIBRARY} for this platform was found at {index}.")
+        print(f"{source} does not have all that is needed for this platform.")
     environment.install_from_source()
+
+
+def _sources(index: str) -> list[tuple[str, list[str]]]:
+    """Where prebuilt libraries may be: a name for people, and options of pip."""
+    sources = []
+    wheelhouse = find_wheelhouse()
+    if wheelhouse:
+        sources.append((str(wheelhouse), ["--no-index", "--find-links", str(wheelhouse / "wheels")]))
+    if index:
+        # An index that does not respond must not hold up the build for minutes.
+        sources.append((index, ["--extra-index-url", index, "--timeout", "10", "--retries", "1"]))
+    return sources or [("pip's index", [])]
+
+
+def find_wheelhouse() -> Path | None:
+    """The folder of `make wheelhouse` in or beside the project, or the one that WHEELHOUSE names; empty: none."""
+    named = os.environ.get("WHEELHOUSE")
+    candidates = [ROOT / "wheelhouse", ROOT.parent / "wheelhouse"] if named is None else [Path(named or os.devnull)]
+    return next((folder.resolve() for folder in candidates if (folder / "wheels").is_dir()), None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -50,8 +50,22 @@ def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     log.log(_LOG_LEVELS.get(level, logging.DEBUG), "%s", line)
 
 
+def _load_backends() -> None:
+    """Load the backends of a build that keeps them in files of their own (GGML_BACKEND_DL), as portable builds do.
+
+    ggml takes of each backend the file that suits this machine, of the CPU's the newest instructions that it has.
+    """
+    # Looked up through libllama, which is linked to ggml: a wheel has no symbolic links, so libggml.so, loaded by its
+    # name, would be a second copy beside libggml.so.0, with backends of its own. Windows does not look up in this way.
+    library = L._lib
+    if not hasattr(library, "ggml_backend_reg_count") or library.ggml_backend_reg_count():
+        return
+    library.ggml_backend_load_all_from_path(os.fsencode(os.path.dirname(library._name)))
+
+
 def _start_library() -> None:
     L.llama_log_set(_on_log, ctypes.c_void_p(0))
+    _load_backends()
     L.llama_backend_init()
 
 

@@ -1,0 +1,238 @@
+"""Write a folder with all wheels, the client and an installer, for machines without a network (`make wheelhouse`).
+
+llama-cpp-python is built for every CPU of this architecture, not for this machine's alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipapp
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.install import LIBRARY, ROOT, InstallError, check_compiler, run_logged
+
+OFFLINE = Path(__file__).parent / "offline"
+
+# Options of llama.cpp for a graphics card, by the names that ACCEL takes.
+ACCELERATORS = {
+    "": "",
+    "cuda": "-DGGML_CUDA=on",
+    "vulkan": "-DGGML_VULKAN=on",
+    "hip": "-DGGML_HIP=on",
+    "metal": "-DGGML_METAL=on",
+}
+
+# On Linux a variant of the CPU code for each generation of CPUs, of which ggml loads the best at run time. Each backend
+# is a file beside the library, which finds the others there. Elsewhere ggml's default: on x86 a CPU with AVX2.
+VARIANTS = (
+    "-DGGML_BACKEND_DL=on -DGGML_CPU_ALL_VARIANTS=on -DCMAKE_INSTALL_BINDIR=llama_cpp/lib -DCMAKE_INSTALL_RPATH=$ORIGIN"
+)
+
+# What pip builds this project with.
+BUILD_TOOLS = ("setuptools>=77", "wheel")
+
+# A library of the compiler that minimal systems lack.
+OPENMP = "libgomp.so.1"
+
+
+def cmake_args(accelerator: str, system: str, extra: str) -> str:
+    """The options of a portable build.
+
+    Args:
+        accelerator: A key of `ACCELERATORS`.
+        system: `sys.platform`.
+        extra: Further options, which win.
+    """
+    parts = ["-DGGML_NATIVE=off", VARIANTS if system == "linux" else "", ACCELERATORS[accelerator], extra]
+    return " ".join(filter(None, parts))
+
+
+def requirement() -> str:
+    """llama-cpp-python with its versions, as pyproject.toml has it."""
+    match = re.search(rf'^server = \["({LIBRARY}[^"]*)"\]', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert match, "pyproject.toml has no extra named server"
+    return match.group(1)
+
+
+def add_file(wheel: Path, file: Path, name: str) -> None:
+    """Add a file to a wheel, with its line in the wheel's RECORD."""
+    data = file.read_bytes()
+    changed = wheel.with_suffix(".new")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            if entry.filename.endswith(".dist-info/RECORD"):
+                digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+                content = f"{name},sha256={digest},{len(data)}\n".encode() + content
+            new.writestr(entry, content)
+        new.writestr(name, data)
+    changed.replace(wheel)
+
+
+class Wheelhouse:
+    """The folder, written step by step."""
+
+    def __init__(self, folder: Path, extras: str, pythons: Sequence[str], scratch: Path):
+        self._folder = folder
+        self._wheels = folder / "wheels"
+        self._extras = extras
+        self._pythons = pythons
+        self._scratch = scratch
+        self._log = folder.parent / f"{folder.name}.log"
+        self._wheels.mkdir(parents=True, exist_ok=True)
+
+    def build_library(self, options: str) -> None:
+        """Build llama-cpp-python with these CMake options, unless the folder has that build."""
+        built = [*self._wheels.glob("llama_cpp_python-*.whl")]
+        if built and self._facts().get("cmake_args") == options:
+            print(f"{built[0].name} is there with these options: kept.")
+        else:
+            check_compiler()
+            for wheel in built:
+                wheel.unlink()
+            print(f"Building {LIBRARY} with {options}; this takes some minutes.", flush=True)
+            pip = self._pip(sys.executable, "wheel", "--verbose", "--no-deps", "--wheel-dir", str(self._wheels))
+            # pip's cache may hold a build for this machine alone.
+            command = [*pip, "--no-cache-dir", "--no-binary", LIBRARY, requirement()]
+            run_logged(command, f"Building {LIBRARY}", self._log, {**os.environ, "CMAKE_ARGS": options})
+            self._add_openmp()
+            # If a later step fails, the next run need not build again.
+            (self._folder / "folder.json").write_text(json.dumps({"cmake_args": options}), encoding="utf-8")
+
+    def _add_openmp(self) -> None:
+        if sys.platform != "linux":
+            return
+        compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+        try:
+            done = subprocess.run(
+                [*compiler, f"-print-file-name={OPENMP}"], capture_output=True, text=True, check=False
+            )
+        except OSError:
+            return
+        path = Path(done.stdout.strip())
+        if path.is_absolute() and path.exists():
+            (wheel,) = self._wheels.glob("llama_cpp_python-*.whl")
+            add_file(wheel, path, f"llama_cpp/lib/{OPENMP}")
+
+    def collect(self) -> None:
+        """Build localchat's wheel, and collect those that it needs, for each interpreter."""
+        for old in self._wheels.glob("localchat_llama-*.whl"):
+            old.unlink()
+        # A copy of the sources: setuptools would take files of an earlier build from the folder `build`.
+        sources = self._scratch / "sources"
+        shutil.copytree(ROOT / "localchat", sources / "localchat", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+            shutil.copy(ROOT / name, sources)
+        directory = ["--wheel-dir", str(self._wheels), "--find-links", str(self._wheels)]
+        self._run("Building localchat", self._pip(sys.executable, "wheel", *directory, "--no-deps", str(sources)))
+        (wheel,) = self._wheels.glob("localchat_llama-*.whl")
+        for python in self._pythons:
+            pip = self._pip(python, "wheel", *directory, "--only-binary", LIBRARY)
+            self._run(f"Collecting wheels for {python}", [*pip, f"{wheel}[{self._extras}]", *BUILD_TOOLS])
+
+    def write_client(self) -> None:
+        """Write the client as one file and as a zipapp."""
+        vendor = [sys.executable, "-m", "localchat.vendor", str(self._folder / "chat_client.py")]
+        self._run("Writing the client", vendor)
+        package = self._scratch / "zipapp" / "localchat"
+        package.mkdir(parents=True)
+        for file in (ROOT / "localchat").glob("*.py"):
+            if file.name != "server.py":
+                shutil.copy(file, package)
+        zipapp.create_archive(
+            package.parent, self._folder / "localchat.pyz", "/usr/bin/env python3", "localchat.__main__:main"
+        )
+
+    def write_installer(self, options: str) -> None:
+        """Write the installer, the README and the digests."""
+        (wheel,) = self._wheels.glob("localchat_llama-*.whl")
+        facts = {
+            "version": wheel.name.split("-")[1],
+            "extras": self._extras,
+            "pythons": sorted({_version(python) for python in self._pythons}, key=lambda text: int(text[2:])),
+            "cmake_args": options,
+            "built_on": " ".join([platform.system(), platform.machine(), *filter(None, platform.libc_ver())]),
+        }
+        (self._folder / "folder.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        for path in OFFLINE.glob("install.*"):
+            shutil.copy(path, self._folder)
+        (self._folder / "install.sh").chmod(0o755)
+        title = f"localchat {facts['version']} for machines without a network"
+        text = (OFFLINE / "README.txt").read_text(encoding="utf-8")
+        values = {**facts, "pythons": ", ".join(facts["pythons"]), "library": LIBRARY, "openmp": OPENMP}
+        text = text.format(**values, underline="=" * len(title))
+        (self._folder / "README.txt").write_text(text, encoding="utf-8")
+        files = sorted(path for path in self._folder.rglob("*") if path.is_file() and path.name != "SHA256SUMS")
+        sums = [
+            f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(self._folder).as_posix()}\n"
+            for path in files
+        ]
+        (self._folder / "SHA256SUMS").write_text("".join(sums), encoding="utf-8")
+
+    def _facts(self) -> dict[str, str]:
+        path = self._folder / "folder.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+    def _pip(self, python: str, *arguments: str) -> list[str]:
+        """A command of pip in a new virtual environment of that interpreter, as a system's own may lack pip."""
+        folder = self._scratch / _version(python)
+        command = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+        if not command.exists():
+            self._run(f"Preparing {python}", [python, "-m", "venv", str(folder)])
+        return [str(command), "-m", "pip", "--disable-pip-version-check", *arguments]
+
+    def _run(self, task: str, command: Sequence[str]) -> None:
+        run_logged(command, task, self._log)
+
+
+def _version(python: str) -> str:
+    """The minor version of an interpreter, "3.11" for example."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise InstallError(f"{python} cannot be run: {error}") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the folder and return 0, or print what prevents it and return 1."""
+    parser = argparse.ArgumentParser(description="Write a folder with all that a machine without a network needs.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--extras", default="server", help="of pyproject.toml, separated by commas (server)")
+    parser.add_argument("--accel", default="", choices=ACCELERATORS, help="a graphics card to build for")
+    parser.add_argument("--pythons", default=sys.executable, help="interpreters to collect wheels for (this one)")
+    options = parser.parse_args(arguments)
+    folder: Path = options.folder.resolve()
+    cmake = cmake_args(options.accel, sys.platform, os.environ.get("CMAKE_ARGS", ""))
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            wheelhouse = Wheelhouse(folder, options.extras, options.pythons.split(), Path(scratch))
+            wheelhouse.build_library(cmake)
+            wheelhouse.collect()
+            wheelhouse.write_client()
+            wheelhouse.write_installer(cmake)
+    except InstallError as error:
+        print(f"wheelhouse: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"Wrote {folder} ({size / 1e6:.0f} MB). Carry it over, then run install.sh (README.txt).")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
