@@ -79,6 +79,11 @@ def problems() -> str:
     return problems or "it gave no reason"
 
 
+def quick(function: Any) -> Any:
+    """A function of the library that takes a microsecond, called without releasing the GIL: in half of the time."""
+    return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(ctypes.cast(function, ctypes.c_void_p).value)
+
+
 class Model:
     """A loaded model, freed when nobody refers to it any more.
 
