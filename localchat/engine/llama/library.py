@@ -81,7 +81,9 @@ def problems() -> str:
 
 def quick(function: Any) -> Any:
     """A function of the library that takes a microsecond, called without releasing the GIL: in half of the time."""
-    return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(ctypes.cast(function, ctypes.c_void_p).value)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(address)
 
 
 class Model:

@@ -119,11 +119,12 @@ class Vocabulary:
             raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
 
     def _read_pieces(self) -> list[bytes]:
-        n_room, pieces = 256, []
+        n_room = 256
+        pieces: list[bytes] = []
         room, pointer, read = ctypes.create_string_buffer(n_room), self.pointer, quick(L.llama_token_to_piece)
         for id in range(self.n_tokens):
             n = read(pointer, id, room, n_room, 0, True)
-            pieces.append(room[:n] if n >= 0 else self._read_piece(id, True))
+            pieces.append(ctypes.string_at(room, n) if n >= 0 else self._read_piece(id, True))
         return pieces
 
     def _read_piece(self, token: int, special: bool) -> bytes:
