@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, List, Union
 
@@ -26,12 +27,18 @@ def answer(text: str, reason: str = "stop") -> list[Any]:
     return [{"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}]
 
 
+@contextlib.contextmanager
+def playing(*answers: Any) -> Iterator[tuple[Client, Script]]:
+    with scripted(*answers) as script, Client(script.base_url, model="m") as client:
+        yield client, script
+
+
 def asked(script: Script) -> list[Any]:
     return [request.get("response_format", {}).get("type") for request in script.requests]
 
 
 def test_value_everywhere():
-    with scripted(*[answer(ADA)] * 3) as script, Client(script.base_url, model="m") as client:
+    with playing(*[answer(ADA)] * 3) as (client, _script):
         assert client.chat("Who?", response_format=Person).parsed == Person("Ada", 36)
         with client.stream("Who?", response_format=Person) as stream:
             for event in stream:
@@ -42,12 +49,12 @@ def test_value_everywhere():
 
 def test_value_of_a_completion():
     whole = [{"choices": [{"index": 0, "text": ADA, "finish_reason": "stop"}]}]
-    with scripted(whole) as script, Client(script.base_url, model="m") as client:
+    with playing(whole) as (client, _script):
         assert client.complete("Who?", response_format=Person).parsed == Person("Ada", 36)
 
 
 def test_stream_that_does_not_fit_ends_in_the_error():
-    with scripted(answer('{"name": "Ada"}')) as script, Client(script.base_url, model="m") as client:
+    with playing(answer('{"name": "Ada"}')) as (client, _script):
         with client.stream("Who?", response_format=Person) as stream:
             types = []
             with pytest.raises(DoesNotFit, match="age"):
@@ -59,7 +66,7 @@ def test_stream_that_does_not_fit_ends_in_the_error():
 
 def test_answer_that_does_not_fit_is_asked_for_again():
     answers = [answer('{"name": "Ada"}'), answer("no"), answer(ADA)]
-    with scripted(*answers) as script, Client(script.base_url, model="m") as client:
+    with playing(*answers) as (client, script):
         reply = client.chat("Who?", system="Be brief.", response_format=Person, retries_on_mismatch=2)
         assert reply.parsed == Person("Ada", 36)
     messages = script.requests[2]["messages"]
@@ -99,7 +106,7 @@ OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must
 
 
 def test_server_without_schemas_is_asked_for_json_with_the_schema_in_the_prompt():
-    with scripted(NO_SCHEMA, answer(ADA)) as script, Client(script.base_url, model="m") as client:
+    with playing(NO_SCHEMA, answer(ADA)) as (client, script):
         reply = client.chat("Who?", system="Be brief.", response_format=Person)
     assert reply.parsed == Person("Ada", 36)
     assert reply.warnings == ("the server refused the JSON Schema: it was asked for JSON without a schema",)
@@ -119,7 +126,7 @@ def test_server_without_any_response_format_is_asked_in_the_prompt():
 
 
 def test_refusal_of_all_forms_is_the_error():
-    with scripted(NO_SCHEMA, NO_JSON, NO_JSON) as script, Client(script.base_url, model="m") as client:
+    with playing(NO_SCHEMA, NO_JSON, NO_JSON) as (client, script):
         with pytest.raises(BadRequestError, match="must be 'text'"):
             client.chat("Who?", response_format=Person)
     assert len(script.requests) == 3
@@ -147,18 +154,17 @@ ROOTS: dict[str, tuple[Any, str, Any]] = {
 @pytest.mark.parametrize(("target", "text", "value"), ROOTS.values(), ids=ROOTS)
 def test_root_that_is_no_object_is_wrapped_where_a_server_insists(target, text, value):
     wrapped = answer(f'{{"value": {text}}}')
-    with scripted(OBJECTS_ONLY, wrapped, OBJECTS_ONLY, NO_SCHEMA, wrapped, answer(text)) as script:
-        with Client(script.base_url, model="m") as client:
-            assert client.chat("Who?", response_format=target).parsed == value
-            schema = script.requests[1]["response_format"]["json_schema"]["schema"]
-            assert (schema["type"], schema["required"]) == ("object", ["value"])
-            assert "$defs" not in schema["properties"]["value"]
-            assert client.chat("Who?", response_format=target).parsed == value
-            assert asked(script)[2:] == ["json_schema", "json_schema", "json_object"]
-            assert client.chat("Who?", response_format=target).parsed == value
+    with playing(OBJECTS_ONLY, wrapped, OBJECTS_ONLY, NO_SCHEMA, wrapped, answer(text)) as (client, script):
+        assert client.chat("Who?", response_format=target).parsed == value
+        schema = script.requests[1]["response_format"]["json_schema"]["schema"]
+        assert (schema["type"], schema["required"]) == ("object", ["value"])
+        assert "$defs" not in schema["properties"]["value"]
+        assert client.chat("Who?", response_format=target).parsed == value
+        assert asked(script)[2:] == ["json_schema", "json_schema", "json_object"]
+        assert client.chat("Who?", response_format=target).parsed == value
 
 
 def test_reply_tells_whether_it_was_truncated():
-    with scripted(answer("a", "length"), answer("a")) as script, Client(script.base_url, model="m") as client:
+    with playing(answer("a", "length"), answer("a")) as (client, _script):
         assert client.chat("x").truncated
         assert not client.chat("x").truncated
