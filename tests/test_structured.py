@@ -55,8 +55,8 @@ def test_value_of_a_completion():
 
 def test_stream_that_does_not_fit_ends_in_the_error():
     with playing(answer('{"name": "Ada"}')) as (client, _script):
+        types = []
         with client.stream("Who?", response_format=Person) as stream:
-            types = []
             with pytest.raises(DoesNotFit, match="age"):
                 types.extend(event.type for event in stream)
             assert "message_stop" not in types
@@ -78,7 +78,8 @@ def test_answer_that_does_not_fit_is_asked_for_again():
 
 def test_retries_on_mismatch_end():
     with scripted(*[answer("no")] * 2) as script, AsyncClientOf(script) as client:
-        with pytest.raises(DoesNotFit, match="not JSON"):
+        refused = pytest.raises(DoesNotFit, match="not JSON")
+        with refused:
             client(lambda c: c.chat("Who?", response_format=Person, retries_on_mismatch=1))
     assert len(script.requests) == 2
 
@@ -127,7 +128,8 @@ def test_server_without_any_response_format_is_asked_in_the_prompt():
 
 def test_refusal_of_all_forms_is_the_error():
     with playing(NO_SCHEMA, NO_JSON, NO_JSON) as (client, script):
-        with pytest.raises(BadRequestError, match="must be 'text'"):
+        refused = pytest.raises(BadRequestError, match="must be 'text'")
+        with refused:
             client.chat("Who?", response_format=Person)
     assert len(script.requests) == 3
 
