@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from localchat.generation import constraints
+from localchat.generation import constraints, output_grammar
 from localchat.generation.constraints import constraint_for
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
@@ -42,8 +42,8 @@ def compiled(tools_of: dict[str, Any], template: ChatTemplate) -> str:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tools_of_servers_become_grammars(family: str, monkeypatch: pytest.MonkeyPatch):
     not_enforced: set[tuple[str, str]] = set()
-    monkeypatch.setattr(constraints, "_report", lambda name, place, reason: not_enforced.add((name, place)))
-    constraints._made.cache_clear()
+    monkeypatch.setattr(output_grammar, "_report", lambda name, place, reason: not_enforced.add((name, place)))
+    constraints._constraint.cache_clear()
     template = ChatTemplate(TEMPLATES[family], bos_token=formats.BOS, eos_token=formats.EOS)
     began = time.thread_time()
     for tools in SERVERS.values():
