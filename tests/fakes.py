@@ -53,7 +53,6 @@ class FakeBackend:
         n_batch: int = 64,
         can_cut: bool = True,
         n_drafted: int = 0,
-        n_idle_cells: int | None = None,
         n_real_cells: int | None = None,
         poison: int | None = None,
         gate: threading.Semaphore | None = None,
@@ -77,7 +76,7 @@ class FakeBackend:
             sampling=SamplingParams(),
             metadata={},
         )
-        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, n_idle_cells)
+        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted)
         self.threads = (1, 1)
         self.model = model
         self.poison = poison

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.scheduler import Batch, Clear, Cut, Part, Room, Scheduler, Sequence, Share
+from localchat.engine.scheduler import Batch, Clear, Cut, Evict, Part, Room, Scheduler, Sequence, Share
 from localchat.engine.step_cost import MAX_GAP_S, StepCost, StepSize
 
 NEXT = 7  # what every draw gives
@@ -608,7 +608,7 @@ def test_draft_takes_cells_of_what_rests_and_of_nobody_else():
     scheduler.running[0].draft = [4] * 8
     batch = scheduler.schedule()
     assert [len(part.draft) for part in batch.parts] == [8]
-    assert [type(change) for change in batch.changes] == [Clear]
+    assert [type(change) for change in batch.changes] == [Evict]
     scheduler.update(batch, [[9]])
     scheduler.add(sequence(3, 6, 30))
     run_turn(scheduler)

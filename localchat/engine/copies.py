@@ -2,8 +2,7 @@
 
 Two things are kept so. A memory that cannot be cut (recurrent, hybrid) knows only where it is: of a
 conversation that goes on otherwise than it stands there, nothing is of use; a copy taken just before the
-answer is, to the next turn and to who asks the same again. And prefixes that rest take time from all that
-run beside them: parked here they take none.
+answer is, to the next turn and to who asks the same again. And prefixes that were evicted are restored from here.
 """
 
 from __future__ import annotations
@@ -25,17 +24,13 @@ class Copies:
     """
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES, *, can_cut: bool):
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._can_cut = can_cut
         self._n_bytes = 0
         self._copies: OrderedDict[tuple[int, ...], Data] = OrderedDict()
 
-    def has_room(self, n_bytes: int) -> bool:
-        """Whether a copy of this size can be added without dropping another one."""
-        return self._n_bytes + n_bytes <= self._max_bytes
-
     def add(self, tokens: Sequence[int], data: Data) -> None:
-        if len(data) > self._max_bytes:  # all others would go in vain
+        if len(data) > self.max_bytes:  # all others would go in vain
             return
         key = tuple(tokens)
         self._drop(key)
@@ -44,7 +39,7 @@ class Copies:
                 self._drop(part)
         self._n_bytes += len(data)
         self._copies[key] = data
-        while self._n_bytes > self._max_bytes:
+        while self._n_bytes > self.max_bytes:
             self._drop(next(iter(self._copies)))
 
     def n_known(self, tokens: Sequence[int]) -> int:

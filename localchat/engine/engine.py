@@ -28,9 +28,8 @@ from .embedding import Embedder, reads_whole_texts
 from .histogram import Histogram, HistogramValues
 from .keeping import Keeper
 from .lookup import LookupDrafter
-from .parking import Parking
 from .run import Ended, Item, RequestRun, Sampled
-from .scheduler import Batch, Change, Clear, Cut, Part, Scheduler, Sequence
+from .scheduler import Batch, Change, Clear, Cut, Evict, Part, Scheduler, Sequence
 from .state_files import Data, StateFiles
 from .step_cost import StepCost, StepSize
 from .thread_count import ThreadCount
@@ -166,7 +165,6 @@ class Engine:
         self.failure: BaseException | None = None
         self._copies = Copies(max_copied_bytes, can_cut=backend.room.can_cut)
         self._scheduler = Scheduler(backend.room, self._bring_copy)
-        self._parking = Parking(self._copies, backend, self._scheduler, self._apply_changes)
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         # So many requests may run and wait, all together.
@@ -358,7 +356,6 @@ class Engine:
         self._change_memory(batch.changes)
         if not batch.parts:
             return False
-        self._parking.note_turn()
         if self._keeper is not None:
             self._keeper.note_turn()
         for part in batch.parts:
@@ -400,17 +397,13 @@ class Engine:
             self._fail(error)
 
     def _wait(self) -> None:
-        """Runs the next command; while none comes, something may be saved, or parked after that."""
-        keeper = self._keeper if self._keeper is not None and self._keeper.has_news else None
-        parking_s = 0.0 if self._parking.has_work else None
-        patience_s = parking_s if keeper is None else keeper.patience_s
+        """Runs the next command; while none comes, an idle prefix may be saved on disk."""
+        keeper = self._keeper
         try:
-            command = self._inbox.get(timeout=patience_s)
+            command = self._inbox.get(timeout=None if keeper is None else keeper.patience_s)
         except Empty:
-            if keeper is not None:
-                keeper.save_next()
-            else:
-                self._parking.park_next()
+            assert keeper is not None
+            keeper.save_next()
         else:
             command()
 
@@ -470,6 +463,8 @@ class Engine:
     def _change_memory(self, changes: tuple[Change, ...]) -> None:
         for change in changes:
             if isinstance(change, Clear):
+                if isinstance(change, Evict):
+                    self._take_snapshot(change.slot, change.tokens)
                 self.backend.clear(change.slot)
                 if self._keeper is not None:
                     self._keeper.note_cleared(change.slot)
@@ -477,6 +472,18 @@ class Engine:
                 self.backend.cut(change.slot, change.n_tokens)
             else:
                 self.backend.share(change.source, change.target, change.n_tokens)
+
+    def _take_snapshot(self, slot: int, tokens: Many[int]) -> None:
+        """Copies an idle prefix out of the KV cache, for requests that begin with it later."""
+        room = self.backend.room
+        if not (room.can_cut and room.can_copy and self._copies.max_bytes):
+            return
+        if len(tokens) - self._copies.n_known(tokens) < _MIN_BROUGHT:
+            return
+        try:
+            self._copies.add(tokens, self.backend.read_state(slot))
+        except Exception:
+            log.exception("no snapshot of an idle prefix: its %d tokens are computed again when needed", len(tokens))
 
     def _bring(self, tokens: list[int], data: Data) -> int | None:
         """Puts a copy of these tokens' cells into the memory, to rest there; its slot, or None if it found no room."""
@@ -491,7 +498,7 @@ class Engine:
     def _bring_copy(self, sequence: Sequence) -> None:
         """Places what a copy knows of who may start now."""
         can_cut, job = self.backend.room.can_cut, self._live[sequence.id]
-        # Once, where copies are made only while nothing waits.
+        # Once, or a prompt that waits for free cells would restore the same snapshot in each step.
         if sequence.is_to_score or (can_cut and job.has_asked):
             return
         job.has_asked = True

@@ -150,10 +150,6 @@ class PrefixTree:
         """The idle slot to drop first, other than `but`."""
         return next((slot for slot in self._idle if slot != but), None)
 
-    def most_recent(self) -> int | None:
-        """The idle slot that was used last."""
-        return next(reversed(self._idle), None)
-
     def drop(self, slot: int) -> None:
         """Forgets a slot, active or idle; cells that nobody else holds are free."""
         was_active = slot not in self._idle

@@ -87,6 +87,13 @@ class Clear:
 
 
 @dataclass(frozen=True)
+class Evict(Clear):
+    """The same for an idle prefix that other requests may still ask for."""
+
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Share:
     """The first `n_tokens` cells of one slot also become those of another, empty one."""
 
@@ -177,8 +184,7 @@ class Room:
     that are guesses, 0 where none are wanted. A memory that cannot be cut (recurrent models) shares no
     parts, only a whole resting prefix is of use there; and what was guessed could not be taken back. A
     prompt is read there up to its last token first, so that a copy can be made of what others may begin with.
-    With more than `n_idle_cells` that rest beside the newest prefix the memory is crowded; None where that
-    does not matter. Without `can_copy` a copy of a slot does not have all that the slot holds.
+    Without `can_copy` a copy of a slot does not have all that the slot holds.
     """
 
     n_cells: int
@@ -187,7 +193,6 @@ class Room:
     n_batch: int
     can_cut: bool = True
     n_drafted: int = 0
-    n_idle_cells: int | None = None
     can_copy: bool = True
 
     @property
@@ -332,14 +337,6 @@ class Scheduler:
         """The slots that rest with their tokens, the least recent first."""
         return [(slot, self._tree.tokens(slot)) for slot in self._tree.idle()]
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether nothing runs or waits, and more rests than is good for who comes next."""
-        newest, limit = self._tree.most_recent(), self._room.n_idle_cells
-        if limit is None or newest is None or self.running or self.waiting:
-            return False
-        return self.n_cells_resting - self._tree.length(newest) > limit
-
     def place(self, tokens: list[int]) -> int | None:
         """A slot that rests with these tokens, for who brings their cells after the changes; None without room."""
         n_least = self._tree.n_active_cells + self._n_to_compute + len(tokens)
@@ -359,8 +356,8 @@ class Scheduler:
 
     def forget(self) -> None:
         """Drops all that rests."""
-        while self._drop_least_recent():
-            pass
+        for slot in self._tree.idle():
+            self._drop(slot)
 
     @property
     def n_cells_used(self) -> int:
@@ -481,7 +478,10 @@ class Scheduler:
         slot = self._tree.least_recent(None if but is None else but.slot)
         if slot is None:
             return False
-        self._drop(slot)
+        tokens = tuple(self._tree.tokens(slot))
+        self._tree.drop(slot)
+        self._changes.append(Evict(slot, tokens))
+        self._free_slots.append(slot)
         return True
 
     def _drop(self, slot: int) -> None:

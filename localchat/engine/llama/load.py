@@ -31,9 +31,6 @@ _RESTING_SLOTS = 24
 _BATCH, _PASS = 2048, 512
 # Guesses computed in one turn, of all sequences together: their logits find place in the room above.
 _MAX_DRAFTED = _RESTING_SLOTS
-# Cells that may rest beside the newest prefix until the others are parked: 512 cost a tenth of a prompt's speed on a
-# model of half a billion parameters.
-_MAX_RESTING = 512
 
 # A model of 3 MB on 2 cores beside a busy process: one thread is 2 to 4 times as fast as two.
 _TINY_MODEL_BYTES = 32 << 20
@@ -231,8 +228,6 @@ def _room(model: Any, context: Any, options: LoadOptions) -> Room:
         n_batch=n_batch,
         can_cut=can_cut,
         n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_cut and options.speculates else 0,
-        # A GPU hardly feels them, and copies would have to cross the bus.
-        n_idle_cells=_MAX_RESTING if can_cut and can_copy and not (options.n_gpu_layers and supports_gpu()) else None,
         can_copy=can_copy,
     )
 

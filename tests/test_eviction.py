@@ -1,0 +1,106 @@
+"""Idle prefixes that are evicted from the KV cache are restored from snapshots in memory."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from typing import Any
+
+import pytest
+
+from localchat import Client
+from localchat.engine import Engine, Finish, LoadOptions, load
+
+from .fakes import FakeBackend
+from .generations import request_for, submit
+from .live import running_server
+from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, conversation, read
+
+DEADLINE_S = 20
+TEXTS = tuple(f"{i}: a prompt that is a good deal longer than one that is computed at once" for i in range(6))
+
+
+def ask(engine: Engine, text: str) -> tuple[str, int]:
+    """By hand, without the engine's thread: the text, and how many tokens of the prompt were cached."""
+    with submit(engine, request_for(tuple(text.encode()))) as generation:
+        while engine.step():
+            pass
+        *deltas, finish = generation
+        assert isinstance(finish, Finish)
+        return "".join(delta.text for delta in deltas), finish.usage.n_cached
+
+
+def full_engine(n_cells: int = 1024, **options: Any) -> Engine:
+    """An engine that has computed more prompts than slots, or the cells, can hold."""
+    engine = Engine(FakeBackend(n_slots=2, n_resting=2, n_cells=n_cells), **options)
+    for text in TEXTS:
+        assert ask(engine, text) == (text, 0)
+    return engine
+
+
+@pytest.mark.parametrize("n_cells", [1024, 300])
+def test_evicted_prefixes_are_restored(n_cells: int):
+    with full_engine(n_cells) as engine:
+        for text in TEXTS:
+            assert ask(engine, text) == (text, len(text) - 1)
+        begun = TEXTS[0][:50]
+        assert ask(engine, begun + "###") == (begun + "###", len(begun))
+
+
+def test_without_memory_for_snapshots_idle_prefixes_stay_while_there_are_cells():
+    with full_engine(max_copied_bytes=0) as engine:
+        engine.backend.read_state = lambda slot: pytest.fail("a snapshot was taken")
+        assert ask(engine, TEXTS[-1]) == (TEXTS[-1], len(TEXTS[-1]) - 1)
+        assert ask(engine, TEXTS[0]) == (TEXTS[0], 0)
+
+
+def test_forgotten_prefixes_leave_no_snapshot():
+    with full_engine() as engine:
+        engine.forget()
+        for text in TEXTS:
+            assert ask(engine, text)[1] == 0
+
+
+def test_failed_snapshot_costs_a_computation_only(caplog: Any):
+    with full_engine() as engine:
+        engine.forget()
+        engine.backend.read_state = lambda slot: 1 / 0
+        for text in (*TEXTS, TEXTS[0]):
+            assert ask(engine, text) == (text, 0)
+        assert "no snapshot of an idle prefix" in caplog.text
+
+
+def test_conversations_restored_from_snapshots_go_on_as_before():
+    with load(DEMO, LoadOptions(n_slots=4, n_ctx=2000, n_cells=2048)) as engine:
+        requests = [
+            request_for((*engine.tokenize(f"{i} "), *conversation(engine, 30)), sampling=GREEDY, top_logprobs=5)
+            for i in range(8)
+        ]
+        assert sum(len(request.prompt) for request in requests) > 2500
+        before = [read(engine, request) for request in requests]
+        for request, (_, tokens, finish) in zip(requests, before):
+            again = read(engine, request)
+            assert finish.usage.n_cached == 0
+            assert again[2].usage.n_cached == len(request.prompt) - 1
+            assert_same_or_near_tie(tokens, again[1])
+
+
+@pytest.mark.parametrize(("megabytes", "is_known"), [("100", True), ("0", False)])
+def test_server_restores_as_many_prefixes_as_it_may_keep(megabytes: str, is_known: bool):
+    long = " ".join(f"word{i}" for i in range(150))
+    options = ("--cache-ram", megabytes, "--ctx", "1024", "--parallel", "1")
+    with running_server(*options) as url, Client(url) as client:
+
+        def n_cached(i: int) -> int:
+            usage = client.chat(f"{i}: {long}", max_tokens=1).usage
+            assert usage is not None
+            return usage.cached_tokens or 0
+
+        for i in range(4):
+            n_cached(i)
+        assert n_cached(3) > 150
+        assert (n_cached(0) > 150) == is_known
+        with urllib.request.urlopen(url.replace("/v1", "/metrics"), timeout=DEADLINE_S) as response:
+            found = re.search(r"^localchat_kv_cache_cells_idle (\d+)", response.read().decode(), re.MULTILINE)
+        assert found is not None
+        assert int(found[1]) > 500
