@@ -477,13 +477,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(case: Any):
 def test_form_comes_back_to_the_character(name: str, tools: Any):
     """What a form allows may look like a mark of the family: that ends nothing and is not left out."""
     format = DIALECTS[name]
-    marks = (*format.openers, *format.closers, *format.dropped, *format.preserved, *format.thought_ends)
+    marks = (*format.openers, *format.preserved, *format.reasoning_ends)
     value = f' \n"a" {" ".join(marks)} \n'
-    template = ChatTemplate(f"{{# {format.think.start} #}}")
+    template = ChatTemplate(f"{{# {format.reasoning.start} #}}")
     template.format = format
     request = ChatRequest(messages=MESSAGES, tools=tools, **shaped("choice", (value,)))
     constraint = constraint_for(request, template, PROMPT)
-    thought = f"{format.think.start}hm{format.think.end}"
+    thought = f"{format.reasoning.start}hm{format.reasoning.end}"
     said = {format.text_start[0] + value: [ContentDelta(value)]}
     if name != "functionary-3.2":  # which has no thinking
         said[thought + format.text_start[1] + value] = [ReasoningDelta("hm"), ContentDelta(value)]
@@ -495,7 +495,7 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
             assert events == expected
 
 
-WAYS = [(name, i) for name, format in DIALECTS.items() for i in range(len(format.call_texts))]
+WAYS = [(name, i) for name, format in DIALECTS.items() for i in range(len(format.layouts))]
 
 
 # Of every kind that bare text could be taken for another.
@@ -548,8 +548,8 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
     """The grammar of calls and the parser of the same format agree on what a call is, and it fits the schema."""
     format = DIALECTS[name]
     template = ChatTemplate("")
-    way = format.call_texts[i]
-    template.format = type(format)(**{**vars(format), "call_texts": (way,)})
+    way = format.layouts[i]
+    template.format = type(format)(**{**vars(format), "layouts": (way,)})
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
     assert constraint is not None
     texts = (generate(constraint.grammar, random.Random(seed), 1500, constraint.root) for seed in range(9))
@@ -598,7 +598,7 @@ def check_calls(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) ->
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
 def test_opener_begins_the_calls(name: str, i: int):
     format = DIALECTS[name]
-    texts = format.call_texts[i]
+    texts = format.layouts[i]
     assert (texts.begin + texts.before_name).startswith(texts.opener)
-    known = (*format.openers, *format.sections)
+    known = (*format.openers, *format.ignored)
     assert not texts.is_native or not texts.opener or any(mark.startswith(texts.opener) for mark in known)

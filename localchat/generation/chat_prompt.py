@@ -102,6 +102,6 @@ def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> 
         reasoning=reasoning_tracker(request, dialect, prompt) if request.splits_reasoning else None,
         opening=opening,
         single_call=not request.parallel_tool_calls,
-        reasoning_tags=dialect.think if request.keeps_reasoning else None,
+        reasoning_tags=dialect.reasoning if request.keeps_reasoning else None,
         reports_prompt=index == 0 and request.params.prompt_logprobs is not None,
     )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dialects import Dialect
-from ..dialects.dialect import CallTexts
+from ..dialects.call_layout import CallLayout
 from ..dialects.reasoning import ReasoningStart
 from ..dialects.values import parameter_types
 from ..engine import Constraint
@@ -72,7 +72,7 @@ class _Answer:
     """What may come where the answer begins, the same after thinking, and after the mark that opens its text."""
 
     first: Expr
-    after_thought: Expr
+    after_reasoning: Expr
     in_section: Expr | None = None
 
 
@@ -197,7 +197,7 @@ class _Build:
 
     def required(self) -> Constraint:
         """Nothing but calls, after the text that the request has opened, if any."""
-        calls = self._calls(self._format.call_texts[:1])
+        calls = self._calls(self._format.layouts[:1])
         if self._order.is_opened:
             calls = replace(calls, first=seq(Literal(self._format.text_end), calls.first))
         return self._bound(calls)
@@ -213,20 +213,20 @@ class _Build:
         first, after = (seq(Literal(start), form) for start in starts)
         # And what is open is text, no call.
         if self._tools and not self._order.is_opened:
-            calls = self._calls(self._format.call_texts[:1])
-            first, after = alt(first, calls.first), alt(after, calls.after_thought)
+            calls = self._calls(self._format.layouts[:1])
+            first, after = alt(first, calls.first), alt(after, calls.after_reasoning)
         bound = self._bound(_Answer(first, after, form))
         return replace(bound, grammar=bound.grammar + grammar)
 
     def auto(self) -> Constraint:
         """Free text, and where it turns into a call, that call."""
-        known = [texts for texts in self._format.call_texts if texts.is_native]
+        known = [texts for texts in self._format.layouts if texts.is_native]
         if self._format.part_mark:
             return self._in_parts(known)
         triggers = dict.fromkeys(trigger for texts in known for trigger in self._triggers(texts))
         return self._rendered(alt(*map(self._calls_of, known)), tuple(triggers))
 
-    def _in_parts(self, known: Sequence[CallTexts]) -> Constraint:
+    def _in_parts(self, known: Sequence[CallLayout]) -> Constraint:
         """Parts that each begin with what they are, so that calls are told from text from the first token on."""
         mark = Literal(self._format.part_mark)
         part = self._rules.declare("part")
@@ -235,11 +235,11 @@ class _Build:
         self._rules.define(part, alt(*map(self._calls_of, known), opened_text))
         return self._rendered(text if self._order.is_opened else alt(part, seq(mark, part)))
 
-    def _rests(self, known: Sequence[CallTexts]) -> dict[str, Expr]:
+    def _rests(self, known: Sequence[CallLayout]) -> dict[str, Expr]:
         """What follows the openers of calls that end reasoning."""
         rests: dict[str, list[Expr]] = {}
         for texts in known:
-            if texts.opener in self._format.thought_ends:
+            if texts.opener in self._format.reasoning_ends:
                 rests.setdefault(texts.opener, []).append(self._rest(texts))
         return {opener: alt(*rest) for opener, rest in rests.items()}
 
@@ -247,19 +247,19 @@ class _Build:
         """Thinking as it may be, then the answer."""
         if self._order.reasoning is ReasoningStart.CLOSED:
             return self._rendered(answer.first)
-        tags = self._format.think
+        tags = self._format.reasoning
         # After other markers that end reasoning nothing would bind the text.
-        ends: dict[str, Expr] = {end: NEVER for end in self._format.thought_ends if end not in self._format.openers}
+        ends: dict[str, Expr] = {end: NEVER for end in self._format.reasoning_ends if end not in self._format.openers}
         if self._tools:
-            ends.update(self._rests(self._format.call_texts))
+            ends.update(self._rests(self._format.layouts))
         if answer.in_section is not None and self._format.text_start[0] in self._format.sections:
             ends[self._format.text_start[0]] = answer.in_section
-        ends[tags.end] = answer.after_thought
+        ends[tags.end] = answer.after_reasoning
         thought = free_text(self._rules, ends, may_end=False)
         if self._order.reasoning is ReasoningStart.OPEN:
             return self._rendered(thought)
-        no_thought = Literal(self._format.no_thought) if self._format.no_thought else NEVER
-        return self._rendered(alt(answer.first, seq(no_thought, answer.first), seq(Literal(tags.start), thought)))
+        no_reasoning = Literal(self._format.no_reasoning) if self._format.no_reasoning else NEVER
+        return self._rendered(alt(answer.first, seq(no_reasoning, answer.first), seq(Literal(tags.start), thought)))
 
     def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
         origin = self._order.shape[2] if self._order.shape else "tools"
@@ -292,8 +292,8 @@ class _Build:
         def convert(parameters: object) -> ToolSchema:
             loose = replace(tool, parameters=parameters)
             loose = replace(loose, rule=arguments_rule(self._rules, loose))
-            for texts in self._format.call_texts:
-                call_rule(self._rules, loose, texts)
+            for layout in self._format.layouts:
+                call_rule(self._rules, loose, layout)
             return loose
 
         found, errors = convert_loosely(tool.parameters, convert, tool.error_path)
@@ -301,19 +301,19 @@ class _Build:
             _report(tool.name, error.path.removeprefix(tool.path), error.message)
         return found
 
-    def _calls(self, ways: Sequence[CallTexts]) -> _Answer:
+    def _calls(self, ways: Sequence[CallLayout]) -> _Answer:
         made = [(texts, self._calls_of(texts)) for texts in ways]
-        after = [seq(Literal(texts.after_thought), calls) for texts, calls in made]
+        after = [seq(Literal(texts.after_reasoning), calls) for texts, calls in made]
         return _Answer(alt(*(calls for _, calls in made)), alt(*after))
 
-    def _calls_of(self, texts: CallTexts) -> Expr:
+    def _calls_of(self, texts: CallLayout) -> Expr:
         if texts.more and self._order.max_calls != 1:
             more = replace(texts.more, begin=texts.more.separator)
             return seq(self._calls_of(replace(texts, is_single=True, more=None)), alt(EMPTY, self._calls_of(more)))
         max_calls = 1 if texts.is_single else self._order.max_calls
         return calls_rule(self._rules, self._tools, texts, max_calls=max_calls)
 
-    def _rest(self, texts: CallTexts) -> Expr:
+    def _rest(self, texts: CallLayout) -> Expr:
         """Calls of which the opener has been said."""
         begun = replace(texts, begin=texts.begin.removeprefix(texts.opener))
         if texts.begin:
@@ -325,7 +325,7 @@ class _Build:
         more = replace(texts, begin=texts.separator)
         return seq(self._calls_of(first), alt(EMPTY, self._calls_of(more)))
 
-    def _triggers(self, texts: CallTexts) -> list[str]:
+    def _triggers(self, texts: CallLayout) -> list[str]:
         if texts.opener:
             return [texts.opener]
         return [texts.begin + texts.head(tool.name) for tool in self._tools]
@@ -341,7 +341,8 @@ def _reasoning(request: ChatRequest, template: ChatTemplate, prompt: str) -> Rea
     if request.continue_final_message == "reasoning_content":
         return ReasoningStart.OPEN
     start = template.format.reasoning_start(prompt)
-    is_off = request.template_vars.get("enable_thinking") is False or template.format.think.start not in template.source
+    is_named = template.format.reasoning.start in template.source
+    is_off = request.template_vars.get("enable_thinking") is False or not is_named
     if start is ReasoningStart.POSSIBLE and (is_off or request.opening[1]):
         return ReasoningStart.CLOSED
     return start

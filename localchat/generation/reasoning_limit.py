@@ -50,7 +50,7 @@ def reasoning_tracker(
 
 def parser_prompt(request: ChatRequest, dialect: Dialect, prompt: str) -> str:
     """The prompt as a parser of the output takes it: reasoning that the request leaves open is open."""
-    return dialect.think.start if request.continue_final_message == "reasoning_content" else prompt
+    return dialect.reasoning.start if request.continue_final_message == "reasoning_content" else prompt
 
 
 def reasoning_limit(
@@ -69,5 +69,5 @@ def reasoning_limit(
     if max_tokens is None or max_tokens < 0:
         return None
     message = defaults.message if request.reasoning_budget_message is None else request.reasoning_budget_message
-    closing = (*tokenize(message, False), *tokenize(dialect.think.end, True))
+    closing = (*tokenize(message, False), *tokenize(dialect.reasoning.end, True))
     return ReasoningLimit(request, dialect, prompt, ReasoningBudget(max_tokens, closing))
