@@ -10,6 +10,7 @@ from .. import schema
 from ..ask import finish_code, report
 from ..client import Client
 from ..events import Reply
+from ..keywords import as_options
 from ..tools import ToolRun, start_run
 from . import saved
 from .approval import Approval, load_tool
@@ -35,7 +36,7 @@ class Session:
         self.client = client
         self.model: str | None = arguments.model
         self._arguments = arguments
-        self._options: dict[str, Any] = dict(arguments.option)
+        self._options: dict[str, Any] = as_options(dict(arguments.option))
         self._schema = read_schema(arguments.schema) if arguments.schema else None
         if self._schema is not None:
             self._options["response_format"] = self._schema
