@@ -48,7 +48,7 @@ CLIENT_FILES: dict[str, set[str]] = {
 MAY_IMPORT = {
     "__init__": {"aio", "client", "assembly", "conversation", "errors", "events", "record", "sse", "timeouts", "tools"},
     "__main__": {"ask", "client", "errors", "terminal"},
-    "terminal": {"__init__", "ask", "client", "errors", "events", "keywords", "media", "schema", "tools"},
+    "terminal": {"__init__", "ask", "client", "errors", "events", "keywords", "media", "tools"},
     **CLIENT_FILES,
     "aio_sockets": {"http1", "network", "settings", "sockets", "timeouts"},
     "aio_call": CLIENT_FILES["blocking_call"] - {"sockets"} | {"aio_sockets"},

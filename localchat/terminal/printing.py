@@ -59,10 +59,12 @@ class Printer:
             else:
                 self._write(text)
 
-    def end(self, reply: Reply, value: Any = None) -> None:
-        """Print what was held back of an answer that is complete; `value` is what a schema made of it."""
+    def end(self, reply: Reply[Any]) -> None:
+        """Print what was held back of an answer that is complete; with a schema, the value as JSON."""
         if self._as_json:
-            print(json.dumps(_fields(reply, value), ensure_ascii=False))
+            print(json.dumps(_fields(reply), ensure_ascii=False))
+        elif self._holds and reply.parsed is not None:
+            self._write(json.dumps(reply.parsed, ensure_ascii=False))
         elif self._holds:
             self._write("".join(self._held))
         self.close()
@@ -73,7 +75,7 @@ class Printer:
             print(end=self._markdown.flush())
         self._end_line()
 
-    def usage(self, reply: Reply) -> str:
+    def usage(self, reply: Reply[Any]) -> str:
         """Tokens and speed, as one line."""
         now, usage = time.monotonic(), reply.usage
         parts = [f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else "no token counts"]
@@ -109,7 +111,7 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _RESULT_CHARS else line[:_RESULT_CHARS] + "..."
 
 
-def _fields(reply: Reply, value: Any) -> dict[str, Any]:
+def _fields(reply: Reply[Any]) -> dict[str, Any]:
     """A reply as JSON; what it does not have is left out."""
     usage = reply.usage
     fields = {
@@ -117,7 +119,7 @@ def _fields(reply: Reply, value: Any) -> dict[str, Any]:
         "text": reply.text,
         "reasoning": reply.reasoning,
         "refusal": reply.refusal,
-        "parsed": value,
+        "parsed": reply.parsed,
         "tool_calls": [{"name": call.name, "arguments": call.arguments_json} for call in reply.tool_calls],
         "finish_reason": reply.finish_reason,
         "usage": usage and {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},

@@ -6,7 +6,6 @@ import argparse
 import sys
 from typing import Any
 
-from .. import schema
 from ..ask import finish_code, report
 from ..client import Client
 from ..events import Reply
@@ -86,9 +85,8 @@ class Session:
             with self._start(messages) as stream:
                 for event in stream:
                     printer.add(event)
-            reply: Reply = stream.reply
-            value = None if self._schema is None else schema.read_reply(self._schema, reply)
-            printer.end(reply, value)
+            reply: Reply[Any] = stream.reply
+            printer.end(reply)
         finally:
             printer.close()
         self.messages = list(stream.messages) if isinstance(stream, ToolRun) else [*messages, reply.message]
