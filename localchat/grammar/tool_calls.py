@@ -6,7 +6,6 @@ How calls are written differs from model to model: a CallLayout has the texts ar
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,6 @@ from .gbnf import Rules
 from .json_schema import schema_rule
 from .layout_text import layout_text
 from .tool_arguments import ReadTypes, arguments_expr
-
-_LAST_TAG = re.compile(r"<[^<>]*>\Z")
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
     """One call of one tool, without the texts around all calls. Raises SchemaError."""
     with errors_located(tool.error_path):
         # A family has several layouts of calls, mostly with the same layout of arguments.
-        end_markers = _end_markers(layout)
+        end_markers = tuple(filter(None, (layout.end_marker,)))
         key = ("arguments", tool.identity, layout.arguments, layout.indent, layout.notation, end_markers)
         arguments = rules.once(key, lambda: _arguments(rules, tool, layout, end_markers))
         return seq(layout_text(rules, layout.head(tool.name)), arguments, layout_text(rules, layout.after_call))
@@ -103,9 +100,3 @@ def _object_rule(
         end_markers=end_markers,
         any_order=True,
     )
-
-
-def _end_markers(layout: CallLayout) -> tuple[str, ...]:
-    """The tag that ends the calls: the parser searches for it before it reads the values."""
-    found = _LAST_TAG.search(layout.end or layout.after_call)
-    return (found[0],) if found else ()
