@@ -84,7 +84,7 @@ def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> 
         tools=request.callable_tools,
         prompt=parser_prompt(request, dialect, prompt),
         splits_reasoning=request.splits_reasoning,
-        is_bound=request.shape is not None,
+        is_bound=request.response_format is not None,
     )
     if request.continue_final_message == "reasoning_content":
         # White space at its end would wait for what follows, and then come with that.

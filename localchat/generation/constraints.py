@@ -51,7 +51,7 @@ from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.errors import BadRequest
 from ..protocol.params import GenerationParams
-from ..protocol.response_format import Shape
+from ..protocol.response_format import ResponseFormat
 
 log = logging.getLogger("localchat.server")
 
@@ -82,11 +82,11 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
     Raises:
         BadRequest: It cannot be honoured; the error names the place in the request.
     """
-    tools, shape = request.callable_tools, request.shape
-    if not tools and shape is None:
+    tools, response_format = request.callable_tools, request.response_format
+    if not tools and response_format is None:
         return None
-    if shape is not None:
-        _check_opening(request, shape)
+    if response_format is not None:
+        _check_opening(request, response_format)
     _check_sampling(request.params)
     _check_names(request)
     return _made(
@@ -98,7 +98,9 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
             tools=tuple((request.tools.index(tool), json.dumps(tool["function"])) for tool in tools),
             must_call=request.tool_choice == "required",
             max_calls=None if request.parallel_tool_calls else 1,
-            shape=None if shape is None else (shape.kind, json.dumps(shape.value), shape.param),
+            response_format=None
+            if response_format is None
+            else (response_format.kind, json.dumps(response_format.value), response_format.param),
         )
     )
 
@@ -109,11 +111,11 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
     Raises:
         BadRequest: It cannot be honoured; the error names the place in the request.
     """
-    if request.shape is None:
+    if request.response_format is None:
         return None
     _check_sampling(request.params)
     with compiling(CONVERT_STEPS):
-        return Constraint(shape_grammar(request.shape), origin=request.shape.param)
+        return Constraint(format_grammar(request.response_format), origin=request.response_format.param)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class _Order:
     tools: tuple[tuple[int, str], ...]
     must_call: bool
     max_calls: int | None
-    shape: tuple[str, str, str] | None
+    response_format: tuple[str, str, str] | None
 
 
 @functools.lru_cache(MAX_KEPT)
@@ -145,29 +147,31 @@ def _made(order: _Order) -> Constraint:
 def _built(order: _Order) -> Constraint:
     build = _Build(order)
     if order.must_call:
-        if order.shape is not None:
+        if order.response_format is not None:
             # Calls leave no place for it, but a request that is wrong is refused in every mode.
-            kind, value, param = order.shape
-            shape_grammar(Shape(kind, json.loads(value), param))
+            kind, value, param = order.response_format
+            format_grammar(ResponseFormat(kind, json.loads(value), param))
         return build.required()
-    if order.shape is None:
+    if order.response_format is None:
         return build.auto()
-    kind, value, param = order.shape
-    return build.shaped(Shape(kind, json.loads(value), param))
+    kind, value, param = order.response_format
+    return build.formatted(ResponseFormat(kind, json.loads(value), param))
 
 
-def shape_grammar(shape: Shape) -> str:
+def format_grammar(response_format: ResponseFormat) -> str:
     """The grammar of the texts that have this form.
 
     Raises:
         BadRequest: There is no such grammar; the error names the place.
     """
     try:
-        return _GRAMMARS[shape.kind](shape.value)
+        return _GRAMMARS[response_format.kind](response_format.value)
     except SchemaError as error:
-        raise BadRequest(f"'{shape.param}' cannot be honoured at {error}", shape.param + error.path) from error
+        raise BadRequest(
+            f"'{response_format.param}' cannot be honoured at {error}", response_format.param + error.path
+        ) from error
     except ValueError as error:
-        raise BadRequest(f"'{shape.param}' cannot be honoured: {error}", shape.param) from error
+        raise BadRequest(f"'{response_format.param}' cannot be honoured: {error}", response_format.param) from error
 
 
 def _checked(grammar: str) -> str:
@@ -202,13 +206,13 @@ class _Build:
             calls = replace(calls, first=seq(Literal(self._format.text_end), calls.first))
         return self._bound(calls)
 
-    def shaped(self, shape: Shape) -> Constraint:
+    def formatted(self, response_format: ResponseFormat) -> Constraint:
         """Text of a form, or calls if there are tools."""
-        grammar = shape_grammar(shape)
+        grammar = format_grammar(response_format)
         # Where the answer has been opened, so has its text.
         starts = ("", "") if self._order.is_opened else self._format.text_start
         if self._order.reasoning is ReasoningStart.CLOSED and not self._tools and not starts[0]:
-            return Constraint(grammar, origin=shape.param)
+            return Constraint(grammar, origin=response_format.param)
         form = self._rules.external(_SHAPED)
         first, after = (seq(Literal(start), form) for start in starts)
         # And what is open is text, no call.
@@ -262,7 +266,7 @@ class _Build:
         return self._rendered(alt(answer.first, seq(no_reasoning, answer.first), seq(Literal(tags.start), thought)))
 
     def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
-        origin = self._order.shape[2] if self._order.shape else "tools"
+        origin = self._order.response_format[2] if self._order.response_format else "tools"
         return Constraint(self._rules.render(root), triggers, _PREFIX + "root", origin)
 
     def _tool(self, place: int, function: Mapping[str, Any]) -> ToolSchema:
@@ -370,9 +374,9 @@ def _check_names(request: ChatRequest) -> None:
         places[name] = place
 
 
-def _check_opening(request: ChatRequest, shape: Shape) -> None:
+def _check_opening(request: ChatRequest, response_format: ResponseFormat) -> None:
     """A form is that of the whole answer, and what opens the answer was not made by the grammar."""
     _, text = request.opening
-    if text and shape.kind in ("json_object", "json_schema"):
+    if text and response_format.kind in ("json_object", "json_schema"):
         member = "response_prefix" if request.prefix else "messages"
-        raise BadRequest(f"'{shape.param}' cannot be promised of an answer that '{member}' has begun", member)
+        raise BadRequest(f"'{response_format.param}' cannot be promised of an answer that '{member}' has begun", member)

@@ -43,7 +43,7 @@ def reasoning_tracker(
         dialect,
         tools=request.callable_tools,
         prompt=parser_prompt(request, dialect, prompt),
-        is_bound=request.shape is not None,
+        is_bound=request.response_format is not None,
     )
     return ReasoningTracker(parser, budget)
 
