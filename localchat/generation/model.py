@@ -72,6 +72,20 @@ class Model:
         }
         return model_body(self.name, self.created, meta)
 
+    def template_caps(self) -> dict[str, bool]:
+        """What the chat template supports, with llama.cpp's names."""
+        found = self.template.capabilities
+        return {
+            "supports_string_content": not found.typed_content,
+            "supports_typed_content": found.typed_content,
+            "supports_system_role": found.knows_system,
+            "supports_tools": found.shows_tools,
+            "supports_tool_calls": found.shows_calls,
+            "supports_parallel_tool_calls": found.shows_calls and not found.one_call,
+            "supports_object_arguments": not found.text_arguments,
+            "supports_preserve_reasoning": found.shows_reasoning,
+        }
+
     def dialect(self, chat_template: str | None) -> TemplateTokens:
         """The model's own template, or that of a request.
 
