@@ -267,7 +267,7 @@ LLAMA: dict[str, Example] = {
     "messages of Anthropic": Example("/v1/messages", {"model": DEMO, "max_tokens": 8, "messages": [USER]}),
     "their count": Example("/v1/messages/count_tokens", {"model": DEMO, "messages": [USER]}),
     "own chat of Ollama": Example("/api/chat", {"model": DEMO, "messages": [USER]}),
-    "page": absent("/", method="GET"),
+    "page": Example("/", method="GET"),
 }
 
 # --- vLLM's own ---
