@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from localchat.engine import GenerationRequest, ModelFacts
@@ -58,7 +58,9 @@ class FakeBackend:
         gate: threading.Semaphore | None = None,
         n_vocab: int = N_VOCAB,
         chat_template: str | None = None,
+        fim: Mapping[str, Any] | None = None,
     ):
+        """`fim` has the tokens to fill gaps, by their names in ModelFacts."""
         self.facts = ModelFacts(
             description="a fake",
             n_params=0,
@@ -75,6 +77,7 @@ class FakeBackend:
             special_tokens=frozenset(),
             sampling=SamplingParams(),
             metadata={},
+            **(fim or {}),
         )
         self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted)
         self.threads = (1, 1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +38,7 @@ TOOLS = (
     {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "now"}},
 )
+OPEN_SCHEMA = {**SCHEMA, "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 MESSAGES = ({"role": "user", "content": "hello"},)
 PLAIN = "{{ messages[-1].content }}{{ tools }}<tool_call></tool_call>"
 THINKS = PLAIN + "{# <think> </think> #}"
@@ -559,6 +562,25 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
         check_calls(format, tools, text)
 
 
+WRITTEN = (("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather", {"city": ""}))
+
+
+@pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
+def test_every_way_of_calls_is_written_as_it_is_bound_and_read(name: str, i: int):
+    """The writer of histories, the grammar and the parser are made of one declaration."""
+    format, template = DIALECTS[name], ChatTemplate("")
+    layout = format.layouts[i]
+    template.format = replace(format, layouts=(layout,))
+    tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
+    for calls in (WRITTEN, WRITTEN[1:2]):
+        if layout.more:
+            calls = calls[:1]
+        text = layout.written([{"name": called, "arguments": arguments} for called, arguments in calls])
+        constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
+        assert fits(constraint, text), text
+        assert read_calls(format, tools, text) == list(calls)
+
+
 @pytest.mark.parametrize("name", DIALECTS)
 def test_calls_come_after_text_that_is_open(name: str):
     """What ends such a text where it has to is not left to the model."""
@@ -574,6 +596,15 @@ def test_calls_come_after_text_that_is_open(name: str):
     text = generate(constraint.grammar, random.Random(name), 1500, constraint.root)
     assert text is not None
     check_calls(format, TOOLS, text, prompt)
+
+
+def read_calls(format: Dialect, tools: Any, text: str) -> list[Any]:
+    header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
+    parser = OutputParser(format, tools=tools, prompt=header if text.startswith("<atem") else PROMPT)
+    events = merged([*parser.feed(text), *parser.finish()])
+    assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}
+    arguments = [json.loads(event.text) for event in events if isinstance(event, ToolCallArguments)]
+    return list(zip((event.name for event in events if isinstance(event, ToolCallStart)), arguments))
 
 
 def check_calls(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:

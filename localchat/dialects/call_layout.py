@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Callable
 
 # Gaps in texts: a number of one to three digits, the name that the text is about, up to two line breaks, any
 # indentation, an id.
@@ -20,6 +20,18 @@ _FILLED = str.maketrans({A_NUMBER: "0", A_BREAK: "\n", A_SPACE: "", AN_ID: "0"})
 
 ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 STRING = frozenset({"string"})
+TYPE_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+
+# The quotes of strings in the notation "gemma".
+GEMMA_QUOTE = '<|"|>'
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,15 @@ class ArgumentsLayout:
     """Objects and arrays are written in this layout again: an object as its arguments, the items of an array as
     arguments of this name. "": they are not."""
 
+    def value(self, name: str, value: Any) -> str:
+        """The value of an argument of that name, with the texts around it."""
+        type_name = TYPE_NAMES[type(value)]
+        names = {type_name, "number"} if type_name == "integer" else {type_name}
+        layout = next(layout for layout in reversed(self.values) if names & layout.types)
+        is_bare = bool(layout.mark) and isinstance(value, str)
+        text = value if is_bare else _WRITERS[self.notation](value)
+        return (layout.start + text + layout.end).replace(THE_NAME, name)
+
 
 @dataclass(frozen=True)
 class CallLayout:
@@ -79,10 +100,10 @@ class CallLayout:
     """The arguments may be broken into lines and indented by so many spaces. None: they are on one line."""
     notation: str = "json"
     """How arguments that are one object are written: "json", "gemma" or "python"."""
+    end_marker: str = ""
+    """The marker for which the parser searches before it reads the arguments: no string may hold it. "": none."""
     arguments: ArgumentsLayout | None = None
     """How arguments are written one by one, where the schema lets them. None: they are one object."""
-    is_single: bool = False
-    """An output has one such call at most."""
     is_native: bool = True
     """Models write calls so of their own accord. False: only where a request asks for calls."""
     after_reasoning: str = "\n\n"
@@ -118,8 +139,22 @@ class CallLayout:
     def _arguments(self, arguments: Any) -> str:
         layout = self.arguments
         if layout is None or not isinstance(arguments, dict):
-            return json.dumps(arguments, ensure_ascii=False)
-        write = repr if layout.notation == "python" else lambda value: json.dumps(value, ensure_ascii=False)
-        start, end = layout.values[-1].start, layout.values[-1].end
-        pairs = [layout.before_key + key + layout.after_key + start + write(arguments[key]) + end for key in arguments]
+            return _WRITERS[self.notation](arguments)
+        pairs = [layout.before_key + key + layout.after_key + layout.value(key, arguments[key]) for key in arguments]
         return layout.begin + layout.separator.join(pairs) + layout.end
+
+
+def _gemma(value: Any) -> str:
+    if isinstance(value, str):
+        return GEMMA_QUOTE + value + GEMMA_QUOTE
+    if isinstance(value, dict):
+        pairs = (f"{key}:{_gemma(value[key])}" for key in sorted(value, key=str.lower))
+        return "{" + ",".join(pairs) + "}"
+    return "[" + ",".join(map(_gemma, value)) + "]" if isinstance(value, list) else json.dumps(value)
+
+
+_WRITERS: Mapping[str, Callable[[Any], str]] = {
+    "json": lambda value: json.dumps(value, ensure_ascii=False),
+    "python": repr,
+    "gemma": _gemma,
+}

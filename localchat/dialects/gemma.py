@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from .call_layout import CallLayout
+from .call_layout import GEMMA_QUOTE, CallLayout
 from .call_style import CallStyle
 from .calls import Calls
 from .dialect import Dialect
@@ -13,10 +13,11 @@ from .named_calls import offered_name
 from .reasoning import ReasoningTags
 from .scan import Cursor, Markers, Reader, one_of, space, until
 
-_START, _END, _QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
+_START, _END = "<|tool_call>", "<tool_call|>"
 
+_QUOTE = re.escape(GEMMA_QUOTE)
 _PARTS = re.compile(
-    r"<\|\"\|>(?P<text>.*?)<\|\"\|>"
+    rf"{_QUOTE}(?P<text>.*?){_QUOTE}"
     r'|(?P<json>"(?:[^"\\]|\\.)*")'
     r"|(?P<key>[^\s{}\[\],:<\"]+)(?=\s*:)"
     r"|(?P<word>None|True|False)\b",
@@ -49,12 +50,13 @@ class _Calls(CallStyle):
             json_name=False,
             after_reasoning="",
             notation="gemma",
+            end_marker=_END,
         )
         return (layout,)
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return (*super().markers, _QUOTE)
+        return (*super().markers, GEMMA_QUOTE)
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         yield from space(cursor)

@@ -121,6 +121,7 @@ class _PythonCalls(CallStyle):
             json_name=False,
             arguments=arguments,
             notation="python",
+            end_marker=_END,
         )
         return (layout,)
 

@@ -71,7 +71,7 @@ class Loader(threading.Thread):
 
     def _load(self) -> Model:
         from ..generation.model import Model
-        from ..generation.reasoning_limit import ReasoningDefaults
+        from ..generation.reasoning import ReasoningDefaults
 
         options = self._options
         engine = load_engine(options, self._file, self._show)
