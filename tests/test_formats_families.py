@@ -559,8 +559,8 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
         ),
         pytest.param(
             "muse",
-            ' to=self<|message|>hm <atem:invoke name="now"></atem:invoke><|eom|><|start|>assistant to=user<|message|>Hi',
-            [ReasoningDelta("hm "), *call("now", "{}"), ContentDelta("Hi")],
+            ' to=self<|message|>h <atem:invoke name="now"></atem:invoke><|eom|><|start|>assistant to=user<|message|>Hi',
+            [ReasoningDelta("h "), *call("now", "{}"), ContentDelta("Hi")],
             id="call without a header in reasoning",
         ),
         pytest.param("kimi-k2", "Hi<|tool_calls_section_end|>", [ContentDelta("Hi")], id="end of no section"),
