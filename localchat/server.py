@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from .engine.proof import LIBRARY
 from .models.catalog import Catalog, ModelFile, ModelFileError, model_file
+from .models.gguf import GGUFError, check_start
 from .protocol import errors
 from .protocol.json_text import to_json
 from .serving.connections import Connections
@@ -32,8 +33,9 @@ from .serving.crashes import CrashRecord
 from .serving.exchange import NO_MEMORY, Exchange, Head, linger
 from .serving.incoming import Incoming, problem_of
 from .serving.listener import listen_on, listening
-from .serving.loading import Loader, complain
-from .serving.options import read_options, settings_of
+from .serving.loading import Loader, why_not_listening
+from .serving.logs import complain, log_to_stderr
+from .serving.options import comments_on, read_options, settings_of
 from .serving.routes import Routes, Settings
 from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
 from .serving.watch import Watcher
@@ -312,19 +314,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM, then return 0; 1 if the server or the model cannot start."""
     options = read_options(arguments)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    log_to_stderr(options.log_format)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         return complain(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
-    _log_to_stderr()
     settings = settings_of(options)
     try:
         file = model_file(options.model, alias=options.alias)
+        check_start(file.path)
+    except GGUFError as error:
+        return complain(f"cannot load {error}")
     except (ModelFileError, OSError) as error:
         return complain(str(error))
+    if options.check:
+        from .serving.check import check
+
+        return check(options, file)
     try:
         parent = inherited()
         if parent is not None:
             return _serve(options, settings, file, parent.listener, parent.record)
+        for comment in comments_on(options):
+            log.warning("%s", comment)
         if not settings.api_keys and not settings.uds and not is_loopback(settings.host):
             log.warning("everyone who reaches %s can use this server: set LOCALCHAT_API_KEY", settings.host)
         with listening(settings.host, settings.port, settings.uds) as listener:
@@ -333,18 +344,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = [sys.executable, "-m", "localchat.server"]
             return Supervisor([*command, *(sys.argv[1:] if arguments is None else arguments)], listener).run()
     except OSError as error:
-        return complain(_why_not_listening(settings, error))
+        return complain(why_not_listening(settings, error))
     except (RuntimeError, MemoryError) as error:
         return complain(f"cannot start: {error or NO_MEMORY}")
-
-
-def _why_not_listening(settings: Settings, error: OSError) -> str:
-    if isinstance(error, ssl.SSLError) or (settings.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
-        return f"cannot use the certificate {settings.tls_cert}: {error.strerror or error}"
-    if settings.uds:
-        return f"cannot listen on {settings.uds}: {error.strerror or error}"
-    hint = "; choose another with --port" if error.errno == errno.EADDRINUSE else ""
-    return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"
 
 
 def _serve(
@@ -396,16 +398,6 @@ def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    package_log = logging.getLogger("localchat")
-    package_log.addHandler(handler)
-    package_log.setLevel(logging.INFO)
-    # llama.cpp logs at length how it loads a model.
-    logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

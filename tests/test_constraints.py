@@ -573,7 +573,7 @@ def test_every_way_of_calls_is_written_as_it_is_bound_and_read(name: str, i: int
     template.format = replace(format, layouts=(layout,))
     tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
     for calls in (WRITTEN, WRITTEN[1:2]):
-        if layout.is_single or layout.more:
+        if layout.more:
             calls = calls[:1]
         text = layout.written([{"name": called, "arguments": arguments} for called, arguments in calls])
         constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)

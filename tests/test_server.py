@@ -495,6 +495,8 @@ def test_connection_beyond_the_limit_is_told_to_come_again():
                 assert b"\r\nRetry-After: 2" in head
                 assert b"\r\nConnection: close" in head
                 assert json.loads(body)["error"]["code"] == "too_many_connections"
+                # Beyond twice the limit there is no response, and the end of a connection is seen a little later.
+                wait_for(lambda: len(running.server.connections._open) == 2)
             second.sendall(GOOD)
             assert second.recv(12) == b"HTTP/1.1 200"
         wait_for(lambda: running.chat()[0] == 200)
