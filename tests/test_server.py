@@ -294,10 +294,9 @@ EMPTY = [{"role": "user", "content": ""}]
         pytest.param("PUT /v1/chat/completions", GOOD, 405, "method_not_allowed", None, id="PUT chat"),
         pytest.param("POST /v1/models", GOOD, 405, "method_not_allowed", None, id="POST models"),
         pytest.param("GET /v1/nothing", None, 404, "unknown_path", None, id="unknown path"),
-        pytest.param("POST /", GOOD, 404, "unknown_path", None, id="root"),
-        pytest.param("GET ?x", None, 404, "unknown_path", None, id="no path"),
+        pytest.param("POST /", GOOD, 405, "method_not_allowed", None, id="root"),
         pytest.param("GET models", None, 404, "unknown_path", None, id="path without a slash"),
-        pytest.param("GET http://localhost", None, 404, "unknown_path", None, id="host without a path"),
+        pytest.param("POST http://localhost", GOOD, 405, "method_not_allowed", None, id="host without a path"),
         pytest.param("DELETE /v1/v1/models", None, 404, "unknown_path", None, id="v1 twice"),
     ],
 )
