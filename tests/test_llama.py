@@ -710,7 +710,7 @@ def misuse_outputs(backend: Any) -> None:
 
 
 def misuse_scores(backend: Any) -> None:
-    n = backend.room.n_slots + 1
+    n = backend.room.n_outputs + 1
     backend.decode(Batch(parts=(Part(Sequence(1, [1] * n, n + 1), 0, 0, n, True, is_scored=True),)))
 
 

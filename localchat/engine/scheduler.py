@@ -34,7 +34,7 @@ _MAX_REFUSALS = 3
 # llama.cpp adds up attention in another order for this many rows of a sequence, or more, than for fewer.
 _TILE_ROWS = 64
 # There a prefix is copied if it has this many tokens at least. Fewer are computed as fast.
-_MIN_SHARED = 16
+_MIN_SHARED = 4
 # With more sequences than this a turn is full enough: guesses would take time from everybody.
 _MAX_DRAFTING = 4
 
