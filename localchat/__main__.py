@@ -14,6 +14,7 @@ from .ask import OK, USAGE, finish_code, output_text, read_question, report, run
 from .client import Client, Stream
 from .errors import LocalChatError
 from .events import StreamEvent
+from .keywords import as_options
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -74,7 +75,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
             parser.print_usage(sys.stderr)
             report("localchat: nothing to ask: give a text, or pipe one in")
             return USAGE
-        options = {"system": arguments.system, **dict(arguments.option)}
+        options = {"system": arguments.system, **as_options(dict(arguments.option))}
         return _answer(client.stream(prompt, **options), arguments)
 
 

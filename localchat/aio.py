@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Union, overload
+from typing import TYPE_CHECKING, Any, Union, overload
 
 from .aio_call import AsyncCall
 from .aio_sockets import AsyncPool
@@ -32,16 +32,31 @@ from .errors import (
 )
 from .events import Reply, StreamEvent
 from .failures import read_models
+from .keywords import (
+    AllClientKeywords,
+    CallKeywords,
+    ChatKeywords,
+    ClientKeywords,
+    CompletionKeywords,
+    EmbeddingKeywords,
+    RunKeywords,
+    check_keywords,
+)
 from .options import (
+    CallOptions,
+    MakeBody,
+    TextPrompt,
     chat_body,
     completion_body,
     embedding_body,
+    read_any,
     read_options,
+    read_request_options,
     read_vectors,
     with_value,
     without_stream_options,
 )
-from .payloads import Prompt
+from .payloads import Prompt, check_prompt
 from .settings import BaseClient
 from .timeouts import Timeout
 
@@ -49,7 +64,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .conversation import AsyncConversation
-    from .settings import ClientOptions
     from .tools import AnyTool, AsyncToolRun
 
 
@@ -155,7 +169,7 @@ class AsyncClient(BaseClient):
         base_url: str | None = None,
         api_key: str | None = None,
         model: str | None = None,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[ClientKeywords],
     ) -> None:
         super().__init__(base_url, api_key, model, **options)
         self._pool = AsyncPool()
@@ -171,39 +185,50 @@ class AsyncClient(BaseClient):
         self._pool.close()
         await asyncio.sleep(0)  # The connections go when the loop has its next turn.
 
-    async def chat(self, prompt: Prompt, /, *, stream: bool = True, **options: Any) -> Reply:
+    def with_options(self, **options: Unpack[AllClientKeywords]) -> AsyncClient:
+        """A client with other values for some arguments of `Client`; it shares the connections where it can."""
+        changed = AsyncClient.__new__(type(self))
+        changed._settings = self._settings.changed(options)
+        changed._pool = self._pool if changed._settings.same_peer(self._settings) else AsyncPool()
+        return changed
+
+    async def chat(self, prompt: Prompt, /, **options: Unpack[ChatKeywords]) -> Reply:
         """The whole answer; see Client.chat."""
-        async with self._start(prompt, stream, options) as answer:
+        async with self._chat(prompt, options, "chat") as answer:
             async for _ in answer:
                 pass
             return with_value(answer.reply, options.get("response_format"))
 
-    def stream(self, prompt: Prompt, /, **options: Any) -> AsyncStream:
+    def stream(self, prompt: Prompt, /, **options: Unpack[ChatKeywords]) -> AsyncStream:
         """An answer as it comes, as an asynchronous context manager; see Client.stream."""
-        return self._start(prompt, True, options)
+        return self._chat(prompt, options, "stream")
 
     async def models(self) -> list[str]:
         """The names of the models that the server offers."""
-        return read_models(self._settings, await self._call(self._settings.timeout).fetch("GET", "/models", None, {}))
+        settings = self._settings
+        call = self._call(settings.timeout, settings.max_retries)
+        return read_models(settings, await call.fetch("GET", "models", None, {}))
 
-    @overload
-    def run(
-        self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), *, stream: Literal[False] = False, **options: Any
-    ) -> Awaitable[Reply]: ...
+    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[CallKeywords]) -> Any:
+        """What a server answers to any other request, such as POST /rerank; see Client.request."""
+        given = read_request_options(self._settings, method, options)
+        call = self._call(given.timeout, given.max_retries)
+        return read_any(await call.fetch(method, path, json, given.headers))
 
-    @overload
-    def run(
-        self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), *, stream: Literal[True], **options: Any
-    ) -> AsyncToolRun: ...
-
-    def run(
-        self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), *, stream: bool = False, **options: Any
-    ) -> Awaitable[Reply] | AsyncToolRun:
+    async def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply:
         """The answer of a model that may call functions, coroutine functions among them; see Client.run."""
+        return await self.run_stream(prompt, tools, **options).finish()
+
+    def run_stream(
+        self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]
+    ) -> AsyncToolRun:
+        """The same run, to be iterated for events, those of the tools' results included."""
+        check_prompt(prompt)
+        check_keywords(options, RunKeywords, "run")
         from . import tools as home
 
-        run = home.start_run(home.AsyncToolRun, self, prompt, tools, **options)
-        return run if stream else run.finish()
+        run: AsyncToolRun = home.start_run(home.AsyncToolRun, self, prompt, tools, **options)
+        return run
 
     def conversation(self, **options: Any) -> AsyncConversation:
         """A list of messages that grows turn by turn; see Client.conversation."""
@@ -211,35 +236,42 @@ class AsyncClient(BaseClient):
 
         return AsyncConversation(self, **options)
 
-    async def complete(self, prompt: Any, /, *, stream: bool = True, **options: Any) -> Reply:
-        """How a text goes on; see Client.complete."""
-        async with self._start(prompt, stream, {"think_tags": "off", **options}, "/completions") as answer:
+    async def complete(self, prompt: TextPrompt, /, **options: Unpack[CompletionKeywords]) -> Reply:
+        """How a text goes on, without a chat template (/completions); see Client.complete."""
+        settings = self._settings
+        given = read_options(settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
+        async with self._start(given, completion_body, "completions") as answer:
             async for _ in answer:
                 pass
             return answer.reply
 
+    # Type checkers take the first that fits, and a str is a Sequence of str too.
     @overload
-    async def embed(self, text: str, /, **options: Any) -> list[float]: ...
+    async def embed(self, text: str, /, **options: Unpack[EmbeddingKeywords]) -> list[float]: ...  # type: ignore[overload-overlap]
 
     @overload
-    async def embed(self, text: Sequence[str], /, **options: Any) -> list[list[float]]: ...
+    async def embed(self, text: Sequence[str], /, **options: Unpack[EmbeddingKeywords]) -> list[list[float]]: ...
 
-    async def embed(self, text: str | Sequence[str], /, **options: Any) -> list[float] | list[list[float]]:
+    async def embed(
+        self, text: str | Sequence[str], /, **options: Unpack[EmbeddingKeywords]
+    ) -> list[float] | list[list[float]]:
         """The vector of a text, or the vectors of several; see Client.embed."""
-        given = read_options(self._settings, "", False, options)
+        given = read_options(self._settings, "", options, EmbeddingKeywords, "embed")
         texts = [text] if isinstance(text, str) else list(text)
-        call = self._call(given.timeout)
+        call = self._call(given.timeout, given.max_retries)
         body = embedding_body(given, texts, given.model or await self._default_model(call, given.headers))
-        raw = await call.fetch("POST", "/embeddings", body, given.headers)
+        raw = await call.fetch("POST", "embeddings", body, given.headers)
         vectors = read_vectors(self._settings, raw, len(texts))
         return vectors[0] if isinstance(text, str) else vectors
 
-    def _start(
-        self, prompt: Prompt, stream: bool, options: dict[str, Any], path: str = "/chat/completions"
-    ) -> AsyncStream:
+    def _chat(self, prompt: Prompt, options: Mapping[str, Any], what: str) -> AsyncStream:
+        check_prompt(prompt)
+        return self._start(
+            read_options(self._settings, prompt, options, ChatKeywords, what), chat_body, "chat/completions"
+        )
+
+    def _start(self, given: CallOptions, make_body: MakeBody, path: str) -> AsyncStream:
         settings = self._settings
-        given = read_options(settings, prompt, stream, options)
-        make_body = completion_body if path == "/completions" else chat_body
 
         async def send(call: AsyncCall) -> None:
             body = make_body(settings, given, given.model or await self._default_model(call, given.headers))
@@ -249,16 +281,19 @@ class AsyncClient(BaseClient):
                 await call.send("POST", path, without_stream_options(body, error), given.headers)
                 settings.takes_stream_options = False
 
-        return AsyncStream(self._call(given.timeout, send), given.accumulator)
+        return AsyncStream(self._call(given.timeout, given.max_retries, send), given.accumulator)
 
-    def _call(self, timeout: Timeout, send: Callable[[AsyncCall], Awaitable[None]] | None = None) -> AsyncCall:
-        return AsyncCall(self._settings, self._pool, timeout, send)
+    def _call(
+        self, timeout: Timeout, max_retries: int, send: Callable[[AsyncCall], Awaitable[None]] | None = None
+    ) -> AsyncCall:
+        return AsyncCall(self._settings, self._pool, timeout, max_retries, send)
 
     async def _default_model(self, call: AsyncCall, headers: Mapping[str, str]) -> str | None:
+        """The one named, or the first on offer; None if the server does not list any."""
         settings = self._settings
         if settings.model is None and settings.found_model is None:
             try:
-                names = read_models(settings, await call.fetch("GET", "/models", None, headers))
+                names = read_models(settings, await call.fetch("GET", "models", None, headers))
                 settings.found_model = next(iter(names), None)
             except (StatusError, ProtocolError) as error:
                 if getattr(error, "status", 404) not in (404, 405, 501):

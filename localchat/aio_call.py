@@ -26,9 +26,10 @@ class AsyncCall(CallState):
         settings: Settings,
         pool: AsyncPool,
         timeout: Timeout,
+        max_retries: int,
         send: Callable[[AsyncCall], Awaitable[None]] | None = None,
     ) -> None:
-        super().__init__(settings, timeout)
+        super().__init__(settings, timeout, max_retries)
         self._pool = pool
         self._send = send
         self._connection: AnyConnection | None = None
@@ -55,7 +56,7 @@ class AsyncCall(CallState):
         if send is not None:
             await send(self)
 
-    async def send(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
+    async def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
         """Send a request and take the status, with retries."""
         self.prepare(method, path, body, headers)
         try:
@@ -63,7 +64,7 @@ class AsyncCall(CallState):
         except NotFoundError as error:
             if wants_names(error, path):
                 with contextlib.suppress(LocalChatError):  # This only serves to explain.
-                    add_names(self.settings, error, await self.fetch("GET", "/models", None, headers))
+                    add_names(self.settings, error, await self.fetch("GET", "models", None, headers))
                 self.check_cancelled(error)
             raise
 
@@ -84,7 +85,7 @@ class AsyncCall(CallState):
         await asyncio.wait([*tasks, self._woken], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         self.check_cancelled()
 
-    async def fetch(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> bytes:
+    async def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         """The whole body of an answer that is no chat."""
         try:
             await self.send(method, path, body, headers)

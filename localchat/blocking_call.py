@@ -31,9 +31,10 @@ class Call(CallState):
         settings: Settings,
         pool: Pool,
         timeout: Timeout,
+        max_retries: int,
         send: Callable[[Call], None] | None = None,
     ) -> None:
-        super().__init__(settings, timeout)
+        super().__init__(settings, timeout, max_retries)
         self._pool = pool
         # Makes the request when it is wanted; it is set once and called once.
         self._send = send
@@ -61,7 +62,7 @@ class Call(CallState):
         if send is not None:
             send(self)
 
-    def send(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
+    def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
         """Send a request and take the status, with retries.
 
         Raises:
@@ -73,7 +74,7 @@ class Call(CallState):
         except NotFoundError as error:
             if wants_names(error, path):
                 with contextlib.suppress(LocalChatError):  # This only serves to explain.
-                    add_names(self.settings, error, self.fetch("GET", "/models", None, headers))
+                    add_names(self.settings, error, self.fetch("GET", "models", None, headers))
                 self.check_cancelled(error)
             raise
 
@@ -88,7 +89,7 @@ class Call(CallState):
                 delay = self.next_delay(error)
             self._cancelled.wait(delay)
 
-    def fetch(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> bytes:
+    def fetch(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         """The whole body of an answer that is no chat."""
         try:
             self.send(method, path, body, headers)

@@ -53,8 +53,9 @@ class CallState:
     calls of the client and of the asynchronous client add what waits for the network.
     """
 
-    def __init__(self, settings: Settings, timeout: Timeout) -> None:
+    def __init__(self, settings: Settings, timeout: Timeout, max_retries: int) -> None:
         self.settings = settings
+        self._max_retries = max_retries
         self.deadlines = Deadlines(timeout)
         # What is asked.
         self._method = self._target = ""
@@ -70,8 +71,8 @@ class CallState:
         self._first = b""
         self._inflate = Inflate("")
 
-    def prepare(self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> None:
-        """Set what is sent."""
+    def prepare(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
+        """Set what is sent; `body` becomes JSON, None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
         self._body = None if body is None else json.dumps(body).encode("ascii")
         self._headers = self.settings.request_headers(headers)
@@ -143,7 +144,7 @@ class CallState:
         Raises:
             LocalChatError: This error, if there is to be no other try, or the total is too short for it.
         """
-        delay = retry_delay(self.settings, error, self._tries)
+        delay = retry_delay(error, self._tries, self._max_retries)
         if delay is None or self.deadlines.at_most(delay) < delay:
             raise error
         self._tries += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from .assembly import Accumulator
 from .blocking_call import Call
@@ -25,16 +25,31 @@ from .errors import (
 )
 from .events import Reply, StreamEvent
 from .failures import read_models
+from .keywords import (
+    AllClientKeywords,
+    CallKeywords,
+    ChatKeywords,
+    ClientKeywords,
+    CompletionKeywords,
+    EmbeddingKeywords,
+    RunKeywords,
+    check_keywords,
+)
 from .options import (
+    CallOptions,
+    MakeBody,
+    TextPrompt,
     chat_body,
     completion_body,
     embedding_body,
+    read_any,
     read_options,
+    read_request_options,
     read_vectors,
     with_value,
     without_stream_options,
 )
-from .payloads import Prompt
+from .payloads import Prompt, check_prompt
 from .settings import BaseClient, companion
 from .sockets import Pool
 from .timeouts import Timeout
@@ -43,7 +58,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .conversation import Conversation
-    from .settings import ClientOptions
     from .tools import AnyTool, ToolRun
 
 
@@ -146,7 +160,7 @@ class Client(BaseClient):
             is `unix:/path/to/socket`, or `http+unix://%2Fpath%2Fto%2Fsocket/v1` with a prefix of its own.
         api_key: Else OPENAI_API_KEY; a local server needs none.
         model: Else LOCALCHAT_MODEL, else the first that the server lists.
-        timeout: One number for the idle limit in seconds, or a Timeout.
+        timeout: A Timeout, or one number: seconds for the first event, the silence between bytes and the connection.
         max_retries: How often a request that got no answer is sent again.
         on_retry: Called before each retry with its number, the delay in seconds and the error.
         headers: Sent with every request.
@@ -163,7 +177,7 @@ class Client(BaseClient):
         base_url: str | None = None,
         api_key: str | None = None,
         model: str | None = None,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[ClientKeywords],
     ) -> None:
         super().__init__(base_url, api_key, model, **options)
         self._pool = Pool()
@@ -178,57 +192,67 @@ class Client(BaseClient):
         """Close the idle connections. The client stays usable."""
         self._pool.close()
 
-    def chat(self, prompt: Prompt, /, *, stream: bool = True, **options: Any) -> Reply:
-        """The whole answer. Takes what `stream` takes.
+    def with_options(self, **options: Unpack[AllClientKeywords]) -> Client:
+        """A client with other values for some arguments of `Client`; it shares the connections where it can."""
+        changed = Client.__new__(type(self))
+        changed._settings = self._settings.changed(options)
+        changed._pool = self._pool if changed._settings.same_peer(self._settings) else Pool()
+        return changed
 
-        The answer is streamed on the wire all the same, so that limits and cancellation mean something;
-        `stream=False` is for servers that cannot.
+    def chat(self, prompt: Prompt, /, **options: Unpack[ChatKeywords]) -> Reply:
+        """The whole answer. Takes what `stream` takes.
 
         Raises:
             LocalChatError: One of its subclasses; there is no other way to get less than the answer.
+            TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        with self._start(prompt, stream, options) as answer:
+        with self._chat(prompt, options, "chat") as answer:
             for _ in answer:
                 pass
             return with_value(answer.reply, options.get("response_format"))
 
-    def stream(self, prompt: Prompt, /, **options: Any) -> Stream:
+    def stream(self, prompt: Prompt, /, **options: Unpack[ChatKeywords]) -> Stream:
         """An answer as it comes.
 
         Args:
             prompt: Text, or a list of messages.
-            options: `system` (text before the messages), `model`, `timeout` (as for the client),
-                `extra_headers`, and `think_tags` ("auto", "prefilled" or "off": what to do with <think>
-                in the content). `images` and `audio` (lists of paths, bytes or URLs) go into the last message.
-                `response_format` may also be a type, a schema or "name, age int" (see schema); with `chat` the
-                answer is checked and is then `reply.parsed`. Every other name is a member of the request and
-                sent as it is.
+            options: Fields of the request, and how the call is made; see ChatKeywords for all of them.
+                `system` is text before the messages; `images` and `audio` (lists of paths, bytes or URLs) go into
+                the last message. `response_format` may also be a type, a schema or "name, age int" (see schema);
+                with `chat` the answer is checked and is then `reply.parsed`. `think_tags` ("auto", "prefilled" or
+                "off") is what to do with <think> in the content. `timeout` and `max_retries` are as for the client,
+                `extra_headers` are headers of this call. `extra_body` holds fields that have no option here.
         """
-        return self._start(prompt, True, options)
+        return self._chat(prompt, options, "stream")
 
     def models(self) -> list[str]:
         """The names of the models that the server offers."""
-        return read_models(self._settings, self._call(self._settings.timeout).fetch("GET", "/models", None, {}))
+        settings = self._settings
+        call = self._call(settings.timeout, settings.max_retries)
+        return read_models(settings, call.fetch("GET", "models", None, {}))
 
-    @overload
-    def run(
-        self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), *, stream: Literal[False] = False, **options: Any
-    ) -> Reply: ...
+    def request(self, method: str, path: str, json: Any = None, **options: Unpack[CallKeywords]) -> Any:
+        """What a server answers to any other request, within the same time limits, retries and errors.
 
-    @overload
-    def run(
-        self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), *, stream: Literal[True], **options: Any
-    ) -> ToolRun: ...
+        Args:
+            method: GET or POST, say.
+            path: After that of the base URL, `rerank` say; from the server's root if it begins with /: `/health`.
+            json: What is sent as JSON; None sends no body.
+            options: `timeout`, `max_retries` and `extra_headers`, as of the other calls.
 
-    def run(
-        self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), *, stream: bool = False, **options: Any
-    ) -> Reply | ToolRun:
+        Returns:
+            The JSON of the response, its text if it is no JSON, None if it is empty.
+        """
+        given = read_request_options(self._settings, method, options)
+        call = self._call(given.timeout, given.max_retries)
+        return read_any(call.fetch(method, path, json, given.headers))
+
+    def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply:
         """The answer of a model that may call functions: they are run and it is asked again until it is done.
 
         Args:
             prompt: Text, or a list of messages.
             tools: Functions; their annotations and docstrings tell the model what they do.
-            stream: Return the run, to be iterated for events, those of the tools' results included.
             options: `max_rounds` (10: how often the model is asked), `on_call` (asked with each ToolCall before it
                 runs: False or a text refuses it), `parallel` (calls of one round run in threads), `raise_errors`
                 (a tool's exception is raised, not told to the model), and all that `stream` takes, for every round.
@@ -237,42 +261,57 @@ class Client(BaseClient):
             TooManyRounds: The model was still calling functions.
             LocalChatError: As from `chat`.
         """
+        return self.run_stream(prompt, tools, **options).finish()
+
+    def run_stream(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> ToolRun:
+        """The same run, to be iterated for events, those of the tools' results included."""
+        check_prompt(prompt)
+        check_keywords(options, RunKeywords, "run")
         home = companion("tools")
         run: ToolRun = home.start_run(home.ToolRun, self, prompt, tools, **options)
-        return run if stream else run.finish()
+        return run
 
     def conversation(self, **options: Any) -> Conversation:
         """A list of messages that grows turn by turn; takes what Conversation takes."""
         conversation: Conversation = companion("conversation").Conversation(self, **options)
         return conversation
 
-    def complete(self, prompt: Any, /, *, stream: bool = True, **options: Any) -> Reply:
-        """How a text goes on, without a chat template (/completions). Options are those of `stream`."""
-        with self._start(prompt, stream, {"think_tags": "off", **options}, "/completions") as answer:
+    def complete(self, prompt: TextPrompt, /, **options: Unpack[CompletionKeywords]) -> Reply:
+        """How a text goes on, without a chat template (/completions). Also of tokens, and of several."""
+        settings = self._settings
+        given = read_options(settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
+        with self._start(given, completion_body, "completions") as answer:
             for _ in answer:
                 pass
             return answer.reply
 
+    # Type checkers take the first that fits, and a str is a Sequence of str too.
     @overload
-    def embed(self, text: str, /, **options: Any) -> list[float]: ...
+    def embed(self, text: str, /, **options: Unpack[EmbeddingKeywords]) -> list[float]: ...  # type: ignore[overload-overlap]
 
     @overload
-    def embed(self, text: Sequence[str], /, **options: Any) -> list[list[float]]: ...
+    def embed(self, text: Sequence[str], /, **options: Unpack[EmbeddingKeywords]) -> list[list[float]]: ...
 
-    def embed(self, text: str | Sequence[str], /, **options: Any) -> list[float] | list[list[float]]:
-        """The vector of a text, or the vectors of several (/embeddings). Options as for `stream`."""
-        given = read_options(self._settings, "", False, options)
+    def embed(
+        self, text: str | Sequence[str], /, **options: Unpack[EmbeddingKeywords]
+    ) -> list[float] | list[list[float]]:
+        """The vector of a text, or the vectors of several (/embeddings)."""
+        given = read_options(self._settings, "", options, EmbeddingKeywords, "embed")
         texts = [text] if isinstance(text, str) else list(text)
-        call = self._call(given.timeout)
+        call = self._call(given.timeout, given.max_retries)
         body = embedding_body(given, texts, given.model or self._default_model(call, given.headers))
-        raw = call.fetch("POST", "/embeddings", body, given.headers)
+        raw = call.fetch("POST", "embeddings", body, given.headers)
         vectors = read_vectors(self._settings, raw, len(texts))
         return vectors[0] if isinstance(text, str) else vectors
 
-    def _start(self, prompt: Prompt, stream: bool, options: dict[str, Any], path: str = "/chat/completions") -> Stream:
+    def _chat(self, prompt: Prompt, options: Mapping[str, Any], what: str) -> Stream:
+        check_prompt(prompt)
+        return self._start(
+            read_options(self._settings, prompt, options, ChatKeywords, what), chat_body, "chat/completions"
+        )
+
+    def _start(self, given: CallOptions, make_body: MakeBody, path: str) -> Stream:
         settings = self._settings
-        given = read_options(settings, prompt, stream, options)
-        make_body = completion_body if path == "/completions" else chat_body
 
         def send(call: Call) -> None:
             body = make_body(settings, given, given.model or self._default_model(call, given.headers))
@@ -282,17 +321,17 @@ class Client(BaseClient):
                 call.send("POST", path, without_stream_options(body, error), given.headers)
                 settings.takes_stream_options = False
 
-        return Stream(self._call(given.timeout, send), given.accumulator)
+        return Stream(self._call(given.timeout, given.max_retries, send), given.accumulator)
 
-    def _call(self, timeout: Timeout, send: Callable[[Call], None] | None = None) -> Call:
-        return Call(self._settings, self._pool, timeout, send)
+    def _call(self, timeout: Timeout, max_retries: int, send: Callable[[Call], None] | None = None) -> Call:
+        return Call(self._settings, self._pool, timeout, max_retries, send)
 
     def _default_model(self, call: Call, headers: Mapping[str, str]) -> str | None:
         """The one named, or the first on offer; None if the server does not list any."""
         settings = self._settings
         if settings.model is None and settings.found_model is None:
             try:
-                names = read_models(settings, call.fetch("GET", "/models", None, headers))
+                names = read_models(settings, call.fetch("GET", "models", None, headers))
                 settings.found_model = next(iter(names), None)
             except (StatusError, ProtocolError) as error:
                 if getattr(error, "status", 404) not in (404, 405, 501):

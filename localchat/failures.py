@@ -24,7 +24,7 @@ _MAX_RETRY_AFTER_S = 120.0
 _RETRIED_STATUSES = frozenset({408, 409, 429})
 
 
-def retry_delay(settings: Settings, error: LocalChatError, tries: int) -> float | None:
+def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | None:
     """Seconds to wait before the next try, None if there is to be none."""
     after = None
     if isinstance(error, StatusError):
@@ -35,7 +35,7 @@ def retry_delay(settings: Settings, error: LocalChatError, tries: int) -> float 
         after = error.retry_after
     elif not isinstance(error, (ConnectError, TimedOut, IncompleteStream)) or getattr(error, "kind", "") == "total":
         return None
-    if tries >= settings.max_retries or (after or 0) > _MAX_RETRY_AFTER_S:
+    if tries >= max_retries or (after or 0) > _MAX_RETRY_AFTER_S:
         return None
     if after is not None and after > 0:
         return after
@@ -114,7 +114,7 @@ def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], sa
 
 def wants_names(error: StatusError, path: str) -> bool:
     """Whether the server does not know the model, so that the names of those on offer would help."""
-    return path != "/models" and "model" in f"{error.code} {error}".lower()
+    return path != "models" and "model" in f"{error.code} {error}".lower()
 
 
 def add_names(settings: Settings, error: StatusError, raw: bytes) -> None:

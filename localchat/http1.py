@@ -13,7 +13,7 @@ from typing import Any
 from .errors import IncompleteStream, ProtocolError, cut
 
 # What HTTP calls a token.
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 # More than servers send, and enough to fill no memory.
 _MAX_HEAD_BYTES = 256 * 1024
@@ -26,9 +26,15 @@ _CHUNK_SIZE = re.compile(rb"\r?\n[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\
 _CHUNK_SIZE_BEGUN = re.compile(rb"\r?|\r?\n[ \t]*[0-9a-fA-F]{0,15}[ \t]*(?:;[^\n]*)?\r?")
 
 
+def check_method(method: str) -> None:
+    """Raise ValueError for a method that HTTP does not allow."""
+    if not _TOKEN.fullmatch(method):
+        raise ValueError(f"this is no method of HTTP: {cut(method, 40)!r}")
+
+
 def check_header(name: str, value: str) -> None:
     """Raise ValueError for a header that would not be one header on the wire."""
-    if not _HEADER_NAME.fullmatch(name):
+    if not _TOKEN.fullmatch(name):
         raise ValueError(f"this is no name of a header: {cut(name, 40)!r}")
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
         raise ValueError(f"the header {name} is no text, or has characters that cannot be sent, a line end say")

@@ -46,7 +46,10 @@ class Address(NamedTuple):
         return self.socket_path or f"{self.host}:{self.port}"
 
     def target(self, path: str) -> str:
-        return self.path + path + ("?" + self.query if self.query else "")
+        """The target of a request: `path` after that of the base URL, or from the server's root if it begins with /."""
+        path, _, query = _quoted(path).partition("?")
+        queries = "&".join(part for part in (query, self.query) if part)
+        return (path if path.startswith("/") else f"{self.path}/{path}") + ("?" + queries if queries else "")
 
     def peer(self, proxy: str | None) -> tuple[str, int]:
         """The host and the port to connect to."""

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Union
 
 from .assembly import Accumulator
 from .errors import StatusError
 from .events import Reply, changed
 from .failures import not_json
-from .payloads import Prompt, build_request, parse_embeddings
+from .http1 import check_method
+from .keywords import CallKeywords, check_keywords
+from .payloads import build_request, parse_embeddings
 from .settings import Settings, companion
 from .timeouts import Timeout
 
+# What `complete` takes: text, tokens, or several of one of them.
+TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
+
 
 class CallOptions(NamedTuple):
-    """One call of `chat` or `stream`: what the body is made of, and what stays here."""
+    """One call: what the body is made of, and what stays here."""
 
-    prompt: Prompt
-    stream: bool
+    prompt: Any
     accumulator: Accumulator
     timeout: Timeout
+    max_retries: int
     system: str | None
     model: str | None
     headers: Mapping[str, str]
     options: Mapping[str, Any]
 
 
-def read_options(settings: Settings, prompt: Prompt, stream: bool, options: Mapping[str, Any]) -> CallOptions:
-    """Options of a call to what is sent and what is ours."""
+def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
+    """Options of a call to what is sent and what is ours.
+
+    Raises:
+        TypeError: An option is not one of `keywords`; the message calls the method `what`.
+    """
+    check_keywords(options, keywords, what)
     sent = dict(options)
     prompt = _with_media(prompt, sent)
     if _wants_value(sent.get("response_format")):
@@ -37,14 +47,40 @@ def read_options(settings: Settings, prompt: Prompt, stream: bool, options: Mapp
     timeout, headers = sent.pop("timeout", None), sent.pop("extra_headers", None) or {}
     timeout = settings.timeout if timeout is None else Timeout.of(timeout)
     accumulator = Accumulator(_n_choices(prompt, sent), sent.pop("think_tags", "auto"))
-    system, model = sent.pop("system", None), sent.pop("model", None)
-    return CallOptions(prompt, stream, accumulator, timeout, system, model, headers, sent)
+    system, model, max_retries = (sent.pop(name, None) for name in ("system", "model", "max_retries"))
+    max_retries = settings.max_retries if max_retries is None else max_retries
+    return CallOptions(prompt, accumulator, timeout, max_retries, system, model, headers, sent)
+
+
+MakeBody = Callable[[Settings, CallOptions, Union[str, None]], "dict[str, Any]"]
+
+
+def read_request_options(settings: Settings, method: str, options: Mapping[str, Any]) -> CallOptions:
+    """The same of Client.request.
+
+    Raises:
+        TypeError, ValueError: An option is none of such a call, or the method cannot be sent.
+    """
+    check_method(method)
+    for name in ("model", "extra_body"):
+        if name in options:
+            raise TypeError(f"request has no option {name!r}: it goes into `json`")
+    return read_options(settings, "", options, CallKeywords, "request")
+
+
+def read_any(raw: bytes) -> Any:
+    """The value of a body: JSON, else text, None if it is empty."""
+    text = raw.decode("utf-8", "replace")
+    try:
+        return json.loads(text) if text.strip() else None
+    except (ValueError, RecursionError):
+        return text
 
 
 def chat_body(settings: Settings, options: CallOptions, model: str | None) -> dict[str, Any]:
     """The body of a chat request."""
     given, system = options.options, options.system
-    body = build_request(options.prompt, model=model, system=system, stream=options.stream, options=given)
+    body = build_request(options.prompt, model=model, system=system, options=given)
     if not settings.takes_stream_options:
         body.pop("stream_options", None)
     return body
@@ -52,8 +88,6 @@ def chat_body(settings: Settings, options: CallOptions, model: str | None) -> di
 
 def completion_body(settings: Settings, options: CallOptions, model: str | None) -> dict[str, Any]:
     """The body of a request for /completions: it has a prompt where the other has messages."""
-    if options.system is not None:
-        raise ValueError("a completion has no system message: put it into the prompt")
     body = chat_body(settings, options._replace(prompt=[]), model)
     del body["messages"]
     return {**body, "prompt": options.prompt}
@@ -102,7 +136,7 @@ def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:
     return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 
 
-def _with_media(prompt: Prompt, options: dict[str, Any]) -> Prompt:
+def _with_media(prompt: Any, options: dict[str, Any]) -> Any:
     """Take images and audio out of the options; a mapping is OpenAI's `audio`, which is about the answer."""
     sources = {
         name: options.pop(name)

@@ -17,6 +17,27 @@ Json = dict[str, Any]
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
+def check_prompt(prompt: object) -> None:
+    """Raise TypeError for what is neither text nor a list of messages, and say what to write instead."""
+    if isinstance(prompt, str):
+        return
+    if isinstance(prompt, Mapping):
+        raise TypeError("a prompt is text or a list of messages; one message goes into a list: [message]")
+    if isinstance(prompt, (bytes, bytearray)):
+        raise TypeError('a prompt is text or a list of messages, not bytes: decode it first, data.decode("utf-8") say')
+    if not isinstance(prompt, Sequence):
+        raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
+    for place, message in enumerate(prompt):
+        if isinstance(message, str):
+            raise TypeError(
+                "a prompt is one text or a list of messages, not a list of texts: client.map(texts) puts each to the "
+                'model, and a message is a dict, {"role": "user", "content": text}'
+            )
+        if not isinstance(message, Mapping):
+            kind = type(message).__name__
+            raise TypeError(f"message {place} of the prompt is a dict with role and content, not {kind}")
+
+
 # Finish reasons, in lower case, to the five of ours. Unlike in other such tables an error stays an error.
 _REASONS = {
     raw: reason
@@ -54,14 +75,13 @@ def build_request(
     *,
     model: str | None = None,
     system: str | None = None,
-    stream: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> Json:
     """The body of a chat request. Text becomes one user message; every option becomes a member.
 
     Only what the caller set is sent: None means "not set" (K9). An empty list of tools is left out,
     since servers refuse it (C5), and a stream asks for its usage unless `stream_options` says otherwise.
-    Members may also come in `extra_body`, as OpenAI's client has it.
+    `extra_body` may hold any field and comes last; {"stream": False} is for servers that cannot stream.
 
     Raises:
         ValueError: `options` has messages too.
@@ -81,9 +101,9 @@ def build_request(
     body: Json = {} if model is None else {"model": model}
     body["messages"] = _messages(prompt, system)
     body.update(members)
-    body["stream"] = stream
+    body.setdefault("stream", True)
     stream_options = body.pop("stream_options", {"include_usage": True})
-    if stream and stream_options:
+    if body["stream"] and stream_options:
         body["stream_options"] = stream_options
     return body
 

@@ -11,25 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .errors import LocalChatError, ProtocolError
 from .http1 import check_header
+from .keywords import AllClientKeywords, ClientKeywords, check_keywords
 from .network import parse_base_url
 from .timeouts import Timeout
 
 if TYPE_CHECKING:
-    from typing_extensions import TypedDict, Unpack
-
-    class ClientOptions(TypedDict, total=False):
-        """The arguments of a client beside its server, key and model; see Client."""
-
-        timeout: Timeout | float | None
-        max_retries: int
-        on_retry: Callable[[int, float, LocalChatError], object] | None
-        headers: Mapping[str, str] | None
-        proxy: str | bool | None
-        verify: Any
-        follow_redirects: bool
-        record: str | os.PathLike[str] | None
-        transport: Any
-
+    from typing_extensions import Unpack
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
 
@@ -72,6 +59,31 @@ class Settings:
         # Learned from the server: its first model, and whether it takes stream_options.
         self.found_model: str | None = None
         self.takes_stream_options = True
+
+    def changed(self, options: AllClientKeywords) -> Settings:
+        """These settings with other values for some arguments. What was learned of the server stays its own."""
+        check_keywords(options, AllClientKeywords, "with_options")
+        kept: dict[str, Any] = {
+            "base_url": self.base_url,
+            "api_key": self.key,
+            "model": self.model,
+            "timeout": self.timeout,
+            "max_retries": self.max_retries,
+            "on_retry": self.on_retry,
+            "headers": self.headers,
+            "proxy": self.proxy,
+            "verify": self.verify,
+            "follow_redirects": self.follow_redirects,
+            "transport": None if "record" in options else self.transport,
+        }
+        settings = Settings(**{**kept, **options})
+        if settings.base_url == self.base_url:
+            settings.found_model, settings.takes_stream_options = self.found_model, self.takes_stream_options
+        return settings
+
+    def same_peer(self, other: Settings) -> bool:
+        """Whether connections made for one of the two can be used for the other."""
+        return all(getattr(self, name) == getattr(other, name) for name in ("address", "proxy", "verify", "transport"))
 
     def request_headers(self, extra: Mapping[str, str]) -> dict[str, str]:
         """The headers of a request, `extra` ones included.
@@ -129,8 +141,9 @@ class BaseClient:
         base_url: str | None = None,
         api_key: str | None = None,
         model: str | None = None,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[ClientKeywords],
     ) -> None:
+        check_keywords(options, ClientKeywords, type(self).__name__)
         self._settings = Settings(base_url, api_key, model, **options)
 
     @property

@@ -30,10 +30,19 @@ class Timeout(NamedTuple):
 
     @classmethod
     def of(cls, value: Timeout | float | None) -> Timeout:
-        """One number sets `idle`; None keeps the defaults."""
+        """One number limits the first event, the silence between bytes and the connection; None keeps the defaults.
+
+        Raises:
+            ValueError: The number is not above zero.
+        """
         if isinstance(value, Timeout):
             return value
-        return cls() if value is None else cls(idle=float(value))
+        if value is None:
+            return cls()
+        seconds = float(value)
+        if not seconds > 0:
+            raise ValueError(f"a timeout is a number of seconds above 0, not {value!r}")
+        return cls(connect=min(seconds, 5.0), first=seconds, idle=seconds)
 
 
 class Deadlines:

@@ -21,6 +21,7 @@ FILES = (
     "http1.py",
     "network.py",
     "timeouts.py",
+    "keywords.py",
     "payloads.py",
     "frames.py",
     "think_tags.py",

@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from localchat.engine import GenerationRequest, ModelFacts
@@ -67,7 +67,9 @@ class FakeBackend:
         n_vocab: int = N_VOCAB,
         is_unified: bool = True,
         chat_template: str | None = None,
+        fim: Mapping[str, Any] | None = None,
     ):
+        """`fim` has the tokens to fill gaps, by their names in ModelFacts."""
         self.facts = ModelFacts(
             description="a fake",
             n_params=0,
@@ -84,6 +86,7 @@ class FakeBackend:
             special_tokens=frozenset(),
             sampling=SamplingParams(),
             metadata={},
+            **(fim or {}),
         )
         self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, is_unified=is_unified)
         self._n_each = n_cells if is_unified else n_ctx

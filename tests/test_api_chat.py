@@ -919,8 +919,9 @@ def test_k27_errors(error, status, type, code, param, headers):
 
 def test_models_body():
     model = model_body("m", 7, {"n_ctx": 9})
-    assert model == {"id": "m", "object": "model", "created": 7, "owned_by": "localchat", "meta": {"n_ctx": 9}}
-    assert models_body([model]) == {"object": "list", "data": [model]}
+    fields = {"id": "m", "object": "model", "created": 7, "owned_by": "localchat"}
+    assert model == {**fields, "max_model_len": 9, "meta": {"n_ctx": 9}}
+    assert models_body([model], [{"name": "m"}]) == {"object": "list", "data": [model], "models": [{"name": "m"}]}
 
 
 def test_unknown_lists_what_nobody_read():

@@ -109,7 +109,7 @@ def test_no_key_sends_no_authorization_c4():
 
 def test_chat_without_streaming_on_the_wire():
     with always(with_length(WHOLE)) as server, make_client(server) as client:
-        assert client.chat("hi", stream=False).text == "Hello"
+        assert client.chat("hi", extra_body={"stream": False}).text == "Hello"
         assert server.requests[0].json["stream"] is False
         assert "stream_options" not in server.requests[0].json
 

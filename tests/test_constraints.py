@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +38,7 @@ TOOLS = (
     {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "now"}},
 )
+OPEN_SCHEMA = {**SCHEMA, "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 MESSAGES = ({"role": "user", "content": "hello"},)
 PLAIN = "{{ messages[-1].content }}{{ tools }}<tool_call></tool_call>"
 THINKS = PLAIN + "{# <think> </think> #}"
@@ -477,13 +480,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(case: Any):
 def test_form_comes_back_to_the_character(name: str, tools: Any):
     """What a form allows may look like a mark of the family: that ends nothing and is not left out."""
     format = DIALECTS[name]
-    marks = (*format.openers, *format.closers, *format.dropped, *format.preserved, *format.thought_ends)
+    marks = (*format.openers, *format.preserved, *format.reasoning_ends)
     value = f' \n"a" {" ".join(marks)} \n'
-    template = ChatTemplate(f"{{# {format.think.start} #}}")
+    template = ChatTemplate(f"{{# {format.reasoning.start} #}}")
     template.format = format
     request = ChatRequest(messages=MESSAGES, tools=tools, **shaped("choice", (value,)))
     constraint = constraint_for(request, template, PROMPT)
-    thought = f"{format.think.start}hm{format.think.end}"
+    thought = f"{format.reasoning.start}hm{format.reasoning.end}"
     said = {format.text_start[0] + value: [ContentDelta(value)]}
     if name != "functionary-3.2":  # which has no thinking
         said[thought + format.text_start[1] + value] = [ReasoningDelta("hm"), ContentDelta(value)]
@@ -495,7 +498,7 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
             assert events == expected
 
 
-WAYS = [(name, i) for name, format in DIALECTS.items() for i in range(len(format.call_texts))]
+WAYS = [(name, i) for name, format in DIALECTS.items() for i in range(len(format.layouts))]
 
 
 # Of every kind that bare text could be taken for another.
@@ -548,8 +551,8 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
     """The grammar of calls and the parser of the same format agree on what a call is, and it fits the schema."""
     format = DIALECTS[name]
     template = ChatTemplate("")
-    way = format.call_texts[i]
-    template.format = type(format)(**{**vars(format), "call_texts": (way,)})
+    way = format.layouts[i]
+    template.format = type(format)(**{**vars(format), "layouts": (way,)})
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
     assert constraint is not None
     texts = (generate(constraint.grammar, random.Random(seed), 1500, constraint.root) for seed in range(9))
@@ -557,6 +560,25 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
     assert found
     for text in found:
         check_calls(format, tools, text)
+
+
+WRITTEN = (("weather", {"city": 'a "<b>"', "days": 3}), ("now", {}), ("weather", {"city": ""}))
+
+
+@pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
+def test_every_way_of_calls_is_written_as_it_is_bound_and_read(name: str, i: int):
+    """The writer of histories, the grammar and the parser are made of one declaration."""
+    format, template = DIALECTS[name], ChatTemplate("")
+    layout = format.layouts[i]
+    template.format = replace(format, layouts=(layout,))
+    tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
+    for calls in (WRITTEN, WRITTEN[1:2]):
+        if layout.more:
+            calls = calls[:1]
+        text = layout.written([{"name": called, "arguments": arguments} for called, arguments in calls])
+        constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
+        assert fits(constraint, text), text
+        assert read_calls(format, tools, text) == list(calls)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -574,6 +596,15 @@ def test_calls_come_after_text_that_is_open(name: str):
     text = generate(constraint.grammar, random.Random(name), 1500, constraint.root)
     assert text is not None
     check_calls(format, TOOLS, text, prompt)
+
+
+def read_calls(format: Dialect, tools: Any, text: str) -> list[Any]:
+    header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
+    parser = OutputParser(format, tools=tools, prompt=header if text.startswith("<atem") else PROMPT)
+    events = merged([*parser.feed(text), *parser.finish()])
+    assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}
+    arguments = [json.loads(event.text) for event in events if isinstance(event, ToolCallArguments)]
+    return list(zip((event.name for event in events if isinstance(event, ToolCallStart)), arguments))
 
 
 def check_calls(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
@@ -598,7 +629,7 @@ def check_calls(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) ->
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
 def test_opener_begins_the_calls(name: str, i: int):
     format = DIALECTS[name]
-    texts = format.call_texts[i]
+    texts = format.layouts[i]
     assert (texts.begin + texts.before_name).startswith(texts.opener)
-    known = (*format.openers, *format.sections)
+    known = (*format.openers, *format.ignored)
     assert not texts.is_native or not texts.opener or any(mark.startswith(texts.opener) for mark in known)

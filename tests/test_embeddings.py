@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localchat.engine import Cancelled, EngineError, EngineStopped, InputTooLong, InvalidToken, normalised, pooling_of
-from localchat.engine.embedding import Embedder, EmbeddingRoom, Piece, groups, reads_whole_texts, steps
+from localchat.engine.embedding import Embedder, EmbeddingRoom, Piece, reads_whole_texts, steps
 from localchat.protocol.embeddings import embeddings_body, parse_embeddings
 from localchat.protocol.errors import BadRequest
 from localchat.protocol.request import ParseOptions
@@ -25,6 +25,7 @@ class FakeEmbedding:
     """The vector of an input is its sum and its length; checks what a real one would die of."""
 
     room = ROOM
+    threads = (1, 1)
 
     def __init__(self) -> None:
         self.steps: list[Sequence[Piece]] = []
@@ -41,6 +42,8 @@ class FakeEmbedding:
         self.steps.append(step)
         done = [piece.index for piece in step if piece.stop == len(inputs[piece.index])]
         return {index: array("f", [sum(inputs[index]), len(inputs[index])]) for index in done}
+
+    def set_threads(self, n: int) -> None: ...
 
     def forget(self) -> None:
         self.n_forgotten += 1
@@ -66,10 +69,6 @@ class FakeEmbedding:
 )
 def test_steps_are_filled_in_order(lengths: list[int], expected: list[list[tuple[int, int, int]]]):
     assert [[(p.index, p.start, p.stop) for p in step] for step in steps(lengths, ROOM)] == expected
-
-
-def test_groups_end_where_no_input_is_half_done():
-    assert [len(group) for group in groups([2, 18, 3, 3, 8], ROOM)] == [1, 3, 1]
 
 
 def test_vectors_come_in_the_order_of_the_inputs():

@@ -535,3 +535,13 @@ def test_making_the_context_is_told_once(engine: Engine, caplog: pytest.LogCaptu
             embedder.embed([[1, 2, 3]])
     embedder.close()
     assert len([record for record in caplog.records if "context for embeddings" in record.getMessage()]) == 1
+
+
+def test_a_vector_does_not_depend_on_what_is_computed_with_it(engine: Engine):
+    embedder = Embedder(engine.backend.open_embeddings)
+    inputs = [list(range(1, n)) for n in (4, 60, 600, 9, 30)]  # one of them is longer than a step
+    together = embedder.embed(inputs)
+    alone = [embedder.embed([tokens])[0] for tokens in inputs]
+    embedder.close()
+    for some, other in zip(together, alone):
+        assert list(some) == pytest.approx(list(other), abs=1e-6)

@@ -253,7 +253,7 @@ def test_spoilt_output_is_the_same_however_it_is_cut(name):
         form, tools = DIALECTS[name], dice.choice([TOOLS, TOOLS, ()])
         options = {
             "tools": tools,
-            "prompt": dice.choice(["", form.think.start]),
+            "prompt": dice.choice(["", form.reasoning.start]),
             "splits_reasoning": dice.random() < 0.8,
             "is_bound": dice.random() < 0.2,
         }
@@ -511,9 +511,9 @@ def test_minimax_says_that_it_does_not_think():
 def test_call_ends_reasoning_that_was_never_closed(name, is_open):
     form = DIALECTS[name]
     after = GOLDEN[name].partition("Sure.")[2]
-    after = after[min((at for mark in form.thought_ends if (at := after.find(mark)) >= 0), default=0) :]
-    start = ("<|start|>assistant" if name in ("harmony", "muse") else "") + form.think.start
-    text, prompt = ("hm\n" + after, start) if is_open else (form.think.start + "hm\n" + after, "")
+    after = after[min((at for mark in form.reasoning_ends if (at := after.find(mark)) >= 0), default=0) :]
+    start = ("<|start|>assistant" if name in ("harmony", "muse") else "") + form.reasoning.start
+    text, prompt = ("hm\n" + after, start) if is_open else (form.reasoning.start + "hm\n" + after, "")
     events = parse_every_way(text, form, tools=TOOLS, prompt=prompt)
     assert text_of(events, ReasoningDelta).rstrip() == "hm"
     assert calls_of(events) == [("weather", ARGUMENTS), ("now", {})]
@@ -838,8 +838,8 @@ def test_detection(template, name):
 
 
 def test_detected_format_thinks_as_the_template_does():
-    assert detect("[TOOL_CALLS] [THINK] [/THINK]").think.start == "[THINK]"
-    assert detect("<|inner_prefix|> <|tools_prefix|>").think.start == "<|inner_prefix|>"
+    assert detect("[TOOL_CALLS] [THINK] [/THINK]").reasoning.start == "[THINK]"
+    assert detect("<|inner_prefix|> <|tools_prefix|>").reasoning.start == "<|inner_prefix|>"
 
 
 def test_preserved_markers_are_complete():

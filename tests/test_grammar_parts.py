@@ -187,7 +187,7 @@ def test_number_of_calls_is_limited(n_calls: int, max_calls: int, fits: bool):
 def test_tools_share_their_rules(notation: str):
     """A list of a hundred tools is usual: what their arguments have in common is in the grammar once."""
     properties = {"a": {"type": "string"}, "at": {"type": "string", "format": "date-time"}, "any": {}}
-    layout = CallLayout(end="</call>", notation=notation)
+    layout = CallLayout(end="</call>", end_marker="</call>", notation=notation)
     few, many = (
         calls_to_grammar(
             [ToolSchema(f"f{n}", {"type": "object", "properties": properties}) for n in range(n_tools)], layout

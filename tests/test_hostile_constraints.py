@@ -57,6 +57,7 @@ def rules(n: int, body: str, last: str) -> str:
 WORDS = [f"value {n} of many" for n in range(20_000)]
 OPTIONAL = "root ::= " + " ".join(f"r{n}?" for n in range(300)) + "".join(f"\nr{n} ::= [a-z]" for n in range(300))
 DOUBLING = 'root ::= "a" root x | "a" root y | "b"\nx ::= "c"\ny ::= "c"'
+NUMBERS = [n / 1000 for n in range(12_000)]
 NAMES = {f"p{n}": {"type": "integer"} for n in range(1000)}
 
 # How the grammar is made, whether something of it is refused in the end, and the seconds that all of it may take.
@@ -99,6 +100,11 @@ HOSTILE: dict[str, tuple[Callable[[], str], bool, float]] = {
     ),
     "long chain of rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"')), False, 5),
     "long chain of empty rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"?')), False, 5),
+    "long enum without another": (
+        lambda: schema_to_grammar({"enum": NUMBERS, "not": {"enum": [*NUMBERS[1:], "x"]}}),
+        False,
+        10,
+    ),
     "deep constant": (lambda: schema_to_grammar({"const": deep(900)}), True, 5),
 }
 

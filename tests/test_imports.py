@@ -25,20 +25,21 @@ CLIENT_FILES: dict[str, set[str]] = {
     "http1": {"errors"},
     "network": {"errors", "http1"},
     "timeouts": {"errors"},
+    "keywords": {"errors", "timeouts"},
     "payloads": {"errors", "events"},
     "frames": {"errors", "payloads", "sse"},
     "think_tags": set(),
     "tool_calls": {"errors", "events", "payloads"},
     "assembly": {"errors", "events", "payloads", "think_tags", "tool_calls"},
-    "settings": {"errors", "http1", "network", "timeouts"},
+    "settings": {"errors", "http1", "keywords", "network", "timeouts"},
     "failures": {"errors", "events", "payloads", "settings"},
-    "options": {"assembly", "errors", "events", "failures", "payloads", "settings", "timeouts"},
+    "options": {"assembly", "errors", "events", "failures", "http1", "keywords", "payloads", "settings", "timeouts"},
     "call": {"assembly", "errors", "events", "failures", "frames", "http1", "network", "settings", "sse", "timeouts"},
     "sockets": {"http1", "network"},
     "blocking_call": {"call", "errors", "failures", "network", "settings", "sockets", "timeouts"},
     "client": {
         *("assembly", "blocking_call", "call", "errors", "events", "failures", "options", "payloads", "settings"),
-        *("sockets", "timeouts", "conversation", "tools"),
+        *("keywords", "sockets", "timeouts", "conversation", "tools"),
     },
     "ask": {"client", "errors", "events"},
 }
@@ -46,7 +47,7 @@ CLIENT_FILES: dict[str, set[str]] = {
 # What each part may import of the package, itself aside: a file at the top, or a folder.
 MAY_IMPORT = {
     "__init__": {"aio", "client", "assembly", "conversation", "errors", "events", "record", "sse", "timeouts", "tools"},
-    "__main__": {"ask", "client", "errors", "events", "__init__"},
+    "__main__": {"ask", "client", "errors", "events", "keywords", "__init__"},
     **CLIENT_FILES,
     "aio_sockets": {"http1", "network", "settings", "sockets", "timeouts"},
     "aio_call": CLIENT_FILES["blocking_call"] - {"sockets"} | {"aio_sockets"},

@@ -1,20 +1,21 @@
-"""POST /completion in llama.cpp's form, on a fake model."""
+"""POST /completion and POST /infill in llama.cpp's form."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .fakes import endless
+from .fakes import echo, endless
 from .serving import serving
 
 
-def ask(running: Any, **fields: Any) -> tuple[int, str]:
+def ask(running: Any, path: str = "/completion", **fields: Any) -> tuple[int, str]:
     with contextlib.closing(running.client()) as client:
-        client.request("POST", "/completion", json.dumps(fields))
+        client.request("POST", path, json.dumps(fields))
         response = client.getresponse()
         return response.status, response.read().decode()
 
@@ -57,3 +58,65 @@ def test_errors_name_the_field():
     with serving() as running:
         status, text = ask(running, prompt="a", n_predict=-2)
     assert (status, json.loads(text)["error"]["param"]) == (400, "n_predict")
+
+
+FILES = [{"filename": "a.py", "text": "A"}, {"text": "B"}]
+GAP = {"input_prefix": "x", "input_suffix": "y"}
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "facts", "fields", "prompt"),
+    [
+        (256, {}, GAP, "\x01x\x02y\x03"),
+        (256, {}, {"input_prefix": "x", "prompt": "z"}, "\x01x\x02\x03z"),
+        (256, {}, {**GAP, "input_extra": FILES}, "a.py\nA\n\nfile\nB\n\n\x01x\x02y\x03"),
+        (256, {"fim_file": 4}, {**GAP, "input_extra": FILES}, "\x04a.py\nA\n\x04file\nB\n\x04file\n\x01x\x02y\x03"),
+        (
+            256,
+            {"fim_file": 4, "fim_repository": 5},
+            {**GAP, "input_extra": FILES[:1]},
+            "\x05project\n\x04a.py\nA\n\x04file\n\x01x\x02y\x03",
+        ),
+        # Of too many files the end stays.
+        (16, {}, {**GAP, "input_extra": FILES, "n_predict": 1}, "\n\nfile\nB\n\n\x01x\x02y\x03"),
+    ],
+    ids=["gap", "begun", "files", "file tokens", "repository", "context"],
+)
+def test_infill_writes_the_prompt_of_the_gap(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
+    with serving(echo, n_ctx=n_ctx, fim={"fill_in": (1, 2, 3), **facts}) as running:
+        status, text = ask(running, "/infill", **fields)
+    body = json.loads(text)
+    assert status == 200
+    assert (body["content"], body["tokens_evaluated"]) == (prompt[: fields.get("n_predict")], len(prompt))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (GAP, "input_suffix"),
+        ({}, "input_prefix"),
+        ({**GAP, "input_extra": [{"filename": "a"}]}, "input_extra[0].text"),
+        ({**GAP, "input_extra": ["a"]}, "input_extra[0]"),
+    ],
+    ids=["no tokens for it", "nothing", "file without text", "no file"],
+)
+def test_infill_that_cannot_run_is_refused(fields: dict[str, Any], param: str):
+    with serving() as running:
+        status, text = ask(running, "/infill", **fields)
+    error = json.loads(text)["error"]
+    assert (status, error["param"]) == (400, param)
+
+
+def test_infill_of_a_model_with_such_tokens(tmp_path: Path):
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    from localchat.engine import LoadOptions
+    from localchat.engine.llama import load_backend
+
+    from .tiny_models import write_fim
+
+    tokens = write_fim(tmp_path / "fim.gguf")
+    backend = load_backend(str(tmp_path / "fim.gguf"), LoadOptions(n_slots=1, n_ctx=64, n_cells=64))
+    facts = backend.facts
+    backend.close()
+    assert facts.fill_in == (tokens["pre"], tokens["suf"], tokens["mid"])
+    assert (facts.fim_file, facts.fim_repository) == (tokens["sep"], tokens["rep"])

@@ -181,6 +181,35 @@ def test_model_is_listed_and_shown(url):
     family = shown["details"]["family"]
     assert shown["model_info"][f"{family}.context_length"] == running["context_length"] > 0
     assert {"completion", "tools"} <= set(shown["capabilities"])
+    _, found = ask(port, "/v1/models?client_version=1.2&limit=5")
+    (entry,) = found["models"]
+    assert entry == {**model, "type": "model", "capabilities": shown["capabilities"]}
+    assert found["data"][0]["max_model_len"] == running["context_length"]
+    _, props = ask(port, "/props")
+    assert props["chat_template_caps"]["supports_tools"] is True
+    assert props["chat_template_caps"]["supports_typed_content"] is False
+
+
+@pytest.mark.parametrize(
+    ("template", "capabilities"),
+    [
+        ("{{ messages[-1].content }}", ["completion"]),
+        ("{{ messages[-1].content }}{{ tools }}", ["completion", "tools"]),
+        ("{{ messages[-1].content }}{# <think></think> #}", ["completion", "thinking"]),
+    ],
+    ids=["text", "tools", "thinking"],
+)
+def test_capabilities_are_those_of_the_template(template, capabilities):
+    with serving(chat_template=template) as running:
+        assert ask(running.port, "/api/show", {"model": "Fake"})[1]["capabilities"] == capabilities
+
+
+def test_older_form_of_embeddings(url):
+    port = int(url.rpartition(":")[2])
+    _, old = ask(port, "/api/embeddings", {"model": "demo", "prompt": "hello"})
+    _, new = ask(port, "/api/embed", {"model": "demo", "input": "hello"})
+    assert old == {"embedding": new["embeddings"][0]}
+    assert ask(port, "/api/embeddings", {"model": "demo", "prompt": ["a", "b"]})[0] == 400
 
 
 def test_ollama_package(url, request):

@@ -10,7 +10,7 @@ import pytest
 from localchat.dialects import DIALECTS
 from localchat.dialects.parser import OutputParser, merged
 from localchat.dialects.reasoning import THINK, ReasoningBudget, ReasoningStart, ReasoningTracker, reasoning_tags
-from localchat.generation.reasoning_limit import ReasoningDefaults, reasoning_limit
+from localchat.generation.reasoning import ReasoningDefaults, reasoning_limit
 from localchat.protocol.chat import ChatRequest
 from localchat.protocol.events import ReasoningDelta
 
@@ -29,7 +29,7 @@ def tracker(name: str = "qwen-coder", max_tokens: int | None = None, **options: 
 
 def written(pieces: list[bytes], max_tokens: int | None, name: str = "qwen-coder", **options: Any) -> bytes:
     """The output of a model that samples these tokens, with the tokens that the budget forces."""
-    forced = {LAST: b" enough", END: DIALECTS[name].think.end.encode()}
+    forced = {LAST: b" enough", END: DIALECTS[name].reasoning.end.encode()}
     made = tracker(name, max_tokens, **options)
     text = b""
     for piece in [*pieces, b""]:
@@ -139,7 +139,7 @@ def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
     """The tracker counts the tokens of the reasoning that the parser reads, and a budget of as many is enough."""
     dice = random.Random(name)
     for text in (ALL[name], ALL[name][: len(ALL[name]) // 9]):
-        for prompt in ("", DIALECTS[name].think.start):
+        for prompt in ("", DIALECTS[name].reasoning.start):
             data = text.encode()
             cuts = sorted({0, len(data), *dice.choices(range(len(data)), k=dice.randint(3, 60))})
             pieces = [data[a:b] for a, b in zip(cuts, cuts[1:])]
@@ -153,9 +153,9 @@ def test_count_budget_and_parser_agree_however_the_output_is_cut(name: str):
             assert (made.n_tokens > 0) == bool(reasoning)
             assert made.is_open == parser.reasoning_is_open
             assert written(pieces, made.n_tokens + 1, name, prompt=prompt) == data
-            if reasoning and not DIALECTS[name].thinks_anywhere:
+            if reasoning and not DIALECTS[name].reasons_anywhere:
                 before_end = (
-                    n for n in range(len(pieces)) if DIALECTS[name].think.end.encode() in b"".join(pieces[:n])
+                    n for n in range(len(pieces)) if DIALECTS[name].reasoning.end.encode() in b"".join(pieces[:n])
                 )
                 assert made.n_tokens == next(before_end, len(pieces))
             if reasoning and len(reasoning) > 1:

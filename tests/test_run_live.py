@@ -44,7 +44,7 @@ def add(a: int, b: int = 1) -> int:
 
 
 def test_run_ends_in_an_answer_or_at_the_round_limit(client: Client):
-    with client.run("What is 1 + 2?", tools=[add], max_rounds=2, stream=True, **SMALL) as run:
+    with client.run_stream("What is 1 + 2?", tools=[add], max_rounds=2, **SMALL) as run:
         with contextlib.suppress(TooManyRounds):
             list(run)
         reply = run.reply
@@ -83,7 +83,9 @@ def test_answer_as_a_dataclass_is_what_the_grammar_promises(client: Client, seed
     schema["properties"]["name"]["maxLength"] = 8
     schema["properties"]["friends"]["maxItems"] = 3
     form = {"type": "json_schema", "json_schema": {"name": "guest", "schema": schema}}
-    text = client.chat("Invent a guest.", response_format=form, seed=seed, enable_thinking=False, **WILD).text
+    text = client.chat(
+        "Invent a guest.", response_format=form, seed=seed, chat_template_kwargs={"enable_thinking": False}, **WILD
+    ).text
     guest = build(Guest, json.loads(text))
     assert isinstance(guest.mood, Mood)
     assert all(isinstance(friend, Mood) for friend in guest.friends)
@@ -91,7 +93,9 @@ def test_answer_as_a_dataclass_is_what_the_grammar_promises(client: Client, seed
 
 def test_dataclass_as_response_format_is_built(client: Client):
     for seed in range(5):
-        reply = client.chat("How are you?", response_format=Small, seed=seed, enable_thinking=False, **WILD)
+        reply = client.chat(
+            "How are you?", response_format=Small, seed=seed, chat_template_kwargs={"enable_thinking": False}, **WILD
+        )
         assert isinstance(reply.parsed, Small)
         assert isinstance(reply.parsed.mood, Mood)
         assert isinstance(reply.parsed.flag, bool)
@@ -107,10 +111,17 @@ def test_tools_that_must_be_called_are_called_with_real_values(client: Client, s
         seen.append((mood, sure))
         return "noted"
 
-    options = {"tool_choice": "required", "parallel_tool_calls": False, "enable_thinking": False, "seed": 3, **WILD}
+    options = {
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "seed": 3,
+        **WILD,
+    }
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(TooManyRounds))
-        run = client.run("Hello!", tools=[note], max_rounds=2, stream=stream, **options)
+        ask = client.run_stream if stream else client.run
+        run = ask("Hello!", tools=[note], max_rounds=2, **options)
         list(stack.enter_context(run) if stream else ())
     assert seen
     assert all(isinstance(mood, Mood) and isinstance(sure, bool) for mood, sure in seen)
@@ -124,7 +135,7 @@ def test_history_with_calls_and_results_is_understood(client: Client):
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "name": "add", "content": "3"},
     ]
-    with client.run(history, stream=True, **SMALL) as run:
+    with client.run_stream(history, **SMALL) as run:
         types = [event.type for event in run]
     assert (types[0], types[-1]) == ("message_start", "message_stop")
     assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]

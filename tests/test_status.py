@@ -26,7 +26,11 @@ def test_slots_are_as_many_as_can_run():
 
 
 def test_props_have_the_names_of_llama_cpp():
-    body = props_body("m", "1.2", n_ctx=8, n_slots=2, sampling={"top_k": 1}, template="t", bos="<s>", eos="</s>")
+    caps = {"supports_tools": True}
+    body = props_body(
+        "m", "1.2", n_ctx=8, n_slots=2, sampling={"top_k": 1}, template="t", template_caps=caps, bos="<s>", eos="</s>"
+    )
+    assert body["chat_template_caps"] == caps
     assert body["default_generation_settings"] == {"params": {"top_k": 1}, "n_ctx": 8}
     assert (body["model_alias"], body["total_slots"], body["chat_template"]) == ("m", 2, "t")
 

@@ -194,7 +194,7 @@ def test_arguments_become_what_the_function_takes():
 
 def test_stream_yields_the_results_as_events():
     with playing(calls(("add", '{"a": 1, "b": 2}')), text("3")) as (client, _):
-        with client.run("x", tools=[add], stream=True) as run:
+        with client.run_stream("x", tools=[add]) as run:
             events = list(run)
         assert run.done
         assert run.reply.text == "3"
@@ -211,7 +211,7 @@ def test_stream_yields_the_results_as_events():
 
 def test_text_of_a_run_is_that_of_all_rounds():
     with playing([chunk(content="Let me see. "), *calls(("add", '{"a": 1, "b": 2}'))], text("3")) as (client, _):
-        assert "".join(client.run("x", tools=[add], stream=True).text) == "Let me see. 3"
+        assert "".join(client.run_stream("x", tools=[add]).text) == "Let me see. 3"
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_async_run_awaits_coroutines_and_runs_functions(parallel: bool):
 
         async def main() -> List[str]:
             async with AsyncClient(script.base_url, model="m") as client:
-                run = client.run("x", tools=[later, add, fail], stream=True, parallel=parallel)
+                run = client.run_stream("x", tools=[later, add, fail], parallel=parallel)
                 types = [event.type async for event in run]
                 assert (run.done, run.reply.text) == (True, "ok")
             return types
@@ -547,7 +547,7 @@ def test_reply_as_a_message(choice: Choice, message: Any):
 
 def test_run_that_is_left_early_closes_its_stream():
     with playing(text("a", "b", "c")) as (client, _):
-        with client.run("x", stream=True) as run:
+        with client.run_stream("x") as run:
             assert next(event for event in run if event.type == "content_delta").delta == "a"
         with pytest.raises(Cancelled) as caught:
             list(run)
@@ -558,7 +558,7 @@ def test_run_that_is_left_early_closes_its_stream():
 
 def test_run_that_is_closed_by_another_thread_between_two_events_does_not_end_like_a_whole_one():
     with playing(text("a", "b", "c")) as (client, _):
-        run = client.run("x", stream=True)
+        run = client.run_stream("x")
         next(run)
         thread = threading.Thread(target=run.close)
         thread.start()
@@ -578,7 +578,7 @@ def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
             gone.set()
 
     async def start(url: str) -> None:
-        async for _ in AsyncClient(url, model="m").run("x", stream=True).text:
+        async for _ in AsyncClient(url, model="m").run_stream("x").text:
             break
         while not gone.is_set():
             await asyncio.sleep(0.01)
@@ -589,7 +589,7 @@ def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
             if asynchronous:
                 asyncio.run(asyncio.wait_for(start(server.url), DEADLINE_S))
             else:
-                next(Client(server.url, model="m").run("x", stream=True).text)
+                next(Client(server.url, model="m").run_stream("x").text)
             assert gone.wait(DEADLINE_S)
     finally:
         gc.enable()
@@ -597,7 +597,7 @@ def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
 
 def test_run_that_is_closed_after_its_end_has_ended():
     with playing(text("a")) as (client, _):
-        run = client.run("x", stream=True)
+        run = client.run_stream("x")
         assert run.finish().text == "a"
         run.close()
         assert list(run) == []
@@ -615,7 +615,7 @@ def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
             await go_on.wait()
             return "done"
 
-        run = client.run("x", tools=[slow], parallel=parallel, stream=True)
+        run = client.run_stream("x", tools=[slow], parallel=parallel)
         task = asyncio.ensure_future(run.finish())
         await asyncio.wait_for(started.wait(), DEADLINE_S)
         await run.close()
@@ -623,7 +623,7 @@ def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
         with pytest.raises(Cancelled):
             await asyncio.wait_for(task, DEADLINE_S)
 
-        run = client.run("x", stream=True)
+        run = client.run_stream("x")
         await run.__anext__()
         await run.close()
         with pytest.raises(Cancelled):
@@ -653,7 +653,7 @@ def test_run_that_is_closed_while_tools_work_side_by_side_starts_no_other():
             run.finish()
 
     with playing(calls(*(("slow", f'{{"n": {n}}}') for n in range(5)))) as (client, _):
-        run = client.run("x", tools=[slow], stream=True, parallel=2)
+        run = client.run_stream("x", tools=[slow], parallel=2)
         thread = threading.Thread(target=finish, args=(run,))
         thread.start()
         started.wait(DEADLINE_S)
@@ -684,7 +684,7 @@ def test_run_that_is_closed_while_a_tool_works_asks_no_more():
             failures.append(error)
 
     with playing(calls(("slow", ""), ("never", ""))) as (client, script):
-        run = client.run("x", tools=[slow, never], stream=True, raise_errors=True)
+        run = client.run_stream("x", tools=[slow, never], raise_errors=True)
         thread = threading.Thread(target=work, args=(run,))
         thread.start()
         assert started.wait(DEADLINE_S)
@@ -749,7 +749,7 @@ def test_images_are_taken_and_the_audio_of_the_protocol_is_left(ask: Any, image:
 def test_complete_goes_on_with_a_text(stream: bool):
     answer = {"choices": [{"index": 0, "text": "<think> on", "finish_reason": "stop"}]}
     with playing([answer]) as (client, script):
-        reply = client.complete("go", stream=stream, max_tokens=3)
+        reply = client.complete("go", extra_body={"stream": stream}, max_tokens=3)
     assert reply.text == "<think> on"
     assert script.paths == ["/v1/completions"]
     request = script.requests[0]
@@ -757,7 +757,7 @@ def test_complete_goes_on_with_a_text(stream: bool):
 
 
 def test_complete_has_no_system_message():
-    with Client("http://127.0.0.1:1", model="m") as client, pytest.raises(ValueError, match="no system message"):
+    with Client("http://127.0.0.1:1", model="m") as client, pytest.raises(TypeError, match="put it into the prompt"):
         client.complete("x", system="y")
 
 

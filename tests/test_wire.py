@@ -184,7 +184,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize(("options", "members"), OPTIONS.values(), ids=OPTIONS)
 def test_request_options(options, members):
-    body = build_request("hi", stream=False, options=options)
+    body = build_request("hi", options={**options, "extra_body": {**options.get("extra_body", {}), "stream": False}})
     assert body == {"messages": body["messages"], **members, "stream": False}
 
 

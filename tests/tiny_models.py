@@ -93,6 +93,16 @@ def write_sliding(path: Path, n_window: int) -> None:
     _finish(writer, [*random_model.tensors(shape), *more])
 
 
+def write_fim(path: Path) -> dict[str, int]:
+    """A model whose vocabulary has tokens to fill gaps (fill-in-the-middle): their ids by what llama.cpp calls them."""
+    writer, shape = _small(path, "llama", 200_000)
+    tokens = {name: shape.n_vocab - 10 + n for n, name in enumerate(("pre", "suf", "mid", "sep", "rep"))}
+    for name, token in tokens.items():
+        writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
+    _finish(writer, random_model.tensors(shape))
+    return tokens
+
+
 def write_sentencepiece(path: Path) -> None:
     """A vocabulary alone, of the kind that puts a space before every text."""
     words = ["▁", "▁<", "▁{", "▁see", *map(chr, range(33, 127))]

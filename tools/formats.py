@@ -172,7 +172,7 @@ def generated(template: ChatTemplate, message: Message) -> tuple[str, str]:
         output = _first_turn(whole[start:], (end, *ENDS), template.format)
         opening = prompt[start:].strip()
         # History may leave out what opened the thinking.
-        is_open = opening == template.format.think.start and output.startswith(message.thought)
+        is_open = opening == template.format.reasoning.start and output.startswith(message.thought)
         is_whole = start == len(prompt) or (is_open and bool(message.thought))
         ways.append((message.thought in output, is_whole, -len(ways), prompt if is_whole else whole[:start], output))
     return max(ways)[-2:]
@@ -205,7 +205,7 @@ def _turn_end(*texts: str) -> str:
 
 def _first_turn(output: str, ends: Sequence[str], format: Dialect) -> str:
     """Up to the first end of a turn: some templates show text and calls as two. What the format reads is no end."""
-    known = (end for end in ends if end and end not in format.dropped)
+    known = (end for end in ends if end and end not in format.ignored)
     places = (match.start() for end in known for match in re.finditer(re.escape(end), output))
     turns = (place for place in places if not output.startswith(format.openers, place))
     return output[: min(turns, default=len(output))]

@@ -11,6 +11,7 @@ from . import (
     functionary,
     gemma,
     glm,
+    granite,
     hermes,
     invoke,
     kimi,
@@ -47,6 +48,7 @@ _DIALECTS: tuple[Dialect, ...] = (
     solar.DIALECT,
     apertus.DIALECT,
     lfm.DIALECT,
+    granite.DIALECT,
     *JSON_FAMILIES,
     hermes.DIALECT,
 )

@@ -3,48 +3,21 @@
 from __future__ import annotations
 
 from ..protocol.events import ContentDelta
+from .call_layout import CallLayout
+from .call_style import CallStyle
 from .calls import Calls
-from .dialect import CallTexts, Dialect
-from .named_json import json_arguments, offered_name
+from .dialect import Dialect
+from .named_calls import json_arguments, offered_name
 from .reasoning import ReasoningTags
 from .scan import Cursor, Reader, closing, one_of, space
 
 _START, _END = "<|tools_prefix|>", "<|tools_suffix|>"
 
 
-def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-    yield from space(cursor)
-    is_call = False
-    separator = yield from one_of(cursor, "[")
-    while separator in ("[", ","):
-        yield from space(cursor)
-        if is_call:
-            cursor.begin()
-        if (yield from one_of(cursor, "{")) is None:
-            break
-        yield from space(cursor)
-        name = (yield from one_of(cursor, '"')) and (yield from offered_name(cursor, calls, '":', '" :'))
-        if name is None:
-            if is_call:
-                yield ContentDelta(cursor.recorded())
-            return is_call
-        yield from json_arguments(cursor, calls, name, "}")
-        is_call = True
-        yield from space(cursor)
-        separator = yield from one_of(cursor, ",", "]")
-    if is_call:
-        yield from closing(cursor, _END)
-    return is_call
-
-
-DIALECT = Dialect(
-    "apertus",
-    detected_by=((_START,),),
-    openers=(_START,),
-    read_call=_read_calls,
-    closers=(_END,),
-    call_texts=(
-        CallTexts(
+class _Calls(CallStyle):
+    @property
+    def layouts(self) -> tuple[CallLayout, ...]:
+        layout = CallLayout(
             opener=_START,
             begin=_START + "[",
             before_name='{"',
@@ -52,7 +25,37 @@ DIALECT = Dialect(
             after_call="}",
             separator=", ",
             end="]" + _END,
-        ),
-    ),
-    think=ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
+        )
+        return (layout,)
+
+    def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+        yield from space(cursor)
+        is_call = False
+        separator = yield from one_of(cursor, "[")
+        while separator in ("[", ","):
+            yield from space(cursor)
+            if is_call:
+                cursor.begin()
+            if (yield from one_of(cursor, "{")) is None:
+                break
+            yield from space(cursor)
+            name = (yield from one_of(cursor, '"')) and (yield from offered_name(cursor, calls, '":', '" :'))
+            if name is None:
+                if is_call:
+                    yield ContentDelta(cursor.recorded())
+                return is_call
+            yield from json_arguments(cursor, calls, name, "}")
+            is_call = True
+            yield from space(cursor)
+            separator = yield from one_of(cursor, ",", "]")
+        if is_call:
+            yield from closing(cursor, _END)
+        return is_call
+
+
+DIALECT = Dialect(
+    "apertus",
+    detected_by=((_START,),),
+    calls=(_Calls(),),
+    reasoning=ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
 )

@@ -1,49 +1,57 @@
 """How tool calls are laid out as text: what stands around their names, arguments and values. Values alone.
 
-A family's way of calling is told once in these, for those who know it (chat/formats) and for those who make
-grammars of it (engine/grammar).
+The parser, the grammar of calls and the writer of histories all read these declarations of a model family.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Callable
 
 # Gaps in texts: a number of one to three digits, the name that the text is about, up to two line breaks, any
 # indentation, an id.
 A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\x04"
+_GAPS = re.compile("[\x00-\x04]")
+# What a history has in the gaps.
+_FILLED = str.maketrans({A_NUMBER: "0", A_BREAK: "\n", A_SPACE: "", AN_ID: "0"})
 
 ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 STRING = frozenset({"string"})
+TYPE_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+
+# The quotes of strings in the notation "gemma".
+GEMMA_QUOTE = '<|"|>'
 
 
 @dataclass(frozen=True)
 class ValueLayout:
-    """How values of these JSON types are written: `start`, the value, `end`.
-
-    With a `mark`, with which `end` begins, strings are bare text that does not hold it; other values, and all of
-    them without a mark, are JSON. `tells_type` says that whoever reads it knows the types by `start`. Bare text may
-    not begin with `not_start`, if that is any: it would be read as the start of another way.
-    """
+    """How values of some JSON types are written: `start`, the value, `end`."""
 
     types: frozenset[str]
     start: str
     end: str
     mark: str = ""
+    """The beginning of `end`. Strings are bare text that does not hold it; other values are JSON. "": all are JSON."""
     tells_type: bool = True
+    """Whether the reader knows the types by `start`."""
     not_start: str = ""
+    """Bare text may not begin with this, since it would be read as the start of another layout. "": with anything."""
 
 
 @dataclass(frozen=True)
 class ArgumentsLayout:
-    """The texts around arguments that are written one by one: each is `before_key`, its name, `after_key`, and the
-    value in one of the ways.
-
-    They stand between `begin` and `end` with `separator` between them. Only names that match the pattern `names`
-    can be written. With `on_lines` a line break may stand around a value. What is called JSON here is written in
-    `notation`: "json" or "python". With `item` objects and lists are written in the same way again, as far as they
-    can be: the members of an object as its arguments are, the items of a list as arguments of that name.
-    """
+    """How arguments are written one by one: `before_key`, the name, `after_key`, the value in one of the layouts."""
 
     before_key: str
     after_key: str
@@ -52,19 +60,30 @@ class ArgumentsLayout:
     end: str = ""
     separator: str = ""
     names: str = r"\S+"
+    """The pattern of the names that can be written."""
     on_lines: bool = False
+    """Whether a line break may stand on each side of a value."""
     notation: str = "json"
+    """How values that are not bare text are written: "json" or "python"."""
     item: str = ""
+    """Objects and arrays are written in this layout again: an object as its arguments, the items of an array as
+    arguments of this name. "": they are not."""
+
+    def value(self, name: str, value: Any) -> str:
+        """The value of an argument of that name, with the texts around it."""
+        type_name = TYPE_NAMES[type(value)]
+        names = {type_name, "number"} if type_name == "integer" else {type_name}
+        layout = next(layout for layout in reversed(self.values) if names & layout.types)
+        is_bare = bool(layout.mark) and isinstance(value, str)
+        text = value if is_bare else _WRITERS[self.notation](value)
+        return (layout.start + text + layout.end).replace(THE_NAME, name)
 
 
 @dataclass(frozen=True)
 class CallLayout:
-    """The texts around calls: `begin`, then calls with `separator` between them, then `end`.
+    """One way of writing calls: `begin`, then calls with `separator` between them, then `end`.
 
     A call is `before_name`, the name, `before_arguments`, the arguments, `after_call`. The texts may have gaps.
-    `json_name` writes the name as the inside of a JSON string. Arguments are one JSON object, which may be broken
-    into lines and indented by up to `indent` spaces, in a `notation`: "json", "gemma" or "python"; with `arguments`
-    they are written one by one, where the schema lets them.
     """
 
     before_name: str = '{"name": "'
@@ -73,12 +92,69 @@ class CallLayout:
     begin: str = ""
     separator: str = ""
     end: str = ""
+    opener: str = ""
+    """The marker with which the calls begin. "": only a whole head tells a call from text."""
     json_name: bool = True
+    """Whether the name is written as the inside of a JSON string."""
     indent: int | None = None
+    """The arguments may be broken into lines and indented by so many spaces. None: they are on one line."""
     notation: str = "json"
+    """How arguments that are one object are written: "json", "gemma" or "python"."""
+    end_marker: str = ""
+    """The marker for which the parser searches before it reads the arguments: no string may hold it. "": none."""
     arguments: ArgumentsLayout | None = None
+    """How arguments are written one by one, where the schema lets them. None: they are one object."""
+    is_native: bool = True
+    """Models write calls so of their own accord. False: only where a request asks for calls."""
+    after_reasoning: str = "\n\n"
+    """What stands between reasoning and calls."""
+    mark: str = ""
+    """A template without this text belongs to a model that writes calls otherwise."""
+    more: CallLayout | None = None
+    """How calls after the first are written. None: in this layout."""
 
     def head(self, name: str) -> str:
         """How a call of the tool of that name begins, up to its arguments."""
         inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.json_name else name
         return (self.before_name + inside + self.before_arguments).replace(THE_NAME, inside)
+
+    def bare(self, opener: str) -> CallLayout:
+        """The same calls without the texts around all of them, since some models forget to begin with these."""
+        return replace(self, opener=opener, begin="", end="")
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The texts that all such calls have, in pieces without gaps."""
+        texts = [self.begin, self.before_name, self.before_arguments, self.after_call, self.separator, self.end]
+        if self.arguments is not None:
+            texts += [self.arguments.before_key, self.arguments.after_key]
+            texts += [text for value in self.arguments.values for text in (value.start, value.end)]
+        return tuple(piece for text in (*texts, self.after_reasoning) for piece in _GAPS.split(text) if piece)
+
+    def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
+        """Calls, of which name and arguments are read, as a model writes them."""
+        texts = [self.head(call["name"]) + self._arguments(call["arguments"]) + self.after_call for call in calls]
+        return (self.begin + self.separator.join(texts) + self.end).translate(_FILLED)
+
+    def _arguments(self, arguments: Any) -> str:
+        layout = self.arguments
+        if layout is None or not isinstance(arguments, dict):
+            return _WRITERS[self.notation](arguments)
+        pairs = [layout.before_key + key + layout.after_key + layout.value(key, arguments[key]) for key in arguments]
+        return layout.begin + layout.separator.join(pairs) + layout.end
+
+
+def _gemma(value: Any) -> str:
+    if isinstance(value, str):
+        return GEMMA_QUOTE + value + GEMMA_QUOTE
+    if isinstance(value, dict):
+        pairs = (f"{key}:{_gemma(value[key])}" for key in sorted(value, key=str.lower))
+        return "{" + ",".join(pairs) + "}"
+    return "[" + ",".join(map(_gemma, value)) + "]" if isinstance(value, list) else json.dumps(value)
+
+
+_WRITERS: Mapping[str, Callable[[Any], str]] = {
+    "json": lambda value: json.dumps(value, ensure_ascii=False),
+    "python": repr,
+    "gemma": _gemma,
+}

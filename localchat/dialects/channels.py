@@ -13,13 +13,13 @@ from enum import Enum, auto
 from typing import Callable
 
 from ..protocol.events import ContentDelta, Event, ReasoningDelta
-from .call_layout import A_BREAK, THE_NAME
+from .call_layout import A_BREAK, THE_NAME, CallLayout
 from .calls import Calls
-from .dialect import CallTexts, Dialect
+from .dialect import Dialect
 from .json_scan import stream_value
 from .reasoning import ReasoningStart, ReasoningTags
 from .scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
-from .tagged import Tags
+from .tagged import TaggedCalls
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _FINAL = _CHANNEL + "final" + _MESSAGE
@@ -29,7 +29,7 @@ _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 class Kind(Enum):
     """What a message is, by its header."""
 
-    THOUGHT = auto()
+    REASONING = auto()
     TEXT = auto()
     CALL = auto()
     FOREIGN = auto()  # for a recipient that nobody offered
@@ -40,12 +40,12 @@ class _Channels(Dialect):
     """Headers up to <|message|>, bodies up to one of `ends`."""
 
     ends: tuple[str, ...] = ()
-    thought_marks: tuple[str, ...] = ()
+    reasoning_marks: tuple[str, ...] = ()
 
-    thinks_anywhere: bool = True
+    reasons_anywhere: bool = True
 
     @property
-    def thought_ends(self) -> tuple[str, ...]:
+    def reasoning_ends(self) -> tuple[str, ...]:
         return (*self.ends, _START)
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
@@ -61,7 +61,7 @@ class _Channels(Dialect):
         return self
 
     def read(
-        self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
+        self, cursor: Cursor, calls: Calls, prompt: str, splits_reasoning: bool, *, is_bound: bool = False
     ) -> Reader[None]:
         header = _open_header(prompt)
         while cursor.left() or not cursor.ended:
@@ -71,7 +71,7 @@ class _Channels(Dialect):
             if header is None:
                 yield from self._loose_text(cursor)
             else:
-                yield from self._message(cursor, calls, header, reasoning, has_form)
+                yield from self._message(cursor, calls, header, splits_reasoning, is_bound)
             header = None
 
     def _header(self, cursor: Cursor) -> Reader[str | None]:
@@ -89,19 +89,21 @@ class _Channels(Dialect):
             yield ContentDelta(raw)
         yield from stream(cursor, Markers(_START, _CHANNEL), ContentDelta, seam=False)
 
-    def _message(self, cursor: Cursor, calls: Calls, header: str, reasoning: bool, has_form: bool) -> Reader[None]:
+    def _message(
+        self, cursor: Cursor, calls: Calls, header: str, splits_reasoning: bool, is_bound: bool
+    ) -> Reader[None]:
         kind, name = self._kind(header, calls)
         raw = cursor.recorded()
         if kind is Kind.CALL:
             yield from self._call(cursor, calls, name, raw)
             return
-        shown = kind is Kind.FOREIGN or (kind is Kind.THOUGHT and not reasoning)
+        shown = kind is Kind.FOREIGN or (kind is Kind.REASONING and not splits_reasoning)
         if shown and raw:
             yield ContentDelta(raw)
-        event: Callable[[str], Event] = ReasoningDelta if kind is Kind.THOUGHT and reasoning else ContentDelta
+        event: Callable[[str], Event] = ReasoningDelta if kind is Kind.REASONING and splits_reasoning else ContentDelta
         # A form goes on to the end of the answer, and may hold the texts of markers.
-        ends = () if has_form and kind is Kind.TEXT else (*self.ends, _START)
-        calls.reasoning_is_open = kind is Kind.THOUGHT
+        ends = () if is_bound and kind is Kind.TEXT else (*self.ends, _START)
+        calls.reasoning_is_open = kind is Kind.REASONING
         end = yield from stream(cursor, Markers(*ends), event, seam=False)
         calls.reasoning_is_open = calls.reasoning_is_open and end is None
         if end in self.ends:
@@ -111,7 +113,7 @@ class _Channels(Dialect):
 
     def _kind(self, header: str, calls: Calls) -> tuple[Kind, str]:
         if self._is_reasoning(header):
-            return Kind.THOUGHT, ""
+            return Kind.REASONING, ""
         match = _RECIPIENT.search(header)
         name = match[1] if match else "user"
         if calls.may_call(name):
@@ -119,7 +121,7 @@ class _Channels(Dialect):
         return (Kind.TEXT if name == "user" else Kind.FOREIGN), name
 
     def _is_reasoning(self, header: str) -> bool:
-        return any(mark in header for mark in self.thought_marks) and "to=functions" not in header
+        return any(mark in header for mark in self.reasoning_marks) and "to=functions" not in header
 
     def _call(self, cursor: Cursor, calls: Calls, name: str, raw: str) -> Reader[None]:
         yield calls.head(name)
@@ -148,27 +150,27 @@ def _open_header(prompt: str) -> str | None:
 _TEXT_END = "<|end|>" + _START + "assistant"
 
 
-def _harmony_calls(before_name: str, after_name: str) -> CallTexts:
-    return CallTexts(
+def _harmony_calls(before_name: str, after_name: str) -> CallLayout:
+    return CallLayout(
         before_name=before_name,
         before_arguments=after_name + _MESSAGE,
         after_call="",
         separator=_TEXT_END,
         json_name=False,
-        after_thought=_START + "assistant",
+        after_reasoning=_START + "assistant",
     )
 
 
 HARMONY = _Channels(
     "harmony",
     detected_by=((_START, _CHANNEL, _MESSAGE),),
-    think=ReasoningTags(_CHANNEL + "analysis" + _MESSAGE, "<|end|>"),
+    reasoning=ReasoningTags(_CHANNEL + "analysis" + _MESSAGE, "<|end|>"),
     ends=("<|end|>", "<|call|>", "<|return|>"),
-    thought_marks=("analysis",),
+    reasoning_marks=("analysis",),
     text_start=(_FINAL, _START + "assistant" + _FINAL),
     text_end=_TEXT_END,
     # The header is written in more than one order, so only its whole gives a call away.
-    call_texts=(
+    layouts=(
         _harmony_calls(_CHANNEL + "commentary to=functions.", " <|constrain|>json"),
         _harmony_calls(_CHANNEL + "commentary to=functions.", " json"),
         _harmony_calls(" to=functions.", _CHANNEL + "commentary <|constrain|>json"),
@@ -176,14 +178,14 @@ HARMONY = _Channels(
     ),
 )
 
-_ATEM_TAGS = Tags(
+_ATEM_TAGS = TaggedCalls(
     call='<atem:invoke name="',
     name_end='">',
     key='<atem:parameter name="',
     key_end='">',
     value_ends=("</atem:parameter>",),
     call_end="</atem:invoke>",
-    sections=(("<atem:function_calls>", "</atem:function_calls>"),),
+    around=(("<atem:function_calls>", "</atem:function_calls>"),),
 )
 
 
@@ -192,33 +194,33 @@ class _Muse(_Channels):
         cursor.begin()
         yield from space(cursor)
         opener = yield from one_of(cursor, *_ATEM_TAGS.openers)
-        if opener and (yield from _ATEM_TAGS.read_calls(cursor, calls, opener)):
+        if opener and (yield from _ATEM_TAGS.read(cursor, calls, opener)):
             yield from closing(cursor, *self.ends)
         else:
             yield ContentDelta(raw + cursor.recorded())
 
 
 _MUSE_TEXT_END = f"<|eom|>{_START}assistant"
-_MUSE_CALL = CallTexts(
+_MUSE_CALL = CallLayout(
     before_name=" to=",
     before_arguments=f'{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
     after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
     separator=_MUSE_TEXT_END,
     json_name=False,
     is_native=False,
-    after_thought=_START + "assistant",
-    arguments=_ATEM_TAGS.argument_texts,
+    after_reasoning=_START + "assistant",
+    arguments=_ATEM_TAGS.argument_layout,
 )
 
 MUSE = _Muse(
     "muse",
     detected_by=(("<atem:function_calls>",),),
-    openers=_ATEM_TAGS.openers,
-    think=ReasoningTags("to=self" + _MESSAGE, "<|eom|>"),
+    calls=(_ATEM_TAGS,),
+    reasoning=ReasoningTags("to=self" + _MESSAGE, "<|eom|>"),
     ends=("<|eom|>", "<|eot|>"),
-    thought_marks=("to=self",),
+    reasoning_marks=("to=self",),
     text_start=(" to=user" + _MESSAGE, _START + "assistant to=user" + _MESSAGE),
     text_end=_MUSE_TEXT_END,
     # The header belongs to a call that was asked for; left to itself the model has written it by then.
-    call_texts=(_MUSE_CALL, *(replace(texts, more=_MUSE_CALL) for texts in _ATEM_TAGS.call_texts)),
+    layouts=(_MUSE_CALL, *(replace(layout, more=_MUSE_CALL) for layout in _ATEM_TAGS.layouts)),
 )

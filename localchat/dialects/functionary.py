@@ -12,30 +12,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..protocol.events import ContentDelta
+from .call_layout import CallLayout
 from .calls import Calls
-from .dialect import CallTexts, Dialect
-from .named_json import json_arguments
+from .dialect import Dialect
+from .named_calls import json_arguments
 from .reasoning import ReasoningStart
 from .scan import Cursor, Markers, Reader, one_of, read, stream
 from .tool_call import FUNCTION_TAGS
 
-_TAGS = replace(FUNCTION_TAGS, sections=())
-
 V31 = Dialect(
     "functionary-3.1",
     detected_by=(("<function=", "</function>"),),
-    openers=_TAGS.openers,
-    read_call=_TAGS.read_calls,
-    closers=_TAGS.closers,
-    call_texts=(
-        CallTexts(
-            opener=_TAGS.call,
-            before_name=_TAGS.call,
-            before_arguments=_TAGS.name_end,
-            after_call=_TAGS.call_end,
-            json_name=False,
-        ),
-    ),
+    calls=(replace(FUNCTION_TAGS, around=(), is_json=True),),
 )
 
 _NEXT = ">>>"
@@ -49,13 +37,13 @@ class _V32(Dialect):
         return ReasoningStart.CLOSED
 
     def read(
-        self, cursor: Cursor, calls: Calls, prompt: str, reasoning: bool, *, has_form: bool = False
+        self, cursor: Cursor, calls: Calls, prompt: str, splits_reasoning: bool, *, is_bound: bool = False
     ) -> Reader[None]:
         calls.reasoning_may_open = False
         names = {name + "\n": name for name in calls.offered}
         marks = {_NEXT + recipient: recipient for recipient in (_ALL, *names)}
         # A form goes on to the end of the answer, and may hold the text of a mark.
-        text_markers = Markers(*(() if has_form else marks))
+        text_markers = Markers(*(() if is_bound else marks))
         # The prompt may have written the first mark up to its recipient.
         mark = yield from one_of(cursor, *marks, *marks.values())
         while True:
@@ -63,7 +51,7 @@ class _V32(Dialect):
             if recipient in names:
                 mark = yield from json_arguments(cursor, calls, names[recipient], *marks)
                 continue
-            mark = yield from stream(cursor, text_markers, ContentDelta, seam=not has_form)
+            mark = yield from stream(cursor, text_markers, ContentDelta, seam=not is_bound)
             if mark is None:
                 return
             read(cursor, mark)
@@ -72,18 +60,9 @@ class _V32(Dialect):
 V32 = _V32(
     "functionary-3.2",
     detected_by=((">>>all",), (">>>", "all\\n")),
-    closers=(_NEXT,),
     text_start=(_ALL, _ALL),
     text_end=_NEXT,
     # Its prompt ends with the mark already.
     part_mark=_NEXT,
-    call_texts=(
-        CallTexts(
-            before_name="",
-            before_arguments="\n",
-            after_call="",
-            separator=_NEXT,
-            json_name=False,
-        ),
-    ),
+    layouts=(CallLayout(before_name="", before_arguments="\n", after_call="", separator=_NEXT, json_name=False),),
 )

@@ -5,38 +5,25 @@ from __future__ import annotations
 import json
 import re
 
+from .call_layout import GEMMA_QUOTE, CallLayout
+from .call_style import CallStyle
 from .calls import Calls
-from .dialect import CallTexts, Dialect
-from .named_json import offered_name
+from .dialect import Dialect
+from .named_calls import offered_name
 from .reasoning import ReasoningTags
 from .scan import Cursor, Markers, Reader, one_of, space, until
 
-_START, _END, _QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
+_START, _END = "<|tool_call>", "<tool_call|>"
 
+_QUOTE = re.escape(GEMMA_QUOTE)
 _PARTS = re.compile(
-    r"<\|\"\|>(?P<text>.*?)<\|\"\|>"
+    rf"{_QUOTE}(?P<text>.*?){_QUOTE}"
     r'|(?P<json>"(?:[^"\\]|\\.)*")'
     r"|(?P<key>[^\s{}\[\],:<\"]+)(?=\s*:)"
     r"|(?P<word>None|True|False)\b",
     re.DOTALL,
 )
 _WORDS = {"None": "null", "True": "true", "False": "false"}
-
-
-def _read_call(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-    yield from space(cursor)
-    if (yield from one_of(cursor, "call:")) is None:
-        return False
-    name = yield from offered_name(cursor, calls, "{")
-    if name is None:
-        return False
-    yield calls.head(name)
-    cursor.commit()
-    text, end = yield from until(cursor, Markers(_END))
-    yield calls.arguments(as_json("{" + text.rstrip()))
-    if end:
-        calls.close()
-    return True
 
 
 def as_json(text: str) -> str:
@@ -52,23 +39,45 @@ def _part_json(match: re.Match[str]) -> str:
     return part if kind == "json" else json.dumps(part, ensure_ascii=False)
 
 
-DIALECT = Dialect(
-    "gemma-4",
-    detected_by=((_START,),),
-    openers=(_START,),
-    read_call=_read_call,
-    closers=(_END, _QUOTE),
-    call_texts=(
-        CallTexts(
+class _Calls(CallStyle):
+    @property
+    def layouts(self) -> tuple[CallLayout, ...]:
+        layout = CallLayout(
             opener=_START,
             before_name=_START + "call:",
             before_arguments="",
             after_call=_END,
             json_name=False,
-            after_thought="",
+            after_reasoning="",
             notation="gemma",
-        ),
-    ),
-    think=ReasoningTags("<|channel>thought", "<channel|>"),
-    thinks_anywhere=True,
+            end_marker=_END,
+        )
+        return (layout,)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*super().markers, GEMMA_QUOTE)
+
+    def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+        yield from space(cursor)
+        if (yield from one_of(cursor, "call:")) is None:
+            return False
+        name = yield from offered_name(cursor, calls, "{")
+        if name is None:
+            return False
+        yield calls.head(name)
+        cursor.commit()
+        text, end = yield from until(cursor, Markers(_END))
+        yield calls.arguments(as_json("{" + text.rstrip()))
+        if end:
+            calls.close()
+        return True
+
+
+DIALECT = Dialect(
+    "gemma-4",
+    detected_by=((_START,),),
+    calls=(_Calls(),),
+    reasoning=ReasoningTags("<|channel>thought", "<channel|>"),
+    reasons_anywhere=True,
 )

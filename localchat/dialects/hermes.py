@@ -7,32 +7,15 @@
 
 from __future__ import annotations
 
-from .call_layout import A_BREAK
-from .dialect import CallTexts, Dialect
-from .tool_call import END, FUNCTION_TAGS, START, read_tool_call
+from dataclasses import replace
 
-_OBJECT = CallTexts(
-    opener=START,
-    before_name=START + '\n{"name": "',
-    before_arguments='", "arguments": ',
-    after_call="}\n" + END,
-    separator=A_BREAK,
-)
-# Without the tag around it, as models that know both forms write it now and then.
-_FUNCTION = CallTexts(
-    opener=FUNCTION_TAGS.call,
-    before_name=FUNCTION_TAGS.call,
-    before_arguments=">",
-    after_call="</function>",
-    separator=A_BREAK,
-    json_name=False,
-)
+from .dialect import Dialect
+from .tool_call import END, FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS, START
 
 DIALECT = Dialect(
     "hermes",
     detected_by=((START, END),),
-    openers=(START, FUNCTION_TAGS.call),
-    read_call=read_tool_call,
-    closers=(END, *FUNCTION_TAGS.closers),
-    call_texts=(_OBJECT, _FUNCTION),
+    # The tag alone, as models that were trained on both write it now and then.
+    calls=(JSON_OBJECT, replace(FUNCTION_TAGS, around=(), is_json=True)),
+    also_read=(FUNCTION_TAGS, KEY_VALUE_TAGS),
 )

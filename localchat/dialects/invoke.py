@@ -13,25 +13,22 @@ from __future__ import annotations
 
 from .call_layout import ALL_TYPES, STRING
 from .dialect import Dialect
-from .tagged import Tags
+from .tagged import TaggedCalls
 
-MINIMAX_TAGS = Tags(
+_MINIMAX_TAGS = TaggedCalls(
     call='<invoke name="',
     name_end='">',
     key='<parameter name="',
     key_end='">',
     value_ends=("</parameter>",),
     call_end="</invoke>",
-    sections=(("<minimax:tool_call>", "</minimax:tool_call>"),),
+    around=(("<minimax:tool_call>", "</minimax:tool_call>"),),
 )
 
 MINIMAX = Dialect(
     "minimax-m2",
     detected_by=(("<minimax:tool_call>",),),
-    openers=MINIMAX_TAGS.openers,
-    read_call=MINIMAX_TAGS.read_calls,
-    closers=MINIMAX_TAGS.closers,
-    call_texts=MINIMAX_TAGS.call_texts,
+    calls=(_MINIMAX_TAGS,),
 )
 
 
@@ -40,7 +37,7 @@ def _dsml_types(attribute: str) -> frozenset[str] | None:
     return STRING if attribute == "true" else None
 
 
-_DSML_TAGS = Tags(
+_DSML_TAGS = TaggedCalls(
     call='<｜DSML｜invoke name="',
     name_end='">',
     key='<｜DSML｜parameter name="',
@@ -48,7 +45,7 @@ _DSML_TAGS = Tags(
     value='">',
     value_ends=("</｜DSML｜parameter>",),
     call_end="</｜DSML｜invoke>",
-    sections=(
+    around=(
         ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
         ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
     ),
@@ -59,8 +56,5 @@ _DSML_TAGS = Tags(
 DSML = Dialect(
     "deepseek-dsml",
     detected_by=(("｜DSML｜",),),
-    openers=_DSML_TAGS.openers,
-    read_call=_DSML_TAGS.read_calls,
-    closers=_DSML_TAGS.closers,
-    call_texts=_DSML_TAGS.call_texts,
+    calls=(_DSML_TAGS,),
 )

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from ..protocol.events import ContentDelta
+from .call_layout import A_SPACE, CallLayout
+from .call_style import CallStyle
 from .calls import Calls
-from .dialect import CallReader
 from .json_scan import decoded, read_value, stream_value
 from .scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream
+
+# Some models put the name and the arguments in an object of this name.
+_WRAPPER = "function"
 
 
 class Outcome(Enum):
@@ -21,34 +25,70 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Keys:
-    """The names of the members; a member `wrapper` holds the call in a further object.
+class JsonCalls(CallStyle):
+    """Calls as JSON objects between `opener` and `end`. What is read may have its fields in any order, and more."""
 
-    With `is_strict` an object with any other member is no call: it may be an answer in JSON, which
-    should not wait for its end. With `id_is_last` the id comes after the arguments: as it is sent before
-    them, calls are sent when they are complete.
-    """
-
-    name: tuple[str, ...] = ("name",)
-    arguments: tuple[str, ...] = ("arguments", "parameters")
-    id: tuple[str, ...] = ("id",)
-    wrapper: tuple[str, ...] = ("function",)
-    is_strict: bool = False
+    opener: str = ""
+    """The marker before the calls. "": they are the whole output."""
+    end: str = ""
+    name: str = "name"
+    """The field of the name, as `arguments` and `id` are those of the arguments and the id."""
+    arguments: str = "arguments"
+    id: str = "id"
+    id_gap: str = ""
+    """What an id is: A_NUMBER or AN_ID. "": models write none."""
     id_is_last: bool = False
+    """The id comes after the arguments. As it is sent before them, calls are sent when they are complete."""
+    is_list: bool = False
+    is_each: bool = False
+    """Each call has the markers, instead of all together."""
+    line: str = ""
+    """What stands between the markers and the calls."""
+    separator: str = ""
+    """What stands between calls that are no list."""
+    space: str = ""
+    """What stands beside the braces and between the fields of an object."""
+    indent: int | None = None
+    """Arguments may be indented by so many spaces."""
+    is_strict: bool = False
+    """An object with any other field is no call: it may be an answer in JSON, which should not wait for its end."""
+    other_ends: tuple[str, ...] = ()
+    """Markers that some models write in the place of `end`."""
+    mark: str = ""
+    """A template without this text belongs to a model that writes calls otherwise."""
 
-    def allows(self, key: str) -> bool:
-        """Whether an object with this member may be a call."""
-        known = (*self.name, *self.arguments, *self.id, *self.wrapper, "type")
-        return not self.is_strict or key in known
+    @property
+    def layouts(self) -> tuple[CallLayout, ...]:
+        opener, end = self.opener + self.line, self.line + self.end if self.end else ""
+        id_field = f'"{self.id}": "{self.id_gap}"' if self.id_gap else ""
+        first, last = ("", id_field) if self.id_is_last else (id_field, "")
+        before_name = f'{{{self.space}{first}{first and ", "}"{self.name}": "'
+        after_call = f"{last and ', '}{last}{self.space}}}"
+        begin, separator = opener, self.separator
+        if self.is_list:
+            begin, end = f"{self.opener.removesuffix('[')}{self.line}[{A_SPACE}", f"{A_SPACE}]{end}"
+            separator = f",{A_SPACE}"
+        elif self.is_each:
+            before_name, after_call, begin, end = opener + before_name, after_call + end, "", ""
+        layout = CallLayout(
+            opener=self.opener,
+            begin=begin,
+            before_name=before_name,
+            before_arguments=f'",{self.space or " "}"{self.arguments}": ',
+            after_call=after_call,
+            separator=separator,
+            end=end,
+            indent=self.indent,
+            mark=self.mark,
+        )
+        return (layout,)
 
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (*super().markers, *self.other_ends)
 
-KEYS = Keys()
-
-
-def json_calls(*ends: str, keys: Keys = KEYS) -> CallReader:
-    """A reader of call objects after an opener: one, several in a row, or a list, then an end."""
-
-    def read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+    def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+        ends = tuple(filter(None, (self.end, *self.other_ends)))
         yield from space(cursor)
         is_list = opener.endswith("[") or (yield from one_of(cursor, "["))
         is_call = False
@@ -58,7 +98,7 @@ def json_calls(*ends: str, keys: Keys = KEYS) -> CallReader:
                 break
             if is_call:
                 cursor.begin()
-            outcome = yield from CallObject(cursor, calls, keys).read()
+            outcome = yield from _CallObject(cursor, calls, self).read()
             if outcome is Outcome.NO_CALL and is_call:
                 yield ContentDelta(cursor.recorded())
             if outcome is Outcome.BROKEN:
@@ -74,7 +114,15 @@ def json_calls(*ends: str, keys: Keys = KEYS) -> CallReader:
             yield from closing(cursor, *ends)
         return is_call
 
-    return read_calls
+    @property
+    def argument_fields(self) -> tuple[str, ...]:
+        """The names of the field of the arguments: some models mix up those of several families."""
+        return (self.arguments, "arguments", "parameters")
+
+    def may_have(self, field: str) -> bool:
+        """Whether an object with this field may be a call."""
+        known = (self.name, *self.argument_fields, self.id, _WRAPPER, "type")
+        return not self.is_strict or field in known
 
 
 def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
@@ -86,13 +134,13 @@ def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None
     return end
 
 
-class CallObject:
+class _CallObject:
     """Reads one call object: the name and arguments in either order, other members skipped."""
 
-    def __init__(self, cursor: Cursor, calls: Calls, keys: Keys = KEYS) -> None:
+    def __init__(self, cursor: Cursor, calls: Calls, style: JsonCalls) -> None:
         self._cursor = cursor
         self._calls = calls
-        self._keys = keys
+        self._style = style
         self._is_wrapped = False
         # The name of the tool, once it was read: then the object is a call.
         self._called: str | None = None
@@ -140,20 +188,20 @@ class CallObject:
         raw, _ = yield from read_value(self._cursor)
         key = decoded(raw)
         yield from space(self._cursor)
-        if not isinstance(key, str) or not self._keys.allows(key):
+        if not isinstance(key, str) or not self._style.may_have(key):
             return False
         if (yield from one_of(self._cursor, ":")) is None:
             return False
         yield from space(self._cursor)
-        if key in self._keys.name and self._called is None:
+        if key == self._style.name and self._called is None:
             return (yield from self._name())
-        if key in self._keys.arguments and not self._has_arguments:
+        if key in self._style.argument_fields and not self._has_arguments:
             return (yield from self._arguments())
-        if key in self._keys.wrapper and not self._is_wrapped and (yield from is_next(self._cursor, "{")):
+        if key == _WRAPPER and not self._is_wrapped and (yield from is_next(self._cursor, "{")):
             self._is_wrapped = True
             return (yield from self._members())
         raw, complete = yield from read_value(self._cursor)
-        if key in self._keys.id:
+        if key == self._style.id:
             call_id = decoded(raw)
             self._id = call_id if isinstance(call_id, str) else None
         return complete
@@ -165,7 +213,7 @@ class CallObject:
             return False
         self._called = name
         self._cursor.commit()
-        if not self._keys.id_is_last:
+        if not self._style.id_is_last:
             yield from self._head(name)
         return True
 

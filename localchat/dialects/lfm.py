@@ -14,9 +14,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .call_layout import ALL_TYPES, ArgumentsLayout, ValueLayout
+from .call_layout import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
+from .call_style import CallStyle
 from .calls import Calls
-from .dialect import CallTexts, Dialect, call_objects
+from .dialect import Dialect
+from .json_calls import JsonCalls
 from .scan import Cursor, Markers, Reader, until
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -25,27 +27,6 @@ _NAMES = rf"(?!(?:{'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*"
 _STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 # JSON's words are printed by some templates within Python's syntax.
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
-
-
-def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-    # Only Python's own parser knows where a Python literal ends, so the calls are read as a whole.
-    text, _ = yield from until(cursor, Markers(_END))
-    found = json_calls(text) or parsed_calls(text, calls.offered)
-    if not found or not all(calls.may_call(name) for name, _ in found):
-        return False
-    for name, arguments in found:
-        yield calls.head(name)
-        yield calls.arguments(arguments)
-        calls.close()
-    return True
-
-
-def json_calls(text: str) -> list[tuple[str, str]]:
-    """The names of calls in a JSON list, and their arguments; none if the text is anything else."""
-    try:
-        return [(str(call["name"]), _json(call["arguments"])) for call in json.loads(text)]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
 
 
 def parsed_calls(text: str, offered: Sequence[str] = ()) -> list[tuple[str, str]]:
@@ -118,25 +99,18 @@ def _value(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-def _calls_text(calls: Sequence[Mapping[str, Any]]) -> str:
-    texts = [f"{call['name']}({_keywords(call['arguments'])})" for call in calls]
-    return f"{_START}[{', '.join(texts)}]{_END}"
-
-
-def _keywords(arguments: Any) -> str:
-    items = arguments.items() if isinstance(arguments, dict) else ()
-    return ", ".join(f"{key}={value!r}" for key, value in items)
-
-
-DIALECT = Dialect(
-    "lfm2",
-    detected_by=((_START,), ("<|tool_list_start|>",), ("List of tools: [", "<|im_start|>")),
-    openers=(_START,),
-    read_call=_read_calls,
-    closers=(_END,),
-    write_calls=_calls_text,
-    call_texts=(
-        CallTexts(
+class _PythonCalls(CallStyle):
+    @property
+    def layouts(self) -> tuple[CallLayout, ...]:
+        arguments = ArgumentsLayout(
+            before_key="",
+            after_key="=",
+            values=(ValueLayout(ALL_TYPES, "", ""),),
+            separator=", ",
+            names=_NAMES,
+            notation="python",
+        )
+        layout = CallLayout(
             opener=_START,
             begin=_START + "[",
             before_name="",
@@ -145,17 +119,29 @@ DIALECT = Dialect(
             separator=", ",
             end="]" + _END,
             json_name=False,
-            arguments=ArgumentsLayout(
-                before_key="",
-                after_key="=",
-                values=(ValueLayout(ALL_TYPES, "", ""),),
-                separator=", ",
-                names=_NAMES,
-                notation="python",
-            ),
+            arguments=arguments,
             notation="python",
-        ),
-        # Where it was told to.
-        call_objects(_START, _END),
-    ),
+            end_marker=_END,
+        )
+        return (layout,)
+
+    def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+        # Only Python's own parser knows where a Python literal ends, so the calls are read as a whole.
+        text, _ = yield from until(cursor, Markers(_END))
+        found = parsed_calls(text, calls.offered)
+        if not found or not all(calls.may_call(name) for name, _ in found):
+            return False
+        for name, arguments in found:
+            yield calls.head(name)
+            yield calls.arguments(arguments)
+            calls.close()
+        return True
+
+
+DIALECT = Dialect(
+    "lfm2",
+    detected_by=((_START,), ("<|tool_list_start|>",), ("List of tools: [", "<|im_start|>")),
+    # JSON where they are told to write that.
+    calls=(_PythonCalls(), JsonCalls(opener=_START, end=_END, is_list=True)),
+    tells_of_tools=True,
 )

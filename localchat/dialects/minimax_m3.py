@@ -11,11 +11,12 @@ from enum import Enum, auto
 from typing import Any
 
 from ..protocol.events import ContentDelta
-from .call_layout import A_BREAK, ALL_TYPES, THE_NAME, ArgumentsLayout, ValueLayout
+from .call_layout import A_BREAK, ALL_TYPES, THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
+from .call_style import CallStyle
 from .calls import Calls
-from .dialect import CallTexts, Dialect
+from .dialect import Dialect
 from .json_scan import maybe_nested
-from .named_json import json_arguments, offered_name
+from .named_calls import json_arguments, offered_name
 from .reasoning import ReasoningTags
 from .scan import Cursor, Markers, Reader, closing, is_next, one_of, space, until
 from .values import parameter_types, value_json
@@ -34,24 +35,6 @@ class _End(Enum):
     VALUE = auto()  # its own end
     CALL = auto()  # that of the call
     TEXT = auto()  # the answer was cut
-
-
-def _read_calls(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-    is_call = False
-    while True:
-        yield from space(cursor)
-        if is_call:
-            cursor.begin()
-        if (yield from one_of(cursor, _CALL)) is None:
-            break
-        if not (yield from _call(cursor, calls)):
-            if is_call:
-                yield ContentDelta(cursor.recorded())
-            return is_call
-        is_call = True
-    if is_call:
-        yield from closing(cursor, _SECTION_END)
-    return is_call
 
 
 def _call(cursor: Cursor, calls: Calls) -> Reader[bool]:
@@ -119,14 +102,10 @@ def _text(key: str) -> str:
     return json.dumps(key, ensure_ascii=False)
 
 
-DIALECT = Dialect(
-    "minimax-m3",
-    detected_by=((_PREFIX,),),
-    openers=(_SECTION,),
-    read_call=_read_calls,
-    closers=(_PREFIX,),
-    call_texts=(
-        CallTexts(
+class _Calls(CallStyle):
+    @property
+    def layouts(self) -> tuple[CallLayout, ...]:
+        layout = CallLayout(
             opener=_SECTION,
             begin=_SECTION + A_BREAK,
             before_name=_CALL,
@@ -142,8 +121,31 @@ DIALECT = Dialect(
                 names=r"[^\s<>/\]]+",
                 item=_ITEM,
             ),
-        ),
-    ),
-    think=ReasoningTags("<mm:think>", "</mm:think>"),
-    no_thought="</mm:think>",
+        )
+        return (layout,)
+
+    def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
+        is_call = False
+        while True:
+            yield from space(cursor)
+            if is_call:
+                cursor.begin()
+            if (yield from one_of(cursor, _CALL)) is None:
+                break
+            if not (yield from _call(cursor, calls)):
+                if is_call:
+                    yield ContentDelta(cursor.recorded())
+                return is_call
+            is_call = True
+        if is_call:
+            yield from closing(cursor, _SECTION_END)
+        return is_call
+
+
+DIALECT = Dialect(
+    "minimax-m3",
+    detected_by=((_PREFIX,),),
+    calls=(_Calls(),),
+    reasoning=ReasoningTags("<mm:think>", "</mm:think>"),
+    no_reasoning="</mm:think>",
 )

@@ -22,7 +22,7 @@ class OutputParser:
 
     def __init__(
         self,
-        format: Dialect,
+        dialect: Dialect,
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         prompt: str = "",
@@ -33,7 +33,7 @@ class OutputParser:
         """Start before the first character of an answer.
 
         Args:
-            format: of the model, see `formats.detect`.
+            dialect: of the model, see `detect`.
             tools: the tools offered, in OpenAI's form; none means that nothing is a call (K22).
             prompt: the end of the rendered prompt, or all of it: it may have opened thinking.
             splits_reasoning: False leaves thinking with its tags in the content.
@@ -41,8 +41,8 @@ class OutputParser:
         """
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id)
-        self._calls.reasoning_is_open = format.reasoning_start(prompt) is ReasoningStart.OPEN
-        self._reader = format.read(self._cursor, self._calls, prompt, splits_reasoning, has_form=is_bound)
+        self._calls.reasoning_is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
+        self._reader = dialect.read(self._cursor, self._calls, prompt, splits_reasoning, is_bound=is_bound)
 
     @property
     def has_tool_calls(self) -> bool:

@@ -67,9 +67,19 @@ class Cursor:
         self._record = None
         return text
 
-    def put_back(self) -> None:
-        """Stop recording and unread what was read since `begin`. For openings only: it is read again."""
-        self.text = self.recorded() + self.text[self.at :]
+    @property
+    def n_recorded(self) -> int:
+        """How many characters were read since `begin`."""
+        return sum(map(len, self._record or ()))
+
+    def put_back(self, n_kept: int = 0) -> None:
+        """Unread what was read since `begin`, but for the first characters; without these, stop recording too.
+
+        For openings only: it is read again.
+        """
+        text = self.recorded()
+        self._record = [text[:n_kept]] if n_kept else None
+        self.text = text[n_kept:] + self.text[self.at :]
         self.at = 0
 
 

@@ -10,79 +10,64 @@ from dataclasses import dataclass, replace
 from typing import Callable
 
 from ..protocol.events import ContentDelta, Event
-from .call_layout import A_BREAK, ALL_TYPES, STRING, ArgumentsLayout, ValueLayout
+from .call_layout import A_BREAK, ALL_TYPES, STRING, ArgumentsLayout, CallLayout, ValueLayout
+from .call_style import CallStyle
 from .calls import Calls
-from .dialect import CallTexts
 from .json_scan import maybe_nested
-from .named_json import json_arguments
+from .named_calls import json_arguments
 from .scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
 from .values import is_text_only, parameter_types, text_json, value_json
 
 
 @dataclass(frozen=True)
-class Tags:
-    """The tags of one family, in the order of a call.
-
-    Attributes:
-        call: what comes before the name, `name_end` after it.
-        attributes_end: what ends the attributes after the name, if there may be any.
-        key: what comes before an argument's name, `key_end` after it.
-        value: what comes before its value, if not `key_end`; between them stand attributes.
-        value_ends: what comes after the value.
-        call_end: what ends the call.
-        attributes: what stands before that, if a template writes any.
-        sections: tags around all calls, if any: (opening, closing) each.
-        is_section_each: every call has such tags of its own.
-        is_on_lines: the value stands on lines of its own: one line break before it is not part of it.
-        quotes: tags around a value that are not part of it.
-        attribute_types: the types that the attributes of a value tell, None if they tell none.
-        typed_values: what stands between a name and values of these types, where it says which they are.
-    """
+class TaggedCalls(CallStyle):
+    """Calls in the tags of one family, which are declared in the order of a call."""
 
     call: str
+    """What comes before the name of the tool."""
     name_end: str
     key: str
+    """What comes before the name of an argument."""
     key_end: str
     value_ends: tuple[str, ...]
+    """What comes after a value: the last one is what may be written."""
     call_end: str
     attributes_end: str = ""
+    """What ends the attributes that may stand after `name_end`. "": there are none."""
     attributes: str = ""
+    """What stands before that, if a template writes any."""
     value: str = ""
-    sections: tuple[tuple[str, str], ...] = ()
-    is_section_each: bool = False
+    """What comes before a value; between it and `key_end` stand attributes. "": `key_end`."""
+    around: tuple[tuple[str, str], ...] = ()
+    """Pairs of tags that may stand around all calls."""
+    is_around_each: bool = False
+    """Each call has such tags, instead of all together."""
     is_on_lines: bool = False
+    """A value stands on lines of its own: one line break before it is not part of it."""
     quotes: tuple[str, str] | None = None
+    """Tags that may stand around a value that is a string, and are not part of it."""
     attribute_types: Callable[[str], frozenset[str] | None] = lambda attributes: None
+    """The types that the attributes of a value name. None: they name none."""
     typed_values: tuple[tuple[frozenset[str], str], ...] = ()
+    """What stands between a name and values of these types, where it names them."""
+    is_json: bool = False
+    """The arguments are written as one JSON object, and only read in tags."""
 
     @property
     def openers(self) -> tuple[str, ...]:
-        """The markers that begin a call, with or without its section."""
-        return (*(start for start, _ in self.sections), self.call)
+        return (*(start for start, _ in self.around), self.call)
 
     @property
-    def closers(self) -> tuple[str, ...]:
-        """The other markers."""
-        inner = (self.key, self.key_end, self.value, *self.value_ends, self.call_end)
-        return tuple(filter(None, (*inner, *(end for _, end in self.sections))))
+    def layouts(self) -> tuple[CallLayout, ...]:
+        within = [self._layout(*tags) for tags in self.around]
+        # A template without these tags belongs to a model that does not call without them either.
+        bare = self._layout("", "")
+        return (*within, *(replace(bare, mark=start) for start, _ in self.around or (("", ""),)))
 
-    @property
-    def call_texts(self) -> tuple[CallTexts, ...]:
-        """How calls are written: with each section that is in use, and without."""
-        within = [self._call_texts(*section) for section in self.sections]
-        # A template that has not this section does not call so without it either.
-        without = [replace(self.bare_texts, mark=start) for start, _ in self.sections or (("", ""),)]
-        return (*within, *without)
-
-    @property
-    def bare_texts(self) -> CallTexts:
-        """How calls are written without a section, as models forget to begin one."""
-        return self._call_texts("", "")
-
-    def _call_texts(self, start: str, end: str) -> CallTexts:
+    def _layout(self, start: str, end: str) -> CallLayout:
         begin, end = start and start + A_BREAK, end and A_BREAK + end
-        is_each = self.is_section_each
-        return CallTexts(
+        is_each = self.is_around_each
+        return CallLayout(
             opener=start or self.call,
             begin="" if is_each else begin,
             before_name=(begin if is_each else "") + self.call,
@@ -92,36 +77,43 @@ class Tags:
             end="" if is_each else end,
             json_name=False,
             mark=start,
-            arguments=self.argument_texts,
+            arguments=None if self.is_json else self.argument_layout,
         )
 
     @property
-    def argument_texts(self) -> ArgumentsLayout:
+    def argument_layout(self) -> ArgumentsLayout:
         """How arguments are written."""
-        end = self.value_ends[-1]
-        typed = tuple(
-            ValueLayout(types, start, end, end if types == STRING else "") for types, start in self.typed_values
-        )
         middle = self.key_end + (A_BREAK + self.value if self.value else "")
         return ArgumentsLayout(
             before_key=A_BREAK + self.key,
-            after_key="" if typed else middle,
-            values=typed or (ValueLayout(ALL_TYPES, "", end, end),),
+            after_key="" if self.typed_values else middle,
+            values=self._value_layouts(),
             names=r'[^\s<>"]+',
             on_lines=self.is_on_lines,
         )
 
-    def read_calls(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-        """Read the calls after an opener: those of one section, or a single one."""
+    def _value_layouts(self) -> tuple[ValueLayout, ...]:
+        end = self.value_ends[-1]
+        if self.typed_values:
+            return tuple(
+                ValueLayout(types, start, end, end if types == STRING else "") for types, start in self.typed_values
+            )
+        if self.quotes is None:
+            return (ValueLayout(ALL_TYPES, "", end, end),)
+        quote, quoted_end = self.quotes[0], self.quotes[1] + end
+        quoted = ValueLayout(STRING, quote, quoted_end, quoted_end, tells_type=False)
+        return (quoted, ValueLayout(ALL_TYPES, "", end, end, not_start=quote))
+
+    def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         if opener != self.call:
-            return (yield from self._section(cursor, calls))
+            return (yield from self._all(cursor, calls))
         if not (yield from self._call(cursor, calls)):
             return False
-        # Some models leave out the opening tag of the section only.
-        yield from closing(cursor, *(end for _, end in self.sections))
+        # Some models leave out the first tag around all calls only.
+        yield from closing(cursor, *(end for _, end in self.around))
         return True
 
-    def _section(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
+    def _all(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
         is_call = False
         while True:
             yield from space(cursor)
@@ -135,7 +127,7 @@ class Tags:
                 return is_call
             is_call = True
         if is_call:
-            yield from closing(cursor, *(end for _, end in self.sections))
+            yield from closing(cursor, *(end for _, end in self.around))
         return is_call
 
     def _call(self, cursor: Cursor, calls: Calls) -> Reader[bool]:

@@ -1,31 +1,32 @@
-"""What stands between <tool_call> and </tool_call>, of which there are three forms in use.
+"""The three ways of writing calls between <tool_call> and </tool_call>.
 
-A JSON object, function tags, or a name with key and value tags. The body tells by its first
-character which it is, and models trained on one form do write another now and then.
+A JSON object, function tags, or a name with key and value tags. Models that were trained on one of them write another
+now and then, so most of these families read all three.
 """
 
 from __future__ import annotations
 
-from .calls import Calls
-from .json_calls import json_calls
-from .scan import Cursor, Reader, more, space
-from .tagged import Tags
+from .call_layout import A_BREAK
+from .json_calls import JsonCalls
+from .tagged import TaggedCalls
 
 START, END = "<tool_call>", "</tool_call>"
 
-FUNCTION_TAGS = Tags(
+JSON_OBJECT = JsonCalls(opener=START, end=END, is_each=True, line="\n", separator=A_BREAK)
+
+FUNCTION_TAGS = TaggedCalls(
     call="<function=",
     name_end=">",
     key="<parameter=",
     key_end=">",
     value_ends=("\n</parameter>", "</parameter>"),
     call_end="</function>",
-    sections=((START, END),),
-    is_section_each=True,
+    around=((START, END),),
+    is_around_each=True,
     is_on_lines=True,
 )
 
-KEY_VALUE_TAGS = Tags(
+KEY_VALUE_TAGS = TaggedCalls(
     call=START,
     name_end="",
     key="<arg_key>",
@@ -34,17 +35,3 @@ KEY_VALUE_TAGS = Tags(
     value_ends=("</arg_value>",),
     call_end=END,
 )
-
-_read_json = json_calls(END)
-
-
-def read_tool_call(cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-    """Read what follows <tool_call>, or <function= without it (K37)."""
-    if opener == FUNCTION_TAGS.call:
-        return (yield from FUNCTION_TAGS.read_calls(cursor, calls, opener))
-    yield from space(cursor)
-    first = cursor.peek() if (yield from more(cursor)) else ""
-    if first in ("{", "["):
-        return (yield from _read_json(cursor, calls, opener))
-    tags = FUNCTION_TAGS if first == "<" else KEY_VALUE_TAGS
-    return (yield from tags.read_calls(cursor, calls, opener))

@@ -7,17 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .call_layout import ALL_TYPES, STRING
+from .call_layout import ALL_TYPES, STRING, TYPE_NAMES
 
-_TYPE_NAMES: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
 # A chain of references may be a circle; no real schema needs more.
 _MAX_REFERENCES = 8
 
@@ -56,7 +47,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
         return frozenset(names | ({"null"} if schema.get("nullable") is True else set()))
     listed = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(listed, list):
-        return frozenset(_TYPE_NAMES[type(value)] for value in listed)
+        return frozenset(TYPE_NAMES[type(value)] for value in listed)
     for word in ("anyOf", "oneOf"):
         if isinstance(schema.get(word), list):
             return frozenset().union(*(_types(item, root, depth - 1) for item in schema[word]))
@@ -116,7 +107,7 @@ def _from_python(text: str) -> tuple[Any, str]:
 
 
 def _is_allowed(value: Any, types: frozenset[str]) -> bool:
-    name = _TYPE_NAMES.get(type(value))
+    name = TYPE_NAMES.get(type(value))
     # A string that was meant as one has no quotes of its own here.
     if name is None or name == "string":
         return False

@@ -1,7 +1,7 @@
 """Vectors of texts: token ids in, one vector each out, on a context of its own beside the generations.
 
-The context is made at the first request, as most servers never need one. Long lists are computed in
-steps, and between two steps other requests get their turn. Knows the protocol, never llama.cpp.
+The context is made at the first request, as most servers never need one. Lists of texts are computed in steps of
+many short texts, and between two steps other requests get their turn. Knows the protocol, never llama.cpp.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from .step_cost import StepCost, StepSize, attended
+from .thread_count import ThreadCount
 from .values import Cancelled, EngineError, EngineStopped, InvalidToken
 
 log = logging.getLogger("localchat.engine")
@@ -62,6 +65,11 @@ class EmbeddingBackend(Protocol):
     """A context that turns tokens into vectors; one thread at a time."""
 
     room: EmbeddingRoom
+    # As those of `Backend`.
+    threads: tuple[int, int]
+
+    def set_threads(self, n: int) -> None:
+        """From the next step on, so many threads compute."""
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
         """Computes a step; the pooled vectors of the inputs that it completes, by their indexes."""
@@ -73,14 +81,16 @@ class EmbeddingBackend(Protocol):
 
 
 class Embedder:
-    """Embeds token ids on any number of threads; who comes first, computes first, step by step."""
+    """Embeds token ids on any number of threads; the requests take turns, step by step."""
 
     def __init__(self, open_backend: Callable[[], EmbeddingBackend]):
         self._open_backend = open_backend
-        # Held for a step, or while the context is made or closed.
+        # Held while an input is half done, and while the context is made or closed.
         self._lock = threading.Lock()
         self._backend: EmbeddingBackend | None = None
         self._is_closed = False
+        self._cost = StepCost()
+        self._threads = ThreadCount(1, 1)
 
     def embed(
         self, inputs: Sequence[Sequence[int]], is_cancelled: Callable[[], bool] = lambda: False
@@ -98,11 +108,12 @@ class Embedder:
             room = self._opened().room
         _check(inputs, room)
         vectors: dict[int, array[float]] = {}
-        for group in groups([len(tokens) for tokens in inputs], room):
+        left = steps([len(tokens) for tokens in inputs], room)
+        while len(vectors) < len(inputs):
             if is_cancelled():
                 raise Cancelled("the embedding was cancelled")
             with self._lock:
-                vectors.update(self._compute(inputs, group))
+                vectors.update(self._compute(inputs, left))
         return [vectors[index] for index in range(len(inputs))]
 
     def close(self) -> None:
@@ -118,30 +129,39 @@ class Embedder:
             raise EngineStopped("the engine has been closed")
         if self._backend is None:
             self._backend = self._open_backend()
+            self._threads = ThreadCount(*self._backend.threads)
             log.info("made a context for embeddings: %d tokens an input", self._backend.room.n_ctx)
         return self._backend
 
-    def _compute(self, inputs: Sequence[Sequence[int]], group: Sequence[Sequence[Piece]]) -> dict[int, array[float]]:
+    def _compute(self, inputs: Sequence[Sequence[int]], left: Iterator[list[Piece]]) -> dict[int, array[float]]:
+        """The next steps, up to one at whose end no input is half done."""
         backend = self._opened()
         vectors: dict[int, array[float]] = {}
         try:
-            for step in group:
-                vectors.update(backend.compute(inputs, step))
+            for step in left:
+                vectors.update(self._compute_step(backend, inputs, step))
+                if step[-1].stop == len(inputs[step[-1].index]):
+                    break
         except BaseException:
             backend.forget()
             raise
         return vectors
 
-
-def groups(lengths: Sequence[int], room: EmbeddingRoom) -> Iterator[list[list[Piece]]]:
-    """The steps that embed inputs of these lengths, in groups at whose ends no input is half done."""
-    group: list[list[Piece]] = []
-    for step in steps(lengths, room):
-        group.append(step)
-        last = step[-1]
-        if last.stop == lengths[last.index]:
-            yield group
-            group = []
+    def _compute_step(
+        self, backend: EmbeddingBackend, inputs: Sequence[Sequence[int]], step: Sequence[Piece]
+    ) -> dict[int, array[float]]:
+        n_threads, started_at, used_s = self._threads.n, time.perf_counter(), time.process_time()
+        vectors = backend.compute(inputs, step)
+        seconds, processor_s = time.perf_counter() - started_at, time.process_time() - used_s
+        lengths = [piece.stop - piece.start for piece in step]
+        size = StepSize(0, sum(lengths), sum(attended(piece.start, n) for piece, n in zip(step, lengths)))
+        is_trying = self._threads.is_trying
+        self._threads.note(self._cost.seconds(size), seconds, processor_s)
+        if not is_trying:
+            self._cost.note(size, seconds)
+        if self._threads.n != n_threads:
+            backend.set_threads(self._threads.n)
+        return vectors
 
 
 def steps(lengths: Sequence[int], room: EmbeddingRoom) -> Iterator[list[Piece]]:

@@ -129,6 +129,10 @@ class ModelFacts:
     sampling: SamplingParams
     metadata: Mapping[str, str]
     fill_in: tuple[int, int, int] | None = None
+    fim_file: int | None = None
+    """The token before the name of a file, where a prompt to fill a gap has several."""
+    fim_repository: int | None = None
+    """The token before the name of a repository in such a prompt."""
 
 
 class EngineError(Exception):

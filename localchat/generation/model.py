@@ -15,7 +15,7 @@ from ..prompt.template import ChatTemplate
 from ..protocol import errors
 from ..protocol.models import model_body
 from ..protocol.params import GenerationParams, SamplingParams
-from .reasoning_limit import ReasoningDefaults
+from .reasoning import ReasoningDefaults
 
 # Compiled templates of requests: to find out what one expects takes some milliseconds.
 MAX_TEMPLATES = 8
@@ -71,6 +71,20 @@ class Model:
             "n_ctx": facts.n_ctx,
         }
         return model_body(self.name, self.created, meta)
+
+    def template_caps(self) -> dict[str, bool]:
+        """What the chat template supports, with llama.cpp's names."""
+        found = self.template.capabilities
+        return {
+            "supports_string_content": not found.typed_content,
+            "supports_typed_content": found.typed_content,
+            "supports_system_role": found.knows_system,
+            "supports_tools": found.shows_tools,
+            "supports_tool_calls": found.shows_calls,
+            "supports_parallel_tool_calls": found.shows_calls and not found.one_call,
+            "supports_object_arguments": not found.text_arguments,
+            "supports_preserve_reasoning": found.shows_reasoning,
+        }
 
     def dialect(self, chat_template: str | None) -> TemplateTokens:
         """The model's own template, or that of a request.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ..engine import Engine, GenerationRequest, OutputToken
+from ..engine import Engine, GenerationRequest, ModelFacts, OutputToken
 from ..protocol import errors
-from ..protocol.completions import CompletionRequest
+from ..protocol.completions import CompletionRequest, SourceFile
 from ..protocol.events import ContentDelta, EchoedTokens, OutputEvent
 from ..protocol.inputs import Input, check_tokens
 from ..protocol.params import GenerationParams
@@ -61,14 +61,40 @@ def _tokens(engine: Engine, given: Input, request: CompletionRequest) -> tuple[i
         return given
     if request.suffix is None:
         return tuple(engine.tokenize(given, add_bos=request.adds_special))
-    if engine.facts.fill_in is None:
+    return _fim_tokens(engine, given, request.suffix, request)
+
+
+def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:
+    """The tokens with which models fill a gap between two texts (fill-in-the-middle)."""
+    facts = engine.facts
+    if facts.fill_in is None:
+        field = request.suffix_field
         raise errors.BadRequest(
-            "'suffix' needs a model with fill-in-the-middle tokens, and this one has none", "suffix"
+            f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none",
+            field,
         )
-    before, after, here = engine.facts.fill_in
+
+    def tokens(text: str) -> list[int]:
+        return engine.tokenize(text, parse_special=False)
+
+    before, after, middle = facts.fill_in
     begin = engine.tokenize("", add_bos=request.adds_special)
-    texts = [engine.tokenize(text, parse_special=False) for text in (given, request.suffix)]
-    return (*begin, before, *texts[0], after, *texts[1], here)
+    gap = [before, *tokens(prefix), after, *tokens(suffix), middle, *tokens(request.begun)]
+    n_left = facts.n_ctx - len(begin) - len(gap) - (request.params.max_tokens or 0)
+    files = _file_tokens(facts, tokens, request.files)
+    return (*begin, *(files[-n_left:] if n_left > 0 else ()), *gap)
+
+
+def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: Sequence[SourceFile]) -> list[int]:
+    """Files, each after its name and the token for that, then the start of the file that has the gap."""
+    if not files:
+        return []
+    if facts.fim_file is None:
+        return [token for file in files for token in tokens(f"{file.name}\n{file.text}\n\n")]
+    found = [] if facts.fim_repository is None else [facts.fim_repository, *tokens("project\n")]
+    for file in files:
+        found += [facts.fim_file, *tokens(f"{file.name}\n{file.text}\n")]
+    return [*found, facts.fim_file, *tokens("file\n")]
 
 
 def _output(engine: Engine, request: CompletionRequest, given: Input) -> Output:

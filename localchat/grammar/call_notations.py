@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..dialects.call_layout import GEMMA_QUOTE
 from .excluded_markers import without_markers
 from .expressions import EMPTY, NEVER, Expr, Literal, alt, chars, seq
 from .free_text import free_text
@@ -17,8 +18,6 @@ from .gbnf import Rules
 from .json_notation import JsonNotation
 from .regular_languages import ANY_TEXT, Language, PlainEncoding, language_expr
 
-# The quotes of strings in the notation "gemma".
-_GEMMA_QUOTE = '<|"|>'
 _UNQUOTED_NAME = re.compile(r"[^\s{}\[\],:<\"]+")
 _NAME_CHARS = chars("az", "AZ", "09", "_", ".", "-")
 # Python's literals may hold no control characters. A line break may stand there: the parser accepts it.
@@ -29,7 +28,7 @@ class GemmaNotation(JsonNotation):
     """Gemma 4: names are unquoted and sorted, strings stand without escapes between quotes of its own."""
 
     def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
-        super().__init__(rules, indent, (_GEMMA_QUOTE, *end_markers))
+        super().__init__(rules, indent, (GEMMA_QUOTE, *end_markers))
         # Any text up to the closing quote, made once.
         self._any_string: Expr | None = None
 
@@ -46,19 +45,19 @@ class GemmaNotation(JsonNotation):
     def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
         if language == ANY_TEXT:
             if self._any_string is None:
-                markers = {**dict.fromkeys(self._end_markers, NEVER), _GEMMA_QUOTE: EMPTY}
-                self._any_string = seq(Literal(_GEMMA_QUOTE), free_text(self.rules, markers, may_end=False))
+                markers = {**dict.fromkeys(self._end_markers, NEVER), GEMMA_QUOTE: EMPTY}
+                self._any_string = seq(Literal(GEMMA_QUOTE), free_text(self.rules, markers, may_end=False))
             return self._any_string
         content = without_markers(language, self._end_markers)
         inner = language_expr(self.rules, content, PlainEncoding(), hint)
-        return seq(Literal(_GEMMA_QUOTE), inner, Literal(_GEMMA_QUOTE))
+        return seq(Literal(GEMMA_QUOTE), inner, Literal(GEMMA_QUOTE))
 
     def _string_content(self, language: Language, hint: str) -> Expr:
         return language_expr(self.rules, without_markers(language, self._end_markers), self._encoding, hint)
 
     def constant(self, value: Any) -> Expr:
-        if isinstance(value, str) and _GEMMA_QUOTE not in value:
-            return Literal(_GEMMA_QUOTE + value + _GEMMA_QUOTE)
+        if isinstance(value, str) and GEMMA_QUOTE not in value:
+            return Literal(GEMMA_QUOTE + value + GEMMA_QUOTE)
         return super().constant(value)
 
 

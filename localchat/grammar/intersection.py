@@ -6,10 +6,12 @@ below properties and items too; recursion ends because there are only so many tu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from .budget import spend
 from .disjoint import DisjointCheck
 from .errors import SchemaError
 from .merged_keywords import (
@@ -42,6 +44,11 @@ class Branch:
     """The only values that match; None if they are not known one by one."""
     not_values: tuple[Any, ...] = ()
     not_names: tuple[str, ...] = ()
+
+    @cached_property
+    def value_keys(self) -> frozenset[Hashable]:
+        """The equality keys of `values`."""
+        return frozenset(map(equality_key, self.values or ()))
 
 
 class SchemaResolver:
@@ -189,11 +196,12 @@ class SchemaResolver:
 
     def branch_accepts(self, branch: Branch, value: Any) -> bool:
         if branch.values is not None:
-            return equality_key(value) in map(equality_key, branch.values)
+            return equality_key(value) in branch.value_keys
         return bool(_types_of(value) & branch.types) and self._nodes_accept(branch.nodes, value)
 
     def _nodes_accept(self, nodes: AllOf, value: Any) -> bool:
         """Whether a value matches nodes without references and combinations; enum and const are not considered."""
+        spend(10 * len(nodes))
         for node in nodes:
             if not _types_of(value) & node.types():
                 return False

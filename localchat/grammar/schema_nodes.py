@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
+from .budget import spend
 from .errors import SchemaError
 from .number_ranges import exact
 
@@ -136,6 +137,7 @@ class SchemaNode:
             self.fail("enum", "must be a list of values")
         listed = [self.schema["enum"]] if self.has("enum") else []
         listed += [[self.schema["const"]]] if self.has("const") else []
+        spend(sum(map(len, listed)))
         return common_values([{equality_key(value): value for value in values} for values in listed])
 
 

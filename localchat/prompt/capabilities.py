@@ -32,6 +32,8 @@ class Capabilities(NamedTuple):
     """It refuses tool call ids that are not nine letters or digits."""
     reasoning_key: str = "reasoning_content"
     """The field of a message that it reads reasoning from."""
+    shows_reasoning: bool = False
+    """It prints the reasoning of earlier messages."""
     reasoning_part: bool = False
     """It reads reasoning from a part of the content."""
     lone_reasoning: bool = False
@@ -97,8 +99,10 @@ class _Probe:
     def _with_reasoning(self, found: Capabilities) -> Capabilities:
         may_read_parts = bool(re.search("""['"]thinking['"]""", self._source))
         variants = [found, *([found._replace(reasoning_part=True)] if may_read_parts else [])]
-        found = self._first_that_shows(_REASONING, variants) or found
+        shown = self._first_that_shows(_REASONING, variants)
+        found = shown or found
         return found._replace(
+            shows_reasoning=shown is not None,
             lone_reasoning=found.shows_calls and not self._shows(_REASONING_AND_CALL, found),
             shows_results=self._shows(_RESULT, found),
             one_call=found.shows_calls and not self._shows(_TWO_CALLS, found),

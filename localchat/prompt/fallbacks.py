@@ -26,17 +26,11 @@ To call one, write its name and its arguments like this, once for each call:
 _EXAMPLE = {"name": "the_name", "arguments": {"an_argument": "its value"}}
 
 
-def calls_text(calls: Sequence[Mapping[str, Any]]) -> str:
-    """Write calls in the form of Hermes."""
-    objects = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
-    return "\n".join(f"<tool_call>\n{json.dumps(item, ensure_ascii=False)}\n</tool_call>" for item in objects)
-
-
 def adapted(
     messages: list[Message],
     tools: Sequence[Mapping[str, Any]] | None,
     capabilities: Capabilities,
-    write_calls: CallsWriter = calls_text,
+    write_calls: CallsWriter,
 ) -> list[Message]:
     """Rewrite a conversation so that the template prints all of it and refuses none."""
     if tools and not capabilities.shows_tools:

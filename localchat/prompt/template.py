@@ -12,7 +12,7 @@ from typing import Any
 from ..dialects import DIALECTS, detect
 from .capabilities import Capabilities, find_capabilities
 from .errors import TemplateError
-from .fallbacks import adapted, calls_text
+from .fallbacks import adapted
 from .marked import Marked, copied
 from .messages import prepared, prepared_tools
 from .sandbox import compile_template, render_template
@@ -71,7 +71,7 @@ class ChatTemplate:
         self._template = compile_template(self.source)
         self.format = detect(self.source)
         self.capabilities = find_capabilities(self.source, self._render_test)
-        if not self.capabilities.shows_tools and self.format.write_calls is calls_text:
+        if not self.capabilities.shows_tools and not self.format.tells_of_tools:
             # The system message shows the model the generic form of calls, so its output has that form.
             self.format = DIALECTS["hermes"].for_template(self.source)
 
@@ -108,7 +108,7 @@ class ChatTemplate:
             raise TemplateError("the messages or tools are nested too deeply") from error
         thought = final.get("reasoning_content", "")
         if continue_final_message == "reasoning_content":
-            return merged([*segments, *self.format.opened_thought(thought, text_of(segments))])
+            return merged([*segments, *self.format.opened_reasoning(thought, text_of(segments))])
         text = final.get("content", "") + prefix
         if not thought and not text:
             return segments
@@ -131,7 +131,7 @@ class ChatTemplate:
         return segments_of(marked) if marked == plain else merged([Segment(plain, True)])
 
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
-        shown = adapted(prepared(messages, capabilities), None, capabilities)
+        shown = adapted(prepared(messages, capabilities), None, capabilities, self.format.write_calls)
         return self._run({"messages": shown, "tools": tools or capabilities.no_tools})
 
     def _run(self, variables: Mapping[str, Any]) -> str:

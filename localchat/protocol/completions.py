@@ -7,6 +7,7 @@ over all prompts: those of the first prompt come first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import BadRequest
 from .fields import Fields, parse_body, unknown_fields
@@ -18,6 +19,13 @@ from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_reque
 MAX_CHOICES = 128
 
 
+class SourceFile(NamedTuple):
+    """A file of the project whose code has the gap."""
+
+    name: str
+    text: str
+
+
 @dataclass(frozen=True)
 class CompletionRequest(TextRequest):
     """A checked request for text completions. With `echo` the prompt is part of the output."""
@@ -25,6 +33,12 @@ class CompletionRequest(TextRequest):
     prompts: tuple[Input, ...] = ()
     suffix: str | None = None
     """The text after the gap that the output fills."""
+    suffix_field: str = "suffix"
+    """The field of the request that has it, for errors."""
+    files: tuple[SourceFile, ...] = ()
+    """What the model sees before the text that has the gap; as much of the end as the context holds."""
+    begun: str = ""
+    """The beginning of what fills the gap."""
     best_of: int = 1
     """Sequences for each prompt, of which the likeliest `n` are returned."""
     adds_special: bool = True

@@ -7,9 +7,18 @@ from typing import Any
 
 
 def model_body(name: str, created: int, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """One model; `meta` says what it is, for people who choose one."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "localchat", "meta": dict(meta)}
+    """One model; `meta` says what it is, for people who choose one. `max_model_len` is vLLM's name for `n_ctx`."""
+    length = {"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "localchat",
+        **length,
+        "meta": dict(meta),
+    }
 
 
-def models_body(models: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"object": "list", "data": list(models)}
+def models_body(models: Iterable[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """The list of models; `entries` describe the same ones as llama.cpp and Ollama do."""
+    return {"object": "list", "data": list(models), "models": list(entries)}

@@ -66,6 +66,16 @@ def show_body(card: ModelCard) -> dict[str, Any]:
     }
 
 
+def model_entry(card: ModelCard) -> dict[str, Any]:
+    """The model's entry in the `models` of /v1/models, with llama.cpp's fields."""
+    return {
+        **_entry(card),
+        "modified_at": _time(card.created),
+        "type": "model",
+        "capabilities": list(card.capabilities),
+    }
+
+
 def _entry(card: ModelCard) -> dict[str, Any]:
     # Clients only compare it: reading a large file for its real digest would take minutes.
     digest = hashlib.sha256(f"{card.name} {card.n_bytes}".encode()).hexdigest()
@@ -115,10 +125,23 @@ def parse_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
     Raises:
         BadRequest: A field is invalid.
     """
+    return _parse_embed(raw, "input", options)
+
+
+def parse_old_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
+    """The request in a body of /api/embeddings, the older form: one text under `prompt`.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    return _parse_embed(raw, "prompt", options)
+
+
+def _parse_embed(raw: bytes, field: str, options: ParseOptions) -> EmbeddingsRequest:
     body = parse_body(raw)
-    inputs = read_inputs(body, "input", MAX_INPUTS)
+    inputs = read_inputs(body, field, 1 if field == "prompt" else MAX_INPUTS)
     if "" in inputs:
-        raise BadRequest("'input' has an empty text, which has no vector", "input")
+        raise BadRequest(f"'{field}' has an empty text, which has no vector", field)
     return EmbeddingsRequest(
         model=body.text("model") or "",
         inputs=inputs,
@@ -132,3 +155,9 @@ def embed_body(
     model: str, request: EmbeddingsRequest, vectors: Sequence[array[float]], n_tokens: int
 ) -> dict[str, Any]:
     return {"model": model, "embeddings": [vector.tolist() for vector in vectors], "prompt_eval_count": n_tokens}
+
+
+def old_embed_body(
+    model: str, request: EmbeddingsRequest, vectors: Sequence[array[float]], n_tokens: int
+) -> dict[str, Any]:
+    return {"embedding": vectors[0].tolist()}

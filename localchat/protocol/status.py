@@ -22,7 +22,16 @@ class Slot:
 
 
 def props_body(
-    name: str, version: str, *, n_ctx: int, n_slots: int, sampling: Mapping[str, Any], template: str, bos: str, eos: str
+    name: str,
+    version: str,
+    *,
+    n_ctx: int,
+    n_slots: int,
+    sampling: Mapping[str, Any],
+    template: str,
+    template_caps: Mapping[str, bool],
+    bos: str,
+    eos: str,
 ) -> dict[str, Any]:
     """The body of GET /props, with llama.cpp's field names. The path of the model file is not given out."""
     return {
@@ -34,6 +43,7 @@ def props_body(
         "endpoint_props": False,
         "endpoint_metrics": True,
         "chat_template": template,
+        "chat_template_caps": dict(template_caps),
         "bos_token": bos,
         "eos_token": eos,
         "build_info": f"localchat {version}",

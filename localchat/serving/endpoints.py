@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from .. import __version__
 from ..engine import Cancelled
 from ..engine.compiling import compiling_cancelled_by
-from ..protocol import chat_response, completion_response, errors, native_completion, tokens
+from ..protocol import chat_response, completion_response, errors, infill, native_completion, tokens
 from ..protocol.chat import parse_chat
 from ..protocol.embeddings import embeddings_body, parse_embeddings
 from ..protocol.inputs import check_tokens
@@ -77,6 +77,7 @@ class Endpoints:
             "/chat/completions": {"POST": self.generates(chat_response.INTERFACE, prepare_chat)},
             "/completions": {"POST": self.generates(completion_response.INTERFACE, prepare_text)},
             "/completion": {"POST": self.generates(native_completion.INTERFACE, prepare_text, WITHOUT_END)},
+            "/infill": {"POST": self.generates(infill.INTERFACE, prepare_text, WITHOUT_END)},
             "/embeddings": {"POST": embeddings},
             "/rerank": {"POST": rerank},
             "/reranking": {"POST": rerank},
@@ -171,6 +172,7 @@ class Endpoints:
             n_slots=facts.n_slots,
             sampling=sampling,
             template=model.template.source,
+            template_caps=model.template_caps(),
             bos=facts.bos,
             eos=facts.eos,
         )

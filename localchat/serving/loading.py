@@ -68,7 +68,7 @@ class Loader(threading.Thread):
 
     def _load(self) -> Model:
         from ..generation.model import Model
-        from ..generation.reasoning_limit import ReasoningDefaults
+        from ..generation.reasoning import ReasoningDefaults
 
         options = self._options
         load_options = LoadOptions(

@@ -10,7 +10,9 @@ from ..protocol.ollama_models import (
     VERSION,
     ModelCard,
     embed_body,
+    old_embed_body,
     parse_embed,
+    parse_old_embed,
     parse_show,
     ps_body,
     show_body,
@@ -59,24 +61,29 @@ class Ollama:
             "/api/chat": {"POST": self._endpoints.generates(CHAT, _prepare, LINES)},
             "/api/generate": {"POST": self._endpoints.generates(GENERATE, _prepare, LINES)},
             "/api/embed": {"POST": self._endpoints.computes(parse_embed, VectorRun.embed, embed_body, error_body)},
+            "/api/embeddings": {
+                "POST": self._endpoints.computes(parse_old_embed, VectorRun.embed, old_embed_body, error_body)
+            },
         }
 
     def _of_model(self, body: Callable[[ModelCard], Any]) -> Handler:
         def handle(exchange: Exchange) -> None:
-            exchange.send_json(200, body(_card(self._service.model())))
+            exchange.send_json(200, body(model_card(self._service.model())))
 
         return handle
 
     def _show(self, exchange: Exchange) -> None:
-        exchange.send_json(200, show_body(_card(self._service.resolve(parse_show(exchange.body())))))
+        exchange.send_json(200, show_body(model_card(self._service.resolve(parse_show(exchange.body())))))
 
 
-def _card(model: Model) -> ModelCard:
+def model_card(model: Model) -> ModelCard:
+    """What is known of a model, for lists of models."""
     facts = model.engine.facts
     capabilities = {
         "completion": True,
-        "tools": True,  # a template without tools gets them described in a system message
-        "thinking": "think" in model.template.source,
+        # Without tools in its template a model gets them described in a system message: it was not trained on tools.
+        "tools": model.template.capabilities.shows_tools,
+        "thinking": "think" in model.template.source or model.template.format.reasoning.start in model.template.source,
         "insert": facts.fill_in is not None,
     }
     names = tuple(name for name, has in capabilities.items() if has)

@@ -16,12 +16,13 @@ from ..protocol import errors
 from ..protocol.messages_events import error_body as messages_error
 from ..protocol.models import models_body
 from ..protocol.ollama import error_body as ollama_error
+from ..protocol.ollama_models import model_entry
 from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
 from .keys import Keys
 from .messages import messages_table
-from .ollama import Ollama
+from .ollama import Ollama, model_card
 from .responses import Responses
 from .web import Pages, is_loopback
 
@@ -64,7 +65,6 @@ _KEEPS_NOTHING = "this server keeps nothing of what it is asked"
 _ELSEWHERE: Mapping[str, str] = {
     "/chat": _CHAT_INSTEAD,
     "/api": "the model is chosen when the server starts",
-    "/infill": "POST /v1/completions fills the gap between 'prompt' and 'suffix'",
     "/embedding": "POST /v1/embeddings takes the same texts as 'input'",
     "/lora-adapters": "adapters are not served: merge them into the model's file",
     "/audio": _ONLY_TEXT,
@@ -167,7 +167,8 @@ class Routes:
         exchange.send_json(200, {"status": "ok"})
 
     def _models(self, exchange: Exchange) -> None:
-        exchange.send_json(200, models_body([self._service.model().body()]))
+        model = self._service.model()
+        exchange.send_json(200, models_body([model.body()], [model_entry(model_card(model))]))
 
     def _one_model(self, exchange: Exchange) -> None:
         exchange.send_json(200, self._service.resolve(exchange.tail).body())

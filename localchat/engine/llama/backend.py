@@ -208,8 +208,7 @@ class LlamaBackend:
         return self._logits[self._outputs[row]]
 
     def open_embeddings(self) -> EmbeddingBackend:
-        n_threads = L.llama_n_threads(self._context)
-        return open_embedding_backend(self._model, self.vocabulary, self.facts, n_threads)
+        return open_embedding_backend(self._model, self.facts, self.threads)
 
     def pair_tokens(self, query: str, document: str) -> list[int]:
         template = self.facts.metadata.get("tokenizer.chat_template.rerank", "")

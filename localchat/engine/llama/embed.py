@@ -7,6 +7,7 @@ themselves; so do those that score pairs.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from array import array
 from collections.abc import Callable, Sequence
@@ -27,7 +28,6 @@ _STEP = 256
 _N_INPUTS = 64
 # Steps with more rows need flash attention, or the table of all rows by all rows fills the memory.
 _MAX_EXACT_STEP = 2048
-_GGML_TYPE_F32 = 0
 # There each input needs a whole state.
 _N_RECURRENT_INPUTS = 8
 
@@ -38,29 +38,24 @@ _IN_GRAPH = {
     "rank": L.LLAMA_POOLING_TYPE_RANK,
 }
 
-# Whether the token at a position, of so many, is part of the vector.
-_COUNTS: dict[str, Callable[[int, int], bool]] = {
-    "mean": lambda position, n_tokens: True,
-    "cls": lambda position, n_tokens: position == 0,
-    "last": lambda position, n_tokens: position == n_tokens - 1,
-}
 
-
-def open_embedding_backend(model: Model, vocabulary: Vocabulary, facts: ModelFacts, n_threads: int) -> LlamaEmbedding:
+def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, int]) -> LlamaEmbedding:
     """A context for vectors on a loaded model; the largest that fits, up to what an input may be.
 
     Raises:
         EngineError: not even a small one fits.
     """
     is_whole = reads_whole_texts(facts.metadata) or bool(L.llama_model_has_encoder(model.pointer))
+    # From the start as many as there are: a step has many rows.
+    threads = (max(threads), threads[1])
     # Beyond its own length a model of this kind has no positions: the library would abort.
     n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
     while True:
-        params = _params(model, facts, n_ctx, is_whole, n_threads)
+        params = _params(model, facts, n_ctx, is_whole, threads[0])
         context = L.llama_init_from_model(model.pointer, params)
         if context is not None:
             room = EmbeddingRoom(n_ctx, params.n_batch, params.n_seq_max, facts.n_vocab)
-            return LlamaEmbedding(model, vocabulary, context, room, pooling_of(facts.metadata))
+            return LlamaEmbedding(model, context, room, pooling_of(facts.metadata), threads)
         if n_ctx <= _MIN_INPUT:
             raise EngineError(f"llama.cpp could not make a context for embeddings: {problems()}")
         n_ctx = max(n_ctx // 2, _MIN_INPUT)
@@ -81,10 +76,9 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
     params.embeddings = True
     params.pooling_type = _IN_GRAPH[pooling] if is_whole or pooling == "rank" else L.LLAMA_POOLING_TYPE_NONE
     if n_step <= _MAX_EXACT_STEP:
-        # Flash attention and cells of 16 bits round by what else is in the step: alone and beside others the
-        # vectors of the built-in model then differ by 2e-3, and without them by less than 1e-4.
+        # Flash attention rounds by what else is in the step: alone and beside others the vectors of the built-in model
+        # then differ by 1e-3. Without it they are equal.
         params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        params.type_k = params.type_v = _GGML_TYPE_F32
     # Without it inputs of different lengths would be cut into pieces of the same length.
     params.kv_unified = True
     return params
@@ -93,38 +87,39 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
 class LlamaEmbedding:
     """Computes steps. One thread at a time; each call leaves no input but the one that goes on."""
 
-    def __init__(self, model: Model, vocabulary: Vocabulary, context: Any, room: EmbeddingRoom, pooling: str):
+    def __init__(self, model: Model, context: Any, room: EmbeddingRoom, pooling: str, threads: tuple[int, int]):
         self.room = room
+        self.threads = threads
         self._model = model  # for as long as there is a context
-        self._vocabulary = vocabulary
         self._context = context
         self._memory = L.llama_get_memory(context)
         self._is_pooled = L.llama_pooling_type(context) != L.LLAMA_POOLING_TYPE_NONE
         self._pooling = pooling
-        self._counts = _COUNTS.get(pooling, _COUNTS["mean"])
         self._width: int = (
             L.llama_model_n_cls_out(model.pointer) if pooling == "rank" else L.llama_model_n_embd_out(model.pointer)
         )
         # Sums of the input that goes on in the next step, by its index.
         self._sums: dict[int, Any] = {}
-        self._batch = L.llama_batch_init(room.n_step, 0, 1)
+        self._rows = _Rows(room.n_step)
+
+    def set_threads(self, n: int) -> None:
+        L.llama_set_n_threads(self._context, n, n)
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
         self._check(step)
-        self._fill(inputs, step)
         run = L.llama_decode if self._memory else L.llama_encode
-        code = run(self._context, self._batch)
+        code = run(self._context, self._rows.fill(inputs, step, self._slot))
         if code != 0:
             raise EngineError(f"llama.cpp could not compute embeddings (code {code}): {problems()}")
         vectors = {}
-        row = 0
+        first, rows = 0, None if self._is_pooled else self._all_rows(step)
         for piece in step:
-            n_tokens = len(inputs[piece.index])
-            vector = self._pooled(piece) if self._is_pooled else self._pool(piece, n_tokens, row)
+            n_tokens, end = len(inputs[piece.index]), first + piece.stop - piece.start
+            vector = self._pooled(piece) if rows is None else self._pool(piece, n_tokens, rows[first:end])
             if piece.stop == n_tokens:
                 vectors[piece.index] = array("f", vector.tolist())
                 self._forget_slot(self._slot(piece))
-            row += piece.stop - piece.start
+            first = end
         return vectors
 
     def forget(self) -> None:
@@ -133,41 +128,34 @@ class LlamaEmbedding:
             self._forget_slot(slot)
 
     def close(self) -> None:
-        L.llama_batch_free(self._batch)
         L.llama_free(self._context)
 
-    def _fill(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> None:
-        row = 0
-        for piece in step:
-            n_tokens = len(inputs[piece.index])
-            for position in range(piece.start, piece.stop):
-                self._batch.token[row] = inputs[piece.index][position]
-                self._batch.pos[row] = position
-                self._batch.n_seq_id[row] = 1
-                self._batch.seq_id[row][0] = self._slot(piece)
-                self._batch.logits[row] = self._is_pooled or self._counts(position, n_tokens)
-                row += 1
-        self._batch.n_tokens = row
-
     def _pooled(self, piece: Piece) -> Any:
-        return self._copy(L.llama_get_embeddings_seq(self._context, self._slot(piece)))
+        return self._array(L.llama_get_embeddings_seq(self._context, self._slot(piece)), (self._width,))
 
-    def _pool(self, piece: Piece, n_tokens: int, first_row: int) -> Any:
+    def _all_rows(self, step: Sequence[Piece]) -> Any:
+        """What the model made of each token [rows, width], in their order; a view, valid until the next step."""
+        n_rows = sum(piece.stop - piece.start for piece in step)
+        return self._array(L.llama_get_embeddings(self._context), (n_rows, self._width))
+
+    def _pool(self, piece: Piece, n_tokens: int, rows: Any) -> Any:
         """The vector by the rows so far."""
-        total = self._sums.pop(piece.index, 0)
-        for position in range(piece.start, piece.stop):
-            if self._counts(position, n_tokens):
-                row = first_row + position - piece.start
-                total = total + self._copy(L.llama_get_embeddings_ith(self._context, row))
+        if self._pooling == "last":
+            return rows[-1]
+        before = self._sums.pop(piece.index, None)
+        if self._pooling == "cls":
+            total = rows[0].copy() if before is None else before
+        else:
+            mean = rows.sum(axis=0, dtype=np.float64) / n_tokens
+            total = mean if before is None else before + mean
         if piece.stop < n_tokens:
             self._sums[piece.index] = total
-            return total
-        return total / (n_tokens if self._pooling == "mean" else 1)
+        return total
 
-    def _copy(self, pointer: Any) -> Any:
+    def _array(self, pointer: Any, shape: tuple[int, ...]) -> Any:
         if not pointer:
             raise EngineError(f"the model gave no vector: {problems()}")
-        return np.ctypeslib.as_array(pointer, (self._width,)).astype(np.float64)
+        return np.ctypeslib.as_array(pointer, shape)
 
     def _slot(self, piece: Piece) -> int:
         # Inputs of a step follow one another, so no two have the same.
@@ -182,6 +170,44 @@ class LlamaEmbedding:
         n_tokens = sum(piece.stop - piece.start for piece in step)
         if not 0 < n_tokens <= self.room.n_step or len(step) > self.room.n_inputs:
             raise ValueError(f"a step of {n_tokens} tokens of {len(step)} inputs; {self.room} is what there is")
+
+
+class _Rows:
+    """The arrays of a `llama_batch`, made once; each row belongs to one input and gives a vector."""
+
+    def __init__(self, n_rows: int):
+        self._tokens = np.zeros(n_rows, np.int32)
+        self._positions = np.zeros(n_rows, np.int32)
+        self._slots = np.zeros(n_rows, np.int32)
+        self._counts = np.ones(n_rows, np.int32)
+        self._outputs = np.ones(n_rows, np.int8)
+        # Row i's list of slots is the number slots[i].
+        starts = self._slots.ctypes.data + np.arange(n_rows, dtype=np.uintp) * self._slots.itemsize
+        self._slot_lists = starts.astype(np.uintp)
+        self._batch = L.llama_batch(
+            n_tokens=0,
+            token=_pointer(self._tokens, L.llama_token),
+            embd=None,
+            pos=_pointer(self._positions, L.llama_pos),
+            n_seq_id=_pointer(self._counts, ctypes.c_int32),
+            seq_id=_pointer(self._slot_lists, ctypes.POINTER(L.llama_seq_id)),
+            logits=_pointer(self._outputs, ctypes.c_int8),
+        )
+
+    def fill(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece], slot_of: Callable[[Piece], int]) -> Any:
+        first = 0
+        for piece in step:
+            end = first + piece.stop - piece.start
+            self._tokens[first:end] = inputs[piece.index][piece.start : piece.stop]
+            self._positions[first:end] = np.arange(piece.start, piece.stop)
+            self._slots[first:end] = slot_of(piece)
+            first = end
+        self._batch.n_tokens = first
+        return self._batch
+
+
+def _pointer(array: Any, kind: Any) -> Any:
+    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
 def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str) -> list[int]:

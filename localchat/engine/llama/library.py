@@ -22,7 +22,6 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import llama_cpp.llama_cpp as L
-from llama_cpp._ggml import libggml as ggml
 
 __all__ = ["L", "Model", "problems"]
 
@@ -56,10 +55,12 @@ def _load_backends() -> None:
 
     ggml takes of each backend the file that suits this machine, of the CPU's the newest instructions that it has.
     """
-    if ggml.ggml_backend_reg_count():
+    # Looked up through libllama, which is linked to ggml: a wheel has no symbolic links, so libggml.so, loaded by its
+    # name, would be a second copy beside libggml.so.0, with backends of its own. Windows does not look up in this way.
+    library = L._lib
+    if not hasattr(library, "ggml_backend_reg_count") or library.ggml_backend_reg_count():
         return
-    folder = os.environ.get("LLAMA_CPP_LIB_PATH") or os.path.dirname(ggml._name)
-    ggml.ggml_backend_load_all_from_path(os.fsencode(folder))
+    library.ggml_backend_load_all_from_path(os.fsencode(os.path.dirname(library._name)))
 
 
 def _start_library() -> None:

@@ -283,6 +283,8 @@ def _read_facts(
         sampling=sampling_from(metadata),
         metadata=metadata,
         fill_in=vocabulary.fill_in,
+        fim_file=vocabulary.fim_file,
+        fim_repository=vocabulary.fim_repository,
     )
 
 

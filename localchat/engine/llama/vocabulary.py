@@ -30,6 +30,8 @@ class Vocabulary:
         self.eos = self._text(L.llama_vocab_eos(self.pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
         self.fill_in = self._fill_in_tokens()
+        self.fim_file = _known(L.llama_vocab_fim_sep(self.pointer))
+        self.fim_repository = _known(L.llama_vocab_fim_rep(self.pointer))
         # The bytes of each token, also of control tokens. Read now: at the first grammar it would take a third of a
         # second, in which no other thread could run.
         self.all_pieces = [self._read_piece(id, True) for id in ids]
@@ -119,3 +121,7 @@ class Vocabulary:
             return ""
         text: bytes = L.llama_vocab_get_text(self.pointer, token)
         return text.decode("utf-8", "replace")
+
+
+def _known(token: int) -> int | None:
+    return None if token < 0 else token

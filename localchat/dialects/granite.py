@@ -1,0 +1,58 @@
+"""Granite 3: <response>text</response>, then <|tool_call|>[{"name": "f", "arguments": {}}].
+
+Both marks of the text are ordinary text: they count around the whole text only, as anywhere else they may be XML.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..protocol.events import ContentDelta
+from .calls import Calls
+from .dialect import Dialect
+from .json_calls import JsonCalls
+from .reader import OutputReader
+from .scan import Cursor, Markers, Reader, one_of, read, space, stream
+
+_START, _END = "<response>", "</response>"
+
+
+class _GraniteReader(OutputReader):
+    def _text_and_calls(self) -> Reader[None]:
+        cursor = self._cursor
+        cursor.begin()
+        yield from space(cursor)
+        is_opened = (yield from one_of(cursor, _START)) is not None
+        yield from self._after_first(is_opened)
+        # What was not opened is not closed: that end is of the text itself.
+        markers = Markers(*self._openers, *((_END,) if is_opened else ()))
+        while True:
+            marker = yield from stream(cursor, markers, ContentDelta)
+            if marker is None:
+                return
+            cursor.begin()
+            read(cursor, marker)
+            if marker == _END:
+                yield from space(cursor)
+                marker = yield from one_of(cursor, *self._openers)
+            is_mark = not cursor.left()
+            if marker:
+                is_mark = yield from self._styles(marker)
+            yield from self._after(is_mark, ContentDelta)
+
+
+class _Granite(Dialect):
+    def read(
+        self, cursor: Cursor, calls: Calls, prompt: str, splits_reasoning: bool, *, is_bound: bool = False
+    ) -> Reader[None]:
+        return _GraniteReader(self, cursor, calls, splits_reasoning, is_bound).read(self.reasoning_start(prompt))
+
+
+_CALLS = JsonCalls(opener="<|tool_call|>", is_list=True, other_ends=("<|/tool_call|>", "</tool_call>"))
+
+DIALECT = _Granite(
+    "granite-3",
+    detected_by=(("<|tool_call|>",),),
+    calls=(_CALLS, replace(_CALLS, opener="<tool_call>")),
+    dropped=(_START, _END),
+)

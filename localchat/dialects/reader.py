@@ -1,0 +1,195 @@
+"""Reads the output of most families: reasoning first, then text and calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable
+
+from ..protocol.events import ContentDelta, Event, ReasoningDelta
+from .calls import Calls
+from .reasoning import ReasoningStart
+from .scan import Cursor, Markers, Reader, is_next, one_of, read, space, stream
+
+if TYPE_CHECKING:
+    from .dialect import Dialect
+
+
+class OutputReader:
+    """Reads one output. Its methods are readers of what comes next at the cursor."""
+
+    def __init__(self, dialect: Dialect, cursor: Cursor, calls: Calls, splits_reasoning: bool, is_bound: bool) -> None:
+        self._dialect = dialect
+        self._cursor = cursor
+        self._calls = calls
+        self._splits_reasoning = splits_reasoning
+        self._is_bound = is_bound
+        # Without tools there are no calls.
+        self._openers = dialect.openers if calls.offered else ()
+
+    def read(self, start: ReasoningStart) -> Reader[None]:
+        """Read the whole output."""
+        cursor, calls, dialect = self._cursor, self._calls, self._dialect
+        calls.reasoning_is_open = start is ReasoningStart.OPEN
+        end = yield from self._first_reasoning()
+        is_call = calls.made > 0
+        if self._is_bound and not is_call:
+            if end in dialect.sections:
+                yield from space(cursor)
+            opening = yield from one_of(cursor, dialect.text_start[end == dialect.reasoning.end])
+            if opening and opening.isspace() and not self._splits_reasoning:
+                yield ContentDelta(opening)
+        if not is_call:
+            is_call = yield from self._bare_call()
+        if self._is_bound and not is_call and not (yield from self._first_call()):
+            yield from stream(cursor, Markers(), ContentDelta)
+        yield from self._text_and_calls()
+
+    # Calls
+
+    def _bare_call(self) -> Reader[bool]:
+        """Read a call without an opener, if the family writes such calls and the output begins with one."""
+        style = next((style for style in self._dialect.calls if not style.openers), None)
+        if style is None or not self._calls.offered:
+            return False
+        self._cursor.begin()
+        yield from space(self._cursor)
+        is_call = (yield from is_next(self._cursor, "{")) and (yield from style.read(self._cursor, self._calls, ""))
+        yield from self._after_first(is_call)
+        return is_call
+
+    def _first_call(self) -> Reader[bool]:
+        """Read a call, if one comes first; else nothing."""
+        self._cursor.begin()
+        marker: str | None = ""
+        while marker is not None and marker not in self._openers:
+            yield from space(self._cursor)
+            marker = yield from one_of(self._cursor, *self._openers, *self._dialect.ignored)
+        is_call = marker is not None and (yield from self._styles(marker))
+        yield from self._after_first(is_call)
+        return is_call
+
+    def _after_first(self, is_call: bool) -> Reader[None]:
+        if is_call:
+            yield from self._after(True, ContentDelta)
+        else:
+            self._cursor.put_back()
+
+    def _call(self, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
+        """Read a call from its opener on. What only begins like one is sent as text, in such events."""
+        self._cursor.begin()
+        read(self._cursor, opener)
+        is_call = yield from self._styles(opener)
+        yield from self._after(is_call, event)
+        return is_call
+
+    def _styles(self, opener: str) -> Reader[bool]:
+        """Read what follows an opener in the first style in which it is a call."""
+        n_read = self._cursor.n_recorded
+        for style in (*self._dialect.calls, *self._dialect.also_read):
+            if opener in style.openers:
+                if (yield from style.read(self._cursor, self._calls, opener)):
+                    return True
+                self._cursor.put_back(n_read)
+        return False
+
+    def _after(self, is_call: bool, event: Callable[[str], Event]) -> Reader[None]:
+        if is_call:
+            self._cursor.commit()
+            yield from space(self._cursor)
+        else:
+            yield event(self._cursor.recorded())
+
+    # Text
+
+    def _text_and_calls(self) -> Reader[None]:
+        tags = self._dialect.reasoning
+        in_text = (tags.start, tags.end) if self._dialect.reasons_anywhere else ()
+        markers = Markers(*self._openers, *self._dialect.ignored, *in_text)
+        while True:
+            marker = yield from stream(self._cursor, markers, ContentDelta)
+            if marker is None:
+                return
+            if marker in in_text:
+                yield from self._reasoning_in_text(marker)
+            elif marker in self._openers:
+                yield from self._call(marker, ContentDelta)
+            else:
+                read(self._cursor, marker)
+                yield from space(self._cursor)
+
+    # Reasoning
+
+    def _first_reasoning(self) -> Reader[str | None]:
+        """Read reasoning at the start of the output, if it starts so or the prompt opened it.
+
+        Returns the marker that ended it, "" at the end of the output; None if there is no reasoning.
+        """
+        cursor, calls, dialect = self._cursor, self._calls, self._dialect
+        cursor.begin()
+        yield from space(cursor)
+        if not calls.reasoning_is_open:
+            start = yield from one_of(cursor, *filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
+            if start is None:
+                calls.reasoning_may_open = dialect.reasons_anywhere
+                cursor.put_back()
+                return None
+            if start == dialect.no_reasoning:
+                calls.reasoning_may_open = False
+                yield from self._after_end_tag()
+                return None
+        calls.reasoning_is_open = True
+        yield from space(cursor)
+        yield from self._tag(cursor.recorded())
+        end = yield from self._reasoning()
+        if end == dialect.reasoning.end:
+            cursor.begin()
+            read(cursor, end)
+            yield from self._after_end_tag()
+        return end
+
+    def _after_end_tag(self) -> Reader[None]:
+        """Read the white space after an end tag. Where a constraint binds the text it may be part of that."""
+        if not self._is_bound:
+            yield from space(self._cursor)
+        yield from self._tag(self._cursor.recorded())
+
+    def _reasoning_in_text(self, tag: str) -> Reader[None]:
+        """Read reasoning in the midst of text, or an end tag that ends none. The white space around is of the text."""
+        cursor = self._cursor
+        before = cursor.text[cursor.at : cursor.text.index(tag, cursor.at)]
+        if before:
+            yield ContentDelta(before)
+        read(cursor, tag)
+        if tag == self._dialect.reasoning.end:
+            return
+        self._calls.reasoning_is_open = True
+        cursor.begin()
+        yield from space(cursor)
+        yield from self._tag(tag + cursor.recorded())
+        end = yield from self._reasoning()
+        if end == self._dialect.reasoning.end:
+            cursor.begin()
+            read(cursor, end)
+            yield from self._tag(cursor.recorded())
+
+    def _tag(self, text: str) -> Reader[None]:
+        """A tag and the white space around it: content where reasoning is."""
+        if text and not self._splits_reasoning:
+            yield ContentDelta(text)
+
+    def _reasoning(self) -> Reader[str]:
+        """Read open reasoning up to the marker that ends it, which is not read yet; "" if the output ends first.
+
+        A call ends it too, and its opener is the marker then. What only begins like a call is part of the reasoning.
+        """
+        calls, dialect = self._calls, self._dialect
+        event: Callable[[str], Event] = ReasoningDelta if self._splits_reasoning else ContentDelta
+        markers = Markers(dialect.reasoning.end, *dialect.reasoning_sections, *self._openers)
+        while True:
+            calls.reasoning_is_open = calls.reasoning_may_open = True
+            marker = yield from stream(self._cursor, markers, event)
+            if marker is None:
+                return ""
+            calls.reasoning_is_open = False
+            if marker not in self._openers or (yield from self._call(marker, event)):
+                calls.reasoning_may_open = dialect.reasons_anywhere
+                return marker

@@ -1,0 +1,46 @@
+"""POST /infill, llama.cpp's interface for the completion of code in editors: the text of a gap (fill-in-the-middle).
+
+The response is that of POST /completion.
+"""
+
+from __future__ import annotations
+
+from .completions import CompletionRequest, SourceFile
+from .fields import Fields, parse_body, unknown_fields
+from .interface import Interface
+from .native_completion import LENGTHS, NativeBody, NativeStream
+from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
+from .request import DEFAULT_OPTIONS, ParseOptions, read_text_request
+
+
+def parse_infill(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> CompletionRequest:
+    """The request in a body.
+
+    Raises:
+        BadRequest: A field is invalid.
+    """
+    body = parse_body(raw)
+    before, after = body.text("input_prefix"), body.text("input_suffix")
+    if before is None and after is None:
+        body.refuse("input_prefix", "the text before the gap")
+    top_logprobs = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
+    return CompletionRequest(
+        prompts=(before or "",),
+        suffix=after or "",
+        suffix_field="input_suffix",
+        files=tuple(_file(entry) for entry in body.objects("input_extra")),
+        begun=body.text("prompt") or "",
+        params=read_params(body, n=1, top_logprobs=top_logprobs, least_tokens=0, lengths=LENGTHS),
+        **read_text_request(body),
+        unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
+    )
+
+
+def _file(entry: Fields) -> SourceFile:
+    text = entry.text("text")
+    if text is None:
+        entry.refuse("text", "a string")
+    return SourceFile(entry.text("filename") or "file", text)
+
+
+INTERFACE = Interface(id_prefix="cmpl-", parse=parse_infill, stream=NativeStream, whole=NativeBody)

@@ -1,0 +1,145 @@
+"""Options of clients and calls: names that are known, what they mean, and what cannot be a prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from localchat import AsyncClient, Client, NotFoundError, TimedOut, Timeout
+
+from .clients import make_client
+from .raw_server import HELLO, Peer, Server, always, with_length
+
+UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
+    "misspelt": ({"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
+    "like nothing": ({"zzz": 0}, r"chat has no option 'zzz'; extra_body=\{\.\.\.\} sends any field"),
+    "of the client": ({"api_key": "sk-1"}, r"belongs to the client, Client\(api_key=\.\.\.\)"),
+    "server": ({"base_url": "http://x"}, r"belongs to the client, Client\(base_url"),
+    "headers": ({"headers": {}}, "extra_headers"),
+    "stream": ({"stream": True}, "chat, complete and run return a Reply"),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), UNKNOWN.values(), ids=UNKNOWN)
+def test_unknown_option_is_refused_and_nothing_is_sent(options, words):
+    with always(HELLO) as server, make_client(server) as client:
+        with pytest.raises(TypeError, match=words):
+            client.chat("hi", **options)
+        asynchronous = AsyncClient(server.url, model="m")
+        with pytest.raises(TypeError, match=words):
+            asyncio.run(asynchronous.chat("hi", **options))
+        assert server.requests == []
+
+
+def test_unknown_option_of_other_methods_and_clients():
+    client: Any = Client("http://127.0.0.1:1")
+    with pytest.raises(TypeError, match=r"Client has no option 'time_out': is timeout meant\?"):
+        Client(time_out=5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"with_options has no option 'modle': is model meant\?"):
+        client.with_options(modle="m")
+    with pytest.raises(TypeError, match=r"run has no option 'max_round': is max_rounds meant\?"):
+        client.run("hi", max_round=3)
+    with pytest.raises(TypeError, match=r"embed has no option 'temperature'"):
+        client.embed("hi", temperature=1)
+    with pytest.raises(TypeError, match=r"complete has no option 'tools'"):
+        client.complete("hi", tools=[])
+    with pytest.raises(TypeError, match="it goes into `json`"):
+        client.request("POST", "rerank", {}, model="m")
+
+
+PROMPTS: dict[str, tuple[Any, str]] = {
+    "dict": ({"role": "user", "content": "hi"}, r"goes into a list: \[message\]"),
+    "bytes": (b"hi", "not bytes: decode it"),
+    "texts": (["a", "b"], "not a list of texts: client.map"),
+    "number": (3, "text or a list of messages, not int"),
+    "list of lists": ([["a"]], "message 0 of the prompt is a dict with role and content, not list"),
+}
+
+
+@pytest.mark.parametrize(("prompt", "words"), PROMPTS.values(), ids=PROMPTS)
+def test_wrong_prompt_is_explained(prompt, words):
+    client: Any = Client("http://127.0.0.1:1", model="m")
+    for ask in (client.chat, client.stream, client.run):
+        with pytest.raises(TypeError, match=words):
+            ask(prompt)
+
+
+def test_number_as_timeout_limits_the_first_event():
+    """A server that accepts and says nothing was waited for 600 seconds."""
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        assert peer.is_gone()
+
+    with Server(handle) as server:
+        start = time.monotonic()
+        with pytest.raises(TimedOut, match="first"):
+            Client(server.url, model="m", timeout=0.2, max_retries=0).chat("hi")
+        with pytest.raises(TimedOut, match="first"):
+            Client(server.url, model="m", max_retries=0).chat("hi", timeout=0.2)
+        assert time.monotonic() - start < 5
+
+
+def test_number_as_timeout_and_its_limits():
+    assert Timeout.of(60) == Timeout(connect=5, first=60, idle=60)
+    assert Timeout.of(1) == Timeout(connect=1, first=1, idle=1)
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="above 0"):
+            Timeout.of(wrong)
+
+
+def test_retries_of_one_call(monkeypatch):
+    monkeypatch.setattr("localchat.failures._FIRST_DELAY_S", 0.001)
+    with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=0) as client:
+        with pytest.raises(Exception, match="503"):
+            client.chat("hi", max_retries=2)
+        assert len(server.requests) == 3
+
+
+def test_other_options_share_the_connections():
+    with always(HELLO) as server, make_client(server) as client:
+        client.chat("hi")
+        other = client.with_options(model="other", headers={"X-Other": "1"}, timeout=3)
+        assert other.chat("hi").text == "Hello"
+        assert client.chat("hi").text == "Hello"
+        assert server.connections == 1
+        bodies = [json.loads(request.body) for request in server.requests]
+        assert [body["model"] for body in bodies] == ["m", "other", "m"]
+        assert ["x-other" in request.headers for request in server.requests] == [False, True, False]
+        elsewhere = client.with_options(base_url="http://127.0.0.1:1/v1", max_retries=0)
+        with pytest.raises(Exception, match=r"nothing listens on 127\.0\.0\.1:1"):
+            elsewhere.chat("hi")
+
+
+def test_any_request():
+    answers = {
+        "/v1/rerank": with_length(b'{"results": [1]}'),
+        "/health": with_length(b"ok"),
+        "/empty?a=b": with_length(b"", "200 OK"),
+    }
+
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            server.requests.append(request)
+            peer.send(answers.get(request.path, with_length(b'{"error": "no such thing"}', "404 Not Found")))
+
+    with Server(handle) as server, make_client(server) as client:
+        assert client.request("POST", "rerank", {"query": "q"}) == {"results": [1]}
+        assert json.loads(server.requests[0].body) == {"query": "q"}
+        assert client.request("GET", "/health") == "ok"
+        assert client.request("GET", "/empty?a=b") is None
+        with pytest.raises(NotFoundError, match="no such thing"):
+            client.request("GET", "nowhere")
+        with pytest.raises(ValueError, match="no method of HTTP"):
+            client.request("GET /x", "y")
+
+        async def ask() -> Any:
+            async with AsyncClient(server.url) as asynchronous:
+                return await asynchronous.request("POST", "rerank", [1], extra_headers={"X-A": "1"})
+
+        assert asyncio.run(ask()) == {"results": [1]}
+        assert (server.requests[-1].headers["x-a"], server.requests[-1].body) == ("1", b"[1]")
