@@ -74,7 +74,7 @@ MAY_IMPORT = {
 
 # What only one place may import of the world outside: a file, or all files of a folder.
 SOLE_IMPORTERS = {
-    "http.server": "server.py",
+    "http.server": "serving/http_server.py",
     "llama_cpp": "engine/llama/library.py",
     "numpy": "engine/llama/",
     "jinja2": "prompt/",
