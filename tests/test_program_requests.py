@@ -1,0 +1,128 @@
+"""Requests as agents and editors send them, answered by the built-in model, streamed and whole.
+
+tests/data/program_requests.json has the fields, kinds of tools and headers of each program, in small conversations of
+our own. Each body and each event is validated against a schema of its interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
+from localchat.validator import faults
+
+from .live import running_server
+
+DEADLINE_S = 60
+REQUESTS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "program_requests.json").read_text())
+SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_schemas.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with running_server("--any-name", "--ctx", "4096") as url:
+        yield url.removeprefix("http://").removesuffix("/v1")
+
+
+def post(address: str, request: dict[str, Any], **fields: Any) -> tuple[str, list[Any]]:
+    """The type of the content, and the body or the events."""
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
+        body = json.dumps({**request["body"], **fields})
+        connection.request("POST", request["path"], body, {"Content-Type": "application/json", **request["headers"]})
+        response = connection.getresponse()
+        text = response.read().decode()
+    assert response.status == 200, text
+    kind = str(response.getheader("Content-Type"))
+    if kind == "text/event-stream":
+        lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        return kind, [line if line == "[DONE]" else json.loads(line) for line in lines]
+    if kind == "application/x-ndjson":
+        return kind, [json.loads(line) for line in text.splitlines()]
+    return kind, [json.loads(text)]
+
+
+def interface_of(request: dict[str, Any]) -> str:
+    return str(request["path"].partition("?")[0].removeprefix("/v1"))
+
+
+def validate(value: Any, kind: str) -> None:
+    errors = list(faults(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
+    assert not errors, (kind, errors, value)
+
+
+# What ends a stream, by interface: the last event, and the one before it.
+def has_ended(interface: str, events: list[Any]) -> bool:
+    last = events[-1]
+    if interface == "/responses":
+        return last["type"] in ("response.completed", "response.incomplete")
+    if interface == "/messages":
+        return [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
+    return last["done"] is True if interface.startswith("/api/") else last == "[DONE]"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_request_of_a_program_is_answered(address: str, name: str, stream: bool):
+    check(address, REQUESTS[name], stream=stream)
+
+
+# Other outputs of the same requests: a request, the fields that make it so, and a text that events or body then have.
+OUTPUTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "chat, call": ("cline-native-tools", {"tool_choice": "required"}, '"tool_calls"'),
+    "chat, cut": ("aider", {"max_tokens": 1}, '"length"'),
+    "responses, call": ("codex", {"tool_choice": "required", "max_output_tokens": 200}, '"arguments"'),
+    "responses, custom call": (
+        "codex",
+        {"tool_choice": {"type": "custom", "name": "apply_patch"}, "max_output_tokens": 200},
+        '"custom_tool_call"',
+    ),
+    "responses, cut": ("codex", {"max_output_tokens": 1}, '"incomplete"'),
+    "messages, call": ("claude-code", {"tool_choice": {"type": "any"}, "max_tokens": 200}, '"tool_use"'),
+    "messages, cut": ("claude-code", {"max_tokens": 1}, '"max_tokens"'),
+    "messages, no thinking": ("claude-code", {"thinking": {"type": "disabled"}}, '"end_turn"'),
+    "Ollama, cut": ("zed", {"options": {"num_predict": 1}}, '"length"'),
+    "Ollama, thinking": ("zed", {"think": True}, '"done_reason"'),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize(("name", "fields", "text"), OUTPUTS.values(), ids=OUTPUTS)
+def test_other_outputs_follow_the_schemas(address: str, name: str, fields: dict[str, Any], text: str, stream: bool):
+    assert text in json.dumps(check(address, REQUESTS[name], stream=stream, **fields))
+
+
+BROKEN = {
+    "chat-completions-event": {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m"},
+    "responses-event": {"type": "response.output_text.delta", "item_id": "a", "output_index": 0, "delta": "x"},
+    "messages-event": {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "thinking": "x"}},
+    "api-chat-event": {"model": "m", "message": {"role": "assistant", "content": ""}, "done": False},
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_schemas_refuse_what_is_broken(kind: str):
+    with pytest.raises(AssertionError):
+        validate(BROKEN[kind], kind)
+
+
+def check(address: str, request: dict[str, Any], *, stream: bool, **fields: Any) -> list[Any]:
+    """The valid body or events of a request."""
+    interface = interface_of(request)
+    kind, found = post(address, request, stream=stream, **fields)
+    if kind == "application/json":
+        assert not stream or interface == "/api/show"
+        validate(found[0], interface.strip("/").replace("/", "-"))
+        return found
+    assert has_ended(interface, found)
+    for event in found:
+        if event != "[DONE]":
+            validate(event, f"{interface.strip('/').replace('/', '-')}-event")
+    return found
