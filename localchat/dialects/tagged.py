@@ -101,7 +101,7 @@ class TaggedCalls(CallStyle):
         if self.quotes is None:
             return (ValueLayout(ALL_TYPES, "", end, end),)
         quote, quoted_end = self.quotes[0], self.quotes[1] + end
-        quoted = ValueLayout(STRING, quote, quoted_end, quoted_end, tells_type=False)
+        quoted = ValueLayout(STRING, quote, quoted_end, quoted_end, names_type=False)
         return (quoted, ValueLayout(ALL_TYPES, "", end, end, not_start=quote))
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
