@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 
 from .aio_call import AsyncCall
 from .aio_sockets import AsyncPool
@@ -24,13 +24,14 @@ from .call import ANSWER_ERRORS, Answer, ended_by, reply_of
 from .errors import (
     BadRequestError,
     Cancelled,
+    DoesNotFit,
     IncompleteStream,
     ProtocolError,
     StatusError,
     TimedOut,
     UnprocessableError,
 )
-from .events import Reply, StreamEvent
+from .events import Reply, StreamEvent, Value
 from .failures import read_models
 from .keywords import (
     AllClientKeywords,
@@ -40,21 +41,22 @@ from .keywords import (
     CompletionKeywords,
     EmbeddingKeywords,
     RunKeywords,
+    StreamKeywords,
     check_keywords,
 )
 from .options import (
     CallOptions,
     MakeBody,
     TextPrompt,
+    adapted_body,
     chat_body,
     completion_body,
+    corrected,
     embedding_body,
     read_any,
     read_options,
     read_request_options,
     read_vectors,
-    with_value,
-    without_stream_options,
 )
 from .payloads import Prompt, check_prompt
 from .settings import BaseClient
@@ -66,8 +68,11 @@ if TYPE_CHECKING:
     from .conversation import AsyncConversation
     from .tools import AnyTool, AsyncToolRun
 
+# What a call asks for as its `response_format`, and gets as `reply.parsed`.
+T = TypeVar("T")
 
-class AsyncStream:
+
+class AsyncStream(Generic[Value]):
     """One answer under way: iterate it for events, or `text` for text; leave the `async with` to cancel.
 
     `reply` is what has come so far, also after an error.
@@ -79,7 +84,7 @@ class AsyncStream:
         self._opened = False
         self._events = _events(call, accumulator)
 
-    async def __aenter__(self) -> AsyncStream:
+    async def __aenter__(self) -> AsyncStream[Value]:
         await self._open()
         return self
 
@@ -106,7 +111,7 @@ class AsyncStream:
                 yield event.delta
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> Reply[Value]:
         """What has come so far; whole after the last event."""
         return reply_of(self._call, self._accumulator)
 
@@ -192,16 +197,50 @@ class AsyncClient(BaseClient):
         changed._pool = self._pool if changed._settings.same_peer(self._settings) else AsyncPool()
         return changed
 
-    async def chat(self, prompt: Prompt, /, **options: Unpack[ChatKeywords]) -> Reply:
-        """The whole answer; see Client.chat."""
-        async with self._chat(prompt, options, "chat") as answer:
-            async for _ in answer:
-                pass
-            return with_value(answer.reply, options.get("response_format"))
+    @overload
+    async def chat(
+        self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[ChatKeywords]
+    ) -> Reply[T]: ...
 
-    def stream(self, prompt: Prompt, /, **options: Unpack[ChatKeywords]) -> AsyncStream:
+    @overload
+    async def chat(
+        self, prompt: Prompt, /, *, response_format: None = None, **options: Unpack[ChatKeywords]
+    ) -> Reply[None]: ...
+
+    @overload
+    async def chat(
+        self, prompt: Prompt, /, *, response_format: object, **options: Unpack[ChatKeywords]
+    ) -> Reply[Any]: ...
+
+    async def chat(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
+        """The whole answer; see Client.chat."""
+        given = self._chat_options(prompt, options, ChatKeywords, "chat")
+        for _ in range(options.get("retries_on_mismatch") or 0):
+            try:
+                return await self._whole(given, chat_body, "chat/completions")
+            except DoesNotFit as error:
+                given = corrected(given, error)
+        return await self._whole(given, chat_body, "chat/completions")
+
+    @overload
+    def stream(
+        self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[StreamKeywords]
+    ) -> AsyncStream[T]: ...
+
+    @overload
+    def stream(
+        self, prompt: Prompt, /, *, response_format: None = None, **options: Unpack[StreamKeywords]
+    ) -> AsyncStream[None]: ...
+
+    @overload
+    def stream(
+        self, prompt: Prompt, /, *, response_format: object, **options: Unpack[StreamKeywords]
+    ) -> AsyncStream[Any]: ...
+
+    def stream(self, prompt: Prompt, /, **options: Any) -> AsyncStream[Any]:
         """An answer as it comes, as an asynchronous context manager; see Client.stream."""
-        return self._chat(prompt, options, "stream")
+        given = self._chat_options(prompt, options, StreamKeywords, "stream")
+        return self._start(given, chat_body, "chat/completions")
 
     async def models(self) -> list[str]:
         """The names of the models that the server offers."""
@@ -215,7 +254,7 @@ class AsyncClient(BaseClient):
         call = self._call(given.timeout, given.max_retries)
         return read_any(await call.fetch(method, path, json, given.headers))
 
-    async def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply:
+    async def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply[Any]:
         """The answer of a model that may call functions, coroutine functions among them; see Client.run."""
         return await self.run_stream(prompt, tools, **options).finish()
 
@@ -236,14 +275,26 @@ class AsyncClient(BaseClient):
 
         return AsyncConversation(self, **options)
 
-    async def complete(self, prompt: TextPrompt, /, **options: Unpack[CompletionKeywords]) -> Reply:
+    @overload
+    async def complete(
+        self, prompt: TextPrompt, /, *, response_format: type[T], **options: Unpack[CompletionKeywords]
+    ) -> Reply[T]: ...
+
+    @overload
+    async def complete(
+        self, prompt: TextPrompt, /, *, response_format: None = None, **options: Unpack[CompletionKeywords]
+    ) -> Reply[None]: ...
+
+    @overload
+    async def complete(
+        self, prompt: TextPrompt, /, *, response_format: object, **options: Unpack[CompletionKeywords]
+    ) -> Reply[Any]: ...
+
+    async def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
         """How a text goes on, without a chat template (/completions); see Client.complete."""
         settings = self._settings
         given = read_options(settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
-        async with self._start(given, completion_body, "completions") as answer:
-            async for _ in answer:
-                pass
-            return answer.reply
+        return await self._whole(given, completion_body, "completions")
 
     # Type checkers take the first that fits, and a str is a Sequence of str too.
     @overload
@@ -264,24 +315,34 @@ class AsyncClient(BaseClient):
         vectors = read_vectors(self._settings, raw, len(texts))
         return vectors[0] if isinstance(text, str) else vectors
 
-    def _chat(self, prompt: Prompt, options: Mapping[str, Any], what: str) -> AsyncStream:
+    def _chat_options(self, prompt: Prompt, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
         check_prompt(prompt)
-        return self._start(
-            read_options(self._settings, prompt, options, ChatKeywords, what), chat_body, "chat/completions"
-        )
+        return read_options(self._settings, prompt, options, keywords, what)
 
-    def _start(self, given: CallOptions, make_body: MakeBody, path: str) -> AsyncStream:
-        settings = self._settings
+    async def _whole(self, given: CallOptions, make_body: MakeBody, path: str) -> Reply[Any]:
+        async with self._start(given, make_body, path) as answer:
+            async for _ in answer:
+                pass
+            return answer.reply
+
+    def _start(self, given: CallOptions, make_body: MakeBody, path: str) -> AsyncStream[Any]:
+        settings, expected = self._settings, given.expected
 
         async def send(call: AsyncCall) -> None:
-            body = make_body(settings, given, given.model or await self._default_model(call, given.headers))
-            try:
-                await call.send("POST", path, body, given.headers)
-            except (BadRequestError, UnprocessableError) as error:
-                await call.send("POST", path, without_stream_options(body, error), given.headers)
+            body = first = make_body(settings, given, given.model or await self._default_model(call, given.headers))
+            while True:
+                try:
+                    asking = body if expected is None else expected.apply(body)
+                    await call.send("POST", path, asking, given.headers)
+                    break
+                except (BadRequestError, UnprocessableError) as error:
+                    body = adapted_body(given, body, error)
+            if "stream_options" in first and "stream_options" not in body:
                 settings.takes_stream_options = False
 
-        return AsyncStream(self._call(given.timeout, given.max_retries, send), given.accumulator)
+        call = self._call(given.timeout, given.max_retries, send)
+        call.expected = expected
+        return AsyncStream(call, Accumulator(given.n_choices, given.think_tags))
 
     def _call(
         self, timeout: Timeout, max_retries: int, send: Callable[[AsyncCall], Awaitable[None]] | None = None

@@ -365,7 +365,7 @@ class Accumulator:
         self._held = []
         return events
 
-    def reply(self) -> Reply:
+    def reply(self) -> Reply[Any]:
         """What there is so far."""
         is_whole = self._n_chunks == 1 and is_whole_answer(self._members)
         members = {name: value for name, value in self._members.items() if is_whole or name != "choices"}

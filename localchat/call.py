@@ -13,6 +13,7 @@ from .assembly import Accumulator, is_whole_answer
 from .errors import (
     Cancelled,
     ConnectError,
+    DoesNotFit,
     IncompleteStream,
     LocalChatError,
     ProtocolError,
@@ -67,6 +68,9 @@ class CallState:
         self.headers: dict[str, str] = {}
         self.ended = False
         self.succeeded = False
+        # The value that the answer has to hold (structured.ExpectedValue), if it has to; and the value.
+        self.expected: Any = None
+        self.parsed: Any = None
         self._response = ResponseReader()
         self._first = b""
         self._inflate = Inflate("")
@@ -218,8 +222,19 @@ class Answer:
 
     def finish(self) -> Iterator[StreamEvent]:
         """The events of the end, or the error that there is instead."""
+        events = self._finished()
+        call = self._call
         try:
-            yield from self._accumulator.finish(self.done or self._whole)
+            if call.expected is not None:
+                call.parsed = call.expected.read(reply_of(call, self._accumulator))
+        except DoesNotFit:
+            yield from (event for event in events if event.type != "message_stop")
+            raise
+        yield from events
+
+    def _finished(self) -> list[StreamEvent]:
+        try:
+            return self._accumulator.finish(self.done or self._whole)
         except IncompleteStream as error:
             head = self._frames.head
             if self._frames.documents and not self._accumulator.started:
@@ -254,6 +269,14 @@ def ended_by(error: LocalChatError, call: CallState, accumulator: Accumulator) -
     return [] if isinstance(error, Cancelled) else held
 
 
-def reply_of(call: CallState, accumulator: Accumulator) -> Reply:
+def reply_of(call: CallState, accumulator: Accumulator) -> Reply[Any]:
     """What has come so far."""
-    return changed(accumulator.reply(), request_id=call.headers.get("x-request-id"), headers=dict(call.headers))
+    reply = accumulator.reply()
+    warnings = () if call.expected is None else call.expected.warnings
+    return changed(
+        reply,
+        request_id=call.headers.get("x-request-id"),
+        headers=dict(call.headers),
+        warnings=(*reply.warnings, *warnings),
+        parsed=call.parsed,
+    )

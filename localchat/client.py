@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from .assembly import Accumulator
 from .blocking_call import Call
@@ -17,13 +17,14 @@ from .call import ANSWER_ERRORS, Answer, ended_by, reply_of
 from .errors import (
     BadRequestError,
     Cancelled,
+    DoesNotFit,
     IncompleteStream,
     ProtocolError,
     StatusError,
     TimedOut,
     UnprocessableError,
 )
-from .events import Reply, StreamEvent
+from .events import Reply, StreamEvent, Value
 from .failures import read_models
 from .keywords import (
     AllClientKeywords,
@@ -33,21 +34,22 @@ from .keywords import (
     CompletionKeywords,
     EmbeddingKeywords,
     RunKeywords,
+    StreamKeywords,
     check_keywords,
 )
 from .options import (
     CallOptions,
     MakeBody,
     TextPrompt,
+    adapted_body,
     chat_body,
     completion_body,
+    corrected,
     embedding_body,
     read_any,
     read_options,
     read_request_options,
     read_vectors,
-    with_value,
-    without_stream_options,
 )
 from .payloads import Prompt, check_prompt
 from .settings import BaseClient, companion
@@ -60,8 +62,11 @@ if TYPE_CHECKING:
     from .conversation import Conversation
     from .tools import AnyTool, ToolRun
 
+# What a call asks for as its `response_format`, and gets as `reply.parsed`.
+T = TypeVar("T")
 
-class Stream:
+
+class Stream(Generic[Value]):
     """One answer under way: iterate it for events, or `text` for text; leave the `with` to cancel.
 
     The request is sent by entering the `with`, or by the first step without one. `reply` is what has
@@ -75,7 +80,7 @@ class Stream:
         # A generator that knew this object would keep it alive, and the connection with it.
         self._events = _events(call, accumulator)
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Stream[Value]:
         self._open()
         return self
 
@@ -107,7 +112,7 @@ class Stream:
                 yield event.delta
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> Reply[Value]:
         """What has come so far; whole after the last event."""
         return reply_of(self._call, self._accumulator)
 
@@ -199,19 +204,54 @@ class Client(BaseClient):
         changed._pool = self._pool if changed._settings.same_peer(self._settings) else Pool()
         return changed
 
-    def chat(self, prompt: Prompt, /, **options: Unpack[ChatKeywords]) -> Reply:
+    @overload
+    def chat(self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[ChatKeywords]) -> Reply[T]: ...
+
+    @overload
+    def chat(
+        self, prompt: Prompt, /, *, response_format: None = None, **options: Unpack[ChatKeywords]
+    ) -> Reply[None]: ...
+
+    @overload
+    def chat(self, prompt: Prompt, /, *, response_format: object, **options: Unpack[ChatKeywords]) -> Reply[Any]: ...
+
+    def chat(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """The whole answer. Takes what `stream` takes.
+
+        Args:
+            prompt: Text, or a list of messages.
+            options: As of `stream`; and `retries_on_mismatch` (0): how often to ask again, with what was wrong in
+                the conversation, for an answer that does not fit its `response_format`.
 
         Raises:
             LocalChatError: One of its subclasses; there is no other way to get less than the answer.
+            DoesNotFit: The answer is not what its `response_format` asks for.
             TypeError: An option is unknown, or the prompt is neither text nor a list of messages.
         """
-        with self._chat(prompt, options, "chat") as answer:
-            for _ in answer:
-                pass
-            return with_value(answer.reply, options.get("response_format"))
+        given = self._chat_options(prompt, options, ChatKeywords, "chat")
+        for _ in range(options.get("retries_on_mismatch") or 0):
+            try:
+                return self._whole(given, chat_body, "chat/completions")
+            except DoesNotFit as error:
+                given = corrected(given, error)
+        return self._whole(given, chat_body, "chat/completions")
 
-    def stream(self, prompt: Prompt, /, **options: Unpack[ChatKeywords]) -> Stream:
+    @overload
+    def stream(
+        self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[StreamKeywords]
+    ) -> Stream[T]: ...
+
+    @overload
+    def stream(
+        self, prompt: Prompt, /, *, response_format: None = None, **options: Unpack[StreamKeywords]
+    ) -> Stream[None]: ...
+
+    @overload
+    def stream(
+        self, prompt: Prompt, /, *, response_format: object, **options: Unpack[StreamKeywords]
+    ) -> Stream[Any]: ...
+
+    def stream(self, prompt: Prompt, /, **options: Any) -> Stream[Any]:
         """An answer as it comes.
 
         Args:
@@ -219,11 +259,12 @@ class Client(BaseClient):
             options: Fields of the request, and how the call is made; see ChatKeywords for all of them.
                 `system` is text before the messages; `images` and `audio` (lists of paths, bytes or URLs) go into
                 the last message. `response_format` may also be a type, a schema or "name, age int" (see schema);
-                with `chat` the answer is checked and is then `reply.parsed`. `think_tags` ("auto", "prefilled" or
+                then the answer is checked, and `reply.parsed` is its value. `think_tags` ("auto", "prefilled" or
                 "off") is what to do with <think> in the content. `timeout` and `max_retries` are as for the client,
                 `extra_headers` are headers of this call. `extra_body` holds fields that have no option here.
         """
-        return self._chat(prompt, options, "stream")
+        given = self._chat_options(prompt, options, StreamKeywords, "stream")
+        return self._start(given, chat_body, "chat/completions")
 
     def models(self) -> list[str]:
         """The names of the models that the server offers."""
@@ -247,7 +288,7 @@ class Client(BaseClient):
         call = self._call(given.timeout, given.max_retries)
         return read_any(call.fetch(method, path, json, given.headers))
 
-    def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply:
+    def run(self, prompt: Prompt, /, tools: Iterable[AnyTool] = (), **options: Unpack[RunKeywords]) -> Reply[Any]:
         """The answer of a model that may call functions: they are run and it is asked again until it is done.
 
         Args:
@@ -276,14 +317,26 @@ class Client(BaseClient):
         conversation: Conversation = companion("conversation").Conversation(self, **options)
         return conversation
 
-    def complete(self, prompt: TextPrompt, /, **options: Unpack[CompletionKeywords]) -> Reply:
+    @overload
+    def complete(
+        self, prompt: TextPrompt, /, *, response_format: type[T], **options: Unpack[CompletionKeywords]
+    ) -> Reply[T]: ...
+
+    @overload
+    def complete(
+        self, prompt: TextPrompt, /, *, response_format: None = None, **options: Unpack[CompletionKeywords]
+    ) -> Reply[None]: ...
+
+    @overload
+    def complete(
+        self, prompt: TextPrompt, /, *, response_format: object, **options: Unpack[CompletionKeywords]
+    ) -> Reply[Any]: ...
+
+    def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
         """How a text goes on, without a chat template (/completions). Also of tokens, and of several."""
         settings = self._settings
         given = read_options(settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
-        with self._start(given, completion_body, "completions") as answer:
-            for _ in answer:
-                pass
-            return answer.reply
+        return self._whole(given, completion_body, "completions")
 
     # Type checkers take the first that fits, and a str is a Sequence of str too.
     @overload
@@ -304,24 +357,34 @@ class Client(BaseClient):
         vectors = read_vectors(self._settings, raw, len(texts))
         return vectors[0] if isinstance(text, str) else vectors
 
-    def _chat(self, prompt: Prompt, options: Mapping[str, Any], what: str) -> Stream:
+    def _chat_options(self, prompt: Prompt, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
         check_prompt(prompt)
-        return self._start(
-            read_options(self._settings, prompt, options, ChatKeywords, what), chat_body, "chat/completions"
-        )
+        return read_options(self._settings, prompt, options, keywords, what)
 
-    def _start(self, given: CallOptions, make_body: MakeBody, path: str) -> Stream:
-        settings = self._settings
+    def _whole(self, given: CallOptions, make_body: MakeBody, path: str) -> Reply[Any]:
+        with self._start(given, make_body, path) as answer:
+            for _ in answer:
+                pass
+            return answer.reply
+
+    def _start(self, given: CallOptions, make_body: MakeBody, path: str) -> Stream[Any]:
+        settings, expected = self._settings, given.expected
 
         def send(call: Call) -> None:
-            body = make_body(settings, given, given.model or self._default_model(call, given.headers))
-            try:
-                call.send("POST", path, body, given.headers)
-            except (BadRequestError, UnprocessableError) as error:
-                call.send("POST", path, without_stream_options(body, error), given.headers)
+            body = first = make_body(settings, given, given.model or self._default_model(call, given.headers))
+            while True:
+                try:
+                    asking = body if expected is None else expected.apply(body)
+                    call.send("POST", path, asking, given.headers)
+                    break
+                except (BadRequestError, UnprocessableError) as error:
+                    body = adapted_body(given, body, error)
+            if "stream_options" in first and "stream_options" not in body:
                 settings.takes_stream_options = False
 
-        return Stream(self._call(given.timeout, given.max_retries, send), given.accumulator)
+        call = self._call(given.timeout, given.max_retries, send)
+        call.expected = expected
+        return Stream(call, Accumulator(given.n_choices, given.think_tags))
 
     def _call(self, timeout: Timeout, max_retries: int, send: Callable[[Call], None] | None = None) -> Call:
         return Call(self._settings, self._pool, timeout, max_retries, send)
@@ -340,7 +403,7 @@ class Client(BaseClient):
         return settings.model or settings.found_model
 
 
-def chat(prompt: Prompt, /, **options: Any) -> Reply:
+def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
     """The whole answer of the server that the environment names; see Client and Client.chat."""
     with Client() as client:
         return client.chat(prompt, **options)

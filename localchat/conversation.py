@@ -93,7 +93,7 @@ class Conversation(_Talk):
     `messages` (what was said before), and options of every turn: those of Client.run and Client.stream.
     """
 
-    def say(self, prompt: Prompt, /, **options: Any) -> Reply:
+    def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """The whole answer. Options count for this turn and go before those of the conversation."""
         return self.stream(prompt, **options).finish()
 
@@ -105,7 +105,7 @@ class Conversation(_Talk):
 class AsyncConversation(_Talk):
     """The same for an AsyncClient."""
 
-    async def say(self, prompt: Prompt, /, **options: Any) -> Reply:
+    async def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """The whole answer; see Conversation.say."""
         return await self.stream(prompt, **options).finish()
 

@@ -62,7 +62,7 @@ class ConnectError(LocalChatError):
 
 
 class _PartialError(LocalChatError):
-    partial: Reply | None = None
+    partial: Reply[Any] | None = None
 
 
 class TimedOut(_PartialError):

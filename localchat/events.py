@@ -7,7 +7,7 @@ made at the end, and left out of comparison and repr. Snapshots live on the stre
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, Union
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -107,6 +107,14 @@ else:
 
 
 _EMPTY: Mapping[str, Any] = {}
+
+# The type of the value that a reply holds: None where none was asked for. `Reply` alone is Reply[Any].
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    Value = _TypeVar("Value", covariant=True, default=Any)
+else:
+    Value = TypeVar("Value", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -326,11 +334,10 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Reply:
+class Reply(Generic[Value]):
     """A whole answer, or what there is of it so far. `str(reply)` is the text of the first choice.
 
-    `raw` is the JSON body; of a stream, its members outside `choices`, the last one of each name. `parsed` is
-    the value that the text holds, if a `response_format` said which.
+    `raw` is the JSON body; of a stream, its members outside `choices`, the last one of each name.
     """
 
     choices: tuple[Choice, ...] = ()
@@ -341,7 +348,8 @@ class Reply:
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
     raw: Any = None
-    parsed: Any = None
+    # The value that the text holds, where the `response_format` of the call names a type or a schema.
+    parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
 
     @property
     def choice(self) -> Choice:
@@ -376,13 +384,18 @@ class Reply:
     def finish_reason_raw(self) -> str | None:
         return self.choice.finish_reason_raw
 
+    @property
+    def truncated(self) -> bool:
+        """Whether the answer ended at a limit of tokens, and not where the model would have ended it."""
+        return self.finish_reason == "length"
+
     def __str__(self) -> str:
         return self.text
 
 
-_Value = TypeVar("_Value", Reply, ErrorEvent)
+_Copied = TypeVar("_Copied", bound="Reply[Any] | ErrorEvent")
 
 
-def changed(value: _Value, **members: Any) -> _Value:
+def changed(value: _Copied, **members: Any) -> _Copied:
     """A copy with other values for some members: dataclasses.replace without loading dataclasses."""
     return type(value)(**{**vars(value), **members})

@@ -91,7 +91,6 @@ class MessageKeywords(GenerationKeywords, total=False):
     images: Iterable[Any] | None
     audio: Any
     # Fields of the request.
-    response_format: Any
     tool_choice: str | Json | None
     parallel_tool_calls: bool | None
     top_logprobs: int | None
@@ -106,20 +105,25 @@ class MessageKeywords(GenerationKeywords, total=False):
     continue_final_message: bool | None
 
 
-class ChatKeywords(MessageKeywords, total=False):
-    """Of `chat` and `stream`, which take tools as JSON."""
+class StreamKeywords(MessageKeywords, total=False):
+    """Of `stream`, beside `response_format`. It takes tools as JSON."""
 
     tools: Sequence[Json] | None
 
 
+class ChatKeywords(StreamKeywords, total=False):
+    """Of `chat`, beside `response_format`."""
+
+    retries_on_mismatch: int
+
+
 class CompletionKeywords(GenerationKeywords, total=False):
-    """Of `complete`."""
+    """Of `complete`, beside `response_format`."""
 
     suffix: str | None
     echo: bool | None
     best_of: int | None
     prompt_logprobs: int | None
-    response_format: Any
 
 
 class EmbeddingKeywords(CallKeywords, total=False):
@@ -133,6 +137,7 @@ class EmbeddingKeywords(CallKeywords, total=False):
 class RunKeywords(MessageKeywords, total=False):
     """Of `run` and `run_stream`, which take tools as functions."""
 
+    response_format: Any
     max_rounds: int
     on_call: Callable[[Any], object] | None
     parallel: bool | int
@@ -141,14 +146,16 @@ class RunKeywords(MessageKeywords, total=False):
 
 def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
     """Raise TypeError for a name that is none of the TypedDict `known`; `what` is called with it."""
+    names = known.__annotations__
     for name in given:
-        if name not in known.__annotations__:
+        if name not in names and not (name == "response_format" and "temperature" in names):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
 
 
 def as_options(fields: Mapping[str, Any]) -> Json:
-    """Fields of a request as options of `chat`: those that have no option go into `extra_body`."""
-    options = {name: value for name, value in fields.items() if name in ChatKeywords.__annotations__}
+    """Fields of a request as options of `stream`: those that have no option go into `extra_body`."""
+    known = {*StreamKeywords.__annotations__, "response_format"}
+    options = {name: value for name, value in fields.items() if name in known}
     others = {name: value for name, value in fields.items() if name not in options}
     return {**options, "extra_body": {**(options.get("extra_body") or {}), **others}} if others else options
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
-from .assembly import Accumulator
-from .errors import StatusError
-from .events import Reply, changed
+from .errors import DoesNotFit, StatusError
 from .failures import not_json
 from .http1 import check_method
 from .keywords import CallKeywords, check_keywords
 from .payloads import build_request, parse_embeddings
 from .settings import Settings, companion
+from .think_tags import ThinkSplitter
 from .timeouts import Timeout
 
 # What `complete` takes: text, tokens, or several of one of them.
@@ -24,7 +23,10 @@ class CallOptions(NamedTuple):
     """One call: what the body is made of, and what stays here."""
 
     prompt: Any
-    accumulator: Accumulator
+    n_choices: int
+    think_tags: str
+    # The value that the answer is to hold (structured.ExpectedValue), None for any text.
+    expected: Any
     timeout: Timeout
     max_retries: int
     system: str | None
@@ -42,14 +44,17 @@ def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], ke
     check_keywords(options, keywords, what)
     sent = dict(options)
     prompt = _with_media(prompt, sent)
+    expected = None
     if _wants_value(sent.get("response_format")):
-        sent["response_format"] = companion("schema").response_format(sent["response_format"])
+        expected = companion("structured").ExpectedValue(sent.pop("response_format"))
     timeout, headers = sent.pop("timeout", None), sent.pop("extra_headers", None) or {}
     timeout = settings.timeout if timeout is None else Timeout.of(timeout)
-    accumulator = Accumulator(_n_choices(prompt, sent), sent.pop("think_tags", "auto"))
+    n_choices, think_tags = _n_choices(prompt, sent), sent.pop("think_tags", "auto")
+    ThinkSplitter(think_tags)  # A wrong mode is an error here, not in the middle of a stream.
+    sent.pop("retries_on_mismatch", None)
     system, model, max_retries = (sent.pop(name, None) for name in ("system", "model", "max_retries"))
     max_retries = settings.max_retries if max_retries is None else max_retries
-    return CallOptions(prompt, accumulator, timeout, max_retries, system, model, headers, sent)
+    return CallOptions(prompt, n_choices, think_tags, expected, timeout, max_retries, system, model, headers, sent)
 
 
 MakeBody = Callable[[Settings, CallOptions, Union[str, None]], "dict[str, Any]"]
@@ -109,24 +114,23 @@ def read_vectors(settings: Settings, raw: bytes, n_texts: int) -> list[list[floa
         raise not_json(settings, "embeddings are", raw) from error
 
 
-def with_value(reply: Reply, target: Any) -> Reply:
-    """The reply with `parsed` in it, if its `response_format` said what it holds.
-
-    Raises:
-        DoesNotFit: It holds something else.
-    """
-    return changed(reply, parsed=companion("schema").read_reply(target, reply)) if _wants_value(target) else reply
-
-
-def without_stream_options(body: dict[str, Any], error: StatusError) -> dict[str, Any]:
-    """The body for servers of old that refuse stream_options; whoever sends it with success does so ever after.
+def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -> dict[str, Any]:
+    """The body without what this server refuses: `stream_options`, or a form of `response_format`.
 
     Raises:
         StatusError: This error, if it is about something else.
     """
-    if "stream_options" not in body or "stream_options" not in error.body:
+    if "stream_options" in body and "stream_options" in error.body:
+        return {name: value for name, value in body.items() if name != "stream_options"}
+    if given.expected is None or not given.expected.weaken(body, error):
         raise error
-    return {name: value for name, value in body.items() if name != "stream_options"}
+    return body
+
+
+def corrected(given: CallOptions, error: DoesNotFit) -> CallOptions:
+    """The options of a call that asks again for an answer that did not fit, and says what was wrong with it."""
+    prompt = [{"role": "user", "content": given.prompt}] if isinstance(given.prompt, str) else list(given.prompt)
+    return given._replace(prompt=[*prompt, *companion("structured").correction(error)])
 
 
 def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:

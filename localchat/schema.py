@@ -2,8 +2,8 @@
 
 A target is a dataclass, a TypedDict, any other annotation that JSON can hold, a function (its
 parameters), a class with `model_json_schema`, a schema as a dict, or the short form "name, age int".
-`json_schema` describes it, `build` checks JSON and makes the value, `response_format` and `read_reply` do
-both for a chat answer. What does not fit raises DoesNotFit with the path; a target that JSON cannot
+`json_schema` describes it, `build` checks JSON and makes the value; `structured` does both for a chat answer. What
+does not fit raises DoesNotFit with the path; a target that JSON cannot
 describe raises TypeError.
 """
 
@@ -22,16 +22,14 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ForwardRef, NoReturn, Union
+from typing import Any, ForwardRef, Union
 
 from .errors import DoesNotFit
-from .events import Reply
 from .validator import TYPE_NAMES, Fault, faults, is_same, member_path, parse_moment, parse_time, show
 
 Json = dict[str, Any]
 
 _SHOWN_FAULTS = 3
-_NAME_CHARS = 64
 _ABSENT: Any = inspect.Parameter.empty
 
 
@@ -66,34 +64,6 @@ def build(target: Any, value: Any) -> Any:
         raise DoesNotFit("$: nested too deeply") from error
 
 
-def response_format(target: Any) -> Json:
-    """The member of the request that asks for JSON of this target. A ready-made one is left as it is."""
-    if _is_ready_made(target):
-        return dict(target)
-    described: Json = {"name": _answer_name(target), "schema": json_schema(target, strict=not _is_schema(target))}
-    if not _is_schema(target):
-        described["strict"] = True
-    return {"type": "json_schema", "json_schema": described}
-
-
-def read_reply(target: Any, reply: Reply) -> Any:
-    """The value that the text of a reply holds; None if it calls tools instead, or the target is ready-made.
-
-    Raises:
-        DoesNotFit: The text is not JSON, or not what was asked for; `text` and `partial` hold it.
-    """
-    if _is_ready_made(target) or (reply.tool_calls and not reply.text):
-        return None
-    try:
-        value = _parse(reply.text)
-        if type(value) in (int, float) and reply.finish_reason == "length":
-            raise DoesNotFit(f"{value} may be the beginning of a longer number", path="$")
-        return build(target, value)
-    except DoesNotFit as error:
-        message = f"the answer does not fit: {error}{_reason(reply)}"
-        raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__
-
-
 def plain(value: Any) -> Any:
     """For `json.dumps(..., default=plain)`: what JSON can hold in place of a value that it cannot."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -115,41 +85,9 @@ def _unfit(found: Sequence[Fault]) -> DoesNotFit:
     return DoesNotFit(shown + more, path=found[0].path)
 
 
-def _parse(text: str) -> Any:
-    """JSON, also from a fenced block: models that were not held to the format like to put it in one."""
-    fenced = re.fullmatch(r"\s*```\w*\n(.*?)\n?```\s*", text, re.DOTALL)
-    try:
-        return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise DoesNotFit(f"not JSON ({error})", path="$") from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _reason(reply: Reply) -> str:
-    """Why it may be that an answer does not fit, where the reply tells."""
-    if reply.refusal:
-        return f"; the model declined: {show(reply.refusal)}"
-    return "; it was cut at the limit of tokens: raise max_tokens" if reply.finish_reason == "length" else ""
-
-
-def _is_schema(target: Any) -> bool:
+def is_schema(target: Any) -> bool:
+    """Whether a target is a JSON Schema, not a type."""
     return isinstance(target, Mapping)
-
-
-def _is_ready_made(target: Any) -> bool:
-    """Whether this is a response_format already, perhaps one of a server's own: schemas have types of JSON."""
-    kind = target.get("type") if _is_schema(target) else None
-    return isinstance(kind, str) and kind not in TYPE_NAMES.values()
-
-
-def _answer_name(target: Any) -> str:
-    """The name that OpenAI demands for a schema."""
-    title = target.get("title") if _is_schema(target) else getattr(target, "__name__", None)
-    name = re.sub(r"[^\w-]", "_", title if isinstance(title, str) else "", flags=re.ASCII)
-    return name[:_NAME_CHARS] or "answer"
 
 
 # Shapes: what the targets are made of. Each gives its schema, and builds its value from checked JSON.

@@ -14,7 +14,7 @@ import logging
 import re
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 
 from . import media, schema
@@ -337,16 +337,15 @@ class _Run:
         self._max_rounds = max_rounds
         self._on_done = on_done
         self._options = dict(options or {})
-        self._target = self._options.get("response_format")
         # What has come. `_reply` is that of a round which is over.
         self.messages = [dict(message) for message in messages]
         self.done = False
         self._closed = False
         self._stream: Any = None
-        self._reply: Reply | None = None
+        self._reply: Reply[Any] | None = None
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> Reply[Any]:
         """The newest reply, or what has come of it."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
@@ -366,10 +365,8 @@ class _Run:
         """The model has spoken. Done before the event tells so: then nobody needs to read on."""
         if event.type != "message_stop" or self._reply is not None:
             return
-        reply: Reply = self._stream.reply
+        reply: Reply[Any] = self._stream.reply
         done = not reply.tool_calls
-        if done and self._target is not None:
-            reply = replace(reply, parsed=schema.read_reply(self._target, reply))
         self._reply = reply
         self.messages.append(reply.message)
         self.done = done
@@ -433,7 +430,7 @@ class ToolRun(_Run):
         with contextlib.suppress(ValueError):  # Another thread is in it, and is about to notice.
             self._events.close()
 
-    def finish(self) -> Reply:
+    def finish(self) -> Reply[Any]:
         """Run to the end; the last reply."""
         with self:
             for _ in self:
@@ -492,7 +489,7 @@ class AsyncToolRun(_Run):
         with contextlib.suppress(RuntimeError):  # Another task is in it, and is about to notice.
             await self._events.aclose()
 
-    async def finish(self) -> Reply:
+    async def finish(self) -> Reply[Any]:
         """Run to the end; the last reply."""
         async with self:
             async for _ in self:

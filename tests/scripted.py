@@ -23,6 +23,11 @@ def text(*pieces: str) -> list[Json]:
     return [*(chunk(content=piece) for piece in pieces), chunk("stop")]
 
 
+def refusal(message: str) -> list[Json]:
+    """An answer with status 400."""
+    return [{"error": {"message": message}}]
+
+
 def calls(*named: tuple[str, str], **members: Any) -> list[Json]:
     """Calls, each a name and its arguments as text, with ids call_0, call_1 and so on."""
     deltas = []
@@ -62,6 +67,9 @@ def scripted(*answers: Answer) -> Iterator[Script]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             payloads = script.next(self.path, body)
+            if "error" in payloads[0]:
+                self.reply("application/json", json.dumps(payloads[0]).encode(), 400)
+                return
             if not body.get("stream"):
                 self.reply("application/json", json.dumps(payloads[0]).encode())
                 return
@@ -69,8 +77,8 @@ def scripted(*answers: Answer) -> Iterator[Script]:
             frames = [*map(json.dumps, payloads), *(["[DONE]"] if whole else [])]
             self.reply("text/event-stream", "".join(f"data: {frame}\n\n" for frame in frames).encode())
 
-        def reply(self, content_type: str, body: bytes) -> None:
-            self.send_response(200)
+        def reply(self, content_type: str, body: bytes, status: int = 200) -> None:
+            self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.end_headers()
             self.wfile.write(body)

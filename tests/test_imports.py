@@ -33,7 +33,7 @@ CLIENT_FILES: dict[str, set[str]] = {
     "assembly": {"errors", "events", "payloads", "think_tags", "tool_calls"},
     "settings": {"errors", "http1", "keywords", "network", "timeouts"},
     "failures": {"errors", "events", "payloads", "settings"},
-    "options": {"assembly", "errors", "events", "failures", "http1", "keywords", "payloads", "settings", "timeouts"},
+    "options": {"errors", "failures", "http1", "keywords", "payloads", "settings", "think_tags", "timeouts"},
     "call": {"assembly", "errors", "events", "failures", "frames", "http1", "network", "settings", "sse", "timeouts"},
     "sockets": {"http1", "network"},
     "blocking_call": {"call", "errors", "failures", "network", "settings", "sockets", "timeouts"},
@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "aio_call": CLIENT_FILES["blocking_call"] - {"sockets"} | {"aio_sockets"},
     "aio": CLIENT_FILES["client"] - {"sockets", "blocking_call"} | {"aio_call", "aio_sockets"},
     "schema": {"errors", "events", "validator"},
+    "structured": {"errors", "events", "schema", "validator"},
     "validator": set(),
     "media": {"payloads"},
     "tools": {"errors", "events", "media", "payloads", "schema"},
@@ -73,7 +74,7 @@ MAY_IMPORT = {
 
 # What only one place may import of the world outside: a file, or all files of a folder.
 SOLE_IMPORTERS = {
-    "http.server": "server.py",
+    "http.server": "serving/http_server.py",
     "llama_cpp": "engine/llama/library.py",
     "numpy": "engine/llama/",
     "jinja2": "prompt/",

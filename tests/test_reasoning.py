@@ -10,7 +10,7 @@ import pytest
 from localchat.dialects import DIALECTS
 from localchat.dialects.parser import OutputParser, merged
 from localchat.dialects.reasoning import THINK, ReasoningBudget, ReasoningStart, ReasoningTracker, reasoning_tags
-from localchat.generation.reasoning_limit import ReasoningDefaults, reasoning_limit
+from localchat.generation.reasoning import ReasoningDefaults, reasoning_limit
 from localchat.protocol.chat import ChatRequest
 from localchat.protocol.events import ReasoningDelta
 

@@ -19,7 +19,8 @@ import pytest
 
 from localchat.errors import DoesNotFit
 from localchat.events import Choice, Reply, ToolCall
-from localchat.schema import build, json_schema, read_docstring, read_reply, response_format
+from localchat.schema import build, json_schema, read_docstring
+from localchat.structured import read_reply, response_format
 from localchat.validator import faults
 
 from .grammar_cases import CASES

@@ -37,6 +37,7 @@ class Recorded:
         self.deadlines = Deadlines(Timeout())
         self.settings = Settings(model="m", api_key="")
         self.ended = False
+        self.expected = self.parsed = None
 
     def read(self) -> bytes:
         piece = next(self._pieces, b"")

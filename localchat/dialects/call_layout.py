@@ -104,8 +104,6 @@ class CallLayout:
     """The marker for which the parser searches before it reads the arguments: no string may hold it. "": none."""
     arguments: ArgumentsLayout | None = None
     """How arguments are written one by one, where the schema lets them. None: they are one object."""
-    is_single: bool = False
-    """An output has one such call at most."""
     is_native: bool = True
     """Models write calls so of their own accord. False: only where a request asks for calls."""
     after_reasoning: str = "\n\n"

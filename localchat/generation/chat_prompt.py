@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..dialects import Dialect
-from ..dialects.parser import OutputParser
 from ..engine import GenerationRequest
 from ..prompt.segments import Segment, text_of, tokens_of
 from ..prompt.template import ChatTemplate
@@ -17,7 +16,7 @@ from .constraints import constraint_for
 from .errors import wire_errors
 from .model import Model, sequences_of
 from .output import Output
-from .reasoning_limit import parser_prompt, reasoning_limit, reasoning_tracker
+from .reasoning import output_parser, reasoning_limit, reasoning_tracker
 from .run import Prepared
 
 
@@ -79,13 +78,7 @@ def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> lis
 
 
 def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> Output:
-    parser = OutputParser(
-        dialect,
-        tools=request.callable_tools,
-        prompt=parser_prompt(request, dialect, prompt),
-        splits_reasoning=request.splits_reasoning,
-        is_bound=request.shape is not None,
-    )
+    parser = output_parser(request, dialect, prompt, splits_reasoning=request.splits_reasoning)
     if request.continue_final_message == "reasoning_content":
         # White space at its end would wait for what follows, and then come with that.
         parser.feed(request.opening[0].rstrip())

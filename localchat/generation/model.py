@@ -15,7 +15,7 @@ from ..prompt.template import ChatTemplate
 from ..protocol import errors
 from ..protocol.models import model_body
 from ..protocol.params import GenerationParams, SamplingParams
-from .reasoning_limit import ReasoningDefaults
+from .reasoning import ReasoningDefaults
 
 # Compiled templates of requests: to find out what one expects takes some milliseconds.
 MAX_TEMPLATES = 8

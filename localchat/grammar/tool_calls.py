@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dialects.call_layout import ALL_TYPES, CallLayout
 from .errors import errors_located
-from .expressions import Expr, left_factored, seq
+from .expressions import EMPTY, Expr, left_factored, seq
 from .gbnf import Rules
 from .json_schema import schema_rule
 from .layout_text import layout_text
@@ -47,19 +47,38 @@ class ToolSchema:
         return f"{self.path or self.name}#"
 
 
-def calls_rule(rules: Rules, tools: Sequence[ToolSchema], layout: CallLayout, *, max_calls: int | None = None) -> Expr:
-    """One call or more, and `max_calls` at most (None: any number).
+def calls_rule(
+    rules: Rules,
+    tools: Sequence[ToolSchema],
+    layout: CallLayout,
+    *,
+    max_calls: int | None = None,
+    is_opened: bool = False,
+) -> Expr:
+    """One call or more, and `max_calls` at most (None: any number). With `is_opened` the opener is not part of it.
 
     Raises:
         SchemaError: No grammar enforces the schema of a tool. Its path begins with the path of the tool.
     """
     if not tools or max_calls == 0:
         raise ValueError("calls need at least one tool, and max_calls of at least 1")
+    first, others = layout, layout.more or layout
+    if is_opened and layout.begin:
+        first = replace(layout, begin=layout.begin.removeprefix(layout.opener))
+    elif is_opened:
+        first = replace(layout, before_name=layout.before_name.removeprefix(layout.opener))
     with errors_located(tools[0].error_path):
-        call = rules.add("call", left_factored(*(call_rule(rules, tool, layout) for tool in tools)))
-        begin, separator, end = (layout_text(rules, text) for text in (layout.begin, layout.separator, layout.end))
-        more = rules.repeat(seq(separator, call), 0, None if max_calls is None else max_calls - 1)
-        return seq(begin, call, more, end)
+        more, end = EMPTY, layout_text(rules, layout.end)
+        if max_calls != 1:
+            call = seq(layout_text(rules, others.separator), _call_of_any(rules, tools, others))
+            more = rules.repeat(call, 0, None if max_calls is None else max_calls - 1)
+        # Calls in another layout follow the end of the first one.
+        more = seq(more, end) if others is layout else seq(end, more)
+        return seq(layout_text(rules, first.begin), _call_of_any(rules, tools, first), more)
+
+
+def _call_of_any(rules: Rules, tools: Sequence[ToolSchema], layout: CallLayout) -> Expr:
+    return rules.add("call", left_factored(*(call_rule(rules, tool, layout) for tool in tools)))
 
 
 def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:

@@ -1,4 +1,4 @@
-"""Trackers of reasoning for a request: one that counts, and with a budget one that ends the reasoning. Pure."""
+"""Reasoning of a request: where it starts, the parser that reads it, the tracker that counts it and its limit. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ..dialects import Dialect
 from ..dialects.parser import OutputParser
-from ..dialects.reasoning import ReasoningBudget, ReasoningTracker
+from ..dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
+from ..prompt.template import ChatTemplate
 from ..protocol.chat import ChatRequest
 
 
@@ -35,22 +36,39 @@ class ReasoningLimit:
         return reasoning_tracker(self.request, self.dialect, self.prompt, self.budget)
 
 
-def reasoning_tracker(
-    request: ChatRequest, dialect: Dialect, prompt: str, budget: ReasoningBudget | None = None
-) -> ReasoningTracker:
-    """A tracker for one output of a request of which `prompt` is the rendered prompt."""
-    parser = OutputParser(
-        dialect,
-        tools=request.callable_tools,
-        prompt=parser_prompt(request, dialect, prompt),
-        is_bound=request.shape is not None,
-    )
-    return ReasoningTracker(parser, budget)
+def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
+    """Where reasoning stands before the first token of an output, with all that the request says about it."""
+    start = template.format.reasoning_start(parser_prompt(request, template.format, prompt))
+    is_named = template.format.reasoning.start in template.source
+    is_off = request.template_vars.get("enable_thinking") is False or not is_named
+    if start is ReasoningStart.POSSIBLE and (is_off or request.opening[1]):
+        return ReasoningStart.CLOSED
+    return start
 
 
 def parser_prompt(request: ChatRequest, dialect: Dialect, prompt: str) -> str:
     """The prompt as a parser of the output takes it: reasoning that the request leaves open is open."""
     return dialect.reasoning.start if request.continue_final_message == "reasoning_content" else prompt
+
+
+def output_parser(
+    request: ChatRequest, dialect: Dialect, prompt: str, *, splits_reasoning: bool = True
+) -> OutputParser:
+    """A parser for one output of a request of which `prompt` is the rendered prompt."""
+    return OutputParser(
+        dialect,
+        tools=request.callable_tools,
+        prompt=parser_prompt(request, dialect, prompt),
+        splits_reasoning=splits_reasoning,
+        is_bound=request.response_format is not None,
+    )
+
+
+def reasoning_tracker(
+    request: ChatRequest, dialect: Dialect, prompt: str, budget: ReasoningBudget | None = None
+) -> ReasoningTracker:
+    """A tracker for one output, which follows its tokens with a parser of its own."""
+    return ReasoningTracker(output_parser(request, dialect, prompt), budget)
 
 
 def reasoning_limit(

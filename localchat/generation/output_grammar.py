@@ -1,0 +1,251 @@
+"""The grammar of an output: reasoning if the model reasons, then tool calls, a response format or free text.
+
+A response format and required calls bind from the first token. Free text and reasoning are not bound before the marker
+of a call, which ends reasoning too. Calls are written as the family declares them; where its tags cannot hold the
+arguments of a tool exactly, they hold one JSON object, which the parser reads as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..dialects import Dialect
+from ..dialects.call_layout import CallLayout
+from ..dialects.reasoning import ReasoningStart
+from ..dialects.values import parameter_types
+from ..engine import Constraint
+from ..grammar import (
+    NEVER,
+    Expr,
+    Literal,
+    Rules,
+    SchemaError,
+    ToolSchema,
+    alt,
+    arguments_rule,
+    call_rule,
+    calls_rule,
+    check_grammar,
+    choice_to_grammar,
+    convert_loosely,
+    free_text,
+    json_object_grammar,
+    regex_to_grammar,
+    schema_to_grammar,
+    seq,
+)
+from ..protocol.errors import BadRequest
+from ..protocol.response_format import ResponseFormat
+
+log = logging.getLogger("localchat.server")
+
+# Constraints of tools that are not enforced: each is logged once.
+MAX_REPORTED = 1000
+MAX_LOGGED_CHARS = 300
+
+# Our rules have names with this prefix, since they may stand beside the grammar of a request.
+_PREFIX = "localchat-"
+_FORMAT_ROOT = "root"
+
+
+@dataclass(frozen=True)
+class GrammarKey:
+    """Everything that decides the grammar of a request. Equal keys have equal grammars."""
+
+    dialect: Dialect
+    reasoning: ReasoningStart
+    has_prefill: bool
+    """The request has begun the text of the output."""
+    tools: tuple[tuple[int, str], ...]
+    """The tools that may be called: the place of each in the request, and its function as JSON."""
+    must_call: bool
+    max_calls: int | None
+    """None: any number."""
+    response_format: tuple[str, str, str] | None
+    """The kind, the value as JSON and the field of the request."""
+
+
+def format_grammar(response_format: ResponseFormat) -> str:
+    """The grammar of the texts that have this response format.
+
+    Raises:
+        BadRequest: There is no such grammar; the error names the place.
+    """
+    try:
+        return _CONVERTERS[response_format.kind](response_format.value)
+    except SchemaError as error:
+        raise BadRequest(
+            f"'{response_format.param}' cannot be honoured at {error}", response_format.param + error.path
+        ) from error
+    except ValueError as error:
+        raise BadRequest(f"'{response_format.param}' cannot be honoured: {error}", response_format.param) from error
+
+
+def _checked_gbnf(grammar: str) -> str:
+    check_grammar(grammar)
+    if _PREFIX in grammar:
+        raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
+    return grammar
+
+
+_CONVERTERS: Mapping[str, Callable[[Any], str]] = {
+    "json_object": lambda value: json_object_grammar(),
+    "json_schema": schema_to_grammar,
+    "grammar": _checked_gbnf,
+    "regex": regex_to_grammar,
+    "choice": choice_to_grammar,
+}
+
+
+@dataclass(frozen=True)
+class _Output:
+    """What may be the output, the same after the end of reasoning, and what may follow the marker that opens text."""
+
+    first: Expr
+    after_reasoning: Expr
+    after_text_marker: Expr = NEVER
+
+
+class OutputGrammar:
+    """Makes the grammar of one request. Raises BadRequest or GrammarError."""
+
+    def __init__(self, key: GrammarKey) -> None:
+        self._key = key
+        self._dialect = key.dialect
+        self._rules = Rules(_PREFIX + "root", prefix=_PREFIX)
+        self._tools = [self._tool(place, json.loads(function)) for place, function in key.tools]
+
+    def constraint(self) -> Constraint:
+        """The grammar, with the triggers from which it binds."""
+        response_format = None
+        if self._key.response_format is not None:
+            kind, value, field = self._key.response_format
+            response_format = ResponseFormat(kind, json.loads(value), field)
+        if self._key.must_call:
+            if response_format is not None:
+                # Calls leave no place for a response format, but an invalid one is refused in every mode.
+                format_grammar(response_format)
+            return self._required()
+        return self._auto() if response_format is None else self._formatted(response_format)
+
+    def _required(self) -> Constraint:
+        """Calls alone, after the assistant prefill, if any."""
+        calls = self._usual_calls()
+        if self._key.has_prefill:
+            calls = replace(calls, first=seq(Literal(self._dialect.text_end), calls.first))
+        return self._after_reasoning(calls)
+
+    def _formatted(self, response_format: ResponseFormat) -> Constraint:
+        """Text of a response format, or calls if there are tools."""
+        grammar = format_grammar(response_format)
+        starts = ("", "") if self._key.has_prefill else self._dialect.text_start
+        if self._key.reasoning is ReasoningStart.CLOSED and not self._tools and not starts[0]:
+            return Constraint(grammar, origin=response_format.param)
+        text = self._rules.external(_FORMAT_ROOT)
+        first, after = (seq(Literal(start), text) for start in starts)
+        # An assistant prefill is text, which the output goes on with.
+        if self._tools and not self._key.has_prefill:
+            calls = self._usual_calls()
+            first, after = alt(first, calls.first), alt(after, calls.after_reasoning)
+        bound = self._after_reasoning(_Output(first, after, text))
+        return replace(bound, grammar=bound.grammar + grammar)
+
+    def _auto(self) -> Constraint:
+        """Free text up to a call."""
+        layouts = [layout for layout in self._dialect.layouts if layout.is_native]
+        if self._dialect.part_mark:
+            return self._parts(layouts)
+        triggers: dict[str, None] = {}
+        for layout in layouts:
+            heads = (
+                [layout.opener] if layout.opener else [layout.begin + layout.head(tool.name) for tool in self._tools]
+            )
+            triggers.update(dict.fromkeys(heads))
+        return self._rendered(alt(*map(self._calls, layouts)), tuple(triggers))
+
+    def _parts(self, layouts: Sequence[CallLayout]) -> Constraint:
+        """Parts that each begin with what they are, so that the first token already tells calls from text."""
+        mark = Literal(self._dialect.part_mark)
+        part = self._rules.declare("part")
+        text = free_text(self._rules, {self._dialect.part_mark: part}, may_end=True)
+        opened_text = seq(Literal(self._dialect.text_start[0]), text)
+        self._rules.define(part, alt(*map(self._calls, layouts), opened_text))
+        return self._rendered(text if self._key.has_prefill else alt(part, seq(mark, part)))
+
+    def _after_reasoning(self, output: _Output) -> Constraint:
+        """Reasoning, if the model reasons, then the output."""
+        if self._key.reasoning is ReasoningStart.CLOSED:
+            return self._rendered(output.first)
+        dialect = self._dialect
+        # Calls end reasoning. After the other markers that end it no rule would bind the text.
+        ends: dict[str, Expr] = {end: NEVER for end in dialect.reasoning_ends if end not in dialect.openers}
+        for layout in dialect.layouts if self._tools else ():
+            if layout.opener in dialect.reasoning_ends:
+                ends[layout.opener] = alt(ends.get(layout.opener, NEVER), self._calls(layout, is_opened=True))
+        if dialect.text_start[0] in dialect.sections:
+            ends[dialect.text_start[0]] = output.after_text_marker
+        ends[dialect.reasoning.end] = output.after_reasoning
+        reasoning = free_text(self._rules, ends, may_end=False)
+        if self._key.reasoning is ReasoningStart.OPEN:
+            return self._rendered(reasoning)
+        no_reasoning = seq(Literal(dialect.no_reasoning), output.first) if dialect.no_reasoning else NEVER
+        return self._rendered(alt(output.first, no_reasoning, seq(Literal(dialect.reasoning.start), reasoning)))
+
+    def _usual_calls(self) -> _Output:
+        layout = self._dialect.layouts[0]
+        calls = self._calls(layout)
+        return _Output(calls, seq(Literal(layout.after_reasoning), calls))
+
+    def _calls(self, layout: CallLayout, *, is_opened: bool = False) -> Expr:
+        return calls_rule(self._rules, self._tools, layout, max_calls=self._key.max_calls, is_opened=is_opened)
+
+    def _rendered(self, root: Expr, triggers: tuple[str, ...] = ()) -> Constraint:
+        origin = self._key.response_format[2] if self._key.response_format else "tools"
+        return Constraint(self._rules.render(root), triggers, _PREFIX + "root", origin)
+
+    def _tool(self, place: int, function: Mapping[str, Any]) -> ToolSchema:
+        """A tool with the rule of its arguments: any object where the tool says that it is not strict."""
+        parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
+        schema = parameters or {}
+        tool = ToolSchema(
+            function["name"],
+            parameters,
+            read_types=lambda *path: parameter_types(schema, *path),
+            path=f"tools[{place}].function.parameters",
+        )
+        if not self._key.must_call and function.get("strict") is not True and parameters is not None:
+            return self._loosened(tool)
+        try:
+            return replace(tool, rule=arguments_rule(self._rules, tool))
+        except SchemaError as error:
+            raise BadRequest(
+                f"'{error.path}' cannot be honoured: {error.message}; with \"strict\": false the arguments of "
+                f'"{tool.name}" may be any object',
+                error.path,
+            ) from error
+
+    def _loosened(self, tool: ToolSchema) -> ToolSchema:
+        """The tool with what a grammar can enforce of its schema in every layout of the family's calls."""
+
+        def convert(parameters: object) -> ToolSchema:
+            loose = replace(tool, parameters=parameters)
+            loose = replace(loose, rule=arguments_rule(self._rules, loose))
+            for layout in self._dialect.layouts:
+                call_rule(self._rules, loose, layout)
+            return loose
+
+        found, errors = convert_loosely(tool.parameters, convert, tool.error_path)
+        for error in errors:
+            _report(tool.name, error.path.removeprefix(tool.path), error.message)
+        return found
+
+
+@functools.lru_cache(MAX_REPORTED)
+def _report(name: str, place: str, reason: str) -> None:
+    """Log that a constraint of a tool is not enforced, once: an agent sends its tools in every request."""
+    log.warning('%s of the tool "%s" is not enforced: %s', ascii(place), name, ascii(reason[:MAX_LOGGED_CHARS])[1:-1])

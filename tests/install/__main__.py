@@ -1,0 +1,213 @@
+"""`python -m tests.install [CASE...]`: write a wheelhouse, install it in several surroundings, and print the times.
+
+What a machine does not permit or have is skipped with a line that says so; the exit code is 1 if a case failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tools import wheelhouse
+
+ROOT = Path(__file__).resolve().parents[2]
+ASK = Path(__file__).with_name("ask.py")
+PYTHONS = ("3.9", "3.11", "3.13")
+LIMIT_S = 600
+
+# Some tests of the client, of the server, and of what an installation consists of.
+QUICK_TESTS = ("tests/test_sse.py", "tests/test_install.py", "tests/test_server_live.py")
+
+# Brings up the loopback interface of a new network namespace, then runs the command.
+ISOLATED = ("unshare", "--net", "--map-root-user", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+
+
+class Skipped(Exception):
+    """Why a case cannot be run here."""
+
+
+class Failed(Exception):
+    """What a command of a case wrote."""
+
+
+def run(command: Sequence[str | Path], cwd: Path = ROOT, **environment: str) -> str:
+    """The output of a command that may take no longer than `LIMIT_S`."""
+    # pip would read an index or wheels of this machine from its own configuration.
+    own = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "PYTHON", "MAKE"))}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**own, "PIP_CONFIG_FILE": os.devnull, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise Failed(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+def isolated(*command: str | Path) -> list[str | Path]:
+    """A command in a network namespace without network."""
+    try:
+        run([*ISOLATED, "true"])
+    except (Failed, OSError) as error:
+        raise Skipped(f"`unshare --net` is not permitted here: {error}") from error
+    return [*ISOLATED, *command]
+
+
+def install_and_ask(folder: Path, scratch: Path, *, target: str = "localchat", **environment: str) -> Path:
+    """Install the folder without a network, and ask the server a question; the interpreter of the installation."""
+    run(isolated("sh", folder / "install.sh", scratch / target), scratch, **environment)
+    python = scratch / target / "bin" / "python"
+    run(isolated(python, ASK), scratch, **environment)
+    return python
+
+
+def no_network(folder: Path, scratch: Path) -> None:
+    """A network namespace without network; the quick tests too."""
+    python = install_and_ask(folder, scratch)
+    run(isolated(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *QUICK_TESTS))
+
+
+def no_compiler(folder: Path, scratch: Path) -> None:
+    """No compiler and no CMake in PATH: `make` takes the folder that lies beside the project, and names packages."""
+    commands = scratch / "commands"
+    commands.mkdir()
+    for name in ("sh", "make", "touch", "env", "dirname"):
+        (commands / name).symlink_to(shutil.which(name) or name)
+    (commands / "python3").symlink_to(sys.executable)
+    project = copy_of_project(scratch)
+    (scratch / "wheelhouse").symlink_to(folder)
+    environment = {"PATH": str(commands)}
+    run(["make", ".venv/server.stamp"], project, **environment)
+    run([project / ".venv" / "bin" / "python", ASK], project, **environment)
+    run(["make", "clean"], project)
+    try:
+        run(["make", ".venv/server.stamp"], project, WHEELHOUSE="", LLAMA_CPP_INDEX="", **environment)
+    except Failed as error:
+        if "no C++ compiler was found" not in str(error):
+            raise
+    else:
+        raise Failed("make built llama-cpp-python without a compiler")
+
+
+def copy_of_project(scratch: Path) -> Path:
+    """The files that git knows, in a folder of their own."""
+    project = scratch / "project"
+    for name in run(["git", "ls-files"]).splitlines():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, project / name)
+    return project
+
+
+def ordinary_user(folder: Path, scratch: Path) -> None:
+    """A user without rights, who installs into the default place in the home folder."""
+    if os.geteuid() == 0:
+        home = scratch / "home"
+        home.mkdir()
+        os.chown(home, 65534, 65534)
+        scratch.chmod(0o755)
+        become: list[str | Path] = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    else:
+        home, become = scratch, []
+    environment = {"HOME": str(home), "PYTHON": python_for_all()}
+    for key in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        environment[key] = ""
+    output = run([*become, "sh", folder / "install.sh"], home, **environment)
+    server = Path(output.strip().splitlines()[-1])
+    assert server.is_relative_to(home), server
+    run([*become, server.parent / "python", ASK], home, **environment)
+
+
+def python_for_all() -> str:
+    """An interpreter that other users may run: those in a home folder may be closed to them."""
+    for name in (f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}", "/usr/bin/python3"):
+        if Path(name).exists():
+            return name
+    raise Skipped("there is no interpreter in /usr/bin")
+
+
+def path_with_a_space(folder: Path, scratch: Path) -> None:
+    """Spaces in the name of the folder and of the place where it is installed."""
+    copy = scratch / "my folder"
+    copy.symlink_to(folder)
+    install_and_ask(copy, scratch, target="my programs")
+
+
+def interpreter(version: str) -> str | None:
+    """An interpreter of that version, in PATH or among those of pyenv."""
+    homes = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for python in (f"python{version}", *map(str, homes.glob(f"{version}.*/bin/python"))):
+        try:
+            if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+                return python
+        except OSError:
+            continue
+    return None
+
+
+def under(version: str) -> Callable[[Path, Path], None]:
+    """A case for one version of Python."""
+
+    def case(folder: Path, scratch: Path) -> None:
+        python = interpreter(version)
+        if python is None:
+            raise Skipped(f"there is no python{version}")
+        install_and_ask(folder, scratch, PYTHON=python)
+
+    case.__doc__ = f"Python {version}."
+    return case
+
+
+CASES: dict[str, Callable[[Path, Path], None]] = {
+    "no_network": no_network,
+    "no_compiler": no_compiler,
+    "ordinary_user": ordinary_user,
+    "path_with_a_space": path_with_a_space,
+    **{f"python{version}": under(version) for version in PYTHONS},
+}
+
+
+def main() -> int:
+    """Run the cases that are named, by default all, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", nargs="*", help=f"of {', '.join(CASES)}; all, if none is named")
+    options = parser.parse_args()
+    unknown = set(options.case) - set(CASES)
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    folder = ROOT / "wheelhouse"
+    pythons = {sys.executable, *filter(None, map(interpreter, PYTHONS))}
+    start = time.monotonic()
+    if wheelhouse.main([str(folder), "--extras", "server,test", "--pythons", " ".join(sorted(pythons))]):
+        return 1
+    print(f"{'wheelhouse':20} {time.monotonic() - start:6.1f} s  ok", flush=True)
+    failures = 0
+    for name in options.case or CASES:
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                CASES[name](folder, Path(scratch).resolve())
+                verdict = "ok"
+            except Skipped as reason:
+                verdict = f"SKIPPED: {reason}"
+            except (Failed, AssertionError, subprocess.TimeoutExpired) as error:
+                verdict = f"FAILED: {error}"
+                failures += 1
+        print(f"{name:20} {time.monotonic() - start:6.1f} s  {verdict}", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

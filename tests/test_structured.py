@@ -1,0 +1,172 @@
+"""Answers that hold a value: how servers of all kinds are asked for one, and how it is checked and asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, List, Union
+
+import pytest
+
+from localchat import AsyncClient, BadRequestError, Client, DoesNotFit
+
+from .scripted import Script, refusal, scripted
+
+ADA = '{"name": "Ada", "age": 36}'
+
+
+@dataclass
+class Person:
+    name: str
+    age: int
+
+
+def answer(text: str, reason: str = "stop") -> list[Any]:
+    return [{"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}]
+
+
+@contextlib.contextmanager
+def playing(*answers: Any) -> Iterator[tuple[Client, Script]]:
+    with scripted(*answers) as script, Client(script.base_url, model="m") as client:
+        yield client, script
+
+
+def asked(script: Script) -> list[Any]:
+    return [request.get("response_format", {}).get("type") for request in script.requests]
+
+
+def test_value_everywhere():
+    with playing(*[answer(ADA)] * 3) as (client, _script):
+        assert client.chat("Who?", response_format=Person).parsed == Person("Ada", 36)
+        with client.stream("Who?", response_format=Person) as stream:
+            for event in stream:
+                if event.type == "message_stop":  # There already, so nobody has to read on.
+                    assert stream.reply.parsed == Person("Ada", 36)
+        assert client.run("Who?", response_format=Person).parsed == Person("Ada", 36)
+
+
+def test_value_of_a_completion():
+    whole = [{"choices": [{"index": 0, "text": ADA, "finish_reason": "stop"}]}]
+    with playing(whole) as (client, _script):
+        assert client.complete("Who?", response_format=Person).parsed == Person("Ada", 36)
+
+
+def test_stream_that_does_not_fit_ends_in_the_error():
+    with playing(answer('{"name": "Ada"}')) as (client, _script):
+        types = []
+        with client.stream("Who?", response_format=Person) as stream:
+            with pytest.raises(DoesNotFit, match="age"):
+                types.extend(event.type for event in stream)
+            assert "message_stop" not in types
+            assert stream.reply.parsed is None
+            assert stream.reply.text == '{"name": "Ada"}'
+
+
+def test_answer_that_does_not_fit_is_asked_for_again():
+    answers = [answer('{"name": "Ada"}'), answer("no"), answer(ADA)]
+    with playing(*answers) as (client, script):
+        reply = client.chat("Who?", system="Be brief.", response_format=Person, retries_on_mismatch=2)
+        assert reply.parsed == Person("Ada", 36)
+    messages = script.requests[2]["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert messages[2]["content"] == '{"name": "Ada"}'
+    assert "age" in messages[3]["content"]
+    assert "not JSON" in messages[5]["content"]
+
+
+def test_retries_on_mismatch_end():
+    with scripted(*[answer("no")] * 2) as script, AsyncClientOf(script) as client:
+        refused = pytest.raises(DoesNotFit, match="not JSON")
+        with refused:
+            client(lambda c: c.chat("Who?", response_format=Person, retries_on_mismatch=1))
+    assert len(script.requests) == 2
+
+
+class AsyncClientOf:
+    """An asynchronous client whose coroutines are run one at a time."""
+
+    def __init__(self, script: Script) -> None:
+        self._url = script.base_url
+
+    def __enter__(self) -> Callable[[Callable[[AsyncClient], Any]], Any]:
+        async def run(ask: Callable[[AsyncClient], Any]) -> Any:
+            async with AsyncClient(self._url, model="m") as client:
+                return await ask(client)
+
+        return lambda ask: asyncio.run(run(ask))
+
+    def __exit__(self, *exception: object) -> None:
+        """Each client is closed where it was used."""
+
+
+NO_SCHEMA = refusal("response_format.type json_schema is not supported")
+NO_JSON = refusal("'response_format.type' must be 'text'")
+OBJECTS_ONLY = refusal("Invalid schema for response_format 'answer': schema must have type 'object'")
+
+
+def test_server_without_schemas_is_asked_for_json_with_the_schema_in_the_prompt():
+    with playing(NO_SCHEMA, answer(ADA)) as (client, script):
+        reply = client.chat("Who?", system="Be brief.", response_format=Person)
+    assert reply.parsed == Person("Ada", 36)
+    assert reply.warnings == ("the server refused the JSON Schema: it was asked for JSON without a schema",)
+    assert asked(script) == ["json_schema", "json_object"]
+    system, user = script.requests[1]["messages"]
+    assert system["content"].startswith("Be brief.\n\nAnswer with JSON alone")
+    assert '"age"' in system["content"]
+    assert user == {"role": "user", "content": "Who?"}
+
+
+def test_server_without_any_response_format_is_asked_in_the_prompt():
+    with scripted(NO_SCHEMA, NO_JSON, answer(f"```json\n{ADA}\n```")) as script, AsyncClientOf(script) as client:
+        reply = client(lambda c: c.chat("Who?", response_format=Person))
+    assert reply.parsed == Person("Ada", 36)
+    assert asked(script) == ["json_schema", "json_object", None]
+    assert [message["role"] for message in script.requests[2]["messages"]] == ["system", "user"]
+
+
+def test_refusal_of_all_forms_is_the_error():
+    with playing(NO_SCHEMA, NO_JSON, NO_JSON) as (client, script):
+        refused = pytest.raises(BadRequestError, match="must be 'text'")
+        with refused:
+            client.chat("Who?", response_format=Person)
+    assert len(script.requests) == 3
+
+
+def test_other_refusals_and_ready_made_formats_are_no_reason_to_ask_again():
+    with (
+        scripted(refusal("temperature is too high"), NO_SCHEMA) as script,
+        Client(script.base_url, model="m") as client,
+    ):
+        with pytest.raises(BadRequestError):
+            client.chat("Who?", response_format=Person)
+        with pytest.raises(BadRequestError):
+            client.chat("Who?", response_format={"type": "json_object"})
+    assert len(script.requests) == 2
+
+
+ROOTS: dict[str, tuple[Any, str, Any]] = {
+    "list": (List[Person], f"[{ADA}]", [Person("Ada", 36)]),
+    "union": (Union[int, Person], ADA, Person("Ada", 36)),
+    "number": (int, "3", 3),
+}
+
+
+@pytest.mark.parametrize(("target", "text", "value"), ROOTS.values(), ids=ROOTS)
+def test_root_that_is_no_object_is_wrapped_where_a_server_insists(target, text, value):
+    wrapped = answer(f'{{"value": {text}}}')
+    with playing(OBJECTS_ONLY, wrapped, OBJECTS_ONLY, NO_SCHEMA, wrapped, answer(text)) as (client, script):
+        assert client.chat("Who?", response_format=target).parsed == value
+        schema = script.requests[1]["response_format"]["json_schema"]["schema"]
+        assert (schema["type"], schema["required"]) == ("object", ["value"])
+        assert "$defs" not in schema["properties"]["value"]
+        assert client.chat("Who?", response_format=target).parsed == value
+        assert asked(script)[2:] == ["json_schema", "json_schema", "json_object"]
+        assert client.chat("Who?", response_format=target).parsed == value
+
+
+def test_reply_tells_whether_it_was_truncated():
+    with playing(answer("a", "length"), answer("a")) as (client, _script):
+        assert client.chat("x").truncated
+        assert not client.chat("x").truncated
