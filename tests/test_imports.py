@@ -47,7 +47,8 @@ CLIENT_FILES: dict[str, set[str]] = {
 # What each part may import of the package, itself aside: a file at the top, or a folder.
 MAY_IMPORT = {
     "__init__": {"aio", "client", "assembly", "conversation", "errors", "events", "record", "sse", "timeouts", "tools"},
-    "__main__": {"ask", "client", "errors", "events", "keywords", "__init__"},
+    "__main__": {"ask", "client", "errors", "terminal"},
+    "terminal": {"__init__", "ask", "client", "errors", "events", "keywords", "media", "tools"},
     **CLIENT_FILES,
     "aio_sockets": {"http1", "network", "settings", "sockets", "timeouts"},
     "aio_call": CLIENT_FILES["blocking_call"] - {"sockets"} | {"aio_sockets"},

@@ -102,14 +102,7 @@ def load(
         WrongDraftModel: the draft model has another vocabulary, or a memory that cannot be cut.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
-    from .proof import proven
-    from .trial import try_model
-
-    options = proven(options, proof_model or path)
-    if tries_files:
-        for tried in {path, draft_path or path}:
-            if os.path.isfile(tried) and not (proof_model and os.path.samefile(tried, proof_model)):
-                try_model(tried, options)
+    options = _tried(path, draft_path, options, proof_model, tries_files)
     from .llama import load_backend, load_draft_backend, supports_gpu
 
     if options.n_gpu_layers > 0 and not supports_gpu():
@@ -131,6 +124,21 @@ def load(
         state_files=files,
         max_copied_bytes=max_copied_bytes,
     ).start()
+
+
+def _tried(
+    path: str, draft_path: str | None, options: LoadOptions, proof_model: str | None, tries_files: bool
+) -> LoadOptions:
+    """The options with which child processes survived the library and the files."""
+    from .proof import proven
+    from .trial import try_model
+
+    options = proven(options, proof_model or path)
+    if tries_files:
+        for tried in {path, draft_path or path}:
+            if os.path.isfile(tried) and not (proof_model and os.path.samefile(tried, proof_model)):
+                try_model(tried, options)
+    return options
 
 
 def _state_files(folder: Path, key: str, max_bytes: int) -> StateFiles:

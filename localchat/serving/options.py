@@ -213,6 +213,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most CPU threads (default: by the machine)",
     )
+    _add_speculation(group)
+    _add_caches(group)
+
+
+def _add_speculation(group: argparse._ArgumentGroup) -> None:
     drafts = group.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft",
@@ -225,16 +230,20 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="no speculative decoding; it is used by default where a text repeats itself",
     )
+
+
+def _add_caches(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "--cache-dir",
         type=_folder,
         metavar="DIR",
         help="save the KV cache of prompts in this folder and load it after a restart",
     )
-    add("--cache-size", type=positive, metavar="MB", help=f"limit of that folder (default: {DEFAULT_CACHE_MB})")
+    add("--cache-size", type=_between(1), metavar="MB", help=f"limit of that folder (default: {DEFAULT_CACHE_MB})")
     add(
         "--cache-ram",
-        type=whole,
+        type=_between(0),
         default=1024,
         metavar="MB",
         help="memory for snapshots of idle prompts, beside the KV cache (default: %(default)s)",
