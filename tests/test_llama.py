@@ -35,7 +35,7 @@ from localchat.engine import (
 from localchat.engine.llama import default_threads, load_backend, sampling_from
 from localchat.engine.llama.library import L
 from localchat.engine.llama.load import _state_key
-from localchat.engine.scheduler import Batch, Part, Sequence
+from localchat.engine.scheduler import Batch, Part, Room, Sequence
 from localchat.protocol.params import SamplingParams
 
 from .generations import request_for, submit
@@ -632,7 +632,7 @@ def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: Sam
 @pytest.mark.parametrize(("scaling", "same"), [("longrope", False), ("yarn", True), (None, True)])
 def test_saved_prefixes_are_for_one_size_of_context_where_that_counts(engine: Engine, scaling: Any, same: bool):
     facts = replace(engine.facts, metadata={} if scaling is None else {"phi3.rope.scaling.type": scaling})
-    keys = {_state_key(DEMO, replace(facts, n_cells=n), LoadOptions()) for n in (512, 2048)}
+    keys = {_state_key(DEMO, replace(facts, n_cells=n), LoadOptions(), Room(n, 4, 8, 64)) for n in (512, 2048)}
     assert len(keys) == (1 if same else 2)
 
 
@@ -710,7 +710,7 @@ def misuse_outputs(backend: Any) -> None:
 
 
 def misuse_scores(backend: Any) -> None:
-    n = backend.room.n_slots + 1
+    n = backend.room.n_outputs + 1
     backend.decode(Batch(parts=(Part(Sequence(1, [1] * n, n + 1), 0, 0, n, True, is_scored=True),)))
 
 
