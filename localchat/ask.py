@@ -10,12 +10,17 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TextIO
 
 from .client import Client
 from .errors import IncompleteStream, LocalChatError, TimedOut
 from .events import StreamEvent
 
 OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
+
+# Carriage returns are left out, as line ends of Windows have them.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
+_CONTROLS[ord("\r")] = ""
 
 _USAGE = 'usage: python FILE.py "text": ask the server at OPENAI_BASE_URL. Piped input is put before the text.'
 
@@ -46,8 +51,9 @@ def run_command(command: Callable[[], int]) -> int:
         return FAILED
     except (LocalChatError, ValueError, TypeError) as error:  # TypeError: an option of a wrong kind.
         report(f"localchat: {error}")
-        has_begun = isinstance(error, (IncompleteStream, TimedOut)) and error.partial and error.partial.choices
-        return CUT if has_begun else FAILED
+        partial = getattr(error, "partial", None)
+        has_begun = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
+        return CUT if has_begun or (partial and partial.finish_reason == "length") else FAILED
 
 
 def read_question(words: Sequence[str]) -> str:
@@ -87,7 +93,12 @@ def finish_code(finish_reason: str | None) -> int:
 
 
 def report(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def printable(text: str, stream: TextIO) -> str:
+    """The text, without what a terminal would obey: control characters are written as escapes."""
+    return text.translate(_CONTROLS) if stream.isatty() else text
 
 
 def _ask(words: Sequence[str]) -> int:
@@ -103,7 +114,7 @@ def _ask(words: Sequence[str]) -> int:
         try:
             for event in stream:
                 text = output_text(event)
-                print(text, end="", flush=True)
+                print(printable(text, sys.stdout), end="", flush=True)
                 last = text or last
         finally:
             if not last.endswith("\n"):

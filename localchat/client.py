@@ -320,7 +320,7 @@ class Client(BaseClient):
             prompt: Text, or a list of messages.
             tools: Functions; their annotations and docstrings tell the model what they do.
             options: `max_rounds` (10: how often the model is asked), `on_call` (asked with each ToolCall before it
-                runs: False or a text refuses it), `parallel` (calls of one round run in threads), `raise_errors`
+                runs: only True lets it), `parallel` (calls of one round run in threads), `raise_errors`
                 (a tool's exception is raised, not told to the model), and all that `stream` takes, for every round.
 
         Raises:

@@ -1,7 +1,8 @@
-"""Images and audio as parts of a message: from a path, bytes or a URL.
+"""Images and audio as parts of a message: from a file, bytes or a URL.
 
-Files and bytes become data: URIs, their type told by their first bytes. A URL goes to the server as it is;
-local servers often refuse to fetch it (Ollama does), and then `embed=True` fetches it here.
+Files and bytes become data: URIs; their first bytes tell the type. A str is a URL, never a path: text that comes
+from elsewhere cannot make the client read a file. A URL goes to the server as it is; local servers often refuse
+to fetch it (Ollama does). The client fetches a URL only on demand, by `embed=True` or `fetch`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def image_part(source: Source, *, detail: str | None = None, embed: bool = False
     """An image as a part of a message's content.
 
     Args:
-        source: A path, bytes, a URL (http, https or data), or a part that is ready.
+        source: A Path, bytes, a URL (http, https or data), or a part that is ready.
         detail: OpenAI's hint: "low", "high" or "auto".
         embed: Fetch a URL here and send the image itself.
 
@@ -53,14 +54,16 @@ def image_part(source: Source, *, detail: str | None = None, embed: bool = False
 
 
 def audio_part(source: Source) -> dict[str, Any]:
-    """Audio, wav or mp3, as a part of a message's content. A URL is always fetched: the protocol has none.
+    """Audio, wav or mp3, as a part of a message's content: from a Path, bytes, a data: URL, or a part that is ready.
 
     Raises:
-        ValueError: It is no audio of a known format, or too large.
+        ValueError: It is no audio of a known format, too large, or another URL, for which the protocol has no field.
         OSError: It cannot be read.
     """
     if isinstance(source, Mapping):
         return dict(source)
+    if _is_url(source) and not _is_data(source):
+        raise ValueError(f"audio cannot be sent by URL: fetch it, with audio=media.fetch({_shown(source)!r})")
     data = _read(source)
     # An mp3 without a tag begins with a frame: eleven set bits, then a version and the layer 3.
     is_frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2
@@ -110,7 +113,9 @@ def _read(source: Any) -> bytes:
     if isinstance(source, _BINARY):
         data = bytes(source)
     elif _is_url(source):
-        data = _fetch(source)
+        data = fetch(source)
+    elif not isinstance(source, os.PathLike):
+        raise ValueError(f"{_shown(source)!r} is no URL; to read a file, pass pathlib.Path({_shown(source)!r})")
     else:
         with open(source, "rb") as file:
             data = file.read(DEFAULT_MAX_BYTES + 1)
@@ -119,7 +124,15 @@ def _read(source: Any) -> bytes:
     return data
 
 
-def _fetch(url: str) -> bytes:
+def fetch(url: str) -> bytes:
+    """The content of an http, https or data URL, for `images` or `audio`. It blocks: in an event loop, use a thread.
+
+    Raises:
+        ValueError: It is no such URL.
+        OSError: It cannot be fetched.
+    """
+    if not _is_url(url):
+        raise ValueError(f"{_shown(url)!r} is no http, https or data URL")
     import http.client  # Late: they cost as much as the whole client.
     import urllib.request
 

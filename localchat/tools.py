@@ -108,8 +108,8 @@ class ToolResult:
 
 RunEvent = Union[StreamEvent, ToolResult]
 
-# Asked before each call. False refuses it, text refuses it and tells the model why, all else lets it run. That of an
-# AsyncClient may be a coroutine function.
+# Asked before each call. True alone lets it run; text refuses it and tells the model why; every other value, such as
+# the None of a function without return, refuses it. That of an AsyncClient may be a coroutine function.
 OnCall = Callable[[ToolCall], object]
 
 
@@ -274,9 +274,12 @@ def _refuse_awaitable(value: object, what: str) -> None:
 def _judged(item: _Ready | ToolResult, verdict: object) -> _Ready | ToolResult:
     """A call after the approval hook has been asked."""
     _refuse_awaitable(verdict, "await on_call")
-    if verdict is False or isinstance(verdict, str):
-        return _failed(item.call, verdict or "the user did not allow this call")
-    return item
+    if verdict is True:
+        return item
+    if verdict is not False and not isinstance(verdict, str):
+        log.warning("on_call returned %r, which refuses the call of %s: return True to run it", verdict, item.call.name)
+    reason = verdict if verdict and isinstance(verdict, str) else "this call was not approved and did not run"
+    return _failed(item.call, reason)
 
 
 def _failed(call: ToolCall, error: str) -> ToolResult:

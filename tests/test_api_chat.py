@@ -29,7 +29,7 @@ from localchat.protocol.json_text import to_json
 from localchat.protocol.models import model_body, models_body
 from localchat.protocol.params import MAX_STOPS, parse_default
 from localchat.protocol.request import DEFAULT_OPTIONS, ParseOptions
-from localchat.protocol.response_format import Shape
+from localchat.protocol.response_format import ResponseFormat
 from localchat.protocol.usage import Usage
 
 HI = [{"role": "user", "content": "hi"}]
@@ -181,48 +181,66 @@ def test_smallest_request_says_nothing_but_the_message():
             "required",
             id="allowed_tools of the other interface",
         ),
-        pytest.param({"response_format": {"type": "text"}}, "shape", None, id="response_format that asks for nothing"),
-        pytest.param({"grammar": "", "regex": "", "choice": []}, "shape", None, id="forms that ask for nothing"),
+        pytest.param(
+            {"response_format": {"type": "text"}}, "response_format", None, id="response_format that asks for nothing"
+        ),
+        pytest.param(
+            {"grammar": "", "regex": "", "choice": []}, "response_format", None, id="forms that ask for nothing"
+        ),
         pytest.param(
             {"response_format": {"type": "json_object"}},
-            "shape",
-            Shape("json_object", None, "response_format"),
+            "response_format",
+            ResponseFormat("json_object", None, "response_format"),
             id="json_object",
         ),
         pytest.param(
             {"response_format": {"type": "json_object", "schema": {}}},
-            "shape",
-            Shape("json_schema", {}, "response_format.schema"),
+            "response_format",
+            ResponseFormat("json_schema", {}, "response_format.schema"),
             id="json_object with a schema",
         ),
         pytest.param(
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "null"}}}},
-            "shape",
-            Shape("json_schema", {"type": "null"}, "response_format.json_schema.schema"),
+            "response_format",
+            ResponseFormat("json_schema", {"type": "null"}, "response_format.json_schema.schema"),
             id="json_schema",
         ),
         pytest.param(
             {"response_format": {"type": "json_schema", "schema": {}}},
-            "shape",
-            Shape("json_schema", {}, "response_format.schema"),
+            "response_format",
+            ResponseFormat("json_schema", {}, "response_format.schema"),
             id="json_schema beside its type",
         ),
-        pytest.param({"json_schema": {}}, "shape", Shape("json_schema", {}, "json_schema"), id="json_schema member"),
-        pytest.param({"grammar": "g"}, "shape", Shape("grammar", "g", "grammar"), id="grammar"),
-        pytest.param({"regex": "a+"}, "shape", Shape("regex", "a+", "regex"), id="regex"),
-        pytest.param({"choice": ["a", "b"]}, "shape", Shape("choice", ("a", "b"), "choice"), id="choice"),
-        pytest.param({"guided_json": True}, "shape", Shape("json_schema", True, "guided_json"), id="guided_json"),
-        pytest.param({"guided_regex": "a"}, "shape", Shape("regex", "a", "guided_regex"), id="guided_regex"),
+        pytest.param(
+            {"json_schema": {}},
+            "response_format",
+            ResponseFormat("json_schema", {}, "json_schema"),
+            id="json_schema member",
+        ),
+        pytest.param({"grammar": "g"}, "response_format", ResponseFormat("grammar", "g", "grammar"), id="grammar"),
+        pytest.param({"regex": "a+"}, "response_format", ResponseFormat("regex", "a+", "regex"), id="regex"),
+        pytest.param(
+            {"choice": ["a", "b"]}, "response_format", ResponseFormat("choice", ("a", "b"), "choice"), id="choice"
+        ),
+        pytest.param(
+            {"guided_json": True},
+            "response_format",
+            ResponseFormat("json_schema", True, "guided_json"),
+            id="guided_json",
+        ),
+        pytest.param(
+            {"guided_regex": "a"}, "response_format", ResponseFormat("regex", "a", "guided_regex"), id="guided_regex"
+        ),
         pytest.param(
             {"structured_outputs": {"json": {}}},
-            "shape",
-            Shape("json_schema", {}, "structured_outputs.json"),
+            "response_format",
+            ResponseFormat("json_schema", {}, "structured_outputs.json"),
             id="structured_outputs",
         ),
         pytest.param(
             {"structured_outputs": {"json_object": True}},
-            "shape",
-            Shape("json_object", None, "structured_outputs.json_object"),
+            "response_format",
+            ResponseFormat("json_object", None, "structured_outputs.json_object"),
             id="structured_outputs, any object",
         ),
         pytest.param({"reasoning_budget_tokens": 0}, "reasoning_budget", 0, id="reasoning budget"),

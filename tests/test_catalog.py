@@ -55,13 +55,40 @@ def test_built_in_model(argument):
     ("argument", "message"),
     [
         pytest.param("no.gguf", r"there is no file .*no\.gguf", id="no file"),
-        pytest.param("two", r"must hold one model \(\.gguf\), found: a\.gguf, b\.gguf", id="several"),
-        pytest.param("none", "found: none", id="empty folder"),
+        pytest.param("none", "folder without a model", id="empty folder"),
     ],
 )
 def test_model_argument_that_names_none(folder, argument, message):
     with pytest.raises(ModelFileError, match=message):
         model_file(str(folder / argument))
+
+
+def test_folder_with_several_models_lists_them_with_their_sizes(folder):
+    two = folder / "two"
+    (two / "b.gguf").write_bytes(bytes(12_000_000))
+    for part in (1, 2):
+        (two / f"c-0000{part}-of-00002.gguf").write_bytes(bytes(1_500_000))
+    with pytest.raises(ModelFileError) as refused:
+        model_file(str(two))
+    assert str(refused.value).splitlines() == [
+        f"{two} holds 3 models, choose one:",
+        f"  {two / 'a.gguf'}  0 MB",
+        f"  {two / 'b.gguf'}  12 MB",
+        f"  {two / 'c-00001-of-00002.gguf'}  3 MB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("https://example.org/m.gguf", "is a URL.*downloads nothing.*curl -LO https://example.org/m.gguf"),
+        ("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "if it is the name of a model on a hub, download"),
+        ("some/model:Q4_K_M", "if it is the name of a model on a hub, download"),
+    ],
+)
+def test_what_people_write_in_place_of_a_file_is_told(argument, message):
+    with pytest.raises(ModelFileError, match=message):
+        model_file(argument)
 
 
 def catalog(*names, **options):
@@ -98,6 +125,7 @@ def test_model_not_found_lists_what_there_is(names, requested):
     with pytest.raises(ModelNotFound, match="on offer: ") as caught:
         catalog(*names).find(requested)
     assert caught.value.names == tuple(names)
+    assert ("--any-name" in str(caught.value)) == (len(names) == 1)
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
 

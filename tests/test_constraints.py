@@ -22,7 +22,7 @@ from localchat.protocol.completions import CompletionRequest
 from localchat.protocol.errors import BadRequest
 from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
 from localchat.protocol.params import GenerationParams
-from localchat.protocol.response_format import Shape
+from localchat.protocol.response_format import ResponseFormat
 from tools import formats as templates
 
 from .gbnf import generate, matches
@@ -70,11 +70,11 @@ def auto(**members: Any) -> dict[str, Any]:
     return {"tools": TOOLS, "tool_choice": "auto", **members}
 
 
-def shaped(kind: str, value: Any = None) -> dict[str, Any]:
-    return {"shape": Shape(kind, value, kind)}
+def formatted(kind: str, value: Any = None) -> dict[str, Any]:
+    return {"response_format": ResponseFormat(kind, value, kind)}
 
 
-CITY = shaped("json_schema", SCHEMA)
+CITY = formatted("json_schema", SCHEMA)
 
 # What is asked for, of which template with which prompt; texts that may be the whole answer, and such that may not.
 ANSWERS = {
@@ -114,11 +114,11 @@ ANSWERS = {
         [THOUGHT + '{"city":"Rome"}', THOUGHT + NOW],
         [THOUGHT + "{}"],
     ),
-    "object": (shaped("json_object"), PLAIN, PROMPT, ["{}", '{"a": [1, null]}'], ["[]", "1", ""]),
-    "regex": (shaped("regex", r"\d{3}-[a-c]+"), THINKS, PROMPT, ["123-abc", THOUGHT + "000-c"], ["12-a", ""]),
-    "choice": (shaped("choice", ("yes", "no")), PLAIN, PROMPT, ["yes", "no"], ["", "maybe", "yesno"]),
+    "object": (formatted("json_object"), PLAIN, PROMPT, ["{}", '{"a": [1, null]}'], ["[]", "1", ""]),
+    "regex": (formatted("regex", r"\d{3}-[a-c]+"), THINKS, PROMPT, ["123-abc", THOUGHT + "000-c"], ["12-a", ""]),
+    "choice": (formatted("choice", ("yes", "no")), PLAIN, PROMPT, ["yes", "no"], ["", "maybe", "yesno"]),
     "grammar": (
-        shaped("grammar", 'root ::= "a"+ text\ntext ::= "b"'),
+        formatted("grammar", 'root ::= "a"+ text\ntext ::= "b"'),
         THINKS,
         PROMPT,
         ["aab", THOUGHT + "ab"],
@@ -443,7 +443,7 @@ BAD = {"type": "object", "properties": {"a": {"type": "string", "if": {}}}}
 
 # What is asked for, the parameter that the error names, and a word of its message.
 REFUSED = {
-    "schema": (shaped("json_schema", BAD), "json_schema#/properties/a/if", "anyOf"),
+    "schema": (formatted("json_schema", BAD), "json_schema#/properties/a/if", "anyOf"),
     "tool": (
         required(tools=(*TOOLS, {"function": {"name": "f", "parameters": BAD}})),
         "tools[2].function.parameters#/properties/a/if",
@@ -454,15 +454,15 @@ REFUSED = {
         "tools[0].function.parameters#/properties/a/if",
         "strict",
     ),
-    "regex": (shaped("regex", "(a"), "regex", "regex"),
-    "grammar": (shaped("grammar", "root ::= (" * 200), "grammar", "grammar"),
-    "grammar-taken": (shaped("grammar", 'root ::= localchat-x\nlocalchat-x ::= "a"'), "grammar", "taken"),
-    "choice": (shaped("choice", ("\0",)), "choice", "NUL"),
+    "regex": (formatted("regex", "(a"), "regex", "regex"),
+    "grammar": (formatted("grammar", "root ::= (" * 200), "grammar", "grammar"),
+    "grammar-taken": (formatted("grammar", 'root ::= localchat-x\nlocalchat-x ::= "a"'), "grammar", "taken"),
+    "choice": (formatted("choice", ("\0",)), "choice", "NUL"),
     "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
     "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
     "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "begun"),
-    "required-schema": (required(**shaped("json_schema", BAD)), "json_schema#/properties/a/if", "anyOf"),
-    "required-regex": (required(**shaped("regex", "(a")), "regex", "regex"),
+    "required-schema": (required(**formatted("json_schema", BAD)), "json_schema#/properties/a/if", "anyOf"),
+    "required-regex": (required(**formatted("regex", "(a")), "regex", "regex"),
     "same-name": (auto(tools=(*TOOLS, TOOLS[1])), "tools[2].function.name", r"tools\[1\].*tools\[2\].*now"),
 }  # fmt: skip
 
@@ -484,7 +484,7 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
     value = f' \n"a" {" ".join(marks)} \n'
     template = ChatTemplate(f"{{# {format.reasoning.start} #}}")
     template.format = format
-    request = ChatRequest(messages=MESSAGES, tools=tools, **shaped("choice", (value,)))
+    request = ChatRequest(messages=MESSAGES, tools=tools, **formatted("choice", (value,)))
     constraint = constraint_for(request, template, PROMPT)
     thought = f"{format.reasoning.start}hm{format.reasoning.end}"
     said = {format.text_start[0] + value: [ContentDelta(value)]}

@@ -20,7 +20,7 @@ from localchat.engine import LoadOptions, load
 from localchat.generation.model import Model
 from localchat.generation.service import Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.server import ChatServer
+from localchat.serving.http_server import ChatServer
 from localchat.serving.routes import Settings
 
 from .grammar_validator import is_valid

@@ -551,6 +551,18 @@ K2_CALL = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|too
             [ReasoningDelta("hm"), *call("now", "{}", call_id="functions.now:0")],
             id="section of calls in reasoning",
         ),
+        pytest.param(
+            "harmony",
+            "<|channel|>analysis<|message|>hm<|channel|>commentary to=functions.now json<|message|>{}<|call|>",
+            [ReasoningDelta("hm"), *call("now", "{}")],
+            id="header of a call in reasoning",
+        ),
+        pytest.param(
+            "muse",
+            ' to=self<|message|>h <atem:invoke name="now"></atem:invoke><|eom|><|start|>assistant to=user<|message|>Hi',
+            [ReasoningDelta("h "), *call("now", "{}"), ContentDelta("Hi")],
+            id="call without a header in reasoning",
+        ),
         pytest.param("kimi-k2", "Hi<|tool_calls_section_end|>", [ContentDelta("Hi")], id="end of no section"),
         pytest.param("gemma-4", "<channel|>Hi", [ContentDelta("Hi")], id="end of no reasoning"),
         pytest.param("gemma-4", "Hi <channel|>you", [ContentDelta("Hi you")], id="end of no reasoning in the text"),

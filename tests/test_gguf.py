@@ -17,6 +17,8 @@ from localchat.models.gguf import (
 CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4850\n"
+
 
 class Writer:
     """Writes GGUF values in one byte order."""
@@ -157,8 +159,16 @@ def test_header_cut_anywhere_is_truncated(write, size):
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        pytest.param(b"", NotGGUF, r"not a GGUF file: it starts with b'', expected b'GGUF'", id="empty"),
-        pytest.param(b"PK\x03\x04rest", NotGGUF, "starts with b'PK", id="another format"),
+        pytest.param(b"ELF\x01", NotGGUF, "not a GGUF file: it starts with b'ELF.x01', expected b'GGUF'", id="other"),
+        pytest.param(b"", NotGGUF, "an empty file", id="empty"),
+        pytest.param(b"PK\x03\x04rest", NotGGUF, "a ZIP archive.*PyTorch", id="ZIP"),
+        pytest.param(LFS_POINTER, NotGGUF, "a Git LFS pointer to a file of 4850 bytes.*git lfs pull", id="LFS pointer"),
+        pytest.param(b"\r\n<!DOCTYPE html><html>", NotGGUF, "an HTML page, not a model.*browser", id="HTML page"),
+        pytest.param(
+            b'{"error": "no access"}\n', NotGGUF, 'a download, not a model: {"error": "no access"}', id="error"
+        ),
+        pytest.param(b'\x10\0\0\0\0\0\0\0{"a":', NotGGUF, "the format safetensors", id="safetensors"),
+        pytest.param(b"tjgg\x03", NotGGUF, "the format GGJT", id="before GGUF"),
         pytest.param(Writer().file(version=1), UnsupportedVersion, "GGUF version 1, expected 2 or 3", id="old"),
         pytest.param(Writer(">").file(version=4), UnsupportedVersion, "GGUF version 4", id="new, other order"),
         pytest.param(

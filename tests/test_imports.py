@@ -51,7 +51,8 @@ MAY_IMPORT = {
         *("aio", "client", "assembly", "conversation", "embeddings", "errors", "events", "model_list", "record", "sse"),
         *("timeouts", "tools"),
     },
-    "__main__": {"ask", "client", "errors", "events", "keywords", "__init__"},
+    "__main__": {"ask", "client", "errors", "terminal"},
+    "terminal": {"__init__", "ask", "client", "errors", "events", "keywords", "media", "tools"},
     **CLIENT_FILES,
     "aio_sockets": {"http1", "network", "settings", "sockets", "timeouts"},
     "aio_call": CLIENT_FILES["blocking_call"] - {"sockets"} | {"aio_sockets"},
@@ -80,7 +81,7 @@ MAY_IMPORT = {
 
 # What only one place may import of the world outside: a file, or all files of a folder.
 SOLE_IMPORTERS = {
-    "http.server": "server.py",
+    "http.server": "serving/http_server.py",
     "llama_cpp": "engine/llama/library.py",
     "numpy": "engine/llama/",
     "jinja2": "prompt/",

@@ -751,3 +751,9 @@ def test_errors_of_the_library_belong_to_the_thread_on_which_it_failed():
     thread.start()
     thread.join(10)
     assert (theirs, library.problems(), library.problems()) == (["mine"], "of the first", "it gave no reason")
+
+
+def test_the_texts_of_all_tokens_are_those_of_each(engine: Engine):
+    vocabulary = engine.backend.vocabulary  # type: ignore[attr-defined]  # that of llama.cpp has one
+    assert vocabulary.all_pieces == [vocabulary.piece(id, special=True) for id in range(vocabulary.n_tokens)]
+    assert b"".join(vocabulary.all_pieces[id] for id in engine.tokenize("Hello, wörld!")) == "Hello, wörld!".encode()

@@ -75,10 +75,10 @@ def test_unknown_type_is_an_error_that_names_those_known(make: Any, data: bytes)
         make(data)
 
 
-def test_image_comes_from_path_text_bytes_url_and_part(tmp_path: Path):
+def test_image_comes_from_path_bytes_url_and_part(tmp_path: Path):
     path = tmp_path / "a.dat"
     path.write_bytes(PNG)
-    for source in (path, str(path), PNG, bytearray(PNG), memoryview(PNG), PNG_URI, IMAGE):
+    for source in (path, PNG, bytearray(PNG), memoryview(PNG), PNG_URI, IMAGE):
         assert image_part(source) == IMAGE
         assert attach("", source) == [{"role": "user", "content": [IMAGE]}]
     assert image_part("https://host/a.png", detail="low")["image_url"] == {"url": "https://host/a.png", "detail": "low"}
@@ -105,9 +105,28 @@ def test_url_that_gives_half_a_file_is_an_error(raw: bytes):
         image_part(server.url, embed=True)
 
 
-def test_audio_from_a_url_is_always_fetched():
+def test_audio_comes_from_path_bytes_and_data_url(tmp_path: Path):
+    path = tmp_path / "a.wav"
+    path.write_bytes(WAV)
     uri = "data:audio/wav;base64," + base64.b64encode(WAV).decode()
-    assert audio_part(uri) == audio_part(WAV)
+    assert audio_part(uri) == audio_part(path) == audio_part(WAV)
+
+
+def test_audio_by_url_is_fetched_by_the_caller_alone(url: str):
+    with pytest.raises(ValueError, match=r"media\.fetch"):
+        audio_part(url)
+    assert media.fetch(url) == PNG
+
+
+@pytest.mark.parametrize("make", [image_part, audio_part, attach])
+def test_text_is_never_a_path(make: Any, tmp_path: Path):
+    path = tmp_path / "a.png"
+    path.write_bytes(PNG)
+    arguments = ("hi", [str(path)]) if make is attach else (str(path),)
+    with pytest.raises(ValueError, match=r"pass pathlib\.Path\("):
+        make(*arguments)
+    with pytest.raises(ValueError, match="no http, https or data URL"):
+        media.fetch(path.as_uri())
 
 
 def test_file_that_is_not_there_or_too_large_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

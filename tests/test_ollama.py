@@ -132,8 +132,8 @@ def test_options_are_mapped():
     assert (request.params.max_tokens, request.params.stop) == (7, ("x",))
     assert request.params.sampling == {"temperature": 0, "top_k": 3, "seed": 5, "penalty_last_n": 9}
     assert request.template_vars == {"enable_thinking": True, "reasoning_effort": "high"}
-    assert request.shape is not None
-    assert (request.shape.kind, request.shape.param) == ("json_schema", "format")
+    assert request.response_format is not None
+    assert (request.response_format.kind, request.response_format.param) == ("json_schema", "format")
     assert request.unknown == ("options.colour",)
     assert parse(options={"num_predict": -2}).params.max_tokens is None
     assert parse(think=False).template_vars == {"enable_thinking": False}

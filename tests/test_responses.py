@@ -236,8 +236,8 @@ def test_settings_are_read_and_repeated():
     )
     assert (request.params.max_tokens, request.params.top_logprobs) == (7, 2)
     assert request.params.sampling == {"temperature": 0.5}
-    assert request.shape is not None
-    assert (request.shape.kind, request.shape.value, request.shape.param) == (
+    assert request.response_format is not None
+    assert (request.response_format.kind, request.response_format.value, request.response_format.param) == (
         "json_schema",
         schema,
         "text.format.schema",

@@ -19,7 +19,7 @@ from localchat.engine import LoadOptions, load
 from localchat.generation.model import Model
 from localchat.generation.service import Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.server import ChatServer
+from localchat.serving.http_server import ChatServer
 from localchat.serving.routes import Settings
 
 from .serving import dechunked, says, serving
@@ -267,7 +267,7 @@ LLAMA: dict[str, Example] = {
     "messages of Anthropic": Example("/v1/messages", {"model": DEMO, "max_tokens": 8, "messages": [USER]}),
     "their count": Example("/v1/messages/count_tokens", {"model": DEMO, "messages": [USER]}),
     "own chat of Ollama": Example("/api/chat", {"model": DEMO, "messages": [USER]}),
-    "page": absent("/", method="GET"),
+    "page": Example("/", method="GET"),
 }
 
 # --- vLLM's own ---

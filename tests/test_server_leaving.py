@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from localchat import server as server_module
+from localchat.serving import http_server as server_module
 
 from .fakes import endless
 from .serving import (

@@ -13,7 +13,7 @@ from email.message import Message
 
 import pytest
 
-from localchat import server as server_module
+from localchat.serving import http_server as server_module
 from localchat.serving.exchange import SEND_BYTES, Exchange, Head
 from localchat.serving.routes import Settings
 

@@ -360,8 +360,10 @@ def test_coroutine_of_a_function_that_is_none_is_awaited_or_refused(function: An
     ("verdict", "told"),
     [
         (True, "3"),
-        (None, "3"),
-        (False, "Error: the user did not allow this call"),
+        (None, "Error: this call was not approved and did not run"),
+        (1, "Error: this call was not approved and did not run"),
+        ("", "Error: this call was not approved and did not run"),
+        (False, "Error: this call was not approved and did not run"),
         ("ask me later", "Error: ask me later"),
     ],
 )
@@ -390,7 +392,7 @@ def test_approval_hook_that_is_a_coroutine_function_is_awaited_or_refused():
     made = calls(("add", '{"a": 1, "b": 2}'))
     with scripted(made, text("ok")) as script:
         asyncio.run(ask(script.base_url))
-        assert results(script) == ["Error: the user did not allow this call"]
+        assert results(script) == ["Error: this call was not approved and did not run"]
     with playing(made) as (client, _), pytest.raises(TypeError, match="only an AsyncClient can await on_call"):
         client.run("x", tools=[add], on_call=refuse)
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -213,3 +214,34 @@ def test_size_of_the_one_file(one_file):
         if documented:
             lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     assert len(lines) <= 3000
+
+
+COPIED = (ROOT / "docs" / "client.md").read_text(encoding="utf-8").partition("By hand, copy these files")[2]
+CLIENT_FILES = re.findall(r"`(\w+\.py)`", COPIED.partition(": ")[2].partition(".\n")[0])
+FEATURES = re.findall(r"^\| ([\w ,]+) \| ([^|]+) \| `from \.chat\.(\w+) import (\w+)` \|", COPIED, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("feature", "files", "module", "name"), FEATURES, ids=[row[0] for row in FEATURES])
+def test_feature_works_with_the_files_that_the_docs_name(feature, files, module, name, tmp_path):
+    tools = next(names for other, names, _, _ in FEATURES if "tools" in other)
+    names = {*CLIENT_FILES, *re.findall(r"`(\w+\.py)`", files + (tools if "those of tools" in files else ""))}
+    (tmp_path / "chat").mkdir()
+    for file in names:
+        (tmp_path / "chat" / file).write_bytes((ROOT / "localchat" / file).read_bytes())
+    modules = ", ".join(sorted(file[:-3] for file in names))
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); from chat import {modules}; {module}.{name}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_docs_name_the_files_of_every_feature():
+    sources = [(ROOT / "localchat" / name).read_text(encoding="utf-8") for name in CLIENT_FILES]
+    companions = {f"{name}.py" for source in sources for name in re.findall(r'companion\("(\w+)"\)', source)}
+    assert companions
+    assert companions <= set(re.findall(r"`(\w+\.py)`", "".join(files for _, files, _, _ in FEATURES)))

@@ -260,6 +260,8 @@ class Environment:
             print(f"{LIBRARY} was built from source in {time.monotonic() - start:.0f} s; log: {self._log}")
         else:
             print(f"{LIBRARY} was built from source earlier: pip had the wheel in its cache.")
+        if not self.has_library():
+            raise InstallError(f"{LIBRARY} cannot be loaded; {self._python} -c 'import llama_cpp' says why")
 
     def _pip(self, task: str, *arguments: str) -> str:
         action = [] if arguments[0] == "uninstall" else ["install"]

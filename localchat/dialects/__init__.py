@@ -12,6 +12,7 @@ from . import (
     gemma,
     glm,
     granite,
+    harmony,
     hermes,
     invoke,
     kimi,
@@ -19,18 +20,18 @@ from . import (
     minicpm,
     minimax_m3,
     mistral,
+    muse,
     qwen_coder,
     solar,
 )
-from .channels import HARMONY, MUSE
 from .dialect import Dialect
 from .json_families import JSON_FAMILIES
 
 # In the order of detection: a family whose marks are part of another's comes after it.
 _DIALECTS: tuple[Dialect, ...] = (
     mistral.DIALECT,
-    MUSE,
-    HARMONY,
+    muse.DIALECT,
+    harmony.DIALECT,
     functionary.V32,
     kimi.K2,
     kimi.K3,

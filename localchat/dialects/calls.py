@@ -34,9 +34,6 @@ class Calls:
         self.made = 0
         # A head was sent and the arguments are not complete: an answer cut here is cut in a call (K6).
         self.is_open = False
-        # Where reasoning stands, as far as the output was read.
-        self.reasoning_is_open = False
-        self.reasoning_may_open = True
 
     @property
     def offered(self) -> Sequence[str]:

@@ -12,10 +12,8 @@ from typing import Any
 from ..prompt.segments import Segment
 from .call_layout import CallLayout
 from .call_style import CallStyle
-from .calls import Calls
 from .reader import OutputReader
 from .reasoning import THINK, ReasoningStart, ReasoningTags, reasoning_tags
-from .scan import Cursor, Reader
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,8 @@ class Dialect:
     """What stands between the parts of an output, each of which begins with what it is, text or a call."""
     tells_of_tools: bool = False
     """Where the template shows no tools, the system message shows them in the family's own form, not in the generic."""
+    reader: type[OutputReader] = OutputReader
+    """Reads the outputs."""
     layouts: tuple[CallLayout, ...] = ()
     """How calls may be written, the usual layout first: those of `calls`, unless they are given."""
 
@@ -114,12 +114,3 @@ class Dialect:
             return [Segment(self.text_start[0], True), Segment(text, False)]
         end = Segment("\n" + self.reasoning.end + self.text_start[1], True)
         return [*self.opened_reasoning(reasoning, prompt), end, Segment(text, False)]
-
-    def read(
-        self, cursor: Cursor, calls: Calls, prompt: str, splits_reasoning: bool, *, is_bound: bool = False
-    ) -> Reader[None]:
-        """Read a whole output after this prompt. With `is_bound` it is calls, or a text that is kept to the character.
-
-        Without `splits_reasoning` reasoning is left in the content with its tags.
-        """
-        return OutputReader(self, cursor, calls, splits_reasoning, is_bound).read(self.reasoning_start(prompt))

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from ..protocol.events import ContentDelta
 from .call_layout import CallLayout
-from .calls import Calls
 from .dialect import Dialect
 from .named_calls import json_arguments
+from .reader import OutputReader
 from .reasoning import ReasoningStart
-from .scan import Cursor, Markers, Reader, one_of, read, stream
+from .scan import Markers, Reader, one_of, read, stream
 from .tool_call import FUNCTION_TAGS
 
 V31 = Dialect(
@@ -30,36 +30,38 @@ _NEXT = ">>>"
 _ALL = "all\n"
 
 
+class _Reader(OutputReader):
+    def read(self) -> Reader[None]:
+        cursor = self._cursor
+        self.reasoning_may_open = False
+        names = {name + "\n": name for name in self._calls.offered}
+        marks = {_NEXT + recipient: recipient for recipient in (_ALL, *names)}
+        # A text that a constraint binds goes on to the end of the output, and may hold the text of a mark.
+        text_markers = Markers(*(() if self._is_bound else marks))
+        # The prompt may have written the first mark up to its recipient.
+        mark = yield from one_of(cursor, *marks, *marks.values())
+        while True:
+            recipient = marks.get(mark, mark) if mark else None
+            if recipient in names:
+                mark = yield from json_arguments(cursor, self._calls, names[recipient], *marks)
+                continue
+            mark = yield from stream(cursor, text_markers, ContentDelta, seam=not self._is_bound)
+            if mark is None:
+                return
+            read(cursor, mark)
+
+
 class _V32(Dialect):
     """Everything stands under a recipient: `all` for text, a name for a call. There is no reasoning."""
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         return ReasoningStart.CLOSED
 
-    def read(
-        self, cursor: Cursor, calls: Calls, prompt: str, splits_reasoning: bool, *, is_bound: bool = False
-    ) -> Reader[None]:
-        calls.reasoning_may_open = False
-        names = {name + "\n": name for name in calls.offered}
-        marks = {_NEXT + recipient: recipient for recipient in (_ALL, *names)}
-        # A form goes on to the end of the answer, and may hold the text of a mark.
-        text_markers = Markers(*(() if is_bound else marks))
-        # The prompt may have written the first mark up to its recipient.
-        mark = yield from one_of(cursor, *marks, *marks.values())
-        while True:
-            recipient = marks.get(mark, mark) if mark else None
-            if recipient in names:
-                mark = yield from json_arguments(cursor, calls, names[recipient], *marks)
-                continue
-            mark = yield from stream(cursor, text_markers, ContentDelta, seam=not is_bound)
-            if mark is None:
-                return
-            read(cursor, mark)
-
 
 V32 = _V32(
     "functionary-3.2",
     detected_by=((">>>all",), (">>>", "all\\n")),
+    reader=_Reader,
     text_start=(_ALL, _ALL),
     text_end=_NEXT,
     # Its prompt ends with the mark already.

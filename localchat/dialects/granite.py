@@ -8,16 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..protocol.events import ContentDelta
-from .calls import Calls
 from .dialect import Dialect
 from .json_calls import JsonCalls
 from .reader import OutputReader
-from .scan import Cursor, Markers, Reader, one_of, read, space, stream
+from .scan import Markers, Reader, one_of, read, space, stream
 
 _START, _END = "<response>", "</response>"
 
 
-class _GraniteReader(OutputReader):
+class _Reader(OutputReader):
     def _text_and_calls(self) -> Reader[None]:
         cursor = self._cursor
         cursor.begin()
@@ -41,18 +40,12 @@ class _GraniteReader(OutputReader):
             yield from self._after(is_mark, ContentDelta)
 
 
-class _Granite(Dialect):
-    def read(
-        self, cursor: Cursor, calls: Calls, prompt: str, splits_reasoning: bool, *, is_bound: bool = False
-    ) -> Reader[None]:
-        return _GraniteReader(self, cursor, calls, splits_reasoning, is_bound).read(self.reasoning_start(prompt))
-
-
 _CALLS = JsonCalls(opener="<|tool_call|>", is_list=True, other_ends=("<|/tool_call|>", "</tool_call>"))
 
-DIALECT = _Granite(
+DIALECT = Dialect(
     "granite-3",
     detected_by=(("<|tool_call|>",),),
     calls=(_CALLS, replace(_CALLS, opener="<tool_call>")),
     dropped=(_START, _END),
+    reader=_Reader,
 )

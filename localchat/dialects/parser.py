@@ -13,7 +13,6 @@ from typing import Any, Callable
 from ..protocol.events import ContentDelta, Event, ReasoningDelta, ToolCallArguments
 from . import Dialect
 from .calls import Calls, new_call_id
-from .reasoning import ReasoningStart
 from .scan import Cursor
 
 
@@ -41,8 +40,10 @@ class OutputParser:
         """
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id)
-        self._calls.reasoning_is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
-        self._reader = dialect.read(self._cursor, self._calls, prompt, splits_reasoning, is_bound=is_bound)
+        self._output = dialect.reader(
+            dialect, self._cursor, self._calls, prompt, splits_reasoning=splits_reasoning, is_bound=is_bound
+        )
+        self._events = self._output.read()
 
     @property
     def has_tool_calls(self) -> bool:
@@ -57,12 +58,12 @@ class OutputParser:
     @property
     def reasoning_is_open(self) -> bool:
         """Whether the output stands inside reasoning."""
-        return self._calls.reasoning_is_open
+        return self._output.reasoning_is_open
 
     @property
     def reasoning_may_open(self) -> bool:
         """Whether reasoning can still begin."""
-        return self._calls.reasoning_may_open
+        return self._output.reasoning_may_open
 
     def feed(self, text: str) -> list[Event]:
         """The events that this text completes; text that may still become a marker waits."""
@@ -76,7 +77,7 @@ class OutputParser:
 
     def _read(self) -> list[Event]:
         events: list[Event] = []
-        for event in self._reader:
+        for event in self._events:
             if event is None:
                 break
             events.append(event)

@@ -14,21 +14,34 @@ if TYPE_CHECKING:
 
 
 class OutputReader:
-    """Reads one output. Its methods are readers of what comes next at the cursor."""
+    """Reads one output. Its methods are readers of what comes next at the cursor.
 
-    def __init__(self, dialect: Dialect, cursor: Cursor, calls: Calls, splits_reasoning: bool, is_bound: bool) -> None:
+    `reasoning_is_open` and `reasoning_may_open` follow the reasoning, as far as the output was read.
+    """
+
+    def __init__(
+        self, dialect: Dialect, cursor: Cursor, calls: Calls, prompt: str, *, splits_reasoning: bool, is_bound: bool
+    ) -> None:
+        """Start after this prompt.
+
+        Args:
+            splits_reasoning: False leaves reasoning in the content, with its tags.
+            is_bound: The output is calls, or a text that is kept to the character.
+        """
+        self.reasoning_is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
+        self.reasoning_may_open = True
         self._dialect = dialect
         self._cursor = cursor
         self._calls = calls
+        self._prompt = prompt
         self._splits_reasoning = splits_reasoning
         self._is_bound = is_bound
         # Without tools there are no calls.
         self._openers = dialect.openers if calls.offered else ()
 
-    def read(self, start: ReasoningStart) -> Reader[None]:
+    def read(self) -> Reader[None]:
         """Read the whole output."""
         cursor, calls, dialect = self._cursor, self._calls, self._dialect
-        calls.reasoning_is_open = start is ReasoningStart.OPEN
         end = yield from self._first_reasoning()
         is_call = calls.made > 0
         if self._is_bound and not is_call:
@@ -123,20 +136,20 @@ class OutputReader:
 
         Returns the marker that ended it, "" at the end of the output; None if there is no reasoning.
         """
-        cursor, calls, dialect = self._cursor, self._calls, self._dialect
+        cursor, dialect = self._cursor, self._dialect
         cursor.begin()
         yield from space(cursor)
-        if not calls.reasoning_is_open:
+        if not self.reasoning_is_open:
             start = yield from one_of(cursor, *filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
             if start is None:
-                calls.reasoning_may_open = dialect.reasons_anywhere
+                self.reasoning_may_open = dialect.reasons_anywhere
                 cursor.put_back()
                 return None
             if start == dialect.no_reasoning:
-                calls.reasoning_may_open = False
+                self.reasoning_may_open = False
                 yield from self._after_end_tag()
                 return None
-        calls.reasoning_is_open = True
+        self.reasoning_is_open = True
         yield from space(cursor)
         yield from self._tag(cursor.recorded())
         end = yield from self._reasoning()
@@ -161,7 +174,7 @@ class OutputReader:
         read(cursor, tag)
         if tag == self._dialect.reasoning.end:
             return
-        self._calls.reasoning_is_open = True
+        self.reasoning_is_open = True
         cursor.begin()
         yield from space(cursor)
         yield from self._tag(tag + cursor.recorded())
@@ -181,15 +194,15 @@ class OutputReader:
 
         A call ends it too, and its opener is the marker then. What only begins like a call is part of the reasoning.
         """
-        calls, dialect = self._calls, self._dialect
+        dialect = self._dialect
         event: Callable[[str], Event] = ReasoningDelta if self._splits_reasoning else ContentDelta
         markers = Markers(dialect.reasoning.end, *dialect.reasoning_sections, *self._openers)
         while True:
-            calls.reasoning_is_open = calls.reasoning_may_open = True
+            self.reasoning_is_open = self.reasoning_may_open = True
             marker = yield from stream(self._cursor, markers, event)
             if marker is None:
                 return ""
-            calls.reasoning_is_open = False
+            self.reasoning_is_open = False
             if marker not in self._openers or (yield from self._call(marker, event)):
-                calls.reasoning_may_open = dialect.reasons_anywhere
+                self.reasoning_may_open = dialect.reasons_anywhere
                 return marker

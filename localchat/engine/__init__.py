@@ -32,6 +32,7 @@ from .values import (
     Progress,
     PromptTooLong,
     QueueFull,
+    Resources,
     WritesNoText,
     WrongDraftModel,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "PromptTooLong",
     "QueueFull",
     "RequestRun",
+    "Resources",
     "SequenceStats",
     "TokenLogprob",
     "WritesNoText",
@@ -100,18 +102,14 @@ def load(
         WrongDraftModel: the draft model has another vocabulary, or a memory that cannot be cut.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
-    from .proof import proven
-    from .trial import try_model
-
-    options = proven(options, proof_model or path)
-    if tries_files:
-        for tried in {path, draft_path or path} - {proof_model}:
-            if os.path.isfile(tried):
-                try_model(tried, options)
+    options = _tried(path, draft_path, options, proof_model, tries_files)
     from .llama import load_backend, load_draft_backend, supports_gpu
 
-    if not supports_gpu():
-        log.warning("this build of llama.cpp uses the CPU alone: the README says how to build it for a GPU")
+    if options.n_gpu_layers > 0 and not supports_gpu():
+        log.warning(
+            "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; the README says how to build it",
+            options.n_gpu_layers,
+        )
     backend = load_backend(path, options, progress)
     try:
         files = None if cache_folder is None else _state_files(cache_folder, backend.state_key(), cache_bytes)
@@ -126,6 +124,21 @@ def load(
         state_files=files,
         max_copied_bytes=max_copied_bytes,
     ).start()
+
+
+def _tried(
+    path: str, draft_path: str | None, options: LoadOptions, proof_model: str | None, tries_files: bool
+) -> LoadOptions:
+    """The options with which child processes survived the library and the files."""
+    from .proof import proven
+    from .trial import try_model
+
+    options = proven(options, proof_model or path)
+    if tries_files:
+        for tried in {path, draft_path or path}:
+            if os.path.isfile(tried) and not (proof_model and os.path.samefile(tried, proof_model)):
+                try_model(tried, options)
+    return options
 
 
 def _state_files(folder: Path, key: str, max_bytes: int) -> StateFiles:

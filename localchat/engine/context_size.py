@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .memory import gigabytes
+from ..models.sizes import gigabytes
 from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")
@@ -83,15 +83,8 @@ def context_size(
     return ContextSize(min(n_ctx, n_cells), n_cells)
 
 
-def log_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, places: Sequence[Place]) -> None:
-    """Log the size of the context, and warn where it is not the one that the model was trained for."""
-    log.info(
-        "KV cache of %d tokens for %d requests at once: %s; one request may use %d",
-        size.n_cells,
-        options.n_slots,
-        gigabytes(sum(place.per_token * size.n_cells + place.fixed for place in places)),
-        size.n_ctx,
-    )
+def warn_of_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, places: Sequence[Place]) -> None:
+    """Log a warning where the context is not the one that the model was trained for."""
     if options.n_ctx > n_ctx_train:
         log.warning(
             "--ctx %d is more than the %d tokens that the model was trained for: expect worse output beyond these",

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from ..models.sizes import gigabytes
+
 # The answer of `vm_stat` takes some milliseconds.
 _VM_STAT_TIMEOUT_S = 5
 # Pages that macOS gives away when a program needs memory.
@@ -30,13 +32,6 @@ class FreeMemory:
 
     def __str__(self) -> str:
         return f"{gigabytes(self.n_bytes)} are free{f' ({self.limit})' if self.limit else ''}"
-
-
-def gigabytes(n_bytes: float) -> str:
-    """A size for people: "0.7 GB", "12 MB"."""
-    if n_bytes < 1e8:
-        return f"{n_bytes / 1e6:.0f} MB"
-    return f"{n_bytes / 1e9:.1f} GB"
 
 
 def free_memory(root: Path = Path("/")) -> FreeMemory | None:

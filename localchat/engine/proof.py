@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,13 @@ def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
     plain = replace(options, use_extra_bufts=False)
     if not options.use_extra_bufts or _run_child(plain, model_path) is not None:
         raise EngineError(
-            f"llama.cpp dies with {killed_by} at its first tokens on this machine; rebuild it: {_rebuild()}"
+            f"llama.cpp dies with {killed_by} at its first tokens on this machine; rebuild it: {rebuild_command()}"
         )
     log.warning(
         "this build of llama.cpp dies with %s on this machine's matrix instructions (AMX), so they stay off; "
         "for full speed rebuild it: %s",
         killed_by,
-        _rebuild(),
+        rebuild_command(),
     )
     return False
 
@@ -170,7 +170,7 @@ def signal_name(returncode: int) -> str | None:
     return f"exception 0x{returncode:08X}" if returncode >= 0xC0000000 else None
 
 
-def _rebuild() -> str:
+def rebuild_command() -> str:
     """A command that builds llama-cpp-python for this CPU without AMX."""
     switches = [
         "-DGGML_NATIVE=OFF",
@@ -180,6 +180,12 @@ def _rebuild() -> str:
         f'CMAKE_ARGS="{" ".join(switches)}" {sys.executable} -m pip install '
         f"--force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python {LIBRARY}"
     )
+
+
+def missing_switches(features: Iterable[str]) -> list[str]:
+    """The instructions that this CPU has and a build with these features does not use, as llama.cpp names them."""
+    flags = _cpu_flags()
+    return [name for flag, name in _CPU_SWITCHES.items() if flag in flags and name not in features]
 
 
 def _cpu_flags() -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ..protocol.events import OutputToken
 from ..protocol.params import GenerationParams, SamplingParams
 from ..protocol.usage import Usage
+from .memory import FreeMemory
 from .reasoning_limit import ReasoningLimit
 
 
@@ -102,6 +103,22 @@ class LoadOptions:
 
 
 @dataclass(frozen=True)
+class Resources:
+    """What a loaded model takes of the machine."""
+
+    device: str
+    """Where its layers are computed, such as "CPU (AMD EPYC)"."""
+    n_gpu_layers: int
+    """Layers that are computed on GPUs."""
+    n_threads: int
+    """CPU threads that a step has at most."""
+    n_context_bytes: int
+    """Memory of the KV cache and of the buffers for computing, beside the weights."""
+    free: FreeMemory | None
+    """Memory that was free when the model was loaded, beside what it takes; None where that is not known."""
+
+
+@dataclass(frozen=True)
 class ModelFacts:
     """What is known of a loaded model.
 
@@ -127,6 +144,7 @@ class ModelFacts:
     sampling: SamplingParams
     metadata: Mapping[str, str]
     fill_in: tuple[int, int, int] | None = None
+    resources: Resources | None = None
     fim_file: int | None = None
     """The token before the name of a file, where a prompt to fill a gap has several."""
     fim_repository: int | None = None

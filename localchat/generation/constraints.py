@@ -16,7 +16,7 @@ from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
 from ..protocol.errors import BadRequest
 from ..protocol.params import GenerationParams
-from ..protocol.response_format import Shape
+from ..protocol.response_format import ResponseFormat
 from .output_grammar import GrammarKey, OutputGrammar, format_grammar
 from .reasoning import reasoning_start
 
@@ -30,11 +30,11 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
     Raises:
         BadRequest: It cannot be honoured; the error names the place in the request.
     """
-    tools, shape = request.callable_tools, request.shape
-    if not tools and shape is None:
+    tools, response_format = request.callable_tools, request.response_format
+    if not tools and response_format is None:
         return None
-    if shape is not None:
-        _check_prefill(request, shape)
+    if response_format is not None:
+        _check_prefill(request, response_format)
     _check_sampling(request.params)
     _check_names(request)
     return _constraint(
@@ -45,7 +45,9 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
             tools=tuple((request.tools.index(tool), json.dumps(tool["function"])) for tool in tools),
             must_call=request.tool_choice == "required",
             max_calls=None if request.parallel_tool_calls else 1,
-            response_format=None if shape is None else (shape.kind, json.dumps(shape.value), shape.param),
+            response_format=None
+            if response_format is None
+            else (response_format.kind, json.dumps(response_format.value), response_format.param),
         )
     )
 
@@ -56,11 +58,11 @@ def plain_constraint(request: CompletionRequest) -> Constraint | None:
     Raises:
         BadRequest: It cannot be honoured; the error names the place in the request.
     """
-    if request.shape is None:
+    if request.response_format is None:
         return None
     _check_sampling(request.params)
     with compiling(CONVERT_STEPS):
-        return Constraint(format_grammar(request.shape), origin=request.shape.param)
+        return Constraint(format_grammar(request.response_format), origin=request.response_format.param)
 
 
 @functools.lru_cache(MAX_CACHED)
@@ -98,9 +100,9 @@ def _check_names(request: ChatRequest) -> None:
         places[name] = place
 
 
-def _check_prefill(request: ChatRequest, shape: Shape) -> None:
+def _check_prefill(request: ChatRequest, response_format: ResponseFormat) -> None:
     """A JSON response format is that of the whole output, and the grammar did not make the assistant prefill."""
     _, text = request.opening
-    if text and shape.kind in ("json_object", "json_schema"):
+    if text and response_format.kind in ("json_object", "json_schema"):
         member = "response_prefix" if request.prefix else "messages"
-        raise BadRequest(f"'{shape.param}' cannot be promised of an answer that '{member}' has begun", member)
+        raise BadRequest(f"'{response_format.param}' cannot be promised of an answer that '{member}' has begun", member)

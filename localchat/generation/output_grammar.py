@@ -40,7 +40,7 @@ from ..grammar import (
     seq,
 )
 from ..protocol.errors import BadRequest
-from ..protocol.response_format import Shape
+from ..protocol.response_format import ResponseFormat
 
 log = logging.getLogger("localchat.server")
 
@@ -70,18 +70,20 @@ class GrammarKey:
     """The kind, the value as JSON and the field of the request."""
 
 
-def format_grammar(shape: Shape) -> str:
+def format_grammar(response_format: ResponseFormat) -> str:
     """The grammar of the texts that have this response format.
 
     Raises:
         BadRequest: There is no such grammar; the error names the place.
     """
     try:
-        return _CONVERTERS[shape.kind](shape.value)
+        return _CONVERTERS[response_format.kind](response_format.value)
     except SchemaError as error:
-        raise BadRequest(f"'{shape.param}' cannot be honoured at {error}", shape.param + error.path) from error
+        raise BadRequest(
+            f"'{response_format.param}' cannot be honoured at {error}", response_format.param + error.path
+        ) from error
     except ValueError as error:
-        raise BadRequest(f"'{shape.param}' cannot be honoured: {error}", shape.param) from error
+        raise BadRequest(f"'{response_format.param}' cannot be honoured: {error}", response_format.param) from error
 
 
 def _checked_gbnf(grammar: str) -> str:
@@ -120,16 +122,16 @@ class OutputGrammar:
 
     def constraint(self) -> Constraint:
         """The grammar, with the triggers from which it binds."""
-        shape = None
+        response_format = None
         if self._key.response_format is not None:
             kind, value, field = self._key.response_format
-            shape = Shape(kind, json.loads(value), field)
+            response_format = ResponseFormat(kind, json.loads(value), field)
         if self._key.must_call:
-            if shape is not None:
+            if response_format is not None:
                 # Calls leave no place for a response format, but an invalid one is refused in every mode.
-                format_grammar(shape)
+                format_grammar(response_format)
             return self._required()
-        return self._auto() if shape is None else self._formatted(shape)
+        return self._auto() if response_format is None else self._formatted(response_format)
 
     def _required(self) -> Constraint:
         """Calls alone, after the assistant prefill, if any."""
@@ -138,12 +140,12 @@ class OutputGrammar:
             calls = replace(calls, first=seq(Literal(self._dialect.text_end), calls.first))
         return self._after_reasoning(calls)
 
-    def _formatted(self, shape: Shape) -> Constraint:
+    def _formatted(self, response_format: ResponseFormat) -> Constraint:
         """Text of a response format, or calls if there are tools."""
-        grammar = format_grammar(shape)
+        grammar = format_grammar(response_format)
         starts = ("", "") if self._key.has_prefill else self._dialect.text_start
         if self._key.reasoning is ReasoningStart.CLOSED and not self._tools and not starts[0]:
-            return Constraint(grammar, origin=shape.param)
+            return Constraint(grammar, origin=response_format.param)
         text = self._rules.external(_FORMAT_ROOT)
         first, after = (seq(Literal(start), text) for start in starts)
         # An assistant prefill is text, which the output goes on with.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
+
+from .sizes import gigabytes
 
 DEMO = "demo"
 DEMO_PATH = Path(__file__).with_name("demo.gguf")
@@ -36,7 +39,8 @@ class ModelNotFound(LookupError):
 
     def __init__(self, requested: str, names: Sequence[str]) -> None:
         offered = ", ".join(map(repr, names))
-        super().__init__(f"there is no model {requested!r} here; on offer: {offered}")
+        hint = "; started with --any-name, the server accepts every name" if len(names) == 1 else ""
+        super().__init__(f"there is no model {requested!r} here; on offer: {offered}{hint}")
         self.names = tuple(names)
 
 
@@ -50,7 +54,7 @@ def model_file(argument: str | None = None, *, alias: str | None = None) -> Mode
     if argument is None or argument == DEMO:
         path, name = DEMO_PATH, DEMO
     else:
-        path = _first_part(_existing(Path(os.path.expanduser(argument))))
+        path = _first_part(_existing(argument))
         name = _PART.sub("", path.stem)
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}")
@@ -58,14 +62,37 @@ def model_file(argument: str | None = None, *, alias: str | None = None) -> Mode
     return ModelFile(path, (alias or name).encode("utf-8", "replace").decode())
 
 
-def _existing(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    files = _model_files(path)
-    if len(files) != 1:
-        found = ", ".join(file.name for file in files) or "none"
-        raise ModelFileError(f"{path} is a folder, and it must hold one model (.gguf), found: {found}")
+def _existing(argument: str) -> Path:
+    """The model's path, after a look at what people write in its place."""
+    if re.match(r"[a-z]+://", argument):
+        raise ModelFileError(
+            f"{argument} is a URL, and the server downloads nothing: get the file with curl -LO {argument}"
+        )
+    path = Path(os.path.expanduser(argument))
+    if path.is_dir():
+        return _only_model(path)
+    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", argument) and path.suffix != ".gguf":
+        raise ModelFileError(
+            f"there is no file {path}: if it is the name of a model on a hub, download one of its .gguf files first"
+        )
+    return path
+
+
+def _only_model(folder: Path) -> Path:
+    files = _model_files(folder)
+    if not files:
+        raise ModelFileError(f"{folder} is a folder without a model (.gguf)")
+    if len(files) > 1:
+        lines = (f"\n  {file}  {gigabytes(_size(file))}" for file in files)
+        raise ModelFileError(f"{folder} holds {len(files)} models, choose one:{''.join(lines)}")
     return files[0]
+
+
+def _size(path: Path) -> int:
+    """Bytes of a model, in all its parts."""
+    match = _PART.search(path.stem)
+    parts = path.parent.glob(f"{glob.escape(path.stem[: match.start()])}-*-of-{match[2]}.gguf") if match else [path]
+    return sum(part.stat().st_size for part in parts)
 
 
 def _model_files(folder: Path) -> list[Path]:

@@ -11,7 +11,9 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Union
+from typing import Any, BinaryIO, Callable, Union
+
+from .other_files import N_BYTES_READ, kind_of
 
 Buffer = Union[mmap.mmap, bytes]
 
@@ -113,11 +115,29 @@ def read_header(path: str | Path) -> GGUFHeader:
     """
     path = Path(path)
     with path.open("rb") as file:
-        start = file.read(len(MAGIC))
-        if start != MAGIC:
-            raise NotGGUF(path, f"not a GGUF file: it starts with {start!r}, expected {MAGIC!r}")
+        _check_start(path, file)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parsed(path, data)
+
+
+def check_start(path: str | Path) -> None:
+    """Check by its first bytes that a file is a GGUF file.
+
+    Raises:
+        NotGGUF: it is something else; the message says what, if that is known.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        _check_start(path, file)
+
+
+def _check_start(path: Path, file: BinaryIO) -> None:
+    start = file.read(N_BYTES_READ)
+    if not start.startswith(MAGIC):
+        kind = kind_of(start)
+        found = f"it is {kind}" if kind else f"it starts with {start[: len(MAGIC)]!r}, expected {MAGIC!r}"
+        raise NotGGUF(path, f"not a GGUF file: {found}")
 
 
 def _parsed(path: Path, data: Buffer) -> GGUFHeader:

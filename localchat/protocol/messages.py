@@ -16,7 +16,7 @@ from .errors import BadRequest
 from .fields import Fields, parse_body, show, unknown_fields
 from .params import read_params
 from .request import DEFAULT_OPTIONS, ParseOptions
-from .response_format import Shape
+from .response_format import ResponseFormat
 
 # Agents begin the first system block with a line that differs in every request. It tells a model nothing, and with it
 # no request could use the cached prefix of another one.
@@ -71,7 +71,7 @@ def _request(body: Fields, options: ParseOptions) -> ChatRequest:
         messages=messages,
         tools=tools,
         **_tool_choice(body, tools),
-        shape=_format(body),
+        response_format=_format(body),
         template_vars=_template_vars(body, thinking),
         reasoning_budget=thinking.integer("budget_tokens", 0, MAX_REASONING_BUDGET),
         continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
@@ -97,7 +97,7 @@ def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
     return {**enabled, **({} if effort is None else {"reasoning_effort": effort})}
 
 
-def _format(body: Fields) -> Shape | None:
+def _format(body: Fields) -> ResponseFormat | None:
     """The JSON Schema of the output, in `output_config.format` or under its older name `output_format`."""
     config = body.object("output_config") or Fields({}, "output_config")
     for parent, name in ((config, "format"), (body, "output_format")):
@@ -107,7 +107,7 @@ def _format(body: Fields) -> Shape | None:
             schema = form.object("schema")
             if schema is None:
                 form.refuse("schema", "an object")
-            return Shape("json_schema", schema.raw, form.at("schema"))
+            return ResponseFormat("json_schema", schema.raw, form.at("schema"))
     return None
 
 

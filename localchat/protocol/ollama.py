@@ -26,7 +26,7 @@ from .json_text import to_json
 from .logprobs import logprob_entry
 from .params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from .request import ParseOptions
-from .response_format import Shape
+from .response_format import ResponseFormat
 from .usage import Usage
 
 _ROLES = ("system", "user", "assistant", "tool")
@@ -118,7 +118,7 @@ def _common(body: Fields, options: ParseOptions) -> dict[str, Any]:
     if length is not None and length > 0:
         chosen = Fields({**chosen.raw, "num_predict": length}, "options")
     params = read_params(chosen, n=1, top_logprobs=_top_logprobs(body), lengths=("num_predict",))
-    fields = {"model": body.text("model") or body.text("name") or "", "shape": _shape(body)}
+    fields = {"model": body.text("model") or body.text("name") or "", "response_format": _response_format(body)}
     unknown = [f"options.{name}" for name in unknown_fields(chosen, _OPTIONS_WITHOUT_EFFECT, options.strict)]
     stream = body.boolean("stream") is not False
     unknown += unknown_fields(body, ("truncate", "shift", "template"), options.strict)
@@ -130,15 +130,15 @@ def _top_logprobs(body: Fields) -> int | None:
     return top if body.boolean("logprobs") else None
 
 
-def _shape(body: Fields) -> Shape | None:
+def _response_format(body: Fields) -> ResponseFormat | None:
     value = body.get("format")
     if value is None or value == "":
         return None
     if value == "json":
-        return Shape("json_object", None, "format")
+        return ResponseFormat("json_object", None, "format")
     if not isinstance(value, dict):
         body.refuse("format", '"json" or a JSON schema')
-    return Shape("json_schema", value, "format")
+    return ResponseFormat("json_schema", value, "format")
 
 
 def _think(body: Fields) -> dict[str, Any]:

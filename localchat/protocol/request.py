@@ -7,7 +7,7 @@ from typing import Any
 
 from .fields import Fields
 from .params import GenerationParams
-from .response_format import Shape, read_shape
+from .response_format import ResponseFormat, read_response_format
 
 # A shorter interval would have the server write comments all the time.
 MIN_PING_S = 0.01
@@ -35,7 +35,7 @@ class TextRequest:
 
     model: str = ""
     params: GenerationParams = field(default_factory=GenerationParams)
-    shape: Shape | None = None
+    response_format: ResponseFormat | None = None
     """The response format."""
     stream: bool = False
     include_usage: bool = False
@@ -69,7 +69,7 @@ def read_text_request(body: Fields) -> dict[str, Any]:
     """
     return {
         "model": body.text("model") or "",
-        "shape": read_shape(body),
+        "response_format": read_response_format(body),
         "echo": body.boolean("echo") or False,
         # vLLM's name and llama.cpp's.
         "return_token_ids": any([body.boolean("return_token_ids"), body.boolean("return_tokens")]),

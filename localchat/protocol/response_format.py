@@ -1,6 +1,6 @@
-"""The members that say what form an answer must have: at most one of them, with its place in the request.
+"""The response format of a request: a JSON schema, grammar, regular expression or choice, under any of its names.
 
-Knows what the members are called and where they stand; what a schema or a grammar means is told elsewhere.
+This module reads the fields; the package grammar compiles what they hold.
 """
 
 from __future__ import annotations
@@ -14,36 +14,39 @@ from .fields import Fields, refuse_unsupported
 
 _TYPES = ("text", "json_object", "json_schema")
 
-# What each kind is called as a member of the request, in vLLM's older form, and within vLLM's `structured_outputs`.
+# The field of each kind: in the request, in vLLM's older form, and inside vLLM's `structured_outputs`.
 _MEMBERS: Mapping[str, str] = {"json_schema": "json_schema", "grammar": "grammar", "regex": "regex", "choice": "choice"}
 _GUIDED: Mapping[str, str] = {kind: "guided_" + kind.replace("_schema", "") for kind in _MEMBERS}
 _STRUCTURED: Mapping[str, str] = {**_MEMBERS, "json_schema": "json"}
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The form of an answer: `kind` is json_object, json_schema, grammar, regex or choice; `param` its place."""
+class ResponseFormat:
+    """What the output has to match."""
 
     kind: str
+    """json_object, json_schema, grammar, regex or choice."""
     value: Any
+    """The schema, the text of the grammar or pattern, or a tuple of choices; None for json_object."""
     param: str
+    """The path of the field in the request, for errors."""
 
 
-def read_shape(body: Fields) -> Shape | None:
-    """The form that the request asks for, if it asks for any.
+def read_response_format(body: Fields) -> ResponseFormat | None:
+    """The response format of a request; None if it has none.
 
     Raises:
-        BadRequest: It asks for several, or for one that is not as it should be.
+        BadRequest: There are several, or one is not valid.
     """
-    shapes = list(_shapes(body))
-    if len(shapes) > 1:
-        first, second = shapes[0].param, shapes[1].param
-        raise BadRequest(f"'{first}' and '{second}' cannot both say what form the answer has", second)
-    return shapes[0] if shapes else None
+    formats = list(_response_formats(body))
+    if len(formats) > 1:
+        first, second = formats[0].param, formats[1].param
+        raise BadRequest(f"'{first}' and '{second}' cannot both be set: each constrains the output", second)
+    return formats[0] if formats else None
 
 
-def _shapes(body: Fields) -> Iterator[Shape]:
-    formatted = read_format(body.object("response_format"))
+def _response_formats(body: Fields) -> Iterator[ResponseFormat]:
+    formatted = read_format_object(body.object("response_format"))
     if formatted is not None:
         yield formatted
     yield from _named(body, _MEMBERS)
@@ -53,27 +56,27 @@ def _shapes(body: Fields) -> Iterator[Shape]:
         refuse_unsupported(structured, {"structural_tag": ()})
         yield from _named(structured, _STRUCTURED)
         if structured.boolean("json_object"):
-            yield Shape("json_object", None, structured.at("json_object"))
+            yield ResponseFormat("json_object", None, structured.at("json_object"))
 
 
-def _named(holder: Fields, names: Mapping[str, str]) -> Iterator[Shape]:
-    """The forms in members of their own, which `names` says."""
+def _named(holder: Fields, names: Mapping[str, str]) -> Iterator[ResponseFormat]:
+    """The response formats in fields of their own, which `names` gives for each kind."""
     schema = names["json_schema"]
     if holder.get(schema) is not None:
-        yield Shape("json_schema", _schema(holder, schema), holder.at(schema))
+        yield ResponseFormat("json_schema", _schema(holder, schema), holder.at(schema))
     for kind in ("grammar", "regex"):
         text = holder.text(names[kind])
         if text:
-            yield Shape(kind, text, holder.at(names[kind]))
+            yield ResponseFormat(kind, text, holder.at(names[kind]))
     choices = holder.items(names["choice"], "texts")
     if not all(isinstance(choice, str) and choice for choice in choices):
         holder.refuse(names["choice"], "a list of texts that are not empty")
     if choices:
-        yield Shape("choice", tuple(choices), holder.at(names["choice"]))
+        yield ResponseFormat("choice", tuple(choices), holder.at(names["choice"]))
 
 
-def read_format(form: Fields | None) -> Shape | None:
-    """OpenAI's forms, and those with a schema beside the type, as the Responses API and llama-server have them."""
+def read_format_object(form: Fields | None) -> ResponseFormat | None:
+    """A `response_format`. The schema may stand beside the type, as in the Responses API and llama-server."""
     kind = form.choice("type", _TYPES) if form else "text"
     if form is None or kind == "text":
         return None
@@ -81,10 +84,10 @@ def read_format(form: Fields | None) -> Shape | None:
         form.refuse("type", "one of " + ", ".join(f'"{name}"' for name in _TYPES))
     holder = form if form.get("schema") is not None else form.object("json_schema")
     if kind == "json_object" and holder is not form:
-        return Shape(kind, None, form.path)
+        return ResponseFormat(kind, None, form.path)
     if holder is None:
         form.refuse("json_schema", 'an object with a "schema"')
-    return Shape("json_schema", _schema(holder, "schema"), holder.at("schema"))
+    return ResponseFormat("json_schema", _schema(holder, "schema"), holder.at("schema"))
 
 
 def _schema(holder: Fields, name: str) -> Any:

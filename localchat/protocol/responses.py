@@ -17,7 +17,7 @@ from .errors import ApiError, BadRequest
 from .fields import Fields, parse_body, refuse_unsupported, unknown_fields
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import read_streaming
-from .response_format import Shape, read_format
+from .response_format import ResponseFormat, read_format_object
 from .responses_items import IGNORED_ITEMS, input_items, read_messages
 from .responses_tools import Tool, read_tool_choice, read_tools
 
@@ -92,14 +92,14 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
     messages, ignored_items = _messages(body, earlier, items)
     reasoning, include = body.object("reasoning") or Fields({}), _include(body)
     effort = reasoning.text("effort")
-    shape = _shape(body)
+    response_format = _response_format(body)
     request = ResponsesRequest(
         model=body.text("model") or "",
         messages=messages,
         tools=tuple({"type": "function", "function": tool.function} for tool in tools),
         **read_tool_choice(body, tools),
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
-        shape=shape,
+        response_format=response_format,
         template_vars=template_vars(body, effort),
         reasoning_budget=reasoning_budget(body),
         params=read_params(body, lengths=LENGTHS, top_logprobs=_top_logprobs(body, include)),
@@ -158,9 +158,9 @@ def _messages(
     return messages, [kind for kind in IGNORED_ITEMS if any(item["type"] == kind for item in items)]
 
 
-def _shape(body: Fields) -> Shape | None:
+def _response_format(body: Fields) -> ResponseFormat | None:
     text = body.object("text")
-    return read_format(text.object("format")) if text else None
+    return read_format_object(text.object("format")) if text else None
 
 
 def _include(body: Fields) -> frozenset[str]:

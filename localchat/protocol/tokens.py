@@ -1,6 +1,6 @@
 """POST /tokenize, /detokenize and /apply-template: what the model's vocabulary and template make of things.
 
-The shapes are llama.cpp's. A prompt is the ChatRequest of chat.py, rendered and not answered.
+The forms are llama.cpp's. A prompt is the ChatRequest of chat.py, rendered and not completed.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Exchange:
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
         self._send_body(status, "application/json", to_json(value).encode("utf-8", "replace"), headers)
 
-    def send_text(self, type: str, text: str) -> None:
-        self._send_body(200, type, text.encode(), {})
+    def send_text(self, type: str, text: str, headers: Mapping[str, str] = {}) -> None:
+        self._send_body(200, type, text.encode(), headers)
 
     def send_nothing(self, headers: Mapping[str, str]) -> None:
         self._send_head(204, headers)

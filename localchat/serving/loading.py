@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import errno
 import logging
-import sys
+import os
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..engine import LoadOptions, load
+from ..engine import Engine, LoadOptions, load
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
 from .exchange import NO_MEMORY
+from .logs import complain
 from .options import DEFAULT_CACHE_MB
+from .routes import Settings
+from .start_block import LoadProgress, say_ready
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
     from ..generation.model import Model
@@ -48,48 +52,29 @@ class Loader(threading.Thread):
         self._url = url
         self._on_ready = on_ready
         self._on_failure = on_failure
-        self._shown_percent = -1
+        self._progress = LoadProgress(file.name, options.log_format)
 
     def run(self) -> None:
         try:
-            self._service.ready(self._load())
+            model = self._load()
+            self._service.ready(model)
         except Exception as error:
             self.has_failed = True
-            self._clear_line()
+            self._progress.clear()
             log.debug("loading failed", exc_info=True)
-            complain(f"cannot load {_problem_of(self._file.path) or f'{self._file.path}: {_last_line(error)}'}")
+            complain(f"cannot load {reason_of(self._file.path, error)}")
             self._on_failure()
             return
         self._on_ready()
-        self._clear_line()
-        say(f"localchat is ready: {self._file.name} at {self._url} (Ctrl-C ends it)")
-        if self._url.startswith("http"):
-            say(f'try: python -m localchat --base-url {self._url} "What is your name?"')
+        self._progress.clear()
+        say_ready(self._file, model.engine.facts, self._url, self._progress.seconds, self._options.log_format)
 
     def _load(self) -> Model:
         from ..generation.model import Model
         from ..generation.reasoning import ReasoningDefaults
 
         options = self._options
-        load_options = LoadOptions(
-            n_ctx=options.ctx,
-            n_slots=options.parallel,
-            n_gpu_layers=options.gpu_layers,
-            n_threads=options.threads,
-            speculates=not options.no_speculation,
-        )
-        engine = load(
-            str(self._file.path),
-            load_options,
-            draft_path=options.draft,
-            cache_folder=options.cache_dir,
-            cache_bytes=(options.cache_size or DEFAULT_CACHE_MB) << 20,
-            max_copied_bytes=options.cache_ram << 20,
-            proof_model=str(DEMO_PATH),
-            tries_files=True,
-            max_queue=options.queue,
-            progress=self._show,
-        )
+        engine = load_engine(options, self._file, self._show)
         try:
             return Model(
                 self._file.name,
@@ -104,16 +89,39 @@ class Loader(threading.Thread):
             raise
 
     def _show(self, done: float) -> None:
-        """Show progress on a terminal. A service may have no stderr at all."""
         self._service.progress = done
-        percent = int(done * 100)
-        if percent != self._shown_percent and sys.stderr is not None and sys.stderr.isatty():
-            self._shown_percent = percent
-            print(f"\rloading {self._file.name}: {percent} %", end="", file=sys.stderr, flush=True)
+        self._progress.show(done)
 
-    def _clear_line(self) -> None:
-        if self._shown_percent >= 0:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable[[float], None]) -> Engine:
+    """Load a model as the command line says, and start its engine.
+
+    Raises:
+        EngineError: It cannot be loaded.
+    """
+    return load(
+        str(file.path),
+        LoadOptions(
+            n_ctx=options.ctx,
+            n_slots=options.parallel,
+            n_gpu_layers=options.gpu_layers,
+            n_threads=options.threads,
+            speculates=not options.no_speculation,
+        ),
+        draft_path=options.draft,
+        cache_folder=options.cache_dir,
+        cache_bytes=(options.cache_size or DEFAULT_CACHE_MB) << 20,
+        max_copied_bytes=options.cache_ram << 20,
+        proof_model=str(DEMO_PATH),
+        tries_files=True,
+        max_queue=options.queue,
+        progress=progress,
+    )
+
+
+def reason_of(path: Path, error: BaseException) -> str:
+    """Why a model file cannot be loaded, in a line."""
+    return _problem_of(path) or f"{path}: {_last_line(error)}"
 
 
 def _problem_of(path: Path) -> str:
@@ -135,12 +143,19 @@ def _last_line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def say(message: str) -> None:
-    """Write a line for the person who started the server."""
-    print(message, file=sys.stderr, flush=True)
-
-
-def complain(message: str) -> int:
-    """Write why the server cannot start; the exit status for it."""
-    say(f"localchat.server: {message}")
-    return 1
+def why_not_listening(settings: Settings, error: OSError) -> str:
+    """The reason in a line, and what to do."""
+    if isinstance(error, ssl.SSLError) or (settings.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
+        return f"cannot use the certificate {settings.tls_cert}: {error.strerror or error}"
+    if settings.uds:
+        return f"cannot listen on {settings.uds}: {error.strerror or error}"
+    hint = ""
+    if error.errno == errno.EADDRINUSE:
+        other = f"--port {settings.port + 1 if settings.port < 65535 else 0}"
+        # `make run` passes options in a variable.
+        hint = (
+            f'; choose another: make run ARGS="{other}"'
+            if os.environ.get("MAKELEVEL")
+            else f"; choose another: {other}"
+        )
+    return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"

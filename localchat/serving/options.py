@@ -6,13 +6,14 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..protocol import errors
 from ..protocol.params import parse_default
+from .logs import FORMATS
 from .routes import DEFAULT_MAX_CONNECTIONS, Settings
 from .web import is_loopback
 
@@ -20,6 +21,11 @@ from .web import is_loopback
 MIN_CONTEXT = 256
 # Limit of the folder of --cache-dir, in MB, without --cache-size.
 DEFAULT_CACHE_MB = 4096
+# Requests at once beyond which a comment is due.
+_MANY_REQUESTS = 64
+# Numbers may be written as 8k or 1M, in powers of 1024 as the sizes of contexts are.
+_NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # Less than the 10 seconds that containers get before they are killed.
 DEFAULT_DRAIN_S = 5
 
@@ -28,7 +34,12 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a command line, of this process by default. Ends the process with status 2 if they are wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.model is not None and options.model_too is not None:
+        parser.error(f"two models are named, {options.model} and {options.model_too}: a server has one")
+    options.model = options.model or options.model_too
     options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
+    if options.json and not options.check:
+        parser.error("--json is the form of a report: add --check; the log has --log-format json")
     if options.cache_size and not options.cache_dir:
         parser.error(f"--cache-size {options.cache_size} limits a folder: name it with --cache-dir")
     if options.tls_key and not options.tls_cert:
@@ -46,6 +57,18 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             "or add --insecure to serve everyone"
         )
     return options
+
+
+def comments_on(options: argparse.Namespace) -> Iterator[str]:
+    """What the person should know who gave these options, a line each."""
+    n_cores = os.cpu_count() or 1
+    if options.threads > n_cores:
+        yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other, {n_cores} are faster"
+    if options.parallel > _MANY_REQUESTS:
+        yield (
+            f"--parallel {options.parallel}: that many requests at once share one KV cache and {n_cores} cores, "
+            "so each of them is slow; further ones wait in the queue anyway"
+        )
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
@@ -74,10 +97,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in model)"
     )
+    parser.add_argument("-m", "--model", dest="model_too", metavar="FILE", help="the same as MODEL.gguf")
     _add_http(parser)
     _add_access(parser)
     _add_engine(parser)
     _add_requests(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="report whether the model works on this machine, what it takes and how fast it is, and end: "
+        "status 0 for yes, 1 for no, 3 for yes with advice",
+    )
+    parser.add_argument("--json", action="store_true", help="with --check: the report as JSON")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="form of the log on stderr (default: %(default)s)"
+    )
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
     return parser
 
@@ -144,17 +178,46 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     whole, positive = _between(0), _between(1)
     add(
+        "-c",
         "--ctx",
+        "--ctx-size",
         type=_context,
         default=0,
         metavar="N",
         help="tokens that one request may use, prompt and output together (default: what the model can use, within "
         "limits of memory)",
     )
-    add("--parallel", type=positive, default=8, metavar="N", help="requests computed at once (default: %(default)s)")
+    add(
+        "-np",
+        "--parallel",
+        type=positive,
+        default=8,
+        metavar="N",
+        help="requests computed at once (default: %(default)s)",
+    )
     add("--queue", type=whole, default=256, metavar="N", help="requests that may wait for that (default: %(default)s)")
-    add("--gpu-layers", type=_between(-1), default=-1, metavar="N", help="layers on the GPU (default: all)")
-    add("--threads", type=_between(0, 512), default=0, metavar="N", help="most CPU threads (default: by the machine)")
+    add(
+        "-ngl",
+        "--gpu-layers",
+        "--n-gpu-layers",
+        type=_between(-1),
+        default=-1,
+        metavar="N",
+        help="layers on the GPU (default: all)",
+    )
+    add(
+        "-t",
+        "--threads",
+        type=_between(0, 512),
+        default=0,
+        metavar="N",
+        help="most CPU threads (default: by the machine)",
+    )
+    _add_speculation(group)
+    _add_caches(group)
+
+
+def _add_speculation(group: argparse._ArgumentGroup) -> None:
     drafts = group.add_mutually_exclusive_group()
     drafts.add_argument(
         "--draft",
@@ -167,16 +230,20 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="no speculative decoding; it is used by default where a text repeats itself",
     )
+
+
+def _add_caches(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "--cache-dir",
         type=_folder,
         metavar="DIR",
         help="save the KV cache of prompts in this folder and load it after a restart",
     )
-    add("--cache-size", type=positive, metavar="MB", help=f"limit of that folder (default: {DEFAULT_CACHE_MB})")
+    add("--cache-size", type=_between(1), metavar="MB", help=f"limit of that folder (default: {DEFAULT_CACHE_MB})")
     add(
         "--cache-ram",
-        type=whole,
+        type=_between(0),
         default=1024,
         metavar="MB",
         help="memory for snapshots of idle prompts, beside the KV cache (default: %(default)s)",
@@ -214,7 +281,10 @@ def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
     """Reads a number within a range; C would silently take the lower 32 bits of a larger one."""
 
     def integer(text: str) -> int:
-        value = int(text)
+        match = _NUMBER.fullmatch(text.strip())
+        if match is None:
+            raise argparse.ArgumentTypeError(f"expected a whole number, such as 4096 or 4k, got {text!r}")
+        value = int(match[1]) * _UNITS[match[2].lower()]
         if not low <= value <= high:
             limit = f"at least {low}" if value < low else f"at most {high}"
             raise argparse.ArgumentTypeError(f"must be {limit}, got {value}")

@@ -20,6 +20,7 @@ from ..protocol.ollama_models import model_entry
 from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
+from .home import Home
 from .keys import Keys
 from .messages import messages_table
 from .ollama import Ollama, model_card
@@ -93,7 +94,10 @@ class Routes:
             ParseOptions(settings.strict, settings.allow_chat_template, settings.thought_field),
             ping_s=settings.ping_s,
         )
+        address = f"{settings.host}:{settings.port}"
+        scheme = "http" if settings.tls_cert is None else "https"
         self._table: Table = {
+            **Home(service, scheme=scheme, address=address, served=self._served).table(),
             **self._endpoints.table(),
             **Responses(service, self._endpoints, strict=settings.strict).table(),
             **Ollama(service, self._endpoints).table(),
@@ -146,7 +150,7 @@ class Routes:
         """The row of the table for a path: its own, or one that ends in a slash and with which it begins."""
         if path in self._table:
             return path
-        return next((row for row in self._table if row.endswith("/") and path.startswith(row)), None)
+        return next((row for row in self._table if row.endswith("/") and row != "/" and path.startswith(row)), None)
 
     def _check_access(self, exchange: Exchange, is_options: bool) -> None:
         headers = exchange.head.headers
@@ -159,8 +163,15 @@ class Routes:
 
     def _nothing_at(self, path: str) -> str:
         hint = _ELSEWHERE.get("/" + _without_prefix(path).lstrip("/").partition("/")[0])
-        served = ", ".join(f"{method} /v1{path}" for path, by in self._table.items() for method in by)
-        return f"there is nothing at {path}{f': {hint}' if hint else ''}; this server answers {served}"
+        return (
+            f"there is nothing at {path}{f': {hint}' if hint else ''}; this server answers {', '.join(self._served())}"
+        )
+
+    def _served(self) -> list[str]:
+        """Method and path of all endpoints for programs."""
+        pages = ("/", "/v1", "/favicon.ico")
+        rows = ((path, methods) for path, methods in self._table.items() if path not in pages)
+        return [f"{method} /v1{path}" for path, methods in rows for method in methods]
 
     def _health(self, exchange: Exchange) -> None:
         self._service.model()

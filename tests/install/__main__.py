@@ -81,7 +81,7 @@ def no_network(folder: Path, scratch: Path) -> None:
 
 
 def no_compiler(folder: Path, scratch: Path) -> None:
-    """No compiler and no CMake in PATH: `make` takes the folder that lies beside the project, and names packages."""
+    """No compiler, no CMake, no network: `make` takes the folder beside the project; without it, it names packages."""
     commands = scratch / "commands"
     commands.mkdir()
     for name in ("sh", "make", "touch", "env", "dirname"):
@@ -90,7 +90,7 @@ def no_compiler(folder: Path, scratch: Path) -> None:
     project = copy_of_project(scratch)
     (scratch / "wheelhouse").symlink_to(folder)
     environment = {"PATH": str(commands)}
-    run(["make", ".venv/server.stamp"], project, **environment)
+    run(isolated("env", f"PATH={commands}", "make", ".venv/test.stamp"), project)
     run([project / ".venv" / "bin" / "python", ASK], project, **environment)
     run(["make", "clean"], project)
     try:

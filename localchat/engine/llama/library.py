@@ -79,6 +79,13 @@ def problems() -> str:
     return problems or "it gave no reason"
 
 
+def quick(function: Any) -> Any:
+    """A function of the library that takes a microsecond, called without releasing the GIL: in half of the time."""
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(address)
+
+
 class Model:
     """A loaded model, freed when nobody refers to it any more.
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...protocol.params import SAMPLERS, SamplingParams
-from ..context_size import MIN_TOKENS, ContextSize, Place, context_size, log_context
+from ..context_size import MIN_TOKENS, ContextSize, Place, context_size, warn_of_context
 from ..memory import free_memory
 from ..scheduler import Room
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
 from .library import L, Model, problems
-from .places import places_of
+from .places import places_of, resources_of
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -82,6 +82,7 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     places = places_of(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
     context, options = _new_context(model.pointer, options, places)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
+    facts = replace(facts, resources=resources_of(model.pointer, options, places, facts.n_cells, _max_threads(options)))
     key = _state_key(path, facts, options)
     room = _room(model.pointer, context, options)
     return LlamaBackend(model, context, vocabulary, facts, room, key, places, _max_threads(options))
@@ -180,7 +181,7 @@ def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple
             )
         n_cells = max(n_cells // 2, n_least)
     size = ContextSize(min(size.n_ctx, L.llama_n_ctx(context)), L.llama_n_ctx(context))
-    log_context(size, options, n_ctx_train, places)
+    warn_of_context(size, options, n_ctx_train, places)
     return context, replace(options, n_ctx=size.n_ctx)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...models.gguf import read_header
 from ..context_size import Place
-from ..memory import FreeMemory
-from ..values import LoadOptions
-from .devices import gpus
+from ..memory import FreeMemory, free_memory
+from ..values import LoadOptions, Resources
+from .devices import Device, devices, gpus
 from .library import L
 
 # Keys and values have 16 bits each.
@@ -33,9 +33,7 @@ def places_of(
     `free` is the machine's memory before the model was loaded. A pass through the layers computes `n_rows` tokens;
     `n_outputs` of them have logits.
     """
-    n_layers = max(L.llama_model_n_layer(model), 1)
-    devices = gpus() if L.llama_supports_gpu_offload() else []
-    n_on_gpu = (n_layers if options.n_gpu_layers < 0 else min(options.n_gpu_layers, n_layers)) if devices else 0
+    on, n_on_gpu, n_layers = _layers_on_gpus(model, options)
     gpu_share = n_on_gpu / n_layers
     kv_bytes = kv_bytes_per_token(model, path, metadata)
     # The mask of attention has 16 bits for each row and token. It lies where the layers do.
@@ -52,10 +50,33 @@ def places_of(
         places.append(Place(n_free, kv_bytes * (1 - gpu_share) + mask_bytes, fixed, note))
     if gpu_share:
         # Measured now: the weights are there already. A driver that does not tell reports none at all.
-        n_free = sum(device.n_free for device in devices) or None
-        note = f"are free on {', '.join(device.name for device in devices)} beside the weights"
+        n_free = sum(device.n_free for device in on) or None
+        note = f"are free on {', '.join(device.name for device in on)} beside the weights"
         places.append(Place(n_free, kv_bytes * gpu_share + mask_bytes, pass_bytes + logits_bytes, note))
     return places
+
+
+def resources_of(model: Any, options: LoadOptions, places: Sequence[Place], n_cells: int, n_threads: int) -> Resources:
+    """What a loaded model takes of the machine, with a KV cache of `n_cells` tokens."""
+    on, n_on_gpu, n_layers = _layers_on_gpus(model, options)
+    names = [f"{device.name} ({device.description})" for device in on]
+    cpu = next((f"CPU ({device.description})" for device in devices() if device.kind == "CPU"), "CPU")
+    if not n_on_gpu:
+        device = cpu if L.llama_supports_gpu_offload() else f"{cpu}; llama.cpp is built for the CPU alone"
+    elif n_on_gpu == n_layers:
+        device = f"{', '.join(names)}, all {n_layers} layers"
+    else:
+        device = f"{', '.join(names)}, {n_on_gpu} of {n_layers} layers; {cpu} for the others"
+    n_bytes = sum(int(place.per_token * n_cells) + place.fixed for place in places)
+    return Resources(device, n_on_gpu, n_threads, n_bytes, free_memory())
+
+
+def _layers_on_gpus(model: Any, options: LoadOptions) -> tuple[list[Device], int, int]:
+    """The GPUs, and how many layers lie there, of how many."""
+    n_layers = max(L.llama_model_n_layer(model), 1)
+    devices = gpus() if options.n_gpu_layers and L.llama_supports_gpu_offload() else []
+    n_on_gpu = n_layers if options.n_gpu_layers < 0 else min(options.n_gpu_layers, n_layers)
+    return devices, n_on_gpu if devices else 0, n_layers
 
 
 def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> float:

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 
 from .compiled_grammar import GrammarCache
-from .library import L, Model
+from .library import L, Model, quick
 from .token_trie import TokenTrie
 
 
@@ -20,10 +20,11 @@ class Vocabulary:
         self._model = model
         self.pointer = L.llama_model_get_vocab(model.pointer)
         self.n_tokens: int = L.llama_vocab_n_tokens(self.pointer)
-        self._pieces: dict[int, bytes] = {}
+        self._pieces: dict[tuple[int, bool], bytes] = {}
         ids = range(self.n_tokens)
-        self.ends = frozenset(id for id in ids if L.llama_vocab_is_eog(self.pointer, id))
-        attributes = [L.llama_vocab_get_attr(self.pointer, id) for id in ids]
+        pointer, is_end, attribute = self.pointer, quick(L.llama_vocab_is_eog), quick(L.llama_vocab_get_attr)
+        self.ends = frozenset(id for id in ids if is_end(pointer, id))
+        attributes = [attribute(pointer, id) for id in ids]
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
         self.special_tokens = frozenset(self._text(id) for id in ids if attributes[id] & special)
         self.bos = self._text(L.llama_vocab_bos(self.pointer))
@@ -32,16 +33,28 @@ class Vocabulary:
         self.fill_in = self._fill_in_tokens()
         self.fim_file = _known(L.llama_vocab_fim_sep(self.pointer))
         self.fim_repository = _known(L.llama_vocab_fim_rep(self.pointer))
-        # The bytes of each token, also of control tokens. Read now: at the first grammar it would take a third of a
-        # second, in which no other thread could run.
-        self.all_pieces = [self._read_piece(id, True) for id in ids]
         # The ids as an array, and whether each is a control token, whose text is shown only on request.
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.is_control = np.array(attributes, np.int64) & control != 0
         self.grammars = GrammarCache(self)
+        self._all_pieces: list[bytes] | None = None
         self._trie: TokenTrie | None = None
-        self._trie_lock = threading.Lock()
+        self._trie_lock, self._pieces_lock = threading.Lock(), threading.Lock()
+        # Of 152,000 tokens they take a fifth of a second: the first answer does not wait for that, nor the first
+        # grammar if it comes later. No daemon: the model must not be freed meanwhile.
+        threading.Thread(target=lambda: self.all_pieces, name="localchat-vocabulary").start()
+
+    @property
+    def all_pieces(self) -> list[bytes]:
+        """The bytes of each token, also of control tokens."""
+        found = self._all_pieces
+        if found is None:
+            with self._pieces_lock:
+                if self._all_pieces is None:
+                    self._all_pieces = self._read_pieces()
+                found = self._all_pieces
+        return found
 
     @property
     def trie(self) -> TokenTrie:
@@ -75,11 +88,9 @@ class Vocabulary:
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; none for a control token unless `special`."""
         self._check(token)
-        if special:
-            return self.all_pieces[token]
-        piece = self._pieces.get(token)
+        piece = self._pieces.get((token, special))
         if piece is None:
-            piece = self._pieces[token] = self._read_piece(token, False)
+            piece = self._pieces[token, special] = self._read_piece(token, special)
         return piece
 
     def is_end(self, token: int) -> bool:
@@ -106,6 +117,15 @@ class Vocabulary:
     def _check(self, token: int) -> None:
         if not 0 <= token < self.n_tokens:  # the library would abort the process
             raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
+
+    def _read_pieces(self) -> list[bytes]:
+        n_room = 256
+        pieces: list[bytes] = []
+        room, pointer, read = ctypes.create_string_buffer(n_room), self.pointer, quick(L.llama_token_to_piece)
+        for id in range(self.n_tokens):
+            n = read(pointer, id, room, n_room, 0, True)
+            pieces.append(ctypes.string_at(room, n) if n >= 0 else self._read_piece(id, True))
+        return pieces
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         n_room = 64

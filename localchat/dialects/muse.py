@@ -1,0 +1,69 @@
+"""Muse Glimmer.
+
+ to=self<|message|>text<|eom|><|start|>assistant to=f<|message|><atem:function_calls>
+<atem:invoke name="f">
+<atem:parameter name="a">text</atem:parameter>
+</atem:invoke>
+</atem:function_calls>
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..protocol.events import ContentDelta
+from .call_layout import A_BREAK, THE_NAME, CallLayout
+from .channels import MESSAGE, START, ChannelDialect, ChannelReader
+from .reasoning import ReasoningTags
+from .scan import Reader, closing, one_of, space
+from .tagged import TaggedCalls
+
+_TAGS = TaggedCalls(
+    call='<atem:invoke name="',
+    name_end='">',
+    key='<atem:parameter name="',
+    key_end='">',
+    value_ends=("</atem:parameter>",),
+    call_end="</atem:invoke>",
+    around=(("<atem:function_calls>", "</atem:function_calls>"),),
+)
+
+
+class _Reader(ChannelReader):
+    def _message_call(self, name: str, raw: str) -> Reader[None]:
+        """Read the tags of a call; its name is in them too."""
+        cursor = self._cursor
+        cursor.begin()
+        yield from space(cursor)
+        opener = yield from one_of(cursor, *_TAGS.openers)
+        if opener and (yield from _TAGS.read(cursor, self._calls, opener)):
+            yield from closing(cursor, *self._dialect.ends)
+        else:
+            yield ContentDelta(raw + cursor.recorded())
+
+
+_TEXT_END = f"<|eom|>{START}assistant"
+_CALL = CallLayout(
+    before_name=" to=",
+    before_arguments=f'{MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
+    after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
+    separator=_TEXT_END,
+    json_name=False,
+    is_native=False,
+    after_reasoning=START + "assistant",
+    arguments=_TAGS.argument_layout,
+)
+
+DIALECT = ChannelDialect(
+    "muse",
+    detected_by=(("<atem:function_calls>",),),
+    calls=(_TAGS,),
+    reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
+    ends=("<|eom|>", "<|eot|>"),
+    reasoning_headers=("to=self",),
+    text_start=(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
+    text_end=_TEXT_END,
+    reader=_Reader,
+    # The header belongs to a call that was asked for; left to itself the model has written it by then.
+    layouts=(_CALL, *(replace(layout, more=_CALL) for layout in _TAGS.layouts)),
+)

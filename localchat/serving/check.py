@@ -1,0 +1,213 @@
+"""`--check`: does the server work on this machine with this model, what would it take, and how fast is it.
+
+Loads the model as the server would, generates a few tokens, and reports. Listens nowhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .. import __version__
+from ..engine import Engine, EngineError, Finish, GenerationRequest, ModelFacts, WritesNoText
+from ..engine.memory import free_memory
+from ..engine.proof import missing_switches, rebuild_command
+from ..models.catalog import ModelFile
+from ..models.sizes import gigabytes
+from ..protocol.params import GenerationParams, SamplingParams
+from ..protocol.usage import Usage
+from .loading import load_engine, reason_of
+from .start_block import LoadProgress
+
+# The exit status: all is well, the model cannot be served, it can be and something should be better.
+WORKS, FAILS, COULD_BE_BETTER = 0, 1, 3
+
+# The tokens that the speed is measured with.
+_N_PROMPT, _N_OUTPUT = 256, 32
+# Where Linux shows the GPUs of a vendor, and how llama.cpp is built for them.
+_GPU_FILES = {"/dev/nvidiactl": "-DGGML_CUDA=on", "/dev/kfd": "-DGGML_HIP=on"}
+
+
+@dataclass
+class Report:
+    """What was found. `problems` keep the model from being served; `advice` is what should be better."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    build: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    choice: dict[str, Any] = field(default_factory=dict)
+    speed: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> int:
+        if self.problems:
+            return FAILS
+        return COULD_BE_BETTER if self.advice else WORKS
+
+
+def check(options: argparse.Namespace, file: ModelFile) -> int:
+    """Write the report to stdout; the exit status by its verdict."""
+    report = Report()
+    _check_build(report)
+    _check_memory(report)
+    try:
+        _check_model(report, options, file)
+    except (EngineError, OSError, MemoryError, ImportError) as error:
+        report.problems.append(f"cannot load {reason_of(file.path, error)}")
+    if options.json:
+        print(json.dumps({"status": report.status, **asdict(report)}, indent=1))
+    else:
+        print("\n".join(_lines(report)))
+    return report.status
+
+
+def _check_build(report: Report) -> None:
+    from ..engine.llama.build import read_build
+
+    build = read_build()
+    report.versions = {
+        "localchat": __version__,
+        "Python": platform.python_version(),
+        "llama-cpp-python": build.package,
+        "llama.cpp": build.version,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    report.build = {
+        "features": list(build.features),
+        "gpu": build.supports_gpu,
+        "devices": [asdict(device) for device in build.devices],
+    }
+    missing = missing_switches(build.features)
+    if missing:
+        advice = f"this CPU has {', '.join(missing)}, which llama.cpp is not built for; rebuild it: {rebuild_command()}"
+        report.advice.append(advice)
+    if not build.supports_gpu:
+        switches = [switch for path, switch in _GPU_FILES.items() if os.path.exists(path)]
+        report.advice += [f"there is a GPU, and llama.cpp is built for the CPU alone: use {s}" for s in switches]
+
+
+def _check_memory(report: Report) -> None:
+    free = free_memory()
+    if free is not None:
+        report.memory = {"free_bytes": free.n_bytes, "limit": free.limit}
+
+
+def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -> None:
+    progress = LoadProgress(file.name, "text")
+    engine = load_engine(options, file, progress.show)
+    try:
+        progress.clear()
+        facts = engine.facts
+        report.model = {
+            "path": str(file.path),
+            "description": facts.description,
+            "n_params": facts.n_params,
+            "weight_bytes": facts.n_bytes,
+            "n_ctx_train": facts.n_ctx_train,
+            "has_chat_template": facts.chat_template is not None,
+        }
+        report.choice = _choice(options, facts)
+        report.choice["load_seconds"] = round(progress.seconds, 2)
+        report.speed = _speed(engine)
+    finally:
+        engine.close()
+    if facts.chat_template is None:
+        report.advice.append("the file has no chat template, so chats use a general one: prefer an instruct model")
+    if facts.resources is not None and report.build["gpu"] and options.gpu_layers and not facts.resources.n_gpu_layers:
+        report.advice.append("llama.cpp is built for a GPU, and no layer lies on one: check the driver")
+
+
+def _choice(options: argparse.Namespace, facts: ModelFacts) -> dict[str, Any]:
+    if options.ctx:
+        why = "as --ctx says"
+    elif facts.n_ctx >= facts.n_ctx_train:
+        why = "what the model was trained for"
+    else:
+        why = (
+            "limited by memory: the KV cache takes half of what is free at most, and no more than the weights or 1 GiB"
+        )
+    choice: dict[str, Any] = {
+        "n_ctx": facts.n_ctx,
+        "n_ctx_reason": why,
+        "kv_cache_tokens": facts.n_cells,
+        "parallel": facts.n_slots,
+    }
+    if facts.resources is not None:
+        choice["context_bytes"] = facts.resources.n_context_bytes
+        choice["device"] = facts.resources.device
+        choice["threads"] = facts.resources.n_threads
+    return choice
+
+
+def _speed(engine: Engine) -> dict[str, Any]:
+    """Tokens per second of one request; empty for a model that writes no text."""
+    try:
+        usages = [_generate(engine, i) for i in range(2)]  # The first one reads the weights for the first time.
+    except WritesNoText:
+        return {}
+    return {
+        "prompt_per_second": _rounded(usages[-1].prompt_rate),
+        "tokens_per_second": _rounded(usages[-1].completion_rate),
+    }
+
+
+def _generate(engine: Engine, i: int) -> Usage:
+    n_prompt = min(_N_PROMPT, engine.facts.n_ctx // 2)
+    # Prompts that begin alike would be computed once.
+    tokens = engine.tokenize(f"{i} is a number, and the quick brown fox jumps over the lazy dog. " * n_prompt)
+    params = GenerationParams(max_tokens=_N_OUTPUT, ignore_eos=True)
+    usages: list[Usage] = []
+    request = GenerationRequest(tuple(tokens[:n_prompt]), params, SamplingParams(temperature=0))
+    with engine.submit([request]) as run:
+        while run.is_running:
+            usages += [item.usage for _, item in run.take() if isinstance(item, Finish)]
+    return usages[0]
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 1)
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield "versions " + ", ".join(f"{name} {version}" for name, version in report.versions.items() if version)
+    yield "build    " + " ".join(report.build["features"]) + ("; GPU" if report.build["gpu"] else "; CPU alone")
+    for device in report.build["devices"]:
+        memory = (
+            f": {gigabytes(device['n_free'])} of {gigabytes(device['n_total'])} are free" if device["n_total"] else ""
+        )
+        yield f"device   {device['name']} ({device['description']}){memory}"
+    if report.memory:
+        limit = f" ({report.memory['limit']})" if report.memory["limit"] else ""
+        yield f"memory   {gigabytes(report.memory['free_bytes'])} are free{limit}"
+    if report.model:
+        yield from _model_lines(report.model, report.choice, report.speed)
+    yield from (f"advice   {text}" for text in report.advice)
+    yield from (f"problem  {text}" for text in report.problems)
+    yield {WORKS: "it works", FAILS: "it does not work", COULD_BE_BETTER: "it works, and could be better"}[
+        report.status
+    ]
+
+
+def _model_lines(model: dict[str, Any], choice: dict[str, Any], speed: dict[str, Any]) -> Iterator[str]:
+    yield f"model    {model['description']}, {gigabytes(model['weight_bytes'])}: {model['path']}"
+    yield f"context  {choice['n_ctx']} tokens for each request: {choice['n_ctx_reason']}"
+    if "device" in choice:
+        yield (
+            f"KV cache {choice['kv_cache_tokens']} tokens for {choice['parallel']} requests at once: "
+            f"{gigabytes(choice['context_bytes'])}"
+        )
+        yield f"runs on  {choice['device']}; up to {choice['threads']} CPU threads"
+    yield f"loaded   in {choice['load_seconds']} s"
+    if speed:
+        yield (
+            f"speed    {speed['prompt_per_second']} tokens/s of a prompt, {speed['tokens_per_second']} of output, "
+            "for one request"
+        )

@@ -1,0 +1,94 @@
+"""What the server answers a person who opens it in a browser: a page at `/`, a pointer at `/v1`, no icon.
+
+Without `text/html` in Accept, as with curl, the page is plain text.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ..protocol import errors
+from .endpoints import Table
+from .exchange import Exchange
+
+if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
+    from ..generation.service import Service
+
+_HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]+")
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    "Cache-Control": "no-store",
+}
+_DAY = {"Cache-Control": "max-age=86400"}
+_DOCS = ("README.md (start, options)", "docs/client.md", "docs/tools.md", "docs/clients.md (editors and agents)")
+_LINKS = ("/v1/models", "/v1", "/health", "/props", "/metrics")
+_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>localchat</title><link rel="icon" href="data:,">{refresh}
+<meta name="viewport" content="width=device-width">
+<style>body {{ font: 16px/1.5 sans-serif; max-width: 44em; margin: 3em auto; padding: 0 1em }}
+pre {{ background: #8882; padding: .7em; overflow-x: auto }} :root {{ color-scheme: light dark }}</style></head>
+<body><h1>localchat</h1>
+<p>{state}</p>
+<p>Base URL for clients: <code>{url}</code></p>
+<pre>{command}</pre>
+<p>{links}</p>
+<p>The documentation comes with localchat: {docs}.</p>
+</body></html>
+"""
+
+
+class Home:
+    """The endpoints for people. `served` gives the paths of all endpoints, each with its method."""
+
+    def __init__(self, service: Service, *, scheme: str, address: str, served: Callable[[], Iterable[str]]) -> None:
+        self._service = service
+        self._scheme = scheme
+        self._address = address
+        self._served = served
+
+    def table(self) -> Table:
+        return {"/": {"GET": self._page}, "/v1": {"GET": self._pointer}, "/favicon.ico": {"GET": self._no_icon}}
+
+    def _page(self, exchange: Exchange) -> None:
+        url = self._base_url(exchange)
+        state, is_loading = self._state()
+        command = f"""curl -s {url}/chat/completions -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'"""
+        if "text/html" not in (exchange.head.headers.get("Accept") or ""):
+            text = f"localchat: {state}\n\n{command}\n\n{'  '.join(_LINKS)}\nDocumentation: {', '.join(_DOCS)}\n"
+            exchange.send_text("text/plain; charset=utf-8", text, _HEADERS)
+            return
+        page = _PAGE.format(
+            refresh='<meta http-equiv="refresh" content="2">' if is_loading else "",
+            state=html.escape(state),
+            url=html.escape(url),
+            command=html.escape(command),
+            links=" · ".join(f'<a href="{path}">{path}</a>' for path in _LINKS),
+            docs=html.escape(", ".join(_DOCS)),
+        )
+        exchange.send_text("text/html; charset=utf-8", page, _HEADERS)
+
+    def _pointer(self, exchange: Exchange) -> None:
+        exchange.send_json(200, {"base_url": self._base_url(exchange), "endpoints": list(self._served())})
+
+    def _no_icon(self, exchange: Exchange) -> None:
+        exchange.send_nothing(_DAY)
+
+    def _state(self) -> tuple[str, bool]:
+        """What the server does, and whether it loads its model."""
+        try:
+            model = self._service.model()
+        except errors.ModelLoading as error:
+            return error.message, True
+        except errors.ApiError as error:
+            return error.message, False
+        facts = model.engine.facts
+        return f"the model {model.name} is ready ({facts.description}, context of {facts.n_ctx} tokens).", False
+
+    def _base_url(self, exchange: Exchange) -> str:
+        """The base URL by the name under which the client reached the server."""
+        host = exchange.head.host or ""
+        return f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}/v1"

@@ -1,0 +1,292 @@
+"""The HTTP server: http.server parses requests, one thread per connection, HTTP/1.1 with keep-alive.
+
+Each request becomes an Exchange, and routes.py finds its endpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.server
+import logging
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from email.message import Message
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from ..protocol import errors
+from ..protocol.json_text import to_json
+from .connections import Connections
+from .crashes import CrashRecord
+from .exchange import NO_MEMORY, Exchange, Head, linger
+from .incoming import Incoming, problem_of
+from .listener import listen_on
+from .routes import Routes, Settings
+from .watch import Watcher
+
+if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
+    from ..generation.service import Service
+
+log = logging.getLogger("localchat.server")
+
+# How long a connection may be idle between requests: longer than the pools of common clients keep one.
+IDLE_TIMEOUT_S = 120.0
+# How long a client may take to send the head of a request, once it has begun, or to agree on TLS.
+HEAD_TIMEOUT_S = 30.0
+# How long a client may take to send or to accept the next bytes.
+IO_TIMEOUT_S = 30.0
+# How long to wait for a file to be closed when the process may open no other.
+NO_FILES_PAUSE_S = 0.5
+# How long responses get to end when the server closes.
+CLOSE_TIMEOUT_S = 5.0
+
+# Sent without a thread, when none can be started.
+_NO_THREAD = (
+    b"HTTP/1.1 503 Service Unavailable\r\nServer: localchat\r\nContent-Type: application/json\r\n"
+    b"Retry-After: 2\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """The requests of one connection, parsed by http.server. Keeps nothing of a request itself."""
+
+    server: ChatServer
+    request: socket.socket
+    rfile: Incoming
+    raw_requestline: bytes
+    protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.settimeout(HEAD_TIMEOUT_S)
+            self.request.do_handshake()
+        super().setup()
+        self.connection.settimeout(IO_TIMEOUT_S)
+        if self.connection.family in (socket.AF_INET, socket.AF_INET6):
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # send each token at once
+        self.rfile.close()
+        self.rfile = Incoming(self.connection)
+
+    def handle_one_request(self) -> None:
+        self.server.connections.set_idle(self.connection)
+        self.rfile.begin_head(IDLE_TIMEOUT_S)
+        super().handle_one_request()
+
+    def parse_request(self) -> bool:
+        self.rfile.limit(HEAD_TIMEOUT_S)
+        if self.raw_requestline in (b"\r\n", b"\n"):  # RFC 9112, 2.2: ignore an empty line before a request
+            self.raw_requestline = self.rfile.readline(65537)
+        if not super().parse_request():
+            return False
+        self.server.connections.set_busy(self.connection)
+        self.rfile.limit(None)
+        if self.rfile.is_ambiguous:
+            self.send_error(400, "the headers are broken: a carriage return or a NUL in a line, or a line that goes on")
+            return False
+        problem = problem_of(self.request_version, self.headers)
+        if problem is not None:
+            self.send_error(400, problem)
+            return False
+        return True
+
+    def handle_expect_100(self) -> bool:
+        return True  # "100 Continue" is sent when the body is read
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Respond to a request that http.server cannot parse, and close: the next one could begin anywhere."""
+        self.rfile.limit(None)
+        self._refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), self.command or "")
+
+    def log_message(self, format: str, *args: object) -> None:
+        log.debug(format, *args)
+
+    def _respond(self) -> None:
+        head = Head(
+            method=self.command,
+            target=self.path,
+            version=self.request_version,
+            headers=self.headers,
+            keep_alive=not self.close_connection,
+            stream=self.rfile,
+            socket=self.connection,
+        )
+        self._run(head, self.server.routes.answer)
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _respond  # noqa: N815
+
+    def _refuse(self, error: errors.ApiError, method: str = "") -> None:
+        """Send an error without a valid request, and close the connection."""
+        self._run(Head(method, "", "HTTP/1.1", Message(), False, self.rfile, self.connection), _raiser(error))
+
+    def _run(self, head: Head, route: Callable[[Exchange], None]) -> None:
+        began_at = time.monotonic()
+        routes = self.server.routes
+        settings, page_headers = self.server.settings, routes.pages.headers(head.headers)
+        exchange = Exchange(head, self.server.watcher, settings.max_body_bytes, page_headers, self.server.record)
+        exchange.run(route)
+        exchange.log()
+        routes.count(exchange, time.monotonic() - began_at)
+        self.close_connection = not exchange.keep_alive
+        if self.close_connection:
+            self.server.connections.set_idle(self.connection)
+            linger(self.connection)
+
+
+class RefusingHandler(Handler):
+    """Refuses a connection beyond the limit, without reading its request."""
+
+    def handle(self) -> None:
+        limit = self.server.connections.limit
+        self._refuse(errors.TooManyConnections(f"{limit} connections are open and {limit} are the limit: try again"))
+
+
+class Stopped(KeyboardInterrupt):
+    """Ends `serve_forever`. Not an Exception, which socketserver would log and ignore."""
+
+
+class EngineFailed(KeyboardInterrupt):
+    """Ends `serve_forever` of a supervised server, which starts again."""
+
+
+class ChatServer(http.server.ThreadingHTTPServer):
+    """Accepts connections from its creation on; responds with 503 until the service has its model.
+
+    `listener` is its socket, by default one at the host and port of the settings. A supervised server has a `record`
+    of its requests in flight, and ends if its engine fails.
+
+    Raises:
+        OSError: It cannot listen there, or the certificate cannot be read.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        service: Service,
+        settings: Settings,
+        listener: socket.socket | None = None,
+        record: CrashRecord | None = None,
+    ) -> None:
+        self.service = service
+        self.record = record
+        self.settings = settings
+        self.routes = Routes(service, settings)
+        self.connections = Connections(settings.max_connections)
+        self._tls = _tls_context(settings)
+        # When a server that drains ends its last requests; None while it does not.
+        self._drained_by: float | None = None
+        super().__init__(("", 0), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener or listen_on(settings.host, settings.port)
+        self.server_address = self.socket.getsockname()
+        self.server_port = 0 if settings.uds else int(self.server_address[1])
+        self.watcher = Watcher()
+
+    def get_request(self) -> Any:
+        try:
+            sock, address = super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self.connections.close_idle():
+                # The connection stays in the queue, and accepting it would fail again at once.
+                log.warning("no file is left for another connection: raise the limit (ulimit -n)")
+                time.sleep(NO_FILES_PAUSE_S)
+            raise
+        if self._tls is not None:
+            # The handshake waits for the client: it is done on the connection's thread.
+            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        return sock, address
+
+    @property
+    def url(self) -> str:
+        """Where clients on this machine reach the server."""
+        if self.settings.uds:
+            return f"unix:{self.settings.uds}"
+        # Not every system connects to the addresses that stand for all of them.
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.server_port}/v1"
+
+    def drain(self, seconds: float) -> None:
+        """Refuse new requests, and leave `serve_forever` when those in flight have ended or after some seconds."""
+        self.service.in_flight.refuse()
+        self._drained_by = time.monotonic() + seconds
+
+    def service_actions(self) -> None:
+        """Called about twice a second.
+
+        Raises:
+            Stopped: The server has drained.
+            EngineFailed: The engine has failed, and a supervisor can start another one.
+        """
+        if self._drained_by is not None and (self.service.in_flight.is_idle or time.monotonic() >= self._drained_by):
+            raise Stopped
+        if self.record is not None:
+            try:
+                self.service.model()
+            except errors.InferenceError as error:
+                raise EngineFailed(error.message) from error
+            except errors.ApiError:
+                pass  # The model is loading, or the server stops.
+
+    def close(self) -> None:
+        """End everything: running responses with an error, and the connections."""
+        self.server_close()
+        # First, since it would take the connections that are closed here for clients that leave.
+        self.watcher.close()
+        self.service.stop()
+        self.connections.close_all(CLOSE_TIMEOUT_S)
+        # Last, since the end of a response still needs the model's vocabulary.
+        self.service.close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.connections.add(request):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except (RuntimeError, MemoryError) as error:
+            log.warning("a connection is refused, no thread can be started for it: %s", error)
+            self.connections.close_idle()
+            self._refuse_without_thread(request)
+
+    def _refuse_without_thread(self, request: socket.socket) -> None:
+        error = errors.TooManyConnections("the process can start no thread for another connection: try again")
+        body = to_json(error.body()).encode()
+        with contextlib.suppress(OSError):
+            request.setblocking(False)
+            request.send(_NO_THREAD % (len(body), body))
+        self.shutdown_request(request)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        handler = RefusingHandler if self.connections.is_surplus(request) else Handler
+        handler(request, client_address, self)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, MemoryError):
+            log.error("a connection failed: %s", NO_MEMORY)
+        elif not isinstance(error, OSError):  # A broken connection is no error of the server.
+            log.exception("a connection failed")
+
+
+def _raiser(error: Exception) -> Callable[[Exchange], None]:
+    def route(exchange: Exchange) -> None:
+        raise error
+
+    return route
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context

@@ -1,0 +1,62 @@
+"""What the server writes to stderr: its log as text or JSON, and lines for the person who starts it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+log = logging.getLogger("localchat.server")
+
+FORMATS = ("text", "json")
+
+# Marks a record that is for a person: in text it has no time before it.
+_PLAIN = "is_plain"
+
+
+def log_to_stderr(log_format: str) -> None:
+    """Write the log of this package to stderr from now on. A service may have no stderr: then nothing is written."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter("%(asctime)s %(message)s"))
+    package_log = logging.getLogger("localchat")
+    package_log.handlers = [handler]
+    package_log.setLevel(logging.INFO)
+    # llama.cpp logs at length how it loads a model.
+    logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
+
+
+def say(message: str, **fields: Any) -> None:
+    """Write a line for the person who starts the server; `fields` are added to it in JSON."""
+    log.info("%s", message, extra={_PLAIN: True, "fields": fields})
+
+
+def complain(message: str) -> int:
+    """Write why the server cannot start; the exit status for it."""
+    log.error("localchat.server: %s", message, extra={_PLAIN: True})
+    return 1
+
+
+class _TextFormatter(logging.Formatter):
+    default_time_format = "%H:%M:%S"
+    default_msec_format = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage() if getattr(record, _PLAIN, False) else super().format(record)
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object per line, with the time in UTC."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry = {
+            "time": f"{moment}.{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)

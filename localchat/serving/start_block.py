@@ -1,0 +1,114 @@
+"""What a start shows: progress while the model loads, then the model, its memory, its device and what to try."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ..engine import ModelFacts
+from ..models.catalog import ModelFile
+from ..models.sizes import gigabytes
+from .logs import say
+
+log = logging.getLogger("localchat.server")
+
+_BAR_WIDTH = 30
+# Where stderr is no terminal, progress is logged this often.
+_LOG_PAUSE_S = 10.0
+
+
+class LoadProgress:
+    """Shows how far a model is loaded: as a bar on a terminal, elsewhere as a line in the log now and then."""
+
+    def __init__(self, name: str, log_format: str) -> None:
+        self._name = name
+        self._is_bar = log_format == "text" and sys.stderr is not None and sys.stderr.isatty()
+        self._began_at = self._logged_at = time.monotonic()
+        self._shown_percent = -1
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self._began_at
+
+    def show(self, done: float) -> None:
+        """Show a number from 0 to 1."""
+        percent = int(done * 100)
+        if self._is_bar and percent != self._shown_percent:
+            self._shown_percent = percent
+            bar = ("#" * round(done * _BAR_WIDTH)).ljust(_BAR_WIDTH, ".")
+            print(f"\rloading {self._name} [{bar}] {percent:3} %", end="", file=sys.stderr, flush=True)
+        elif not self._is_bar and time.monotonic() - self._logged_at > _LOG_PAUSE_S:
+            self._logged_at = time.monotonic()
+            log.info("loading %s: %d %% after %.0f s", self._name, percent, self.seconds)
+
+    def clear(self) -> None:
+        """Remove the bar."""
+        if self._shown_percent >= 0:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown_percent = -1
+
+
+def say_ready(file: ModelFile, facts: ModelFacts, url: str, seconds: float, log_format: str) -> None:
+    """Write the start block. In JSON it is one line with all values."""
+    if log_format == "json":
+        say(f"localchat is ready: {file.name} at {url}", **_fields(file, facts, url, seconds))
+        return
+    for name, text in _rows(file, facts, seconds):
+        say(f"{name:<9}{text}")
+    say(f"localchat is ready: {file.name} at {url} (Ctrl-C ends it)")
+    if url.startswith("http"):
+        say(f'try: {_interpreter()} -m localchat --base-url {url} "What is your name?"')
+
+
+def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[str, str]]:
+    resources = facts.resources
+    yield (
+        "model",
+        f"{facts.description}, {facts.n_params / 1e6:,.0f} M parameters, {gigabytes(facts.n_bytes)}: {file.path}",
+    )
+    yield (
+        "context",
+        f"{facts.n_ctx} tokens for each request; KV cache of {facts.n_cells} for {facts.n_slots} requests at once",
+    )
+    if resources is not None:
+        total = gigabytes(facts.n_bytes + resources.n_context_bytes)
+        parts = f"{gigabytes(facts.n_bytes)} weights, {gigabytes(resources.n_context_bytes)} context"
+        free = "" if resources.free is None else f"; {resources.free}"
+        yield "memory", f"{total} ({parts}){free}"
+        yield "device", f"{resources.device}; up to {resources.n_threads} CPU threads"
+    yield "loaded", f"in {seconds:.1f} s"
+
+
+def _fields(file: ModelFile, facts: ModelFacts, url: str, seconds: float) -> dict[str, Any]:
+    resources = facts.resources
+    fields: dict[str, Any] = {
+        "url": url,
+        "model": file.name,
+        "path": str(file.path),
+        "description": facts.description,
+        "n_params": facts.n_params,
+        "weight_bytes": facts.n_bytes,
+        "n_ctx": facts.n_ctx,
+        "n_ctx_train": facts.n_ctx_train,
+        "kv_cache_tokens": facts.n_cells,
+        "parallel": facts.n_slots,
+        "load_seconds": round(seconds, 3),
+    }
+    if resources is not None:
+        fields["context_bytes"] = resources.n_context_bytes
+        fields["free_bytes"] = None if resources.free is None else resources.free.n_bytes
+        fields.update(device=resources.device, threads=resources.n_threads)
+    return fields
+
+
+def _interpreter() -> str:
+    """The Python that runs, as one types it here."""
+    path = sys.executable or "python"
+    folder = os.getcwd() + os.sep
+    return shlex.quote(path[len(folder) :] if path.startswith(folder) else path)

@@ -1,0 +1,1 @@
+"""`python -m localchat` on the terminal: questions from the command line, and a chat."""

@@ -1,0 +1,72 @@
+"""Tools of the command line: functions by MODULE:FUNCTION, and the user's approval of each call."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from ..ask import printable, report
+from ..events import ToolCall
+from ..tools import Tool
+
+ALLOWED = ("y", "yes")
+ALLOWED_ALWAYS = ("a", "always")
+
+
+def load_tool(name: str) -> Tool:
+    """The function that MODULE:FUNCTION names, as a tool. Modules of the current folder are found, too.
+
+    Raises:
+        ValueError: There is no such function, or it is no usable tool.
+    """
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise ValueError(f"--tool takes MODULE:FUNCTION, such as datetime:datetime.now, not {name!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in function.split("."):
+            found = getattr(found, part)
+        return Tool.of(found)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ValueError(f"--tool {name}: {error}") from error
+
+
+class Approval:
+    """The hook that is asked before each call; see tools.OnCall. Asks on the terminal, as stdin may be a pipe.
+
+    Args:
+        allows_all: Run every call without asking.
+    """
+
+    def __init__(self, allows_all: bool) -> None:
+        self._allows_all = allows_all
+        self._always: set[str] = set()
+
+    def __call__(self, call: ToolCall) -> bool | str:
+        """Whether the call may run; text is the reason for a refusal, for the model."""
+        if self._allows_all or call.name in self._always:
+            return True
+        try:
+            chosen = _ask_user(f"{call.name}({call.arguments_json})\nRun it? [y]es, [n]o, [a]lways: ")
+        except OSError:
+            report(f"localchat: {call.name} does not run: there is no terminal to ask on; --yes runs all calls")
+            return "there is no terminal to ask the user for approval"
+        if chosen in ALLOWED_ALWAYS:
+            self._always.add(call.name)
+        return True if chosen in ALLOWED + ALLOWED_ALWAYS else "the user did not approve this call"
+
+
+def _ask_user(text: str) -> str:
+    """What the user types on the terminal.
+
+    Raises:
+        OSError: There is none.
+    """
+    source, target = ("CONIN$", "CONOUT$") if sys.platform == "win32" else ("/dev/tty", "/dev/tty")
+    with open(source, encoding="utf-8", errors="replace") as typed, open(target, "w", encoding="utf-8") as shown:
+        shown.write(printable(text, shown))
+        shown.flush()
+        return typed.readline().strip().lower()

@@ -1,0 +1,93 @@
+"""The chat on the terminal: reads questions and commands, line by line, until Ctrl-D."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from ..ask import OK, report
+from ..client import Client
+from ..errors import LocalChatError, StatusError
+from . import saved
+from .commands import Quit, execute
+from .session import Session
+
+PROMPT, MORE = "> ", "... "
+QUOTES = '"""'
+_HISTORY_LINES = 1000
+
+
+def chat(session: Session, images: list[str]) -> int:
+    """Answer what the user types; `images` go with the first question. The exit code.
+
+    Raises:
+        LocalChatError: There is no server to talk to.
+    """
+    report(f"{_greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
+    with _history():
+        while True:
+            try:
+                line = read_message()
+                if line.startswith("/"):
+                    execute(session, line.rstrip())
+                elif line.strip():
+                    session.ask(line, images)
+                    images = []
+            except (EOFError, Quit):
+                report("")
+                return OK
+            except KeyboardInterrupt:
+                report("\n(stopped; an answer that is not whole is not kept)")
+            except (LocalChatError, OSError, ValueError, TypeError) as error:
+                report(f"localchat: {error}")
+
+
+def read_message() -> str:
+    """What the user types: one line, or several.
+
+    Raises:
+        EOFError: Ctrl-D.
+    """
+    line = input(PROMPT)
+    if line.lstrip().startswith(QUOTES):
+        lines = [line.lstrip()[len(QUOTES) :]]
+        while not lines[-1].rstrip().endswith(QUOTES):
+            lines.append(input(MORE))
+        lines[-1] = lines[-1].rstrip()[: -len(QUOTES)]
+        return "\n".join(lines).strip("\n")
+    lines = [line]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(input(MORE))
+    return "\n".join(lines)
+
+
+def _greeting(client: Client, model: str | None) -> str:
+    """The model that answers, and where it is."""
+    try:
+        names = [str(name) for name in client.models()]
+    except StatusError:  # Some servers list no models.
+        names = []
+    chosen = model or (names[0] if names else "the server's model")
+    return f"{chosen} at {client.base_url.partition('?')[0]}"
+
+
+@contextlib.contextmanager
+def _history() -> Iterator[None]:
+    """The lines of earlier chats, by the cursor keys, where Python has readline."""
+    try:
+        import readline
+    except ImportError:  # Windows, and some builds.
+        yield
+        return
+    path = saved.state_folder() / "history"
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(_HISTORY_LINES)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600)
+            readline.write_history_file(path)

@@ -1,0 +1,127 @@
+"""A stream of events on the terminal: the text to stdout, reasoning and tools to stderr; or one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from ..ask import output_text, printable, report
+from ..events import Reply
+from .markdown import Markdown
+
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+# So much of a tool's result is shown.
+_RESULT_CHARS = 200
+
+
+class Printer:
+    """Prints one answer.
+
+    Args:
+        hold: Print nothing before `end`: nobody gets an answer that is cut or does not fit its schema.
+        as_json: Print one line of JSON in the place of the text; implies `hold`.
+        markdown: Add styles.
+        show_reasoning: Print the reasoning to stderr.
+        runs_tools: Calls are run, and reported with their results; otherwise they are printed as output.
+    """
+
+    def __init__(self, *, hold: bool, as_json: bool, markdown: bool, show_reasoning: bool, runs_tools: bool) -> None:
+        self._holds = hold or as_json
+        self._as_json = as_json
+        self._markdown = Markdown() if markdown else None
+        self._show_reasoning = show_reasoning
+        self._runs_tools = runs_tools
+        self._held: list[str] = []
+        # Whether the cursor is inside a line of stdout, or of reasoning on stderr.
+        self._in_line = False
+        self._in_reasoning = False
+        self._start_s = time.monotonic()
+        self._first_s: float | None = None
+
+    def add(self, event: Any) -> None:
+        """Print an event of a Stream or a ToolRun."""
+        if self._first_s is None and event.type.endswith("_delta"):
+            self._first_s = time.monotonic()
+        if event.type == "tool_result":
+            self._end_line()
+            report(f"[{event.call.name}: {_shortened(event.content)}]")
+        elif event.type == "reasoning_delta":
+            self._reason(event)
+        elif event.type != "tool_call" or not self._runs_tools:
+            text = output_text(event)
+            if self._in_reasoning and (text or event.type == "message_stop"):
+                self._in_reasoning = False
+                report("")  # On a terminal the answer would continue the line of the reasoning.
+            if self._holds:
+                self._held.append(text)
+            else:
+                self._write(text)
+
+    def end(self, reply: Reply[Any]) -> None:
+        """Print what was held back of an answer that is complete; with a schema, the value as JSON."""
+        if self._as_json:
+            print(json.dumps(_fields(reply), ensure_ascii=False))
+        elif self._holds and reply.parsed is not None:
+            self._write(json.dumps(reply.parsed, ensure_ascii=False))
+        elif self._holds:
+            self._write("".join(self._held))
+        self.close()
+
+    def close(self) -> None:
+        """End the line, whether the answer is complete or not."""
+        if self._markdown is not None and not self._as_json:
+            print(end=self._markdown.flush())
+        self._end_line()
+
+    def usage(self, reply: Reply[Any]) -> str:
+        """Tokens and speed, as one line."""
+        now, usage = time.monotonic(), reply.usage
+        parts = [f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else "no token counts"]
+        if self._first_s is not None:
+            parts.append(f"first after {self._first_s - self._start_s:.2f} s")
+            if usage and usage.output_tokens > 1 and now > self._first_s:
+                parts.append(f"{(usage.output_tokens - 1) / (now - self._first_s):.1f} tokens/s")
+        return ", ".join(parts)
+
+    def _reason(self, event: Any) -> None:
+        if not self._show_reasoning or event.choice_index != 0:
+            return
+        self._in_reasoning = True
+        text = printable(event.delta, sys.stderr)
+        sys.stderr.write(f"{_DIM}{text}{_PLAIN}" if sys.stderr.isatty() else text)
+        sys.stderr.flush()
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        self._in_line = not text.endswith("\n")
+        text = printable(text, sys.stdout)
+        print(self._markdown.feed(text) if self._markdown else text, end="", flush=True)
+
+    def _end_line(self) -> None:
+        if self._in_line:
+            print(flush=True)
+        self._in_line = False
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _RESULT_CHARS else line[:_RESULT_CHARS] + "..."
+
+
+def _fields(reply: Reply[Any]) -> dict[str, Any]:
+    """A reply as JSON; what it does not have is left out."""
+    usage = reply.usage
+    fields = {
+        "model": reply.model,
+        "text": reply.text,
+        "reasoning": reply.reasoning,
+        "refusal": reply.refusal,
+        "parsed": reply.parsed,
+        "tool_calls": [{"name": call.name, "arguments": call.arguments_json} for call in reply.tool_calls],
+        "finish_reason": reply.finish_reason,
+        "usage": usage and {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
+    }
+    return {name: item for name, item in fields.items() if name == "text" or item not in (None, "", [])}

@@ -1,0 +1,58 @@
+"""The question of a command line: piped input, files, text and images, as one user message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import media
+from ..ask import read_question
+
+
+def question_text(words: Sequence[str], files: Sequence[str]) -> str:
+    """The text of the question; empty if there is none.
+
+    Raises:
+        ValueError: The input is not UTF-8.
+        OSError: A file cannot be read.
+    """
+    return "\n\n".join(part for part in (*map(_file_text, files), read_question(words)) if part.strip())
+
+
+def user_message(text: str, images: Sequence[str]) -> dict[str, Any]:
+    """The message with its images, each a file or a URL.
+
+    Raises:
+        ValueError: An image is of no known format.
+        OSError: It cannot be read.
+    """
+    urls = ("http://", "https://", "data:")
+    sources = [image if image.lower().startswith(urls) else Path(image) for image in images]
+    (message,) = media.attach(text, sources)
+    return message
+
+
+def read_schema(path: str) -> dict[str, Any]:
+    """The JSON Schema of a file.
+
+    Raises:
+        ValueError: The file holds no JSON object.
+        OSError: It cannot be read.
+    """
+    try:
+        schema = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ValueError(f"{path} is no JSON Schema: it has to be an object")
+    return schema
+
+
+def _file_text(path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text; for an image use --image: {error}") from error
+    return f"{path}:\n\n{text.rstrip()}"

@@ -1,0 +1,114 @@
+"""A conversation of the terminal program: its messages and options, and how one answer is asked for and printed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from ..ask import finish_code, report
+from ..client import Client
+from ..events import Reply
+from ..keywords import as_options
+from ..tools import ToolRun, start_run
+from . import saved
+from .approval import Approval, load_tool
+from .printing import Printer
+from .question import read_schema, user_message
+
+Messages = list[dict[str, Any]]
+
+
+class Session:
+    """The messages so far, and the settings of the answers to come.
+
+    Args:
+        client: The server to ask.
+        arguments: The parsed command line.
+
+    Raises:
+        ValueError: A tool, the schema or the conversation to continue is of no use.
+        OSError: A file cannot be read.
+    """
+
+    def __init__(self, client: Client, arguments: argparse.Namespace) -> None:
+        self.client = client
+        self.model: str | None = arguments.model
+        self._arguments = arguments
+        self._options: dict[str, Any] = as_options(dict(arguments.option))
+        self._schema = read_schema(arguments.schema) if arguments.schema else None
+        if self._schema is not None:
+            self._options["response_format"] = self._schema
+        self._tools = [load_tool(name) for name in arguments.tool]
+        self._approval = Approval(arguments.yes)
+        self.messages: Messages = saved.load_last() if arguments.continues else []
+        system = self._options.pop("system", None)
+        self.set_system(arguments.system if arguments.system is not None else system)
+
+    @property
+    def system(self) -> str | None:
+        """The instructions that come before all."""
+        has_system = bool(self.messages) and self.messages[0].get("role") == "system"
+        return self.messages[0].get("content") if has_system else None
+
+    def set_system(self, text: str | None) -> None:
+        """Replace the instructions; None leaves those of a continued conversation."""
+        if text is not None:
+            self.messages[: int(self.system is not None)] = [{"role": "system", "content": text}]
+
+    def clear(self) -> None:
+        """Forget all messages but the instructions."""
+        self.messages = self.messages[: int(self.system is not None)]
+
+    def take_back(self) -> dict[str, Any] | None:
+        """Remove the last question, and what followed it; None if there is none."""
+        for number in reversed(range(len(self.messages))):
+            if self.messages[number].get("role") == "user":
+                question = self.messages[number]
+                del self.messages[number:]
+                return question
+        return None
+
+    def ask(self, text: str, images: list[str] | None = None) -> int:
+        """Ask, print the answer, and keep both; the exit code.
+
+        Raises:
+            LocalChatError: There is no whole answer; the messages are as before.
+        """
+        return self.send(user_message(text, images or []))
+
+    def send(self, question: dict[str, Any]) -> int:
+        """The same of a message."""
+        messages = [*self.messages, question]
+        printer = self._printer()
+        try:
+            with self._start(messages) as stream:
+                for event in stream:
+                    printer.add(event)
+            reply: Reply[Any] = stream.reply
+            printer.end(reply)
+        finally:
+            printer.close()
+        self.messages = list(stream.messages) if isinstance(stream, ToolRun) else [*messages, reply.message]
+        if not self._arguments.no_save:
+            saved.save_last(self.messages)
+        if self._arguments.usage:
+            report(printer.usage(reply))
+        return finish_code(reply.finish_reason)
+
+    def _start(self, messages: Messages) -> Any:
+        """The stream of an answer, with its rounds of tools if there are some."""
+        options = {**self._options, **({"model": self.model} if self.model else {})}
+        if not self._tools:
+            return self.client.stream(messages, **options)
+        return start_run(ToolRun, self.client, messages, self._tools, on_call=self._approval, **options)
+
+    def _printer(self) -> Printer:
+        arguments = self._arguments
+        return Printer(
+            hold=arguments.no_stream or self._schema is not None,
+            as_json=arguments.json,
+            markdown=sys.stdout.isatty() and not arguments.no_markdown,
+            show_reasoning=arguments.show_reasoning,
+            runs_tools=bool(self._tools),
+        )

@@ -1,0 +1,80 @@
+"""`--check`: whether a model works on this machine, as text, as JSON, and as an exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.engine import proof
+from localchat.serving.check import COULD_BE_BETTER, FAILS, WORKS, Report
+
+DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
+
+
+def run_check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    program = [sys.executable, "-m", "localchat.server", "--check", *arguments]
+    return subprocess.run(program, capture_output=True, text=True, timeout=120)
+
+
+def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
+    done = run_check("--json", "-c", "1k", "-np", "2")
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode, report["problems"]) == (report["status"], [])
+    assert report["status"] in (WORKS, COULD_BE_BETTER)
+    assert report["versions"]["llama-cpp-python"] == proof.LIBRARY.partition("==")[2]
+    assert "CPU" in [device["kind"] for device in report["build"]["devices"]]
+    assert report["memory"]["free_bytes"] > 1 << 20
+    assert (report["model"]["path"], report["model"]["n_ctx_train"]) == (str(DEMO), 4096)
+    choice = report["choice"]
+    assert (choice["n_ctx"], choice["kv_cache_tokens"], choice["parallel"]) == (1024, 2048, 2)
+    assert choice["n_ctx_reason"] == "as --ctx says"
+    assert min(report["speed"]["prompt_per_second"], report["speed"]["tokens_per_second"]) > 1
+
+
+def test_report_as_text_ends_with_the_verdict():
+    done = run_check()
+    *lines, verdict = done.stdout.splitlines()
+    assert verdict == {WORKS: "it works", COULD_BE_BETTER: "it works, and could be better"}[done.returncode]
+    names = (
+        "versions ",
+        "build ",
+        "device ",
+        "memory ",
+        "model ",
+        "context ",
+        "KV cache ",
+        "runs on ",
+        "loaded ",
+        "speed ",
+    )
+    assert all(any(line.startswith(name) for line in lines) for name in names)
+    assert "context  4096 tokens for each request: what the model was trained for" in lines
+
+
+def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(DEMO.read_bytes()[:100_000])
+    done = run_check(str(cut))
+    assert done.returncode == FAILS
+    *_, problem, verdict = done.stdout.splitlines()
+    assert problem.startswith(f"problem  cannot load {cut}: the file has 100000 bytes, its tensors need ")
+    assert verdict == "it does not work"
+
+
+@pytest.mark.parametrize(
+    ("problems", "advice", "status"), [([], [], WORKS), ([], ["a"], COULD_BE_BETTER), (["p"], ["a"], FAILS)]
+)
+def test_status_is_that_of_the_worst(problems: list[str], advice: list[str], status: int):
+    assert Report(problems=problems, advice=advice).status == status
+
+
+def test_instructions_that_a_build_does_not_use_are_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(proof, "_cpu_flags", lambda: ["avx", "avx2", "avx512f", "sse3"])
+    assert proof.missing_switches(["SSE3", "AVX", "FMA"]) == ["AVX2", "AVX512"]
+    assert proof.missing_switches(["AVX", "AVX2", "AVX512"]) == []

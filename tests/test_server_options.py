@@ -1,0 +1,74 @@
+"""The command line of the server: what people type, and what it says to that."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from localchat.serving.loading import why_not_listening
+from localchat.serving.options import comments_on, read_options
+from localchat.serving.routes import Settings
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("-m a.gguf", "model", "a.gguf"),
+        ("a.gguf", "model", "a.gguf"),
+        ("--model a.gguf", "model", "a.gguf"),
+        ("-c 8k", "ctx", 8192),
+        ("--ctx-size 1M", "ctx", 1 << 20),
+        ("-ngl 99", "gpu_layers", 99),
+        ("--n-gpu-layers -1", "gpu_layers", -1),
+        ("-t 3", "threads", 3),
+        ("-np 4", "parallel", 4),
+        ("--cache-dir . --cache-size 1K", "cache_size", 1024),
+    ],
+)
+def test_short_options_and_numbers(line: str, name: str, value: object):
+    assert getattr(read_options(line.split()), name) == value
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-m a.gguf b.gguf", "two models are named, b.gguf and a.gguf"),
+        ("-c 1", "--ctx/--ctx-size: must be at least 256, or 0 for the default, got 1"),
+        ("-c many", "expected a whole number, such as 4096 or 4k, got 'many'"),
+        ("-c 1.5k", "expected a whole number"),
+        ("-c 4096M", "must be at most 2147483647, got 4294967296"),
+        ("-np 0", "must be at least 1, got 0"),
+    ],
+)
+def test_wrong_options_end_with_2_and_the_reason(line: str, message: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        read_options(line.split())
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "comments"),
+    [
+        ("-t 1 -np 64", []),
+        ("-t 512", [f"--threads 512 on {os.cpu_count()} cores"]),
+        ("-np 128", ["--parallel 128: that many requests"]),
+    ],
+)
+def test_options_that_slow_the_server_down_get_a_line(line: str, comments: list[str]):
+    found = list(comments_on(read_options(line.split())))
+    assert len(found) == len(comments)
+    assert all(comment in line for comment, line in zip(comments, found))
+
+
+@pytest.mark.parametrize(
+    ("level", "hint"), [("", "choose another: --port 8081"), ("1", 'choose another: make run ARGS="--port 8081"')]
+)
+def test_port_in_use_tells_how_to_choose_another(monkeypatch: pytest.MonkeyPatch, level: str, hint: str):
+    monkeypatch.setenv("MAKELEVEL", level)
+    error = OSError(errno.EADDRINUSE, "Address already in use")
+    assert why_not_listening(Settings(), error) == (
+        f"cannot listen on 127.0.0.1 port 8080: Address already in use; {hint}"
+    )

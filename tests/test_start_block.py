@@ -1,0 +1,84 @@
+"""What the command shows when it starts: on a terminal, in a pipe, and as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
+DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
+DEADLINE_S = 60
+
+
+def start(stderr: int, *arguments: str) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", *arguments]
+    return subprocess.Popen(program, stderr=stderr)
+
+
+@contextlib.contextmanager
+def output_until(end: str, *arguments: str, terminal: bool = False) -> Iterator[str]:
+    """What the command writes, up to a text that it must come to."""
+    reading, writing = os.openpty() if terminal else os.pipe()
+    process = start(writing, *arguments)
+    os.close(writing)
+    try:
+        output, deadline = "", time.monotonic() + DEADLINE_S
+        while end not in output:
+            assert time.monotonic() < deadline
+            output += os.read(reading, 65536).decode()
+        yield output
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
+
+
+def test_start_shows_model_memory_device_and_what_to_try():
+    with output_until("your name?", "--ctx", "1k", "-np", "3") as output:
+        lines = output.splitlines()
+    ready = next(i for i, line in enumerate(lines) if line.startswith("localchat is ready: demo at http://"))
+    url = re.findall(r"http://\S+", lines[ready])[0]
+    assert [re.sub(r"[\d.,]+", "N", line) for line in lines[ready - 5 : ready]] == [
+        re.sub(r"[\d.,]+", "N", line)
+        for line in [
+            f"model    llama ?B Q5_1, 5 M parameters, 4 MB: {DEMO}",
+            "context  1024 tokens for each request; KV cache of 3072 for 3 requests at once",
+            "memory   55 MB (4 MB weights, 51 MB context); 8.1 GB are free",
+            lines[ready - 2],
+            "loaded   in 0.7 s",
+        ]
+    ]
+    assert "context  1024 tokens for each request; KV cache of 3072 for 3 requests at once" in lines
+    assert re.fullmatch(r"device   CPU.*; up to \d+ CPU threads", lines[ready - 2])
+    command = lines[ready + 1].partition("try: ")[2]
+    assert f"-m localchat --base-url {url} " in command
+    assert os.path.samefile(command.split()[0], sys.executable)
+
+
+def test_start_is_json_where_it_is_asked_for():
+    with output_until("load_seconds", "--log-format", "json", "--threads", "512") as output:
+        entries = [json.loads(line) for line in output.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in entries)
+    assert any("--threads 512" in entry["message"] and entry["level"] == "warning" for entry in entries)
+    ready = entries[-1]
+    assert ready["message"] == f"localchat is ready: demo at {ready['url']}"
+    assert (ready["n_ctx"], ready["parallel"], ready["path"]) == (4096, 8, str(DEMO))
+    assert ready["free_bytes"] > ready["context_bytes"] > ready["weight_bytes"] > 1 << 20
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_terminal_shows_a_bar_that_is_removed_in_the_end():
+    with output_until("is ready", "--ctx", "512", terminal=True) as output:
+        bar, _, rest = output.partition("\r\x1b[K")
+    assert re.search(r"\rloading demo \[#+\.*\] +\d+ %", bar)
+    assert "loading" not in rest

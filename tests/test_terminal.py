@@ -1,0 +1,400 @@
+"""The chat of `python -m localchat` on a pseudo-terminal, and what its parts do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.terminal import saved
+from localchat.terminal.markdown import Markdown
+
+from .live import running_server
+from .raw_server import DEADLINE_S, DONE, HELLO, MODELS, Peer, Server, always, choice, chunked, piece, serving, sse
+from .test_main import OPEN, environment
+
+pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+
+STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Terminal:
+    """A child process on a pseudo-terminal of its own: what a user types, and what is shown."""
+
+    def __init__(self, home: Path, url: str, *arguments: str, stdin: Any = None) -> None:
+        self._shown = ""
+        variables = {**environment(url), "XDG_STATE_HOME": str(home), "TERM": "xterm", "PYTHONPATH": f"{ROOT}:{home}"}
+        command = [sys.executable, "-m", "localchat", *arguments]
+        self._pid, self._file = pty.fork()
+        if self._pid == 0:
+            if stdin is not None:
+                os.dup2(os.open(stdin, os.O_RDONLY), 0)
+            os.chdir(home)
+            os.execve(sys.executable, command, variables)
+
+    def type(self, text: str) -> None:
+        os.write(self._file, text.encode())
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.type("\x03")
+
+    def end(self) -> None:
+        """Ctrl-D, at the prompt."""
+        self.type("\x04")
+
+    def wait_for(self, words: str) -> str:
+        """What was shown since the last wait, up to these words."""
+        deadline = time.monotonic() + 3 * DEADLINE_S
+        while words not in self._shown:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{words!r} was not shown, but {self._shown!r}"
+            assert self._read(left), f"the program ended before {words!r}: {self._shown!r}"
+        before, _, self._shown = self._shown.partition(words)
+        return before
+
+    def close(self) -> tuple[int, str]:
+        """The exit code, and what was shown at last."""
+        deadline = time.monotonic() + DEADLINE_S
+        try:
+            while self._read(deadline - time.monotonic()):
+                assert time.monotonic() < deadline, f"the program does not end: {self._shown!r}"
+        except AssertionError:
+            os.kill(self._pid, signal.SIGKILL)
+            raise
+        finally:
+            _, status = os.waitpid(self._pid, 0)
+            os.close(self._file)
+        return os.WEXITSTATUS(status), self._shown
+
+    def _read(self, seconds: float) -> bool:
+        """Read what is shown; False if the program has ended."""
+        readable, _, _ = select.select([self._file], [], [], max(seconds, 0))
+        if not readable:
+            os.kill(self._pid, signal.SIGKILL)
+            raise AssertionError(f"nothing more was shown after {self._shown!r}")
+        try:
+            data = os.read(self._file, 65536)
+        except OSError:  # The end of a pseudo-terminal, on Linux.
+            return False
+        self._shown += STYLES.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+        return bool(data)
+
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_server() as base_url:
+        yield base_url
+
+
+def numbered() -> Server:
+    """Answers with the number of the request and the last message."""
+
+    def answer(request: Any, number: int) -> bytes:
+        if request.method == "GET":
+            return MODELS
+        return chunked(piece(f"<{number}: {request.json['messages'][-1]['content']}>", "stop"), DONE)
+
+    return serving(answer)
+
+
+def said(server: Server) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in server.requests[-1].json["messages"]]
+
+
+def test_chat_with_the_built_in_model(tmp_path, url):
+    """As a person would: two questions, the answer known from the first, and Ctrl-D."""
+    terminal = Terminal(tmp_path, url, "-o", "temperature=0", "-o", "max_tokens=40")
+    assert url in terminal.wait_for("> ")
+    for question in ("What is your name?", "Hello!"):
+        terminal.type(f"{question}\r")
+        terminal.wait_for(f"{question}\n")
+        assert terminal.wait_for("\n> ").strip()
+    terminal.end()
+    assert terminal.close()[0] == 0
+    messages = saved.load(tmp_path / "localchat" / "last.json")
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+    assert "What is your name?" in (tmp_path / "localchat" / "history").read_text(encoding="utf-8")
+    for path in (tmp_path / "localchat").iterdir():
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_commands_of_the_chat(tmp_path):
+    with numbered() as server:
+        terminal = Terminal(tmp_path, server.url)
+        for typed, shown in (
+            ("/help", "Ctrl-C ends the answer"),
+            ("/sistem", "did you mean /system?"),
+            ("/retry", "there is no question to ask again"),
+            ("/system be brief", "be brief"),
+            ("one", ": one>"),
+            ("/retry", ": one>"),
+            ('"""two', "... "),
+            ('lines"""', "two\nlines>"),
+            ("three\\", "... "),
+            ("four", "three\nfour>"),
+            (" /five", "/five>"),
+            ("/save talk.json", "saved 9 messages"),
+            ("/clear", "the instructions are kept"),
+            ("/model second", "* second"),
+            ("six", ": six>"),
+        ):
+            if typed not in ('lines"""', "four"):  # Before these, the prompt is another.
+                terminal.wait_for("> ")
+            terminal.type(f"{typed}\r")
+            terminal.wait_for(shown)
+        assert server.requests[-1].json["model"] == "second"
+        assert said(server) == [("system", "be brief"), ("user", "six")]
+        terminal.type("/load talk.json\r")
+        terminal.wait_for("loaded 9 messages")
+        terminal.type("seven\r")
+        terminal.wait_for(": seven>")
+        users = [content for role, content in said(server) if role == "user"]
+        assert users == ["one", "two\nlines", "three\nfour", " /five", "seven"]
+        terminal.type("/quit\r")
+        assert terminal.close()[0] == 0
+
+
+def test_interrupt_ends_the_answer_and_not_the_chat(tmp_path):
+    gone = []
+
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            if request.method == "GET":
+                peer.send(MODELS)
+                continue
+            server.requests.append(request)
+            if len(server.requests) == 1:
+                peer.send(OPEN)
+                gone.append(peer.is_gone())
+                return
+            peer.send(HELLO)
+
+    with Server(handle) as server:
+        terminal = Terminal(tmp_path, server.url)
+        terminal.wait_for("> ")
+        terminal.type("first\r")
+        terminal.wait_for("first\na")
+        terminal.interrupt()
+        terminal.wait_for("not kept)")
+        terminal.wait_for("> ")
+        terminal.interrupt()  # At the prompt it ends nothing either.
+        terminal.type("\r")  # Python misses an interrupt in the moment after a prompt is shown, up to the next key.
+        terminal.wait_for("> ")
+        terminal.type("second\r")
+        terminal.wait_for("Hello\n> ")
+        assert said(server) == [("user", "second")]
+        terminal.end()
+        assert terminal.close()[0] == 0
+    assert gone == [True]
+
+
+def test_server_that_fails_does_not_end_the_chat_and_one_that_is_down_does(tmp_path):
+    broken = sse({"error": "bad luck"})
+    with serving(lambda request, number: MODELS if request.method == "GET" else chunked(broken)) as server:
+        terminal = Terminal(tmp_path, server.url)
+        terminal.wait_for("> ")
+        terminal.type("hi\r")
+        terminal.wait_for("localchat: bad luck")
+        terminal.wait_for("> ")
+        terminal.end()
+        assert terminal.close()[0] == 0
+        url = server.url
+    code, shown = Terminal(tmp_path, url, "--retries", "0").close()
+    assert (code, shown.count("\n")) == (1, 1)
+    assert "start a server there" in shown
+
+
+def run(url: str, home: Path, *arguments: str, piped: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "localchat", *arguments],
+        input=piped,
+        env={**environment(url), "XDG_STATE_HOME": str(home)},
+        cwd=home,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def test_last_conversation_is_continued(tmp_path):
+    with numbered() as server:
+        assert "no last conversation" in run(server.url, tmp_path, "-c", "hi").stderr
+        run(server.url, tmp_path, "-s", "be brief", "one")
+        run(server.url, tmp_path, "--no-save", "two")
+        run(server.url, tmp_path, "-c", "three")
+        roles, contents = zip(*said(server))
+    assert roles == ("system", "user", "assistant", "user")
+    assert contents[1::2] == ("one", "three")
+    assert (tmp_path / "localchat" / "last.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_files_and_images_come_before_the_text(tmp_path):
+    (tmp_path / "a.txt").write_text("inside\n", encoding="utf-8")
+    (tmp_path / "a.gif").write_bytes(b"GIF89a")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    with numbered() as server:
+        media = ("--file", "a.txt", "--image", "a.gif", "--image", "http://h/b")
+        done = run(server.url, tmp_path, *media, "what?", piped="p")
+        assert done.returncode == 0, done.stderr
+        first, second, text = server.requests[-1].json["messages"][0]["content"]
+        for bad in (["--file", "none.txt"], ["--file", "latin.txt"], ["--image", "none"], ["--image", "a.txt"]):
+            failed = run(server.url, tmp_path, *bad, "what?")
+            assert (failed.returncode, failed.stdout) == (1, "")
+            assert failed.stderr.startswith("localchat: ")
+    assert first["image_url"]["url"].startswith("data:image/gif;base64,")
+    assert second["image_url"]["url"] == "http://h/b"
+    assert text["text"] == "a.txt:\n\ninside\n\np\n\nwhat?"
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "code", "out", "words"),
+    [
+        ('{"a": 1}', "stop", 0, '{"a": 1}\n', ""),
+        ('{"a": "x"}', "stop", 1, "", "does not fit"),
+        ('{"a": 1', "length", 3, "", "does not fit"),
+    ],
+    ids=["fits", "wrong", "cut"],
+)
+def test_answer_is_checked_by_a_schema(text, finish, code, out, words, tmp_path):
+    (tmp_path / "s.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    with always(chunked(piece(text[:3]), piece(text[3:], finish), DONE)) as server:
+        done = run(server.url, tmp_path, "--schema", "s.json", "hi")
+        assert (done.returncode, done.stdout) == (code, out)
+        assert words in done.stderr
+        assert server.requests[-1].json["response_format"]["json_schema"]["schema"] == SCHEMA
+
+
+def test_json_is_one_line(tmp_path):
+    with always(HELLO) as server:
+        done = run(server.url, tmp_path, "--json", "hi")
+    assert done.stdout.count("\n") == 1
+    assert json.loads(done.stdout) == {
+        "model": "m",
+        "text": "Hello",
+        "finish_reason": "stop",
+        "usage": {"input_tokens": 3, "output_tokens": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--timeout", "0"], ["--timeout", "nan"], ["--retries", "-1"], ["--json"], ["--schema", "s.json"]],
+    ids=" ".join,
+)
+def test_wrong_usage(arguments, tmp_path):
+    (tmp_path / "s.json").write_text("{}", encoding="utf-8")
+    done = run("http://127.0.0.1:9/v1", tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+TOOL = """
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+"""
+
+
+def calling() -> Server:
+    """Calls add(1, 2), and then says what it got."""
+    call = {"index": 0, "id": "a", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+
+    def answer(request: Any, number: int) -> bytes:
+        last = request.json["messages"][-1]
+        if last["role"] == "tool":
+            return chunked(piece(f"got {last['content']}", "stop"), DONE)
+        return chunked(sse({"choices": [choice({"tool_calls": [call]}, "tool_calls")]}), DONE)
+
+    return serving(answer)
+
+
+@pytest.mark.parametrize(
+    ("typed", "got"),
+    [("y", "got 3"), ("always", "got 3"), ("n", "got Error: the user did not approve"), ("", "got Error: the user")],
+)
+def test_calls_of_tools_need_approval(typed, got, tmp_path):
+    (tmp_path / "my_tools.py").write_text(TOOL, encoding="utf-8")
+    piped = tmp_path / "piped"
+    piped.write_text("from a file")
+    with calling() as server:
+        terminal = Terminal(tmp_path, server.url, "-m", "m", "--tool", "my_tools:add", "sum", stdin=piped)
+        terminal.wait_for('add({"a": 1, "b": 2})\nRun it? [y]es, [n]o, [a]lways: ')
+        terminal.type(f"{typed}\r")
+        terminal.wait_for(got)
+        assert terminal.close()[0] == 0
+
+
+def test_without_a_terminal_tools_run_only_with_yes(tmp_path):
+    (tmp_path / "my_tools.py").write_text(TOOL, encoding="utf-8")
+    with calling() as server:
+        outputs = [
+            subprocess.run(
+                [sys.executable, "-m", "localchat", "-m", "m", "--tool", "my_tools:add", *more, "sum"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                env={**environment(server.url), "XDG_STATE_HOME": str(tmp_path)},
+                cwd=tmp_path,
+                start_new_session=True,  # Without a terminal to control it.
+                timeout=DEADLINE_S,
+                check=False,
+            )
+            for more in ([], ["--yes"])
+        ]
+    assert outputs[0].stdout == "got Error: there is no terminal to ask the user for approval\n"
+    assert "--yes" in outputs[0].stderr
+    assert outputs[1].stdout == "got 3\n"
+
+
+@pytest.mark.parametrize("name", ["no_colon", "no_such_module:f", "json:no_such", "json:JSONDecodeError", ":", "a:"])
+def test_tool_that_cannot_be_is_an_error(name, tmp_path):
+    done = run("http://127.0.0.1:9/v1", tmp_path, "--tool", name, "hi")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("localchat: --tool ")
+
+
+BOLD, ITALIC, CODE, OFF = "\x1b[1m", "\x1b[3m", "\x1b[36m", "\x1b[0m"
+MARKDOWN = {
+    "plain": ("2 * 3 * 4, a_b\n", "2 * 3 * 4, a_b\n"),
+    "bold": ("a **b** c", f"a {OFF}{BOLD}**b**{OFF} c"),
+    "italic": ("*b*.", f"{OFF}{ITALIC}*b*{OFF}."),
+    "heading": ("# H\ntext", f"{OFF}{BOLD}# H{OFF}\ntext"),
+    "bullets": ("* one\n  * two\n", "* one\n  * two\n"),
+    "code": ("`a*b*` c", f"{OFF}{CODE}`a*b*`{OFF} c"),
+    "fence": ("```c\n# *x* `y`\n```\nz", f"{OFF}{CODE}```c\n# *x* `y`\n```{OFF}\nz"),
+    "unclosed": ("**a\nb", f"{OFF}{BOLD}**a{OFF}\nb"),
+    "ends-open": ("`a", f"{OFF}{CODE}`a{OFF}"),
+}
+
+
+@pytest.mark.parametrize(("text", "styled"), MARKDOWN.values(), ids=MARKDOWN)
+def test_markdown_gets_styles_however_it_is_cut(text, styled):
+    for at in range(len(text) + 1):
+        markdown = Markdown()
+        assert markdown.feed(text[:at]) + markdown.feed(text[at:]) + markdown.flush() == styled
+    assert STYLES.sub("", styled) == text
+
+
+def test_terminal_gets_styles_but_no_escape_sequences_of_the_model(tmp_path):
+    raw = chunked(piece("**b**\r\n\x1b]52;c;eA==\x07", "stop"), DONE)
+    with always(raw) as server:
+        terminal = Terminal(tmp_path, server.url, "-m", "m", "hi")
+        assert terminal.close() == (0, "**b**\n\\x1b]52;c;eA==\\x07\n")
+        assert run(server.url, tmp_path, "hi").stdout == "**b**\n\x1b]52;c;eA==\x07\n"
