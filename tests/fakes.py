@@ -34,6 +34,14 @@ def endless(tokens: list[int], n_prompt: int) -> int:
     return ord("a") + (len(tokens) - n_prompt) % 26
 
 
+def check_passes(batch: Batch) -> None:
+    """Where sequences have cells of their own, a pass has whole tiles of one prompt, or few rows of each, in order."""
+    slots = [part.slot for part in batch.parts]
+    assert slots == sorted(slots)
+    n_rows = [part.n_tokens for part in batch.parts]
+    assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
+
+
 class FakeBackend:
     """A byte-level model that answers with `model(tokens so far, length of the prompt)`.
 
@@ -57,6 +65,7 @@ class FakeBackend:
         poison: int | None = None,
         gate: threading.Semaphore | None = None,
         n_vocab: int = N_VOCAB,
+        is_unified: bool = True,
         chat_template: str | None = None,
         fim: Mapping[str, Any] | None = None,
     ):
@@ -79,7 +88,8 @@ class FakeBackend:
             metadata={},
             **(fim or {}),
         )
-        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted)
+        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, is_unified=is_unified)
+        self._n_each = n_cells if is_unified else n_ctx
         self.threads = (1, 1)
         self.model = model
         self.poison = poison
@@ -108,6 +118,9 @@ class FakeBackend:
         self.n_samplers += 1
         return len(request.prompt)
 
+    def forced_tokens(self, sampler: Any) -> list[int]:
+        return []
+
     def allow_ends(self, sampler: Any) -> None:
         self.n_allowed_ends += 1
 
@@ -121,7 +134,8 @@ class FakeBackend:
         assert self.room.can_cut
         assert not self.slots[target], "the target is not empty"
         assert 0 < n_tokens <= len(self.slots[source])
-        self.slots[target] = self.slots[source][:n_tokens]
+        shared = self.slots[source][:n_tokens]
+        self.slots[target] = shared if self.room.is_unified else [(next(self._numbers), token) for _, token in shared]
 
     def cut(self, slot: int, n_tokens: int) -> None:
         assert self.room.can_cut
@@ -162,6 +176,8 @@ class FakeBackend:
             raise NoRoom
         if any(self.poison in part.tokens() for part in batch.parts):
             raise DecodeFailed("the batch is poisoned")
+        if not self.room.is_unified:
+            check_passes(batch)
         self._outputs = {}
         record, next_row = [], 0
         for part in batch.parts:
@@ -170,6 +186,7 @@ class FakeBackend:
             n_computed = part.sequence.n_computed
             assert [token for _, token in cells] == part.sequence.tokens[:n_computed], "the slot holds something else"
             cells.extend((next(self._numbers), token) for token in part.tokens())
+            assert len(cells) <= self._n_each
             next_row += part.n_tokens
             tokens = [token for _, token in cells]
             for row in part.rows_with_logits:

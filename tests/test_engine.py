@@ -881,6 +881,37 @@ def test_close_twice_is_harmless():
         engine.close()
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_sequences_with_cells_of_their_own_say_what_they_say_alone(seed: int):
+    """The backend checks what each slot holds, and which rows are computed together."""
+    random_ = random.Random(seed)
+    n_slots, n_ctx = random_.choice([(1, 400), (3, 400), (8, 500)])
+    backend = FakeBackend(
+        n_slots=n_slots,
+        n_resting=random_.choice([1, 3]),
+        n_ctx=n_ctx,
+        n_cells=16 * n_ctx,
+        n_batch=256,
+        n_drafted=random_.choice([0, 8]),
+        is_unified=False,
+    )
+    beginnings = ["", "a" * 20, "b" * 100, "c" * 70 + "d" * 70]
+    with stepped(backend, max_copied_bytes=random_.choice([0, 2000, 1 << 20])) as engine:
+        texts = [random_.choice(beginnings) + "xyz"[i % 3] * random_.randint(1, 60) for i in range(40)]
+        generations = []
+        for text in texts:
+            generations.append(submit(engine, request(text)))
+            if random_.random() < 0.1:
+                generations[-1].cancel()
+                texts[len(generations) - 1] = ""
+            for _ in range(random_.randint(0, 6)):
+                engine.step()
+        step_until_idle(engine)
+        for text, generation in zip(texts, generations):
+            if text:
+                assert read(generation)[0] == text
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_random_cancels_leave_nothing_behind(seed: int):
     random_ = random.Random(seed)

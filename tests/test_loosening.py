@@ -10,7 +10,7 @@ import pytest
 
 from localchat.dialects.parser import OutputParser, merged
 from localchat.engine.compiling import CONVERT_STEPS
-from localchat.generation import constraints
+from localchat.generation import constraints, output_grammar
 from localchat.generation.constraints import constraint_for
 from localchat.grammar import Budget, Rules, SchemaError, convert_loosely, limited_to, schema_rule
 from localchat.grammar.loosening import loosened
@@ -110,11 +110,11 @@ def call(arguments: Any) -> str:
 @pytest.mark.parametrize("case", LOOSENED.values(), ids=LOOSENED)
 def test_only_the_place_that_no_grammar_enforces_is_loosened(case: Any, caplog: pytest.LogCaptureFixture):
     schema, place, right, wrong = case
-    constraints._report.cache_clear()
-    constraints._made.cache_clear()
+    output_grammar._report.cache_clear()
+    constraints._constraint.cache_clear()
     with caplog.at_level(logging.INFO, "localchat.server"):
         constraint = bound(PLAIN, tool(schema))
-        constraints._made.cache_clear()
+        constraints._constraint.cache_clear()
         bound(PLAIN, tool(schema))
     assert [value for value in right if not matches(constraint.grammar, call({"a": value}), constraint.root)] == []
     others = [{"a": value} for value in wrong] + [{"a": right[0], "b": "two"}, {"b": "one"}]

@@ -57,12 +57,17 @@ class ContextSize:
     """What one request may use."""
     n_cells: int
     """What the KV cache holds, for all requests that run at once."""
+    n_streams: int = 0
+    """Sequences that have cells of their own, `n_ctx` each at least; 0 where all share the cells."""
 
 
 def context_size(
-    options: LoadOptions, *, n_ctx_train: int, n_weight_bytes: int, places: Sequence[Place]
+    options: LoadOptions, *, n_ctx_train: int, n_weight_bytes: int, places: Sequence[Place], has_streams: bool = False
 ) -> ContextSize:
     """The size of the context for a model that was trained on texts of `n_ctx_train` tokens.
+
+    With `has_streams` each sequence may have cells of its own: it does if the default size holds a whole context for
+    each that runs and for an idle prefix.
 
     Raises:
         EngineError: What was asked for does not fit into memory.
@@ -75,6 +80,10 @@ def context_size(
     n_small = int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token) if per_token else _UNLIMITED
     n_default = min(n_small, *(place.n_tokens(DEFAULT_SHARE) for place in places))
     n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # A damaged header may say 0.
+    n_streams = options.n_slots + 1
+    n_all = n_streams * -(-n_ctx // STEP) * STEP
+    if has_streams and not options.n_cells and n_all <= n_default:
+        return ContextSize(n_ctx, n_all, n_streams)
     n_cells = options.n_cells or max(
         min(max(n_ctx, options.n_slots * min(n_ctx, LIKELY_TOKENS)), n_default // STEP * STEP),
         options.n_ctx,

@@ -23,11 +23,12 @@ from typing import Any, Union
 from .backend import Backend, DecodeFailed, NoRoom
 from .copies import DEFAULT_BYTES, Copies
 from .draft_model import DraftModel
-from .drafting import Drafter
+from .drafting import Drafter, ForcedDrafter
 from .embedding import Embedder, reads_whole_texts
 from .histogram import Histogram, HistogramValues
 from .keeping import Keeper
 from .lookup import LookupDrafter
+from .prefix import n_common_of
 from .run import Ended, Item, RequestRun, Sampled
 from .scheduler import Batch, Change, Clear, Cut, Evict, Part, Scheduler, Sequence
 from .state_files import Data, StateFiles
@@ -188,7 +189,10 @@ class Engine:
         self._n_draft_accepted = 0
         self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
         # In order: who comes later is asked about what those before had no guess for.
-        self._sources = [_DraftSource(LookupDrafter())]
+        self._sources = [
+            _DraftSource(ForcedDrafter(lambda sequence: backend.forced_tokens(self._live[sequence.id].sampler))),
+            _DraftSource(LookupDrafter()),
+        ]
         if draft_backend is not None:
             self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
         self._cost = StepCost()
@@ -503,9 +507,14 @@ class Engine:
             return
         job.has_asked = True
         n_gained = _MIN_BROUGHT if can_cut else 1
-        found = self._copies.find(sequence.tokens[:-1], self._scheduler.n_known(sequence) + n_gained)
-        if found is not None:
-            self._bring(*found)
+        tokens = sequence.tokens[:-1]
+        found = self._copies.find(tokens, self._scheduler.n_known(sequence) + n_gained)
+        if found is None:
+            return
+        slot = self._bring(*found)
+        if slot is not None and not self.backend.room.is_unified:
+            # So the sequence runs in this very slot, and no second copy is made.
+            self._scheduler.truncate(slot, n_common_of(found[0], tokens, 0))
 
     def _n_known(self, sequence: Sequence) -> int:
         """How many of its tokens need not be computed, nor fetched from a file."""

@@ -74,12 +74,13 @@ class PrefixTree:
         """The idle slots in order of use, the least recent first."""
         return list(self._idle)
 
-    def match(self, tokens: list[int]) -> Match | None:
-        """The longest known prefix of `tokens`, and a slot that has it."""
+    def match(self, tokens: list[int], *, shortest: bool = False) -> Match | None:
+        """The longest known prefix of `tokens`, and a slot that has it: the one with the fewest tokens, if wanted."""
         node, n_common = self._descend(tokens)
         if node is None:
             return None
-        return Match(self._holder(node), node.start + n_common)
+        slot = self._shortest_holder(node) if shortest else self._holder(node)
+        return Match(slot, node.start + n_common)
 
     def match_whole(self, tokens: list[int]) -> Match | None:
         """The idle slot with the most tokens, all of which `tokens` begin with: for memories that cannot be cut."""
@@ -115,6 +116,19 @@ class PrefixTree:
         leaf.tokens.extend(tokens)
         self.n_cells += len(tokens)
         self.n_active_cells += len(tokens)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """An active slot gives up all tokens but the first ones."""
+        node = self._leaves[slot]
+        last = self._leaves[slot] = self._cut(node, length)
+        while node is not last:
+            assert node.parent is not None
+            self._deactivate(node)
+            node.n_holders -= 1
+            if node.n_holders == 0:
+                node.parent.children.remove(node)
+                self.n_cells -= len(node.tokens)
+            node = node.parent
 
     def rest(self, slot: int) -> None:
         """An active slot stops running; its tokens stay until their cells are needed."""
@@ -196,6 +210,9 @@ class PrefixTree:
             if leaf is node:
                 return slot
         return self._holder(node.children[0])
+
+    def _shortest_holder(self, node: Node) -> int:
+        return min((slot for slot, leaf in self._leaves.items() if node in leaf.path()), key=self.length)
 
     def _cut(self, leaf: Node, length: int) -> Node:
         """The node on the way to `leaf` that ends at `length`, made by cutting one in two if need be."""

@@ -30,6 +30,11 @@ _MIN_PROMPT_TURN = 512
 _MAX_LIMITED_STEPS = 64
 # A sequence that runs alone and finds no free cells this often in a row is given up.
 _MAX_REFUSALS = 3
+# Where sequences have cells of their own, chunks of prompts are multiples of this, and the remainder is computed apart:
+# llama.cpp adds up attention in another order for this many rows of a sequence, or more, than for fewer.
+_TILE_ROWS = 64
+# There a prefix is copied if it has this many tokens at least. Fewer are computed as fast.
+_MIN_SHARED = 4
 # With more sequences than this a turn is full enough: guesses would take time from everybody.
 _MAX_DRAFTING = 4
 
@@ -184,7 +189,9 @@ class Room:
     that are guesses, 0 where none are wanted. A memory that cannot be cut (recurrent models) shares no
     parts, only a whole resting prefix is of use there; and what was guessed could not be taken back. A
     prompt is read there up to its last token first, so that a copy can be made of what others may begin with.
-    Without `can_copy` a copy of a slot does not have all that the slot holds.
+    Without `can_copy` a copy of a slot does not have all that the slot holds. `n_outputs` bounds the rows with
+    logits of a step. With `is_unified` all slots share the cells; otherwise each has as many as a request may use,
+    a prefix is shared by a copy, and what a sequence computes must not depend on what runs beside it.
     """
 
     n_cells: int
@@ -194,11 +201,13 @@ class Room:
     can_cut: bool = True
     n_drafted: int = 0
     can_copy: bool = True
+    is_unified: bool = True
+    n_outputs: int = 0
 
     @property
     def n_scored(self) -> int:
-        """Tokens of prompts that a turn may score: there are as many rows of logits as slots, since each is large."""
-        return self.n_slots - self.n_running
+        """Tokens of prompts that a step may score: rows of logits beside those of the running sequences."""
+        return (self.n_outputs or self.n_slots) - self.n_running
 
     def __post_init__(self) -> None:
         if not 0 < self.n_running < self.n_slots or self.n_running > self.n_batch:
@@ -241,6 +250,9 @@ class Scheduler:
         self._n_limited_steps = 0
         self._n_refusals = 0
         self._n_good_steps = 0
+        # Where sequences have cells of their own: what the next step is for, and the next chunk of a prompt.
+        self._is_tile_next = False
+        self._is_shortest_next = True
         self._tree = PrefixTree()
         self._free_slots = list(range(self._room.n_slots - 1, -1, -1))
         self._changes: list[Change] = [Clear(slot) for slot in range(self._room.n_slots)]
@@ -344,11 +356,19 @@ class Scheduler:
             return None
         while self._n_free < len(tokens) or not self._free_slots:
             self._drop_least_recent()
-        slot = self._free_slots.pop()
+        slot = self._take_free_slot()
         self._tree.hold(slot)
         self._tree.extend(slot, tokens)
         self._tree.rest(slot)
         return slot
+
+    def truncate(self, slot: int, n_tokens: int) -> None:
+        """Gives up all tokens of an idle slot but the first ones."""
+        if n_tokens < self._tree.length(slot):
+            self._tree.resume(slot)
+            self._tree.truncate(slot, n_tokens)
+            self._tree.rest(slot)
+            self._changes.append(Cut(slot, n_tokens))
 
     def discard(self, slot: int) -> None:
         """Gives up a slot that rests."""
@@ -404,7 +424,12 @@ class Scheduler:
     def _match(self, sequence: Sequence) -> Match | None:
         # The last token is always computed: its logits are what the sequence runs for.
         tokens = sequence.tokens[: sequence.n_scored] if sequence.is_to_score else sequence.tokens[:-1]
-        return self._tree.match(tokens) if self._room.can_cut else self._tree.match_whole(tokens)
+        if not self._room.can_cut:
+            return self._tree.match_whole(tokens)
+        match = self._tree.match(tokens, shortest=not self._room.is_unified)
+        if match is not None and match.length < _MIN_SHARED and not self._room.is_unified:
+            return None
+        return match
 
     def _is_being_computed(self, sequence: Sequence, match: Match | None) -> bool:
         """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
@@ -445,15 +470,26 @@ class Scheduler:
 
     def _slot_for(self, match: Match | None) -> int:
         """An active slot with the tokens of the match, and nothing else."""
-        if match is not None and self._tree.is_idle(match.slot) and self._tree.length(match.slot) == match.length:
-            self._tree.resume(match.slot)
-            return match.slot
+        if match is not None and self._tree.is_idle(match.slot):
+            n_more = self._tree.length(match.slot) - match.length
+            if n_more == 0 or (n_more <= match.length and not self._room.is_unified):
+                self._tree.resume(match.slot)
+                if n_more:
+                    self._tree.truncate(match.slot, match.length)
+                    self._changes.append(Cut(match.slot, match.length))
+                return match.slot
         if not self._free_slots:
             self._drop_least_recent(but=match)
-        slot = self._free_slots.pop()
+        slot = self._take_free_slot()
         self._tree.hold(slot, match)
         if match is not None:
             self._changes.append(Share(match.slot, slot, match.length))
+        return slot
+
+    def _take_free_slot(self) -> int:
+        """The lowest one: sequences with cells of their own are computed together if they are side by side."""
+        slot = min(self._free_slots)
+        self._free_slots.remove(slot)
         return slot
 
     def _release(self, sequence: Sequence, keep: bool) -> None:
@@ -490,26 +526,46 @@ class Scheduler:
         self._free_slots.append(slot)
 
     def _parts(self) -> Iterator[Part]:
-        """The newest token of each running sequence, with its draft, and then the chunks of the prompts."""
-        first, n_left = 0, self._room.n_batch
-        decoding = [sequence for sequence in self.running if sequence.n_missing == 1]
-        prefilling = [sequence for sequence in self.running if sequence.n_missing > 1]
-        n_to_draft = 0 if prefilling else self._room_for_drafts(decoding)
-        for sequence in decoding[:n_left]:
+        """The newest token of each running sequence, with its draft, and the chunks of the prompts."""
+        shares = self._plan()
+        is_draftable = not any(sequence.n_missing > 1 for sequence in self.running)
+        n_to_draft = self._room_for_drafts([*shares]) if is_draftable else 0
+        # Where sequences have cells of their own, a pass computes as many rows of each.
+        n_each = n_to_draft if self._room.is_unified else min((len(sequence.draft) for sequence in shares), default=0)
+        first = 0
+        for sequence, n_tokens in shares.items():
             # The token that is sampled behind the last one of a draft has its place, too.
-            n_drafted = max(min(n_to_draft, sequence.max_tokens - len(sequence.tokens) - 1), 0)
+            n_drafted = max(min(n_to_draft, n_each, sequence.max_tokens - len(sequence.tokens) - 1), 0)
             draft, sequence.draft = tuple(sequence.draft[:n_drafted]), []
             n_to_draft -= len(draft)
             assert sequence.slot is not None
-            yield Part(sequence, sequence.slot, first, 1 + len(draft), True, draft)
-            first, n_left = first + 1 + len(draft), n_left - 1 - len(draft)
+            n_rows, wants_output = n_tokens + len(draft), n_tokens == sequence.n_missing
+            yield Part(sequence, sequence.slot, first, n_rows, wants_output, draft, sequence.is_to_score)
+            first += n_rows
+
+    def _plan(self) -> dict[Sequence, int]:
+        """How many tokens of which sequences this step computes."""
+        decoding = [sequence for sequence in self.running if sequence.n_missing == 1][: self._room.n_batch]
+        prefilling = [sequence for sequence in self.running if sequence.n_missing > 1]
         n_prompt = self.n_prompt_batch if decoding else max(self.n_prompt_batch, _MIN_PROMPT_TURN)
-        for sequence, n_tokens in self._prompt_shares(prefilling, min(n_left, n_prompt)).items():
-            if n_tokens:
-                assert sequence.slot is not None
-                wants_output = n_tokens == sequence.n_missing
-                yield Part(sequence, sequence.slot, first, n_tokens, wants_output, is_scored=sequence.is_to_score)
-                first += n_tokens
+        n_left = self._room.n_batch - len(decoding)
+        if self._room.is_unified:
+            return {**dict.fromkeys(decoding, 1), **self._prompt_shares(prefilling, min(n_left, n_prompt))}
+        long = [sequence for sequence in prefilling if sequence.n_missing >= _TILE_ROWS and not sequence.is_to_score]
+        rest = [sequence for sequence in prefilling if sequence not in long]
+        if long and (self._is_tile_next or not (decoding or rest)):
+            self._is_tile_next = False
+            return self._tile_chunk(long, n_prompt)
+        self._is_tile_next = True
+        shares = {**dict.fromkeys(decoding, 1), **self._prompt_shares(rest, n_left)}
+        return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
+
+    def _tile_chunk(self, sequences: list[Sequence], n_prompt: int) -> dict[Sequence, int]:
+        """The next chunk of one of these prompts: the shortest one, and the oldest one the next time."""
+        sequence = min(sequences, key=_length_of_prompt) if self._is_shortest_next else sequences[0]
+        self._is_shortest_next = not self._is_shortest_next
+        n_tokens = min(sequence.n_missing, max(n_prompt, _TILE_ROWS), self._room.n_batch)
+        return {sequence: n_tokens - n_tokens % _TILE_ROWS}
 
     def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
         """How the prompt tokens of a step are divided: half to the shortest prompts, the rest in order of arrival.
@@ -519,7 +575,7 @@ class Scheduler:
         """
         shares = dict.fromkeys(sequences, 0)
         n_to_score = self._room.n_scored
-        shortest_first = sorted(sequences, key=lambda sequence: sequence.n_prompt - (sequence.n_cached or 0))
+        shortest_first = sorted(sequences, key=_length_of_prompt)
         for order, n_left in ((shortest_first, n_tokens // 2), (sequences, n_tokens)):
             n_left -= sum(shares.values())
             for sequence in order:
@@ -529,7 +585,7 @@ class Scheduler:
                     n_to_score -= n_more
                 shares[sequence] += n_more
                 n_left -= n_more
-        return shares
+        return {sequence: n_share for sequence, n_share in shares.items() if n_share}
 
     def _n_to_read(self, sequence: Sequence) -> int:
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
@@ -544,6 +600,11 @@ class Scheduler:
         while self._n_free < n_wanted and self._drop_least_recent():
             pass
         return max(min(n_wanted, self._n_free), 0)
+
+
+def _length_of_prompt(sequence: Sequence) -> int:
+    """How many tokens of a prompt were not cached."""
+    return sequence.n_prompt - (sequence.n_cached or 0)
 
 
 def _insert(sequences: list[Sequence], sequence: Sequence) -> None:

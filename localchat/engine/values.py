@@ -95,6 +95,8 @@ class LoadOptions:
 
     n_ctx: int = 0
     n_cells: int = 0
+    kv_unified: bool = False
+    """Whether all sequences share the cells of the KV cache even where memory holds a whole context for each."""
     n_slots: int = 8
     n_gpu_layers: int = -1
     n_threads: int = 0

@@ -7,7 +7,7 @@ of them is behind a check here.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ from .embed import open_embedding_backend, pair_tokens
 from .library import L, Model, problems
 from .sampler import Sampler
 from .vocabulary import Vocabulary
+
+# A pass more costs about as much as this many rows that nobody reads.
+_MAX_GAP = 4
 
 
 class LlamaBackend:
@@ -69,6 +72,9 @@ class LlamaBackend:
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
 
+    def forced_tokens(self, sampler: Sampler) -> list[int]:
+        return list(sampler.forced_tokens())
+
     def allow_ends(self, sampler: Sampler) -> None:
         sampler.allow_ends()
 
@@ -83,8 +89,16 @@ class LlamaBackend:
     def share(self, source: int, target: int, n_tokens: int) -> None:
         self._check_slot(source)
         self._check_slot(target)
-        for id in self._ids[target]:
-            L.llama_memory_seq_cp(self._memory, source, id, 0, n_tokens)
+        if self.room.is_unified:
+            for id in self._ids[target]:
+                L.llama_memory_seq_cp(self._memory, source, id, 0, n_tokens)
+            return
+        # Between streams `llama_memory_seq_cp` copies whole streams, whatever is in them.
+        n_source = self._length(source)
+        if not self.write_state(target, self.read_state(source), n_source):
+            raise EngineError(f"a prefix of {n_source} tokens cannot be copied to another sequence: {problems()}")
+        if n_tokens < n_source:
+            self.cut(target, n_tokens)
 
     def cut(self, slot: int, n_tokens: int) -> None:
         self._check_slot(slot)
@@ -123,7 +137,10 @@ class LlamaBackend:
         # The library keeps them in the order of the rows.
         self._outputs = {row: i for i, row in enumerate(row for part in batch.parts for row in part.rows_with_logits)}
         self._likeliest = {}
-        code = L.llama_decode(self._context, self._rows.fill(batch))
+        fillers = self._fillers(batch)
+        code = L.llama_decode(self._context, self._rows.fill(batch, fillers))
+        for slot, position in fillers.items():
+            L.llama_memory_seq_rm(self._memory, slot, position, -1)
         if code == 0:
             if self._outputs:
                 shape = (len(self._outputs), self.vocabulary.n_tokens)
@@ -137,7 +154,9 @@ class LlamaBackend:
         raise DecodeFailed(f"llama_decode returned {code}: {problems()}")
 
     def sample(self, sampler: Sampler, row: int) -> int:
-        return sampler.draw(self._context, row, self._row(row), self._likeliest.get(row))
+        logits = self._row(row)
+        # The library counts rows with logits from the end by negative numbers.
+        return sampler.draw(self._context, self._outputs[row] - len(self._outputs), logits, self._likeliest.get(row))
 
     def look(self, draws: list[tuple[Sampler, int, int]]) -> bool:
         # Each token that is drawn before may be moved, too.
@@ -167,6 +186,25 @@ class LlamaBackend:
         top = [(int(id), float(logits[id] - log_total)) for id in likeliest]
         return float(logits[token] - log_total), top
 
+    def _fillers(self, batch: Batch) -> dict[int, int]:
+        """Slots between those of a batch, with the position of a row that closes the gap and that nobody reads.
+
+        Streams are computed in one pass only if their numbers are consecutive.
+        """
+        fillers: dict[int, int] = {}
+        if self.room.is_unified:
+            return fillers
+        slots = [part.slot for part in batch.parts]
+        for before, after in zip(slots, slots[1:]):
+            gap = {slot: self._length(slot) for slot in range(before + 1, after)}
+            fits = all(length < L.llama_n_ctx_seq(self._context) for length in gap.values())
+            if len(gap) <= _MAX_GAP and fits and batch.n_tokens + len(fillers) + len(gap) <= self.room.n_batch:
+                fillers.update(gap)
+        return fillers
+
+    def _length(self, slot: int) -> int:
+        return int(L.llama_memory_seq_pos_max(self._memory, slot)) + 1
+
     def _row(self, row: int) -> Any:
         """A view of a row's logits, valid until the next decode."""
         self._check_output(row)
@@ -181,7 +219,7 @@ class LlamaBackend:
 
     def n_cells_used(self) -> int:
         """Positions that the slots hold, by what the memory itself says; shared cells count for each slot."""
-        return sum(L.llama_memory_seq_pos_max(self._memory, slot) + 1 for slot in range(self.room.n_slots))
+        return sum(self._length(slot) for slot in range(self.room.n_slots))
 
     def close(self) -> None:
         L.llama_free(self._context)
@@ -194,8 +232,8 @@ class LlamaBackend:
         if len(batch.parts) > self.room.n_running:
             raise ValueError(f"a batch of {len(batch.parts)} sequences; {self.room.n_running} are allowed")
         n_outputs = sum(len(part.rows_with_logits) for part in batch.parts)
-        if n_outputs > self.room.n_slots:
-            raise ValueError(f"a batch with {n_outputs} rows of logits; {self.room.n_slots} are allowed")
+        if n_outputs > self.room.n_outputs:
+            raise ValueError(f"a batch with {n_outputs} rows of logits; {self.room.n_outputs} are allowed")
         for part in batch.parts:
             self._check_slot(part.slot)
 
@@ -238,15 +276,24 @@ class _BatchRows:
             logits=self._outputs,
         )
 
-    def fill(self, batch: Batch) -> Any:
+    def fill(self, batch: Batch, fillers: Mapping[int, int]) -> Any:
+        """The rows of a batch, and one for each filler, a slot with its position, in order of their slots."""
+        n_before, waiting = 0, sorted(fillers.items())
         for part in batch.parts:
-            first, end = part.first, part.first + part.n_tokens
-            start = part.sequence.n_computed
-            self._tokens[first:end] = part.tokens()
-            self._positions[first:end] = range(start, start + part.n_tokens)
-            self._slots[first * self._n_ids : end * self._n_ids] = [*self._ids[part.slot]] * part.n_tokens
-            self._outputs[first:end] = [0] * part.n_tokens
+            while waiting and waiting[0][0] < part.slot:
+                slot, position = waiting.pop(0)
+                self._write(part.first + n_before, slot, position, [0])
+                n_before += 1
+            first = part.first + n_before
+            self._write(first, part.slot, part.sequence.n_computed, part.tokens())
             for row in part.rows_with_logits:
-                self._outputs[row] = 1
-        self._batch.n_tokens = batch.n_tokens
+                self._outputs[n_before + row] = 1
+        self._batch.n_tokens = batch.n_tokens + n_before
         return self._batch
+
+    def _write(self, first: int, slot: int, position: int, tokens: list[int]) -> None:
+        n_tokens, end = len(tokens), first + len(tokens)
+        self._tokens[first:end] = tokens
+        self._positions[first:end] = range(position, position + n_tokens)
+        self._slots[first * self._n_ids : end * self._n_ids] = [*self._ids[slot]] * n_tokens
+        self._outputs[first:end] = [0] * n_tokens

@@ -78,13 +78,13 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     _check_parallel(model.pointer, options)
     vocabulary = Vocabulary(model)
     metadata = _read_metadata(model.pointer)
-    n_outputs = _n_sequences(model.pointer, options)
+    n_outputs = _n_outputs(model.pointer, options)
     places = places_of(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
-    context, options = _new_context(model.pointer, options, places)
+    context, options, is_unified = _new_context(model.pointer, options, places)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
     facts = replace(facts, resources=resources_of(model.pointer, options, places, facts.n_cells, _max_threads(options)))
-    key = _state_key(path, facts, options)
-    room = _room(model.pointer, context, options)
+    room = _room(model.pointer, context, options, is_unified)
+    key = _state_key(path, facts, options, room)
     return LlamaBackend(model, context, vocabulary, facts, room, key, places, _max_threads(options))
 
 
@@ -95,7 +95,7 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
         WrongDraftModel: it has another vocabulary, or a memory that cannot be cut.
         EngineError: as `load_backend`.
     """
-    backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0))
+    backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True))
     try:
         if not backend.room.can_cut:
             raise WrongDraftModel(f"{path!r} cannot guess: a recurrent model does not forget what was wrong")
@@ -165,41 +165,53 @@ def _check_parallel(model: Any, options: LoadOptions) -> None:
         )
 
 
-def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple[Any, LoadOptions]:
-    """A context of the size that was asked for or that memory allows, and the options as they turned out."""
+def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple[Any, LoadOptions, bool]:
+    """A context of the size that was asked for or that memory allows, and the options as they turned out.
+
+    Also whether all sequences share its cells.
+    """
     n_ctx_train: int = L.llama_model_n_ctx_train(model)
-    size = context_size(options, n_ctx_train=n_ctx_train, n_weight_bytes=L.llama_model_size(model), places=places)
+    # On a GPU memory is scarce, and a prefix that is copied would cross the bus.
+    is_on_cpu = not (options.n_gpu_layers and supports_gpu())
+    size = context_size(
+        options,
+        n_ctx_train=n_ctx_train,
+        n_weight_bytes=L.llama_model_size(model),
+        places=places,
+        has_streams=is_on_cpu and not options.kv_unified and _can_cut(model) and not L.llama_model_n_swa(model),
+    )
     n_least = options.n_cells or options.n_ctx or MIN_TOKENS
-    n_cells = size.n_cells
+    n_cells, n_streams = size.n_cells, size.n_streams
     while True:
-        context = L.llama_init_from_model(model, _context_params(model, options, n_cells))
+        context = L.llama_init_from_model(model, _context_params(model, options, n_cells, n_streams))
         if context is not None:
             break
+        n_streams = 0
         if n_cells <= n_least:
             raise EngineError(
                 f"llama.cpp could not make a context of {n_least} tokens ({problems()}): use a smaller --ctx"
             )
         n_cells = max(n_cells // 2, n_least)
-    size = ContextSize(min(size.n_ctx, L.llama_n_ctx(context)), L.llama_n_ctx(context))
+    size = ContextSize(min(size.n_ctx, L.llama_n_ctx_seq(context)), L.llama_n_ctx(context), n_streams)
     warn_of_context(size, options, n_ctx_train, places)
-    return context, replace(options, n_ctx=size.n_ctx)
+    return context, replace(options, n_ctx=size.n_ctx), not n_streams
 
 
-def _context_params(model: Any, options: LoadOptions, n_cells: int) -> Any:
+def _context_params(model: Any, options: LoadOptions, n_cells: int, n_streams: int) -> Any:
     params = L.llama_context_default_params()
     params.n_ctx = n_cells
-    params.n_seq_max = _n_sequences(model, options)
+    params.n_seq_max = n_streams or _n_outputs(model, options)
     params.n_batch = min(_BATCH, n_cells)
     params.n_ubatch = min(_PASS, params.n_batch)
     # Fewer than n_seq_max aborts the process; the default reserves logits for a whole batch.
-    params.n_outputs_max = params.n_seq_max
+    params.n_outputs_max = _n_outputs(model, options)
     params.n_threads = params.n_threads_batch = options.n_threads or default_threads(L.llama_model_size(model))
-    params.kv_unified = True
+    params.kv_unified = not n_streams
     return params
 
 
-def _n_sequences(model: Any, options: LoadOptions) -> int:
-    """How many sequences the library is to know; each may have one row of logits in a batch."""
+def _n_outputs(model: Any, options: LoadOptions) -> int:
+    """Rows with logits that a batch may have; where all share the cells, also the sequences that the library knows."""
     return min((options.n_slots + _RESTING_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
 
 
@@ -216,12 +228,13 @@ def _n_ids(model: Any) -> int:
     return 2 if L.llama_model_n_swa(model) and _can_cut(model) else 1
 
 
-def _room(model: Any, context: Any, options: LoadOptions) -> Room:
+def _room(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> Room:
     n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
     can_cut = _can_cut(model)
     # A copy has only what is in the window, so it is of use to who goes on at its end, and to nobody else.
     can_copy = not can_cut or not L.llama_model_n_swa(model)
-    n_spare_rows = min(n_slots, n_batch) - options.n_slots
+    n_outputs = _n_outputs(model, options) // _n_ids(model)
+    n_spare_rows = min(n_outputs, n_batch) - options.n_slots
     return Room(
         n_cells=L.llama_n_ctx(context),
         n_running=options.n_slots,
@@ -230,10 +243,12 @@ def _room(model: Any, context: Any, options: LoadOptions) -> Room:
         can_cut=can_cut,
         n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_cut and options.speculates else 0,
         can_copy=can_copy,
+        is_unified=is_unified,
+        n_outputs=n_outputs,
     )
 
 
-def _state_key(path: str, facts: ModelFacts, options: LoadOptions) -> str:
+def _state_key(path: str, facts: ModelFacts, options: LoadOptions, room: Room) -> str:
     """What the cells of a sequence depend on: the model's file, the library, and how it computes."""
     status, params = os.stat(path), L.llama_context_default_params()
     settings = (
@@ -242,6 +257,8 @@ def _state_key(path: str, facts: ModelFacts, options: LoadOptions) -> str:
         *(params.type_k, params.type_v, params.flash_attn_type, params.swa_full),
         # Such a model turns its keys by other angles in a large context than in a small one.
         facts.n_cells if "longrope" in facts.metadata.values() else None,
+        # The library refuses a state of another number of streams.
+        1 if room.is_unified else room.n_slots,
     )
     return hashlib.sha256(repr(settings).encode()).hexdigest()
 

@@ -1,0 +1,80 @@
+"""The tools of public MCP servers, as agents send them: each list becomes a grammar, in a bounded time.
+
+tests/data/mcp_tools.json has names and schemas after the servers' public documentation, without descriptions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.generation import constraints, output_grammar
+from localchat.generation.constraints import constraint_for
+from localchat.prompt.template import ChatTemplate
+from localchat.protocol.chat import ChatRequest
+from tools import formats
+
+from .gbnf import matches
+
+SERVERS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "mcp_tools.json").read_text())
+TEMPLATES = dict(formats.sources([]))
+# JSON; arguments in tags; a notation of its own.
+FAMILIES = ("hermes.jinja", "glm.jinja", "gemma-4.jinja")
+# Thread time for the tools of all servers in one family. An idle machine takes a fifth of it.
+MAX_SECONDS = 10.0
+
+# What no grammar enforces in any family.
+NOT_ENFORCED = {("convert-contents", "#/allOf/0/if"), ("jq_filtered", "#/properties/coins/uniqueItems")}
+
+
+def compiled(tools_of: dict[str, Any], template: ChatTemplate) -> str:
+    tools = tuple({"type": "function", "function": {"name": n, "parameters": s}} for n, s in tools_of.items())
+    request = ChatRequest(messages=({"role": "user", "content": "x"},), tools=tools, tool_choice="auto")
+    constraint = constraint_for(request, template, "<|im_start|>assistant\n")
+    assert constraint is not None
+    return constraint.grammar
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tools_of_servers_become_grammars(family: str, monkeypatch: pytest.MonkeyPatch):
+    not_enforced: set[tuple[str, str]] = set()
+    monkeypatch.setattr(output_grammar, "_report", lambda name, place, reason: not_enforced.add((name, place)))
+    constraints._constraint.cache_clear()
+    template = ChatTemplate(TEMPLATES[family], bos_token=formats.BOS, eos_token=formats.EOS)
+    began = time.thread_time()
+    for tools in SERVERS.values():
+        compiled(tools, template)
+    assert time.thread_time() - began < MAX_SECONDS
+    assert not_enforced == NOT_ENFORCED
+
+
+CALLS = [
+    ("create_issue", {"title": "t", "team": "ENG", "labels": ["a"]}, True),
+    ("create_issue", {"title": "t"}, False),
+    ("create_issue", {"title": "t", "team": "ENG", "links": [{"url": "https://a.b/", "title": ""}]}, False),
+    ("list_issues", {"limit": 50, "team": "ENG"}, True),
+    ("list_issues", {"limit": 251}, False),
+    ("list_issues", {"orderBy": "title"}, False),
+]
+
+
+def test_calls_follow_the_schemas():
+    grammar = compiled(SERVERS["linear"], ChatTemplate(TEMPLATES["hermes.jinja"]))
+    for name, arguments, is_right in CALLS:
+        call = json.dumps({"name": name, "arguments": arguments})
+        text = f"<tool_call>\n{call}\n</tool_call>"
+        assert matches(grammar, text, "localchat-root") == is_right, text
+
+
+def test_tools_of_all_servers_at_once_become_a_grammar():
+    """Six hundred tools: whoever sends them gets calls by schema, and not a refusal."""
+    tools = {f"{server}-{name}": schema for server, tools in SERVERS.items() for name, schema in tools.items()}
+    assert len(SERVERS) > 100
+    assert len(tools) > 600
+    grammar = compiled(tools, ChatTemplate(TEMPLATES["hermes.jinja"]))
+    call = '<tool_call>\n{"name": "linear-create_issue", "arguments": {"title": 1}}\n</tool_call>'
+    assert not matches(grammar, call, "localchat-root")

@@ -1,0 +1,105 @@
+"""Sequences with cells of their own: a greedy text does not depend on what runs beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
+
+from localchat.engine import Engine, GenerationRequest, LoadOptions, load
+from localchat.engine.llama import load_backend
+
+from .generations import request_for, submit
+from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
+
+QUESTIONS = (
+    *("What is your name?", "Who are you?", "What can you do?", "Say hello.", "What is the capital of France?"),
+    *("Repeat after me: blue table", "Count to five.", "My name is Ada. What is my name?", "What is 2 plus 3?"),
+    *("Name a colour.", "Thank you!", "Good morning!", "How are you?", "List three fruits.", "What is localchat?"),
+    *("Your name is Ada.", "Count from 1 to 9.", "I am Ada. Who am I?", "Hello!", "Tell me a story."),
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with load(DEMO, LoadOptions(n_slots=8, n_ctx=512)) as engine:
+        yield engine
+
+
+def prompts(engine: Engine) -> list[tuple[int, ...]]:
+    """Twenty questions, and twenty texts of random tokens, after which many tokens are about as likely."""
+    chance = random.Random(0)
+    noise = [tuple(chance.choices(range(300, 900), k=chance.randint(10, 200))) for _ in range(20)]
+    return [*(chat(engine, question) for question in QUESTIONS), *noise]
+
+
+def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
+    """The tokens of each, when as many run at once as there are slots."""
+    generations = [submit(engine, request) for request in requests]
+    return [[token.id for item in generation for token in getattr(item, "tokens", ())] for generation in generations]
+
+
+def test_greedy_texts_together_are_those_alone(engine: Engine):
+    assert not engine.backend.room.is_unified
+    requests = [request_for(prompt, sampling=GREEDY, max_tokens=32) for prompt in prompts(engine)]
+    alone = []
+    for request in requests:
+        engine.forget()
+        alone.append([token.id for token in read(engine, request)[1]])
+    engine.forget()
+    for has_cache in (False, True):
+        n_cached = engine.stats().n_tokens_cached
+        found = together(engine, requests)
+        assert [i for i, (a, b) in enumerate(zip(alone, found)) if a != b] == []
+        assert (engine.stats().n_tokens_cached > n_cached + 1000) == has_cache
+
+
+def test_prefix_is_copied_to_other_sequences(engine: Engine):
+    """Choices of one prompt, and prompts that begin alike, compute what they have in common once."""
+    engine.forget()
+    prefix = conversation(engine, 10)
+    requests = [request_for((*prefix, 300 + i % 4), sampling=GREEDY, max_tokens=8, top_logprobs=2) for i in range(8)]
+    n_computed = engine.stats().n_tokens_computed
+    generations = [submit(engine, request) for request in requests]
+    texts = [[token for item in generation for token in getattr(item, "tokens", ())] for generation in generations]
+    assert engine.stats().n_tokens_computed - n_computed < len(prefix) + 8 * 20
+    engine.forget()
+    for request, tokens in zip(requests, texts):
+        assert_same_or_near_tie(read(engine, request)[1], tokens)
+
+
+def test_gaps_between_running_sequences_leave_idle_prefixes_as_they_were(engine: Engine):
+    """Rows that close a gap are computed in slots of idle prefixes, and removed."""
+    engine.forget()
+    requests = [request_for(chat(engine, question), sampling=GREEDY, max_tokens=24) for question in QUESTIONS[:7]]
+    alone = [[token.id for token in read(engine, request)[1]] for request in requests]
+    n_idle = engine.stats().n_cells_resting
+    # These go on in their slots, which are not side by side.
+    assert together(engine, requests[::3]) == alone[::3]
+    assert engine.stats().n_cells_resting == n_idle
+    assert together(engine, requests) == alone
+
+
+@pytest.mark.parametrize(
+    ("options", "is_unified"),
+    [
+        (LoadOptions(n_slots=2, n_ctx=512), False),
+        (LoadOptions(n_slots=2, n_ctx=512, kv_unified=True), True),
+        (LoadOptions(n_slots=2, n_ctx=512, n_cells=1024), True),
+        (LoadOptions(n_slots=200, n_ctx=4096), True),
+    ],
+    ids=["whole contexts fit", "asked for", "size asked for", "too many"],
+)
+def test_each_sequence_has_cells_of_its_own_where_memory_holds_a_whole_context_for_it(
+    options: LoadOptions, is_unified: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("localchat.engine.context_size.SMALL_CACHE_BYTES", 1 << 28)
+    backend = load_backend(DEMO, options)
+    try:
+        assert backend.room.is_unified == is_unified
+        assert backend.facts.n_ctx == options.n_ctx
+    finally:
+        backend.close()
