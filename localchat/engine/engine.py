@@ -23,7 +23,7 @@ from typing import Any, Union
 from .backend import Backend, DecodeFailed, NoRoom
 from .copies import DEFAULT_BYTES, Copies
 from .draft_model import DraftModel
-from .drafting import Drafter
+from .drafting import Drafter, ForcedDrafter
 from .embedding import Embedder, reads_whole_texts
 from .histogram import Histogram, HistogramValues
 from .keeping import Keeper
@@ -189,7 +189,10 @@ class Engine:
         self._n_draft_accepted = 0
         self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
         # In order: who comes later is asked about what those before had no guess for.
-        self._sources = [_DraftSource(LookupDrafter())]
+        self._sources = [
+            _DraftSource(ForcedDrafter(lambda sequence: backend.forced_tokens(self._live[sequence.id].sampler))),
+            _DraftSource(LookupDrafter()),
+        ]
         if draft_backend is not None:
             self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
         self._cost = StepCost()
