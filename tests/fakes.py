@@ -118,6 +118,9 @@ class FakeBackend:
         self.n_samplers += 1
         return len(request.prompt)
 
+    def forced_tokens(self, sampler: Any) -> list[int]:
+        return []
+
     def allow_ends(self, sampler: Any) -> None:
         self.n_allowed_ends += 1
 

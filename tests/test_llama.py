@@ -757,3 +757,33 @@ def test_the_texts_of_all_tokens_are_those_of_each(engine: Engine):
     vocabulary = engine.backend.vocabulary  # type: ignore[attr-defined]  # that of llama.cpp has one
     assert vocabulary.all_pieces == [vocabulary.piece(id, special=True) for id in range(vocabulary.n_tokens)]
     assert b"".join(vocabulary.all_pieces[id] for id in engine.tokenize("Hello, wörld!")) == "Hello, wörld!".encode()
+
+
+FORCED = Constraint(
+    'root ::= "{\\"measured_temperature\\": " [0-9] ", \\"location_of_the_station\\": \\"" [a-z]{3} "\\"}"'
+)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(temperature: float):
+    request = request_for(
+        (1, 2, 3), max_tokens=60, constraint=FORCED, sampling=SamplingParams(temperature=temperature, seed=1)
+    )
+    results = []
+    for speculates in (True, False):
+        with load(DEMO, LoadOptions(n_slots=2, speculates=speculates)) as one:
+            text, tokens, finish = read(one, request)
+            results.append([token.id for token in tokens])
+            assert re.fullmatch(r'\{"measured_temperature": \d, "location_of_the_station": "[a-z]{3}"\}', text)
+            assert finish.reason == "stop"
+            n_without_step = one.stats().n_drafts_accepted
+            assert n_without_step > len(tokens) / 2 if speculates else n_without_step == 0
+    assert results[0] == results[1]
+
+
+def test_a_bias_against_a_forced_token_has_its_text_written_with_others(engine: Engine):
+    first = engine.tokenize('{"measured_temperature')[0]
+    sampling = SamplingParams(temperature=0, logit_bias=((first, -100.0),))
+    text, tokens, _ = read(engine, request_for((1, 2, 3), max_tokens=60, constraint=FORCED, sampling=sampling))
+    assert text.startswith('{"measured_temperature": ')
+    assert tokens[0].id != first

@@ -1,4 +1,4 @@
-"""How model families write thinking and tool calls: one module per family.
+"""How model families write reasoning and tool calls: one module per family, which declares its markers once.
 
 `detect` chooses one from the text of a chat template, `DIALECTS` by name.
 """
@@ -27,7 +27,7 @@ from . import (
 from .dialect import Dialect
 from .json_families import JSON_FAMILIES
 
-# In the order of detection: a family whose marks are part of another's comes after it.
+# In the order of detection: a family whose markers are part of another's comes after it.
 _DIALECTS: tuple[Dialect, ...] = (
     mistral.DIALECT,
     muse.DIALECT,
@@ -54,13 +54,13 @@ _DIALECTS: tuple[Dialect, ...] = (
     hermes.DIALECT,
 )
 
-DIALECTS: dict[str, Dialect] = {format.name: format for format in _DIALECTS}
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in _DIALECTS}
 
 
 def detect(template: str) -> Dialect:
-    """The format of the first family whose marks are all in the template, else hermes."""
+    """The dialect of the first family whose markers are all in the template, else hermes."""
     template = template.replace('\\"', '"')  # as they stand in strings of Jinja
-    return next((form for form in _DIALECTS if form.fits(template)), hermes.DIALECT).for_template(template)
+    return next((dialect for dialect in _DIALECTS if dialect.fits(template)), hermes.DIALECT).for_template(template)
 
 
 __all__ = ["DIALECTS", "Dialect", "detect"]

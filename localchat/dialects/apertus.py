@@ -1,4 +1,4 @@
-"""Apertus: <|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>, the name is the only member."""
+"""Apertus: <|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>, the name is the only field."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ValueLayout:
     end: str
     mark: str = ""
     """The beginning of `end`. Strings are bare text that does not hold it; other values are JSON. "": all are JSON."""
-    tells_type: bool = True
+    names_type: bool = True
     """Whether the reader knows the types by `start`."""
     not_start: str = ""
     """Bare text may not begin with this, since it would be read as the start of another layout. "": with anything."""
@@ -93,7 +93,7 @@ class CallLayout:
     separator: str = ""
     end: str = ""
     opener: str = ""
-    """The marker with which the calls begin. "": only a whole head tells a call from text."""
+    """The marker with which the calls begin. "": only a whole head distinguishes a call from text."""
     json_name: bool = True
     """Whether the name is written as the inside of a JSON string."""
     indent: int | None = None

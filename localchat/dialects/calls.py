@@ -1,4 +1,4 @@
-"""The calls of one answer: which are offered, which were made, whether one is still open."""
+"""The tool calls of one output: which tools are offered, which calls were made, whether one is still open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def new_call_id() -> str:
 
 
 class Calls:
-    """What a format's reader tells about calls and asks about tools.
+    """Makes the events of calls, and knows the tools that may be called.
 
     A name that was not offered is no call (K35); without tools there are no calls at all (K22).
     """
@@ -32,7 +32,7 @@ class Calls:
         self._new_id = new_id
         self._ids: set[str] = set()
         self.made = 0
-        # A head was sent and the arguments are not complete: an answer cut here is cut in a call (K6).
+        # A head was sent and the arguments are not complete: an output cut here is cut in a call (K6).
         self.is_open = False
 
     @property

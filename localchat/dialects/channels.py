@@ -1,4 +1,4 @@
-"""Outputs in messages, each with a header that says what it is: reasoning, text or a call (gpt-oss, Muse)."""
+"""Outputs in messages, each with a header for its kind: reasoning, text or a call (gpt-oss, Muse)."""
 
 from __future__ import annotations
 

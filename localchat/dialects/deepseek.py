@@ -29,5 +29,5 @@ DIALECT = Dialect(
         ),
         NamedCalls(call=_CALL, before_arguments=_SEPARATOR, after_call=_CALL_END, section=_SECTION),
     ),
-    tells_of_tools=True,
+    has_own_tool_prompt=True,
 )

@@ -42,9 +42,9 @@ class Dialect:
     text_end: str = ""
     """What must end a text before calls can follow."""
     part_mark: str = ""
-    """What stands between the parts of an output, each of which begins with what it is, text or a call."""
-    tells_of_tools: bool = False
-    """Where the template shows no tools, the system message shows them in the family's own form, not in the generic."""
+    """What stands between the parts of an output, each of which begins with its kind."""
+    has_own_tool_prompt: bool = False
+    """Where the template shows no tools, the system message shows calls as this family writes them, not Hermes."""
     reader: type[OutputReader] = OutputReader
     """Reads the outputs."""
     layouts: tuple[CallLayout, ...] = ()

@@ -33,7 +33,7 @@ MINIMAX = Dialect(
 
 
 def _dsml_types(attribute: str) -> frozenset[str] | None:
-    # 'true' says that the value is a string as it stands; else it is JSON of the schema's type.
+    # 'true': the value is a string as it stands. Otherwise it is JSON of the schema's type.
     return STRING if attribute == "true" else None
 
 

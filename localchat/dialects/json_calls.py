@@ -51,7 +51,7 @@ class JsonCalls(CallStyle):
     indent: int | None = None
     """Arguments may be indented by so many spaces."""
     is_strict: bool = False
-    """An object with any other field is no call: it may be an answer in JSON, which should not wait for its end."""
+    """An object with any other field is no call: it may be a text in JSON, which should not wait for its end."""
     other_ends: tuple[str, ...] = ()
     """Markers that some models write in the place of `end`."""
     mark: str = ""
@@ -135,7 +135,7 @@ def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None
 
 
 class _CallObject:
-    """Reads one call object: the name and arguments in either order, other members skipped."""
+    """Reads one call object: the name and arguments in either order, other fields skipped."""
 
     def __init__(self, cursor: Cursor, calls: Calls, style: JsonCalls) -> None:
         self._cursor = cursor
@@ -152,7 +152,7 @@ class _CallObject:
 
     def read(self) -> Reader[Outcome]:
         """Read from the opening brace to the closing one."""
-        complete = yield from self._members()
+        complete = yield from self._fields()
         if self._called is None:
             return Outcome.NO_CALL
         yield from self._head(self._called)
@@ -163,7 +163,7 @@ class _CallObject:
         self._calls.close()
         return Outcome.CALL
 
-    def _members(self) -> Reader[bool]:
+    def _fields(self) -> Reader[bool]:
         separator = yield from one_of(self._cursor, "{")
         while separator in ("{", ","):
             yield from space(self._cursor)
@@ -171,7 +171,7 @@ class _CallObject:
                 return True
             if self._called is not None:
                 self._cursor.begin()
-            complete = yield from self._member()
+            complete = yield from self._field()
             # Before the name all is kept, since it may be text; after it what is broken can be nothing else than
             # arguments, unless it was sent as such.
             broken = self._cursor.recorded() if self._called is not None else ""
@@ -184,7 +184,7 @@ class _CallObject:
             separator = yield from one_of(self._cursor, ",", "}")
         return separator == "}"
 
-    def _member(self) -> Reader[bool]:
+    def _field(self) -> Reader[bool]:
         raw, _ = yield from read_value(self._cursor)
         key = decoded(raw)
         yield from space(self._cursor)
@@ -199,7 +199,7 @@ class _CallObject:
             return (yield from self._arguments())
         if key == _WRAPPER and not self._is_wrapped and (yield from is_next(self._cursor, "{")):
             self._is_wrapped = True
-            return (yield from self._members())
+            return (yield from self._fields())
         raw, complete = yield from read_value(self._cursor)
         if key == self._style.id:
             call_id = decoded(raw)

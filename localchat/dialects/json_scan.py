@@ -29,7 +29,7 @@ class State(Enum):
 
 _CLOSER = {"{": "}", "[": "]"}
 # What may stand between the strings and brackets of a value; anything else breaks it, so that a
-# value that is never closed does not swallow the rest of the answer.
+# value that is never closed does not swallow the rest of the output.
 _BETWEEN = re.compile(r"[\s,:+\-.\w]*")
 _SCALAR = re.compile(r"[+\-.\w]*")
 _IN_STRING = re.compile(r'[^"\\]*')
@@ -44,7 +44,7 @@ class JsonScanner:
         self._closers: list[str] = []
 
     def scan(self, text: str, at: int) -> int:
-        """How far `text` from `at` on belongs to the value; `state` says whether it is complete."""
+        """How far `text` from `at` on belongs to the value; `state` is DONE if it is complete."""
         while at < len(text) and self.state not in _ENDS:
             at = _STEPS[self.state](self, text, at)
         return at

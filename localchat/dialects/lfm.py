@@ -1,6 +1,6 @@
 """LFM2 and LFM2.5: <|tool_call_start|>[f(a=1, b="x"), g()]<|tool_call_end|>, calls as Python writes them.
 
-Where they are told to they write JSON instead: [{"name": "f", "arguments": {"a": 1}}]
+Where the prompt asks for it they write JSON instead: [{"name": "f", "arguments": {"a": 1}}]
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _PythonCalls(CallStyle):
 DIALECT = Dialect(
     "lfm2",
     detected_by=((_START,), ("<|tool_list_start|>",), ("List of tools: [", "<|im_start|>")),
-    # JSON where they are told to write that.
+    # JSON where the prompt asks for it.
     calls=(_PythonCalls(), JsonCalls(opener=_START, end=_END, is_list=True)),
-    tells_of_tools=True,
+    has_own_tool_prompt=True,
 )

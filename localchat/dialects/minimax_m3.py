@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from ..protocol.events import ContentDelta
-from .call_layout import A_BREAK, ALL_TYPES, THE_NAME, ArgumentsLayout, CallLayout, ValueLayout
-from .call_style import CallStyle
+from .call_layout import ALL_TYPES, THE_NAME, ArgumentsLayout, ValueLayout
 from .calls import Calls
 from .dialect import Dialect
 from .json_scan import maybe_nested
-from .named_calls import json_arguments, offered_name
 from .reasoning import ReasoningTags
-from .scan import Cursor, Markers, Reader, closing, is_next, one_of, space, until
+from .scan import Cursor, Markers, Reader, one_of, until
+from .tagged import TaggedCalls
 from .values import parameter_types, value_json
 
 _PREFIX = "]<]minimax[>["
-_SECTION, _SECTION_END = _PREFIX + "<tool_call>", _PREFIX + "</tool_call>"
-_CALL, _CALL_END = _PREFIX + '<invoke name="', _PREFIX + "</invoke>"
 _OPEN, _ITEM = _PREFIX + "<", "item"
 # No schema goes deeper, and Python does not go much deeper.
 _MAX_DEPTH = 60
@@ -34,35 +31,20 @@ class _End(Enum):
 
     VALUE = auto()  # its own end
     CALL = auto()  # that of the call
-    TEXT = auto()  # the answer was cut
+    TEXT = auto()  # the output was cut
 
 
-def _call(cursor: Cursor, calls: Calls) -> Reader[bool]:
-    """Read a call from its name on. It is one if the name is offered and an element follows, or its end."""
-    name = yield from offered_name(cursor, calls, '">')
-    if name is None:
-        return False
-    yield from space(cursor)
-    if (yield from is_next(cursor, "{")):
-        yield from json_arguments(cursor, calls, name, _CALL_END)
-        return True
-    tag = yield from one_of(cursor, _OPEN, _CALL_END)
-    if tag is None:
-        return False
-    yield calls.head(name)
-    cursor.commit()
-    opening = "{"
-    while tag == _OPEN:
-        key, _ = yield from until(cursor, Markers(">"))
+class _Calls(TaggedCalls):
+    @property
+    def argument_layout(self) -> ArgumentsLayout:
+        value = ValueLayout(ALL_TYPES, "", f"{_PREFIX}</{THE_NAME}>", _PREFIX)
+        return replace(super().argument_layout, values=(value,), names=r"[^\s<>/\]]+", item=_ITEM)
+
+    def _argument(self, cursor: Cursor, calls: Calls, name: str, opening: str) -> Reader[bool]:
+        key, _ = yield from until(cursor, Markers(self.key_end))
         value, end = yield from _value(cursor, calls.schema(name), (key,))
         yield calls.arguments(f"{opening}{_text(key)}: {value}")
-        opening = ", "
-        tag = _CALL_END if end is _End.CALL else (yield from closing(cursor, _OPEN, _CALL_END))
-    if tag in (None, _CALL_END):
-        # Text that is no tag ends the call too: it can only be content.
-        yield calls.arguments("{}" if opening == "{" else "}")
-        calls.close()
-    return True
+        return end is _End.CALL
 
 
 def _value(cursor: Cursor, schema: Mapping[str, Any], path: tuple[str | None, ...]) -> Reader[tuple[str, _End]]:
@@ -102,50 +84,20 @@ def _text(key: str) -> str:
     return json.dumps(key, ensure_ascii=False)
 
 
-class _Calls(CallStyle):
-    @property
-    def layouts(self) -> tuple[CallLayout, ...]:
-        layout = CallLayout(
-            opener=_SECTION,
-            begin=_SECTION + A_BREAK,
-            before_name=_CALL,
-            before_arguments='">',
-            after_call=A_BREAK + _CALL_END,
-            separator=A_BREAK,
-            end=A_BREAK + _SECTION_END,
-            json_name=False,
-            arguments=ArgumentsLayout(
-                before_key=A_BREAK + _PREFIX + "<",
-                after_key=">",
-                values=(ValueLayout(ALL_TYPES, "", f"{_PREFIX}</{THE_NAME}>", _PREFIX),),
-                names=r"[^\s<>/\]]+",
-                item=_ITEM,
-            ),
-        )
-        return (layout,)
-
-    def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-        is_call = False
-        while True:
-            yield from space(cursor)
-            if is_call:
-                cursor.begin()
-            if (yield from one_of(cursor, _CALL)) is None:
-                break
-            if not (yield from _call(cursor, calls)):
-                if is_call:
-                    yield ContentDelta(cursor.recorded())
-                return is_call
-            is_call = True
-        if is_call:
-            yield from closing(cursor, _SECTION_END)
-        return is_call
-
-
 DIALECT = Dialect(
     "minimax-m3",
     detected_by=((_PREFIX,),),
-    calls=(_Calls(),),
+    calls=(
+        _Calls(
+            call=_PREFIX + '<invoke name="',
+            name_end='">',
+            key=_OPEN,
+            key_end=">",
+            value_ends=(_PREFIX,),
+            call_end=_PREFIX + "</invoke>",
+            around=((_PREFIX + "<tool_call>", _PREFIX + "</tool_call>"),),
+        ),
+    ),
     reasoning=ReasoningTags("<mm:think>", "</mm:think>"),
     no_reasoning="</mm:think>",
 )

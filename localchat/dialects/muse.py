@@ -64,6 +64,6 @@ DIALECT = ChannelDialect(
     text_start=(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
     text_end=_TEXT_END,
     reader=_Reader,
-    # The header belongs to a call that was asked for; left to itself the model has written it by then.
+    # A required call begins with its header. Of its own accord the model has written the header before the tags.
     layouts=(_CALL, *(replace(layout, more=_CALL) for layout in _TAGS.layouts)),
 )

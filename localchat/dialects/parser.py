@@ -2,7 +2,7 @@
 
 Feed pieces cut anywhere: the events are the same, but for where their texts are cut. Every
 character is read once, and none is lost: what only begins like a call is content. Stop strings and
-end-of-turn tokens are the engine's business and must not be in the text.
+end-of-turn tokens are handled by the engine and must not be in the text.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class OutputParser:
         is_bound: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
-        """Start before the first character of an answer.
+        """Start before the first character of an output.
 
         Args:
             dialect: of the model, see `detect`.
-            tools: the tools offered, in OpenAI's form; none means that nothing is a call (K22).
-            prompt: the end of the rendered prompt, or all of it: it may have opened thinking.
-            splits_reasoning: False leaves thinking with its tags in the content.
+            tools: the tools offered, as OpenAI's API has them; none means that nothing is a call (K22).
+            prompt: the end of the rendered prompt, or all of it: it may have opened reasoning.
+            splits_reasoning: False leaves reasoning with its tags in the content.
             is_bound: a response format binds the output unless it calls: all after the reasoning is content.
         """
         self._cursor = Cursor()
@@ -52,7 +52,7 @@ class OutputParser:
 
     @property
     def inside_tool_call(self) -> bool:
-        """Whether a call was begun and is not complete: cut now, the answer ends as `length` (K6)."""
+        """Whether a call was begun and is not complete: cut now, the output ends as `length` (K6)."""
         return self._calls.is_open
 
     @property

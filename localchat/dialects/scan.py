@@ -1,9 +1,9 @@
 """Reading text that is still being generated, from left to right and once.
 
 A reader is a generator: it yields an event when it knows one and None when it needs more text, and
-it returns what it found. So a format reads from top to bottom as its grammar does. All readers
+it returns what it found. So a reader has the order of the text that it reads. All readers
 share one hold-back rule: what may be the beginning of a marker, and white space that may turn out
-to be a seam before one, waits; everything else goes out at once.
+to be the space before one, waits; everything else goes out at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SPACE = re.compile(r"\s*")
 
 
 class Cursor:
-    """The text that nobody has read yet, and a record of what was read since `begin`."""
+    """The text that is not read yet, and a record of what was read since `begin`."""
 
     def __init__(self) -> None:
         self.text = ""

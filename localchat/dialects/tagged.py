@@ -101,7 +101,7 @@ class TaggedCalls(CallStyle):
         if self.quotes is None:
             return (ValueLayout(ALL_TYPES, "", end, end),)
         quote, quoted_end = self.quotes[0], self.quotes[1] + end
-        quoted = ValueLayout(STRING, quote, quoted_end, quoted_end, tells_type=False)
+        quoted = ValueLayout(STRING, quote, quoted_end, quoted_end, names_type=False)
         return (quoted, ValueLayout(ALL_TYPES, "", end, end, not_start=quote))
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
@@ -145,9 +145,9 @@ class TaggedCalls(CallStyle):
         cursor.commit()
         opening = "{"
         while tag == self.key:
-            yield from self._argument(cursor, calls, name, opening)
+            is_end = yield from self._argument(cursor, calls, name, opening)
             opening = ", "
-            tag = yield from closing(cursor, self.key, self.call_end)
+            tag = self.call_end if is_end else (yield from closing(cursor, self.key, self.call_end))
         if tag in (None, self.call_end):
             # Text that is no tag ends the call too: it can only be content.
             yield calls.arguments("{}" if opening == "{" else "}")
@@ -164,7 +164,8 @@ class TaggedCalls(CallStyle):
         yield from space(cursor)
         return name
 
-    def _argument(self, cursor: Cursor, calls: Calls, name: str, opening: str) -> Reader[None]:
+    def _argument(self, cursor: Cursor, calls: Calls, name: str, opening: str) -> Reader[bool]:
+        """Read an argument from its name on; whether the end of the call ended it too."""
         key, _ = yield from until(cursor, Markers(self.key_end))
         types = parameter_types(calls.schema(name), key.strip())
         if self.value:
@@ -175,7 +176,7 @@ class TaggedCalls(CallStyle):
         if self.value and mark in ends:
             # What comes before the value was left out.
             yield calls.arguments(value_json(attributes.strip("\n"), types))
-            return
+            return False
         if self.is_on_lines:
             yield from one_of(cursor, "\n")
         if self.quotes and (yield from one_of(cursor, self.quotes[0])):
@@ -187,6 +188,7 @@ class TaggedCalls(CallStyle):
             begun = yield from maybe_nested(cursor)
             raw, end = yield from until(cursor, Markers(*ends))
             yield calls.arguments(value_json(begun + raw, types) if end else begun + raw)
+        return False
 
 
 def _text_value(cursor: Cursor, calls: Calls, ends: tuple[str, ...]) -> Reader[None]:

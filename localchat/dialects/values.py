@@ -1,4 +1,4 @@
-"""Argument values that a format writes as bare text, as JSON of the type that the schema asks for."""
+"""Argument values that a family writes as bare text, as JSON of the type that the schema asks for."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _MAX_REFERENCES = 8
 
 
 def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
-    """The JSON types that a tool's schema allows for an argument; all of them if it does not say.
+    """The JSON types that a tool's schema allows for an argument; all of them if it does not restrict them.
 
     What is within an argument has a longer path, with None for the items of a list.
     """
-    member: Any = schema
+    found: Any = schema
     for name in path:
-        member = _member(member, name, schema)
-    return _types(member, schema, _MAX_REFERENCES)
+        found = _subschema(found, name, schema)
+    return _types(found, schema, _MAX_REFERENCES)
 
 
-def _member(schema: Any, name: str | None, root: Mapping[str, Any]) -> Any:
+def _subschema(schema: Any, name: str | None, root: Mapping[str, Any]) -> Any:
     for _ in range(_MAX_REFERENCES):
         if isinstance(schema, Mapping) and "$ref" in schema:
             schema = _resolved(schema["$ref"], root)
@@ -56,7 +56,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
 
 def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
     start, *parts = str(reference).split("/")
-    # What is no pointer from the root, an anchor say, may be of any type.
+    # Other references, such as anchors, may be of any type.
     target: Any = root if start == "#" else None
     for part in parts:
         target = target.get(part) if isinstance(target, Mapping) else None

@@ -42,6 +42,9 @@ class Backend(Protocol):
             InvalidGrammar: the request's grammar cannot be read.
         """
 
+    def forced_tokens(self, sampler: Any) -> list[int]:
+        """Tokens that come next whatever the model says, since a constraint leaves no choice. Between two steps."""
+
     def allow_ends(self, sampler: Any) -> None:
         """The first `min_tokens` have been drawn: stop tokens may come, and ends that are not ignored. Called once."""
 

@@ -23,7 +23,7 @@ from typing import Any, Union
 from .backend import Backend, DecodeFailed, NoRoom
 from .copies import DEFAULT_BYTES, Copies
 from .draft_model import DraftModel
-from .drafting import Drafter
+from .drafting import Drafter, ForcedDrafter
 from .embedding import Embedder, reads_whole_texts
 from .histogram import Histogram, HistogramValues
 from .keeping import Keeper
@@ -189,7 +189,10 @@ class Engine:
         self._n_draft_accepted = 0
         self._first_token_s = Histogram(_FIRST_TOKEN_BOUNDS_S)
         # In order: who comes later is asked about what those before had no guess for.
-        self._sources = [_DraftSource(LookupDrafter())]
+        self._sources = [
+            _DraftSource(ForcedDrafter(lambda sequence: backend.forced_tokens(self._live[sequence.id].sampler))),
+            _DraftSource(LookupDrafter()),
+        ]
         if draft_backend is not None:
             self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
         self._cost = StepCost()
@@ -272,7 +275,12 @@ class Engine:
                 raise QueueFull(f"{n_open} requests are open and {self.max_open} are the limit: try again later")
             jobs: list[_Job] = []
             cancelled = Cancelled("the request was cancelled")
-            run = RequestRun(requests, self.backend, lambda i: self.post(lambda: self._end(jobs[i], cancelled)))
+            run = RequestRun(
+                requests,
+                self.backend,
+                cancel=lambda i: self.post(lambda: self._end(jobs[i], cancelled)),
+                suspend=lambda is_suspended: self.post(lambda: _set_suspended(jobs, is_suspended)),
+            )
             for i, (request, sampler) in enumerate(zip(requests, samplers)):
                 jobs.append(_Job(run, i, request, self._sequence(request), sampler))
             self._open.update(jobs)
@@ -772,6 +780,11 @@ class Engine:
         self._live.clear()
         self._fetching.clear()
         self._scheduler.reset()
+
+
+def _set_suspended(jobs: list[_Job], is_suspended: bool) -> None:
+    for job in jobs:
+        job.sequence.is_suspended = is_suspended
 
 
 def _token_of(item: Sampled | EngineError) -> int:

@@ -80,9 +80,9 @@ def _constraint(key: GrammarKey) -> Constraint:
 
 def _check_sampling(params: GenerationParams) -> None:
     """What forbids the end would leave no token at all once the grammar's text is complete."""
-    for name, is_asked in (("ignore_eos", params.ignore_eos), ("min_tokens", bool(params.min_tokens))):
-        if is_asked:
-            raise BadRequest(f"'{name}' cannot be together with tools or a form that the answer must have", name)
+    for name, is_set in (("ignore_eos", params.ignore_eos), ("min_tokens", bool(params.min_tokens))):
+        if is_set:
+            raise BadRequest(f"'{name}' cannot be combined with tools or a response format", name)
 
 
 def _check_names(request: ChatRequest) -> None:
@@ -104,5 +104,5 @@ def _check_prefill(request: ChatRequest, response_format: ResponseFormat) -> Non
     """A JSON response format is that of the whole output, and the grammar did not make the assistant prefill."""
     _, text = request.opening
     if text and response_format.kind in ("json_object", "json_schema"):
-        member = "response_prefix" if request.prefix else "messages"
-        raise BadRequest(f"'{response_format.param}' cannot be promised of an answer that '{member}' has begun", member)
+        field = "response_prefix" if request.prefix else "messages"
+        raise BadRequest(f"'{response_format.param}' cannot hold for an output that '{field}' has begun", field)

@@ -169,7 +169,7 @@ class OutputGrammar:
         return self._rendered(alt(*map(self._calls, layouts)), tuple(triggers))
 
     def _parts(self, layouts: Sequence[CallLayout]) -> Constraint:
-        """Parts that each begin with what they are, so that the first token already tells calls from text."""
+        """Parts that each begin with their kind, so that the first token already distinguishes calls from text."""
         mark = Literal(self._dialect.part_mark)
         part = self._rules.declare("part")
         text = free_text(self._rules, {self._dialect.part_mark: part}, may_end=True)
@@ -209,7 +209,7 @@ class OutputGrammar:
         return Constraint(self._rules.render(root), triggers, _PREFIX + "root", origin)
 
     def _tool(self, place: int, function: Mapping[str, Any]) -> ToolSchema:
-        """A tool with the rule of its arguments: any object where the tool says that it is not strict."""
+        """A tool with the rule of its arguments: any object where the tool is not strict."""
         parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
         schema = parameters or {}
         tool = ToolSchema(

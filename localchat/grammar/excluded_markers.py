@@ -79,7 +79,7 @@ def exactly_without_markers(language: Language, markers: Sequence[str]) -> Langu
 
 @lru_cache(maxsize=1024)
 def n_counted(language: Language) -> int:
-    """How many characters of the language's texts are told apart by their position: about its number of states."""
+    """How many characters of the language's texts are distinguished by their position: about its number of states."""
     if isinstance(language, Literal):
         return len(language.text)
     if isinstance(language, Repeat):

@@ -175,7 +175,7 @@ class _Arguments:
             nodes = (*nodes, SchemaNode(f"#as-{'-'.join(types)}", {"type": types}))
         branches = self._resolver.branches(nodes)
         # If the layout itself shows the type, the parser does not ask the schema for it.
-        is_typed = layout.types != ALL_TYPES and layout.tells_type
+        is_typed = layout.types != ALL_TYPES and layout.names_type
         types_read = layout.types if is_typed else self._read_types(*path)
         if not branches or not types_read <= layout.types:
             return NEVER

@@ -71,7 +71,7 @@ class ChatTemplate:
         self._template = compile_template(self.source)
         self.format = detect(self.source)
         self.capabilities = find_capabilities(self.source, self._render_test)
-        if not self.capabilities.shows_tools and not self.format.tells_of_tools:
+        if not self.capabilities.shows_tools and not self.format.has_own_tool_prompt:
             # The system message shows the model the generic form of calls, so its output has that form.
             self.format = DIALECTS["hermes"].for_template(self.source)
 

@@ -67,6 +67,7 @@ class CompiledGrammar:
         self._allowed: dict[State, AllowedTokens] = {}
         self._n_bytes = 0
         self._n_visits: dict[State, int] = {}
+        self._forced: dict[State, tuple[int, ...]] = {}
         self.start = self._automaton.start
 
     def after(self, state: State, token: int, budget: Budget) -> State | None:
@@ -161,9 +162,30 @@ class CompiledGrammar:
             is_allowed[list(self._vocabulary.ends)] = True
         return is_allowed
 
-    def forced_text(self, state: State, budget: Budget) -> bytes:
-        """The bytes that must follow, as far as there is no choice."""
-        return self._automaton.forced_text(state, budget)
+    def forced_tokens(self, state: State, budget: Budget) -> tuple[int, ...]:
+        """The tokens of the bytes that must follow, as far as there is no choice.
+
+        Without the last one: a longer token may have its bytes and others that follow them.
+        """
+        found = self._forced.get(state)
+        if found is None:
+            found = self._find_forced(self._automaton.forced_text(state, budget))
+            if len(self._forced) > MAX_COUNTED:
+                self._forced.clear()
+            self._forced[state] = found
+        return found
+
+    def _find_forced(self, text: bytes) -> tuple[int, ...]:
+        if len(text) < 2:
+            return ()
+        # Control tokens first: where they are visible, a model writes the marker of a call with them.
+        for parse_special in (True, False):
+            tokens = self._vocabulary.tokenize_bytes(text, False, parse_special)
+            if self._hidden.isdisjoint(tokens):
+                # Some vocabularies begin each text with a space.
+                is_same = b"".join(self._vocabulary.piece(token, special=True) for token in tokens) == text
+                return tuple(tokens[:-1]) if is_same else ()
+        return ()
 
 
 class GrammarCache:

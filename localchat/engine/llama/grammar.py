@@ -87,12 +87,12 @@ class Grammar:
             raise InvalidGrammar("it allows only what this model has no tokens for", self._origin)
         return candidates(ids, logits[ids])
 
-    def forced_text(self) -> bytes:
-        """The bytes that must follow, as far as the grammar leaves no choice."""
+    def forced_tokens(self) -> tuple[int, ...]:
+        """The tokens that come next whatever the model says, as far as the grammar leaves no choice."""
         try:
-            return self._compiled.forced_text(self._state, self._budget) if self.is_active else b""
+            return self._compiled.forced_tokens(self._state, self._budget) if self.is_active else ()
         except TooMuchWork:
-            return b""
+            return ()
 
     def _candidates(self, logits: Any, n_needed: int | None, others: Any) -> Any:
         known = self._compiled.remembered(self._state)

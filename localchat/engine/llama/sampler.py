@@ -49,6 +49,8 @@ class Sampler:
         self._reasoning = request.reasoning_limit.tracker() if request.reasoning_limit else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
+        # Tokens that come next whatever the model says; found by the grammar, and used up before it is asked again.
+        self._forced: deque[int] = deque()
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
         self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
         self._drawn_from: Any = None
@@ -81,12 +83,25 @@ class Sampler:
         `likeliest` are the ids of `n_likeliest` tokens or more, where they are known.
         """
         forced = self._reasoning.forced_token if self._reasoning is not None else None
+        if forced is None:
+            forced = self._forced.popleft() if self.forced_tokens() else None
+        else:
+            self._forced.clear()
         token = self._sample(context, row, logits, likeliest) if forced is None else self._force(forced)
         if self._grammar is not None:
             self._grammar.accept(token)
         if self._reasoning is not None:
             self._reasoning.feed(self._vocabulary.piece(token, special=True))
         return token
+
+    def forced_tokens(self) -> Sequence[int]:
+        """The tokens that come next whatever the model says, unless a limit of the reasoning comes before."""
+        if self._grammar is not None and not self._forced:
+            found = self._grammar.forced_tokens()
+            # A bias against one of them has the model choose other tokens for the same text.
+            if found and not np.isin(found, self._moved).any():
+                self._forced.extend(found)
+        return self._forced
 
     def _sample(self, context: Any, row: int, logits: Any, likeliest: Any) -> int:
         if self._grammar is not None:
