@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .assembly import Accumulator
     from .client import Client, Stream, chat
     from .conversation import AsyncConversation, Conversation
+    from .embeddings import Embeddings
     from .errors import (
         AuthenticationError,
         BadRequestError,
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
         ConflictError,
         ConnectError,
         DoesNotFit,
+        IncompleteReply,
         IncompleteStream,
         LocalChatError,
+        ModelNotNamed,
         NotFoundError,
         PermissionDeniedError,
         ProtocolError,
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
         UsageEvent,
         WarningEvent,
     )
+    from .model_list import Model
     from .record import replay
     from .sse import ServerSentEvent, SSEDecoder, SSEError
     from .timeouts import Timeout
@@ -80,6 +84,8 @@ __all__ = [
     "Reply",
     "Choice",
     "Usage",
+    "Model",
+    "Embeddings",
     # The events of a stream.
     "StreamEvent",
     "MessageStart",
@@ -112,6 +118,8 @@ __all__ = [
     "IncompleteStream",
     "ProtocolError",
     "DoesNotFit",
+    "IncompleteReply",
+    "ModelNotNamed",
     "TooManyRounds",
     # A recording instead of a server.
     "replay",
@@ -125,7 +133,18 @@ __all__ = [
 
 
 # Where to look for a name; what costs much to load comes last, or is asked only for what it alone has.
-_HOMES = ("sse", "errors", "events", "timeouts", "assembly", "client", "tools", "conversation")
+_HOMES = (
+    "sse",
+    "errors",
+    "events",
+    "timeouts",
+    "assembly",
+    "model_list",
+    "embeddings",
+    "client",
+    "tools",
+    "conversation",
+)
 _SOLE_HOMES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("record",)}
 
 

@@ -26,6 +26,7 @@ from .errors import (
     Cancelled,
     DoesNotFit,
     IncompleteStream,
+    LocalChatError,
     ProtocolError,
     StatusError,
     TimedOut,
@@ -40,10 +41,12 @@ from .keywords import (
     ClientKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
+    MapKeywords,
     RunKeywords,
     StreamKeywords,
     check_keywords,
 )
+from .model_list import Model, choose_model
 from .options import (
     CallOptions,
     MakeBody,
@@ -52,11 +55,9 @@ from .options import (
     chat_body,
     completion_body,
     corrected,
-    embedding_body,
     read_any,
     read_options,
     read_request_options,
-    read_vectors,
 )
 from .payloads import Prompt, check_prompt
 from .settings import BaseClient
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .conversation import AsyncConversation
+    from .embeddings import Embeddings
     from .tools import AnyTool, AsyncToolRun
 
 # What a call asks for as its `response_format`, and gets as `reply.parsed`.
@@ -242,8 +244,16 @@ class AsyncClient(BaseClient):
         given = self._chat_options(prompt, options, StreamKeywords, "stream")
         return self._start(given, chat_body, "chat/completions")
 
-    async def models(self) -> list[str]:
-        """The names of the models that the server offers."""
+    async def map(
+        self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
+    ) -> list[Reply[Any] | LocalChatError]:
+        """The whole answers to many prompts, in the order of the prompts; see Client.map."""
+        from .mapping import map_prompts_async
+
+        return await map_prompts_async(self.chat, prompts, options)
+
+    async def models(self) -> list[Model]:
+        """The models that the server lists: each is its name, with `context_length`, `meta` and `raw`."""
         settings = self._settings
         call = self._call(settings.timeout, settings.max_retries)
         return read_models(settings, await call.fetch("GET", "models", None, {}))
@@ -298,22 +308,34 @@ class AsyncClient(BaseClient):
 
     # Type checkers take the first that fits, and a str is a Sequence of str too.
     @overload
-    async def embed(self, text: str, /, **options: Unpack[EmbeddingKeywords]) -> list[float]: ...  # type: ignore[overload-overlap]
+    async def embed(  # type: ignore[overload-overlap]
+        self, text: str, /, **options: Unpack[EmbeddingKeywords]
+    ) -> Embeddings[float]: ...
 
     @overload
-    async def embed(self, text: Sequence[str], /, **options: Unpack[EmbeddingKeywords]) -> list[list[float]]: ...
+    async def embed(
+        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
+    ) -> Embeddings[list[float]]: ...
 
     async def embed(
-        self, text: str | Sequence[str], /, **options: Unpack[EmbeddingKeywords]
-    ) -> list[float] | list[list[float]]:
+        self, text: str | Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
+    ) -> Embeddings[float] | Embeddings[list[float]]:
         """The vector of a text, or the vectors of several; see Client.embed."""
-        given = read_options(self._settings, "", options, EmbeddingKeywords, "embed")
-        texts = [text] if isinstance(text, str) else list(text)
+        settings = self._settings
+        given = read_options(settings, "", options, EmbeddingKeywords, "embed")
+        from . import embeddings as home
+
+        texts, parts = home.check_texts(text), []
         call = self._call(given.timeout, given.max_retries)
-        body = embedding_body(given, texts, given.model or await self._default_model(call, given.headers))
-        raw = await call.fetch("POST", "embeddings", body, given.headers)
-        vectors = read_vectors(self._settings, raw, len(texts))
-        return vectors[0] if isinstance(text, str) else vectors
+        for batch in home.batches(texts, options.get("batch_size")):
+            model = given.model or await self._embedding_model(call, given.headers)
+            raw = await call.fetch("POST", "embeddings", home.embedding_body(given, batch, model), given.headers)
+            parts.append(home.read_vectors(settings, given, raw, len(batch)))
+        vectors: Embeddings[list[float]] = home.joined(parts)
+        if not isinstance(text, str):
+            return vectors
+        vector: Embeddings[float] = home.first_of(vectors)
+        return vector
 
     def _chat_options(self, prompt: Prompt, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
         check_prompt(prompt)
@@ -350,14 +372,26 @@ class AsyncClient(BaseClient):
         return AsyncCall(self._settings, self._pool, timeout, max_retries, send)
 
     async def _default_model(self, call: AsyncCall, headers: Mapping[str, str]) -> str | None:
-        """The one named, or the first on offer; None if the server does not list any."""
         settings = self._settings
         if settings.model is None and settings.found_model is None:
-            try:
-                names = read_models(settings, await call.fetch("GET", "models", None, headers))
-                settings.found_model = next(iter(names), None)
-            except (StatusError, ProtocolError) as error:
-                if getattr(error, "status", 404) not in (404, 405, 501):
-                    raise
-                return None  # Many servers hold one model and care neither for its name nor for a list.
+            settings.found_model = choose_model(await self._listed_models(call, headers))
         return settings.model or settings.found_model
+
+    async def _embedding_model(self, call: AsyncCall, headers: Mapping[str, str]) -> str | None:
+        from . import embeddings as home
+
+        settings = self._settings
+        if settings.model is not None and home.makes_embeddings(settings.model):
+            return settings.model
+        if settings.found_embedding_model is None:
+            listed = await self._listed_models(call, headers)
+            settings.found_embedding_model = home.choose_embedding_model(listed, settings.model)
+        return settings.found_embedding_model
+
+    async def _listed_models(self, call: AsyncCall, headers: Mapping[str, str]) -> list[Model]:
+        try:
+            return read_models(self._settings, await call.fetch("GET", "models", None, headers))
+        except (StatusError, ProtocolError) as error:
+            if getattr(error, "status", 404) not in (404, 405, 501):
+                raise
+            return []

@@ -6,6 +6,7 @@ A call over blocking sockets (client) and one over asyncio (aio) add what waits 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -84,6 +85,12 @@ class CallState:
         self.status, self.headers = 0, {}
         self.deadlines.start()
 
+    def log(self, message: str, *values: object) -> None:
+        """Write a line to the logger `localchat.client`, at level DEBUG, if the program has loaded logging at all."""
+        logging = sys.modules.get("logging")
+        if logging is not None:
+            logging.getLogger("localchat.client").debug(message, *values)
+
     def begin(self, proxy: str | None) -> bytes:
         """A new try: what is to be sent. A proxy for http wants the whole address."""
         self.deadlines.sent()
@@ -94,6 +101,10 @@ class CallState:
             headers = {**headers, **proxy_headers(proxy)}
         if self._body is not None:
             headers = {**headers, "Content-Length": str(len(body))}
+        path, shown = self._target.partition("?")[0], self.settings.address.shown
+        self.log("%s %s to %s: %d bytes, try %d", self._method, path, shown, len(body), self._tries + 1)
+        if self.settings.log_bodies and body:
+            self.log("request: %s", self.settings.mask(body.decode("ascii")))
         return request_head(f"{self._method} {target} HTTP/1.1", headers) + body
 
     def take_head(self, data: bytes) -> bool:
@@ -152,12 +163,14 @@ class CallState:
         if delay is None or self.deadlines.at_most(delay) < delay:
             raise error
         self._tries += 1
+        self.log("try %d in %.1f s: %s", self._tries + 1, delay, type(error).__name__)
         if self.settings.on_retry is not None:
             self.settings.on_retry(self._tries, delay, error)
         return delay
 
     def _read_head(self) -> None:
         self.status, self.ended = self._response.status, self._response.ended
+        self.log("status %d", self.status)
         self.headers = dict(self._response.headers)
         transfer = self.headers.get("transfer-encoding", "").strip().lower()
         content = self.headers.get("content-encoding", "").strip().lower()
@@ -227,6 +240,8 @@ class Answer:
         try:
             if call.expected is not None:
                 call.parsed = call.expected.read(reply_of(call, self._accumulator))
+            if call.settings.log_bodies:
+                call.log("answer: %s", call.settings.mask(self._accumulator.reply().text))
         except DoesNotFit:
             yield from (event for event in events if event.type != "message_stop")
             raise

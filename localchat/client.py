@@ -8,6 +8,7 @@ waits for nothing is shared with the asynchronous client in `aio`; this module w
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -18,7 +19,9 @@ from .errors import (
     BadRequestError,
     Cancelled,
     DoesNotFit,
+    IncompleteReply,
     IncompleteStream,
+    LocalChatError,
     ProtocolError,
     StatusError,
     TimedOut,
@@ -33,10 +36,14 @@ from .keywords import (
     ClientKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
+    MapKeywords,
+    PeerKeywords,
+    QuickKeywords,
     RunKeywords,
     StreamKeywords,
     check_keywords,
 )
+from .model_list import Model, choose_model
 from .options import (
     CallOptions,
     MakeBody,
@@ -45,11 +52,9 @@ from .options import (
     chat_body,
     completion_body,
     corrected,
-    embedding_body,
     read_any,
     read_options,
     read_request_options,
-    read_vectors,
 )
 from .payloads import Prompt, check_prompt
 from .settings import BaseClient, companion
@@ -60,6 +65,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .conversation import Conversation
+    from .embeddings import Embeddings
     from .tools import AnyTool, ToolRun
 
 # What a call asks for as its `response_format`, and gets as `reply.parsed`.
@@ -164,7 +170,7 @@ class Client(BaseClient):
         base_url: Up to and with /v1; else OPENAI_BASE_URL, else http://127.0.0.1:8080/v1. A unix socket
             is `unix:/path/to/socket`, or `http+unix://%2Fpath%2Fto%2Fsocket/v1` with a prefix of its own.
         api_key: Else OPENAI_API_KEY; a local server needs none.
-        model: Else LOCALCHAT_MODEL, else the first that the server lists.
+        model: Else LOCALCHAT_MODEL, else the only one that the server lists.
         timeout: A Timeout, or one number: seconds for the first event, the silence between bytes and the connection.
         max_retries: How often a request that got no answer is sent again.
         on_retry: Called before each retry with its number, the delay in seconds and the error.
@@ -174,6 +180,8 @@ class Client(BaseClient):
         follow_redirects: Whether to follow 307 and 308 on the same server, with the same body. Any other
             redirect is an error that names the target; the key never goes to another server.
         record: A file into which everything sent and received is written, the key masked; see `replay`.
+        log_bodies: Whether the logger `localchat.client`, which tells at level DEBUG what is sent where and what became
+            of it, also gets the bodies of requests and the texts of answers. The key is masked in them.
         transport: What connects instead of the client: a `replay(file)`, for tests without a server.
     """
 
@@ -186,6 +194,9 @@ class Client(BaseClient):
     ) -> None:
         super().__init__(base_url, api_key, model, **options)
         self._pool = Pool()
+
+    # The calls that were made, in the client that `map` makes for itself.
+    _started: list[weakref.ref[Call]] | None = None
 
     def __enter__(self) -> Client:
         return self
@@ -266,8 +277,22 @@ class Client(BaseClient):
         given = self._chat_options(prompt, options, StreamKeywords, "stream")
         return self._start(given, chat_body, "chat/completions")
 
-    def models(self) -> list[str]:
-        """The names of the models that the server offers."""
+    def map(self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]) -> list[Reply[Any] | LocalChatError]:
+        """The whole answers to many prompts, in the order of the prompts; an error stands in place of its answer.
+
+        Args:
+            prompts: Each text or a list of messages.
+            options: `concurrency` (8): how many are in flight at a time; `on_progress`: called with the number of
+                prompts that are done, and of all; and those of `chat`, for every prompt.
+        """
+        worker = self.with_options()
+        worker._started = []
+        answers: list[Reply[Any] | LocalChatError]
+        answers = companion("mapping").map_prompts(worker.chat, worker._started, prompts, options)
+        return answers
+
+    def models(self) -> list[Model]:
+        """The models that the server lists: each is its name, with `context_length`, `meta` and `raw`."""
         settings = self._settings
         call = self._call(settings.timeout, settings.max_retries)
         return read_models(settings, call.fetch("GET", "models", None, {}))
@@ -340,22 +365,40 @@ class Client(BaseClient):
 
     # Type checkers take the first that fits, and a str is a Sequence of str too.
     @overload
-    def embed(self, text: str, /, **options: Unpack[EmbeddingKeywords]) -> list[float]: ...  # type: ignore[overload-overlap]
+    def embed(  # type: ignore[overload-overlap]
+        self, text: str, /, **options: Unpack[EmbeddingKeywords]
+    ) -> Embeddings[float]: ...
 
     @overload
-    def embed(self, text: Sequence[str], /, **options: Unpack[EmbeddingKeywords]) -> list[list[float]]: ...
+    def embed(
+        self, text: Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
+    ) -> Embeddings[list[float]]: ...
 
     def embed(
-        self, text: str | Sequence[str], /, **options: Unpack[EmbeddingKeywords]
-    ) -> list[float] | list[list[float]]:
-        """The vector of a text, or the vectors of several (/embeddings)."""
-        given = read_options(self._settings, "", options, EmbeddingKeywords, "embed")
-        texts = [text] if isinstance(text, str) else list(text)
+        self, text: str | Sequence[str] | Sequence[Sequence[int]], /, **options: Unpack[EmbeddingKeywords]
+    ) -> Embeddings[float] | Embeddings[list[float]]:
+        """The vector of a text, or the vectors of several (/embeddings).
+
+        Many texts go in several requests, of `batch_size` (256) each. The result is a list with `usage` and `model`.
+
+        Raises:
+            ModelNotNamed: No model is named, and none of those of the server is certain to make embeddings.
+            ProtocolError: The response does not hold one vector for each text.
+        """
+        settings = self._settings
+        given = read_options(settings, "", options, EmbeddingKeywords, "embed")
+        home = companion("embeddings")
+        texts, parts = home.check_texts(text), []
         call = self._call(given.timeout, given.max_retries)
-        body = embedding_body(given, texts, given.model or self._default_model(call, given.headers))
-        raw = call.fetch("POST", "embeddings", body, given.headers)
-        vectors = read_vectors(self._settings, raw, len(texts))
-        return vectors[0] if isinstance(text, str) else vectors
+        for batch in home.batches(texts, options.get("batch_size")):
+            model = given.model or self._embedding_model(call, given.headers)
+            raw = call.fetch("POST", "embeddings", home.embedding_body(given, batch, model), given.headers)
+            parts.append(home.read_vectors(settings, given, raw, len(batch)))
+        vectors: Embeddings[list[float]] = home.joined(parts)
+        if not isinstance(text, str):
+            return vectors
+        vector: Embeddings[float] = home.first_of(vectors)
+        return vector
 
     def _chat_options(self, prompt: Prompt, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
         check_prompt(prompt)
@@ -387,23 +430,73 @@ class Client(BaseClient):
         return Stream(call, Accumulator(given.n_choices, given.think_tags))
 
     def _call(self, timeout: Timeout, max_retries: int, send: Callable[[Call], None] | None = None) -> Call:
-        return Call(self._settings, self._pool, timeout, max_retries, send)
+        call = Call(self._settings, self._pool, timeout, max_retries, send)
+        if self._started is not None:
+            self._started.append(weakref.ref(call))
+        return call
 
     def _default_model(self, call: Call, headers: Mapping[str, str]) -> str | None:
-        """The one named, or the first on offer; None if the server does not list any."""
+        """The one named, or the only one of the server; None if the server lists none."""
         settings = self._settings
         if settings.model is None and settings.found_model is None:
-            try:
-                names = read_models(settings, call.fetch("GET", "models", None, headers))
-                settings.found_model = next(iter(names), None)
-            except (StatusError, ProtocolError) as error:
-                if getattr(error, "status", 404) not in (404, 405, 501):
-                    raise
-                return None  # Many servers hold one model and care neither for its name nor for a list.
+            settings.found_model = choose_model(self._listed_models(call, headers))
         return settings.model or settings.found_model
+
+    def _embedding_model(self, call: Call, headers: Mapping[str, str]) -> str | None:
+        """The model of the client if it makes embeddings, else the one of the server that does."""
+        home = companion("embeddings")
+        settings = self._settings
+        if settings.model is not None and home.makes_embeddings(settings.model):
+            return settings.model
+        if settings.found_embedding_model is None:
+            listed = self._listed_models(call, headers)
+            settings.found_embedding_model = home.choose_embedding_model(listed, settings.model)
+        return settings.found_embedding_model
+
+    def _listed_models(self, call: Call, headers: Mapping[str, str]) -> list[Model]:
+        """The models of the server; none if it has no list, as many servers with one model."""
+        try:
+            return read_models(self._settings, call.fetch("GET", "models", None, headers))
+        except (StatusError, ProtocolError) as error:
+            if getattr(error, "status", 404) not in (404, 405, 501):
+                raise
+            return []
+
+
+@overload
+def chat(prompt: Prompt, /, *, response_format: type[T], **options: Unpack[QuickKeywords]) -> Reply[T]: ...
+
+
+@overload
+def chat(prompt: Prompt, /, *, response_format: None = None, **options: Unpack[QuickKeywords]) -> Reply[None]: ...
+
+
+@overload
+def chat(prompt: Prompt, /, *, response_format: object, **options: Unpack[QuickKeywords]) -> Reply[Any]: ...
 
 
 def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
-    """The whole answer of the server that the environment names; see Client and Client.chat."""
-    with Client() as client:
-        return client.chat(prompt, **options)
+    """The whole answer of the server that `base_url`, or else the environment, names; see Client.chat.
+
+    Takes the options of Client.chat and of Client.
+
+    Raises:
+        IncompleteReply: The answer ended at a limit of tokens, `max_tokens` was not set and `allow_truncated` is not
+            True. People print the result of this function, and half an answer looks like a whole one.
+        LocalChatError: As from Client.chat.
+    """
+    check_keywords(options, QuickKeywords, "chat")
+    allow_truncated = options.pop("allow_truncated", False)
+    sent = {**options, **(options.get("extra_body") or {})}
+    limited = any(sent.get(name) is not None for name in ("max_tokens", "max_completion_tokens"))
+    own_names = ("base_url", "api_key", *PeerKeywords.__annotations__)
+    own = {name: options.pop(name) for name in own_names if name in options}
+    with Client(**own) as client:
+        reply = client.chat(prompt, **options)
+    if reply.truncated and not (limited or allow_truncated):
+        raise IncompleteReply(
+            f"the answer was cut at a limit of tokens, after {len(reply.text)} characters: set max_tokens, or "
+            "allow_truncated=True to take what there is; the error has it as `partial`",
+            partial=reply,
+        )
+    return reply

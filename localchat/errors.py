@@ -17,6 +17,8 @@
     |- IncompleteStream      the answer was cut
     |- ProtocolError         not a chat answer at all; `head` shows how it begins
     |- DoesNotFit            a whole answer, but not what its `response_format` asked for; `path` says where
+    |- IncompleteReply       a whole answer that a limit of tokens ended; only from the function `chat`
+    |- ModelNotNamed         the server has several models, and the call names none
     `- TooManyRounds         the model kept calling tools
 
 Errors that end an answer which had begun carry it in `partial`. Every error can be pickled, and none
@@ -161,6 +163,14 @@ class DoesNotFit(_PartialError):
 
     path: str = "$"
     text: str = ""
+
+
+class IncompleteReply(_PartialError):
+    """The answer ended at a limit of tokens that the caller had not set. `partial` holds it."""
+
+
+class ModelNotNamed(LocalChatError):
+    """The server has several models and the call names none; the message lists them."""
 
 
 class TooManyRounds(_PartialError):

@@ -12,7 +12,8 @@ from typing import Any
 
 from .errors import ConnectError, IncompleteStream, LocalChatError, ProtocolError, StatusError, TimedOut, cut
 from .events import ErrorEvent
-from .payloads import parse_error, parse_models
+from .model_list import Model, parse_models
+from .payloads import parse_error
 from .settings import Settings
 
 _LENGTHS = re.compile(r"maximum context length is (\d{1,9}) tokens.*?(?:requested|resulted in)\D{0,20}(\d{1,9}) tokens")
@@ -87,8 +88,8 @@ def status_error(settings: Settings, status: int, headers: Mapping[str, str], bo
     )
 
 
-def read_models(settings: Settings, raw: bytes) -> list[str]:
-    """The names in an answer of /models."""
+def read_models(settings: Settings, raw: bytes) -> list[Model]:
+    """The models in a response of /models."""
     try:
         return parse_models(json.loads(raw))
     except (ValueError, RecursionError) as error:

@@ -16,11 +16,9 @@ from .timeouts import Timeout
 Json = dict[str, Any]
 
 
-class ClientKeywords(TypedDict, total=False):
-    """Arguments of a client beside its server, key and model; see Client."""
+class PeerKeywords(TypedDict, total=False):
+    """How a client reaches its server, and what it reports."""
 
-    timeout: Timeout | float | None
-    max_retries: int
     on_retry: Callable[[int, float, LocalChatError], object] | None
     headers: Mapping[str, str] | None
     proxy: str | bool | None
@@ -28,6 +26,14 @@ class ClientKeywords(TypedDict, total=False):
     follow_redirects: bool
     record: str | os.PathLike[str] | None
     transport: Any
+    log_bodies: bool
+
+
+class ClientKeywords(PeerKeywords, total=False):
+    """Arguments of a client beside its server, key and model; see Client."""
+
+    timeout: Timeout | float | None
+    max_retries: int
 
 
 class AllClientKeywords(ClientKeywords, total=False):
@@ -117,6 +123,22 @@ class ChatKeywords(StreamKeywords, total=False):
     retries_on_mismatch: int
 
 
+class QuickKeywords(ChatKeywords, PeerKeywords, total=False):
+    """Of the function `chat`, beside `response_format`: those of the method, and those of the client it makes."""
+
+    allow_truncated: bool
+    base_url: str | None
+    api_key: str | None
+
+
+class MapKeywords(ChatKeywords, total=False):
+    """Of `map`."""
+
+    response_format: Any
+    concurrency: int
+    on_progress: Callable[[int, int], object] | None
+
+
 class CompletionKeywords(GenerationKeywords, total=False):
     """Of `complete`, beside `response_format`."""
 
@@ -129,6 +151,7 @@ class CompletionKeywords(GenerationKeywords, total=False):
 class EmbeddingKeywords(CallKeywords, total=False):
     """Of `embed`."""
 
+    batch_size: int | None
     dimensions: int | None
     encoding_format: str | None
     user: str | None

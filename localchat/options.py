@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 from .errors import DoesNotFit, StatusError
-from .failures import not_json
 from .http1 import check_method
 from .keywords import CallKeywords, check_keywords
-from .payloads import build_request, parse_embeddings
+from .payloads import build_request
 from .settings import Settings, companion
 from .think_tags import ThinkSplitter
 from .timeouts import Timeout
@@ -51,7 +50,8 @@ def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], ke
     timeout = settings.timeout if timeout is None else Timeout.of(timeout)
     n_choices, think_tags = _n_choices(prompt, sent), sent.pop("think_tags", "auto")
     ThinkSplitter(think_tags)  # A wrong mode is an error here, not in the middle of a stream.
-    sent.pop("retries_on_mismatch", None)
+    for name in ("retries_on_mismatch", "batch_size"):  # The method itself reads these.
+        sent.pop(name, None)
     system, model, max_retries = (sent.pop(name, None) for name in ("system", "model", "max_retries"))
     max_retries = settings.max_retries if max_retries is None else max_retries
     return CallOptions(prompt, n_choices, think_tags, expected, timeout, max_retries, system, model, headers, sent)
@@ -96,22 +96,6 @@ def completion_body(settings: Settings, options: CallOptions, model: str | None)
     body = chat_body(settings, options._replace(prompt=[]), model)
     del body["messages"]
     return {**body, "prompt": options.prompt}
-
-
-def embedding_body(options: CallOptions, texts: Sequence[str], model: str | None) -> dict[str, Any]:
-    """The body of a request for /embeddings."""
-    given = dict(options.options)
-    given.update(given.pop("extra_body", None) or {})
-    body = {"model": model, **given, "input": texts}
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def read_vectors(settings: Settings, raw: bytes, n_texts: int) -> list[list[float]]:
-    """The vectors of an answer of /embeddings."""
-    try:
-        return parse_embeddings(json.loads(raw), n_texts)
-    except (ValueError, RecursionError) as error:
-        raise not_json(settings, "embeddings are", raw) from error
 
 
 def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -> dict[str, Any]:

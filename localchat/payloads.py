@@ -1,7 +1,7 @@
 """The JSON of OpenAI's API, and the variants that other servers send, to values and back. No I/O.
 
-`build_request` makes the body of a request; `parse_error`, `parse_models`, `parse_embeddings` and `parse_usage`
-read what comes back. The writer is strict, the reader liberal.
+`build_request` makes the body of a request; `parse_error` and `parse_usage` read what comes back. The writer is
+strict, the reader liberal.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
-from .errors import ProtocolError, cut
+from .errors import cut
 from .events import ErrorEvent, Usage
 
 Json = dict[str, Any]
@@ -153,39 +153,6 @@ def _fault(item: Any) -> str:
     steps = item.get("loc") or ()
     where = ".".join(map(str, steps if isinstance(steps, (list, tuple)) else [steps]))
     return f"{where}: {item.get('msg')}" if where else str(item.get("msg"))
-
-
-def parse_models(body: Any) -> list[str]:
-    """The names in a list of models: OpenAI's {data: [{id}]}, Ollama's {models: [{name}]}, or a bare list.
-
-    Raises:
-        ProtocolError: It is no list of models.
-    """
-    if isinstance(body, dict):
-        body = body.get("data", body.get("models"))
-    if not isinstance(body, list):
-        raise ProtocolError("the list of models has neither data nor models")
-    names = [
-        item if isinstance(item, str) else item.get("id") or item.get("name") or item.get("model")
-        for item in body
-        if isinstance(item, (str, dict))
-    ]
-    return [name for name in names if isinstance(name, str) and name]
-
-
-def parse_embeddings(body: Any, n: int) -> list[list[float]]:
-    """The vectors of an answer of /embeddings, in the order of the texts.
-
-    Raises:
-        ProtocolError: They are not `n` vectors.
-    """
-    data = body.get("data") if isinstance(body, dict) else None
-    items = [item for item in as_list(data) if isinstance(item, dict)]
-    items.sort(key=lambda item: as_index(item.get("index")) or 0)
-    vectors: list[Any] = [item.get("embedding") for item in items]
-    if len(vectors) != n or not all(isinstance(vector, list) for vector in vectors):
-        raise ProtocolError(f"the answer does not hold the embeddings of {n} texts")
-    return vectors
 
 
 def dump(value: Any) -> str:

@@ -41,6 +41,7 @@ class Settings:
         follow_redirects: bool = False,
         record: str | os.PathLike[str] | None = None,
         transport: Any = None,
+        log_bodies: bool = False,
     ) -> None:
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
@@ -53,11 +54,13 @@ class Settings:
         self.proxy = proxy
         self.verify = verify
         self.follow_redirects = follow_redirects
+        self.log_bodies = log_bodies
         self.transport = transport
         if record is not None:
             self.transport = companion("record").Recorder(record, self.key, transport)
-        # Learned from the server: its first model, and whether it takes stream_options.
+        # Learned from the server: its models, and whether it takes stream_options.
         self.found_model: str | None = None
+        self.found_embedding_model: str | None = None
         self.takes_stream_options = True
 
     def changed(self, options: AllClientKeywords) -> Settings:
@@ -74,6 +77,7 @@ class Settings:
             "proxy": self.proxy,
             "verify": self.verify,
             "follow_redirects": self.follow_redirects,
+            "log_bodies": self.log_bodies,
             "transport": None if "record" in options else self.transport,
         }
         settings = Settings(**{**kept, **options})

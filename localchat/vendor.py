@@ -23,6 +23,7 @@ FILES = (
     "timeouts.py",
     "keywords.py",
     "payloads.py",
+    "model_list.py",
     "frames.py",
     "think_tags.py",
     "tool_calls.py",
@@ -125,8 +126,14 @@ def _imports(trees: Iterable[ast.Module]) -> list[str]:
 
 
 def _body(source: str, tree: ast.Module) -> str:
-    """A file without its docstring and its imports; comments stay where they are."""
+    """A file without its docstring, its imports and its overloads; comments stay where they are."""
     lines = source.splitlines()
+    for node in ast.walk(tree):  # Overloads say what the annotations of the function itself say less precisely.
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and "overload" in map(
+            ast.unparse, node.decorator_list
+        ):
+            for number in range(node.decorator_list[0].lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
     for node in tree.body:
         docstring = node is tree.body[0] and ast.get_docstring(tree) is not None
         if not docstring and not isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -194,7 +194,7 @@ DONE = b"data: [DONE]\n\n"
 ANSWER = (piece("Hel"), piece("lo"), STOP, USAGE, DONE)
 HELLO = chunked(*ANSWER)
 OPEN = chunked(piece("a"), end=False)
-MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}, {"id": "second"}]}')
+MODELS = with_length(b'{"object": "list", "data": [{"id": "first"}]}')
 WHOLE = b'{"id": "1", "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}]}'
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from localchat import Client
+
 Json = dict[str, Any]
 # The payloads of one answer. Without a finish reason the answer is cut: no [DONE] follows.
 Answer = Union[Sequence[Json], Callable[[Json], Sequence[Json]]]
@@ -95,3 +97,10 @@ def scripted(*answers: Answer) -> Iterator[Script]:
         finally:
             server.shutdown()
             thread.join(10)
+
+
+@contextlib.contextmanager
+def playing(*answers: Answer, **options: Any) -> Iterator[tuple[Client, Script]]:
+    """The same with a client."""
+    with scripted(*answers) as script, Client(script.base_url, model="m", **options) as client:
+        yield client, script

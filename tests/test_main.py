@@ -118,7 +118,7 @@ def test_input_that_is_no_utf8_is_told(errors):
 
 def test_models():
     with always(HELLO) as server:
-        assert run(server, "--models").stdout == "first\nsecond\n"
+        assert run(server, "--models").stdout == "first\n"
 
 
 def test_usage_goes_to_stderr():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, List, Union
 
@@ -12,7 +11,7 @@ import pytest
 
 from localchat import AsyncClient, BadRequestError, Client, DoesNotFit
 
-from .scripted import Script, refusal, scripted
+from .scripted import Script, playing, refusal, scripted
 
 ADA = '{"name": "Ada", "age": 36}'
 
@@ -25,12 +24,6 @@ class Person:
 
 def answer(text: str, reason: str = "stop") -> list[Any]:
     return [{"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}]
-
-
-@contextlib.contextmanager
-def playing(*answers: Any) -> Iterator[tuple[Client, Script]]:
-    with scripted(*answers) as script, Client(script.base_url, model="m") as client:
-        yield client, script
 
 
 def asked(script: Script) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import functools
 import gc
@@ -35,7 +34,7 @@ from localchat.events import Choice
 from localchat.tools import Toolbox, result_text
 
 from .raw_server import Peer, Server, chunked, piece
-from .scripted import Answer, Script, calls, chunk, scripted, text
+from .scripted import Script, calls, chunk, playing, scripted, text
 
 DEADLINE_S = 10
 
@@ -68,12 +67,6 @@ def add(a: int, b: int) -> int:
 
 def fail() -> None:
     raise RuntimeError("no luck " * 200)
-
-
-@contextlib.contextmanager
-def playing(*answers: Answer, **options: Any) -> Iterator[tuple[Client, Script]]:
-    with scripted(*answers) as script, Client(script.base_url, model="m", **options) as client:
-        yield client, script
 
 
 def results(script: Script) -> List[str]:
@@ -774,5 +767,5 @@ def test_embed_keeps_the_order_of_the_texts():
 
 
 def test_embed_with_too_few_vectors_is_an_error():
-    with playing([{"data": []}]) as (client, _), pytest.raises(ProtocolError, match="embeddings of 1 text"):
+    with playing([{"data": []}]) as (client, _), pytest.raises(ProtocolError, match="0 embeddings for 1 texts"):
         client.embed("a")

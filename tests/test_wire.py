@@ -16,7 +16,8 @@ from localchat.client import _read_events
 from localchat.errors import IncompleteStream, LocalChatError, ProtocolError, StreamError
 from localchat.events import StreamEvent, Usage
 from localchat.frames import parse_frame
-from localchat.payloads import build_request, normal_reason, parse_error, parse_models
+from localchat.model_list import parse_models
+from localchat.payloads import build_request, normal_reason, parse_error
 from localchat.settings import Settings
 from localchat.think_tags import ThinkSplitter
 from localchat.timeouts import Deadlines, Timeout

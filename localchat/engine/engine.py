@@ -275,7 +275,12 @@ class Engine:
                 raise QueueFull(f"{n_open} requests are open and {self.max_open} are the limit: try again later")
             jobs: list[_Job] = []
             cancelled = Cancelled("the request was cancelled")
-            run = RequestRun(requests, self.backend, lambda i: self.post(lambda: self._end(jobs[i], cancelled)))
+            run = RequestRun(
+                requests,
+                self.backend,
+                cancel=lambda i: self.post(lambda: self._end(jobs[i], cancelled)),
+                suspend=lambda is_suspended: self.post(lambda: _set_suspended(jobs, is_suspended)),
+            )
             for i, (request, sampler) in enumerate(zip(requests, samplers)):
                 jobs.append(_Job(run, i, request, self._sequence(request), sampler))
             self._open.update(jobs)
@@ -775,6 +780,11 @@ class Engine:
         self._live.clear()
         self._fetching.clear()
         self._scheduler.reset()
+
+
+def _set_suspended(jobs: list[_Job], is_suspended: bool) -> None:
+    for job in jobs:
+        job.sequence.is_suspended = is_suspended
 
 
 def _token_of(item: Sampled | EngineError) -> int:

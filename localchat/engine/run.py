@@ -42,9 +42,19 @@ class RequestRun:
     One thread calls `take`; any thread may call `cancel`. Leaving the `with` cancels what still runs.
     """
 
-    def __init__(self, requests: Sequence[GenerationRequest], backend: Backend, cancel: Callable[[int], None]):
-        """`cancel(index)` has the engine end a sequence, which it then delivers as Cancelled; any thread."""
+    def __init__(
+        self,
+        requests: Sequence[GenerationRequest],
+        backend: Backend,
+        cancel: Callable[[int], None],
+        suspend: Callable[[bool], None] = lambda is_suspended: None,
+    ):
+        """`cancel(index)` has the engine end a sequence, which it then delivers as Cancelled; any thread.
+
+        `suspend` has it suspend all sequences, or resume them.
+        """
         self._cancel = cancel
+        self._suspend = suspend
         self._outputs = [_Output(request, backend, partial(cancel, i)) for i, request in enumerate(requests)]
         self._queue: SimpleQueue[tuple[int, Item]] = SimpleQueue()
         # Taken from the queue, and left to the next `take`.
@@ -104,6 +114,14 @@ class RequestRun:
         for i, output in enumerate(self._outputs):
             if not output.is_over:
                 self._cancel(i)
+
+    def suspend(self) -> None:
+        """Until `resume` its sequences give up their slots while other requests wait for one. Any thread."""
+        self._suspend(True)
+
+    def resume(self) -> None:
+        """Its sequences go on, as soon as there are slots for them. Any thread."""
+        self._suspend(False)
 
     def usage(self, index: int) -> Usage:
         """The counts and times of a sequence, of what has been taken so far."""

@@ -57,6 +57,8 @@ class Sequence:
         self.n_cached: int | None = None
         self.slot: int | None = None
         self.draft: list[int] = []
+        # Whether it gives up its slot while others wait for one.
+        self.is_suspended = False
         self.scores_prompt = scores_prompt
         self.n_scored = 0
 
@@ -292,6 +294,7 @@ class Scheduler:
         Drafts have their place where no prompt has to be read, and in cells that nobody runs in.
         """
         self._make_room()
+        self._preempt_suspended()
         self._admit()
         parts = tuple(self._parts())
         return Batch(self.changes(), parts)
@@ -411,6 +414,8 @@ class Scheduler:
         for sequence in list(self.waiting):
             if len(self.running) == self._room.n_running:
                 return
+            if sequence.is_suspended:
+                continue
             if self._bring is not None:
                 self._bring(sequence)
             match = self._match(sequence)
@@ -505,8 +510,18 @@ class Scheduler:
         self._drop(slot)
 
     def _preempt_newest(self) -> None:
-        # What it said stays said; what it computed rests, and with luck is still there when its turn comes.
-        sequence = self.running.pop()
+        self._preempt(self.running[-1])
+
+    def _preempt_suspended(self) -> None:
+        """Gives the slots of suspended sequences to others that wait for one."""
+        n_waiting = sum(not sequence.is_suspended for sequence in self.waiting)
+        n_wanted = max(n_waiting - (self._room.n_running - len(self.running)), 0)
+        for sequence in [sequence for sequence in self.running if sequence.is_suspended][:n_wanted]:
+            self._preempt(sequence)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the queue: what it computed stays in the KV cache while there is space, and it goes on later."""
+        self.running.remove(sequence)
         self._release(sequence, keep=True)
         _insert(self.waiting, sequence)
 

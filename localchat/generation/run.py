@@ -112,6 +112,14 @@ class GenerationRun:
         self._is_stopped = True
         self.cancel()
 
+    def suspend(self) -> None:
+        """Until `resume` other requests that wait get its slots; any thread."""
+        self._run.suspend()
+
+    def resume(self) -> None:
+        """The sequences go on; any thread."""
+        self._run.resume()
+
     def usage(self) -> Usage:
         """So far, over all sequences."""
         outputs = self._prepared.outputs

@@ -209,6 +209,7 @@ class Endpoints:
     def busy(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
         """As `_in_flight`, and the log reports how the run went."""
         exchange.id = run.head.id
+        exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
         try:
             with self._in_flight(exchange, run):
                 yield

@@ -19,7 +19,7 @@ from ..protocol import errors
 from ..protocol.json_text import to_json
 from .body import Body, PeerGone, Readable, list_of
 from .crashes import CrashRecord, fingerprint
-from .watch import Watcher, has_left
+from .watch import Watcher, has_left, is_writable
 
 log = logging.getLogger("localchat.server")
 
@@ -44,6 +44,8 @@ NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --
 
 # Sent at once; the client must accept all of it within the socket's timeout.
 SEND_BYTES = 64 * 1024
+# A stream whose client takes nothing for this long gives up its slot while others wait for one.
+STALL_S = 1.0
 
 # A target that begins with scheme and host, as proxies send it (RFC 9112, 3.2.2).
 _ABSOLUTE = re.compile(r"(?i)https?://([^/?#]*)")
@@ -95,6 +97,8 @@ class Exchange:
         # For the log: the id of the response, and what it took.
         self.id = "-"
         self.summary = ""
+        # Called with True when the client has not read for `STALL_S`, and with False when it reads again.
+        self.on_stall: Callable[[bool], None] | None = None
         # The body of an error, in the form of the interface that the request uses.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
         # The headers of the response that repeat the id of the request.
@@ -168,7 +172,12 @@ class Exchange:
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
+        if self.on_stall is None or is_writable(self.head.socket, STALL_S):
+            self._send(payload)
+            return
+        self.on_stall(True)
         self._send(payload)
+        self.on_stall(False)
 
     def _send(self, payload: bytes) -> None:
         # `sendall` has the socket's timeout for all that it sends: a large body needs it for each part.

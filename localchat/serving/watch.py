@@ -94,6 +94,16 @@ class Watcher:
         return on_gone
 
 
+def is_writable(sock: socket.socket, timeout_s: float) -> bool:
+    """Whether the socket takes bytes within so many seconds; True as well if it is closed."""
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(sock, selectors.EVENT_WRITE)
+            return bool(selector.select(0) or selector.select(timeout_s))
+    except (OSError, ValueError):
+        return True
+
+
 def has_left(sock: socket.socket) -> bool | None:
     """Whether the client has closed its end; None if the socket shows neither that nor a request."""
     if sock.fileno() < 0:

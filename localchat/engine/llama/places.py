@@ -40,19 +40,21 @@ def places_of(
     mask_bytes = n_rows * _VALUE_BYTES if kv_bytes else 0
     pass_bytes = n_rows * L.llama_model_n_embd(model) * _WIDTHS_PER_ROW * 4
     logits_bytes = n_outputs * L.llama_vocab_n_tokens(L.llama_model_get_vocab(model)) * 4
+    state_bytes = n_outputs * recurrent_state_bytes(model, metadata)  # A state for each sequence.
     places = []
     if gpu_share < 1:
         weights = int(L.llama_model_size(model) * (1 - gpu_share))
         n_free = None if free is None else max(free.n_bytes - weights, 0)
         limit = f", {free.limit}" if free is not None and free.limit else ""
         note = f"of memory are free beside the weights{limit}"
-        fixed = pass_bytes + 2 * logits_bytes
+        fixed = pass_bytes + 2 * logits_bytes + int(state_bytes * (1 - gpu_share))
         places.append(Place(n_free, kv_bytes * (1 - gpu_share) + mask_bytes, fixed, note))
     if gpu_share:
         # Measured now: the weights are there already. A driver that does not tell reports none at all.
         n_free = sum(device.n_free for device in on) or None
+        fixed = pass_bytes + logits_bytes + int(state_bytes * gpu_share)
         note = f"are free on {', '.join(device.name for device in on)} beside the weights"
-        places.append(Place(n_free, kv_bytes * gpu_share + mask_bytes, pass_bytes + logits_bytes, note))
+        places.append(Place(n_free, kv_bytes * gpu_share + mask_bytes, fixed, note))
     return places
 
 
@@ -94,3 +96,18 @@ def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> fl
     head_size = L.llama_model_n_embd(model) // max(L.llama_model_n_head(model), 1)
     sizes = (int(metadata.get(f"{prefix}.attention.{name}_length", head_size)) for name in ("key", "value"))
     return n_kv_heads * sum(sizes) * _VALUE_BYTES
+
+
+def recurrent_state_bytes(model: Any, metadata: Mapping[str, str]) -> int:
+    """Bytes that the state of a sequence takes in the layers of a state space model, which have no KV cache.
+
+    Of a hybrid model all layers are counted, which is a little too much.
+    """
+    if not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model)):
+        return 0
+    prefix = metadata.get("general.architecture", "")
+    names = ("conv_kernel", "inner_size", "state_size", "group_count")
+    n_kernel, n_inner, n_state, n_groups = (int(metadata.get(f"{prefix}.ssm.{name}", 0)) for name in names)
+    n_convolved = max(n_kernel - 1, 0) * (n_inner + 2 * n_groups * n_state)
+    n_layers: int = L.llama_model_n_layer(model)
+    return n_layers * (n_convolved + n_inner * n_state) * 4

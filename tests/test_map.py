@@ -1,0 +1,136 @@
+"""Many prompts at once, and what a program's log tells of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from localchat import AsyncClient, Client, LocalChatError, Reply, StatusError
+
+from .clients import make_client
+from .raw_server import HELLO, Peer, Server, always, chunked, piece, with_length
+from .scripted import Json, refusal, scripted, text
+
+PROMPTS = [f"{number}" for number in range(20)]
+
+
+def echo(body: Json) -> list[Json]:
+    prompt = body["messages"][-1]["content"]
+    return refusal("I do not like 7") if prompt == "7" else text(f"<{prompt}>")
+
+
+def check(answers: list[Reply[Any] | LocalChatError], progress: list[tuple[int, int]]) -> None:
+    assert isinstance(answers[7], StatusError)
+    assert [str(answer) for answer in answers if answer is not answers[7]] == [f"<{n}>" for n in PROMPTS if n != "7"]
+    assert progress == [(n, 20) for n in range(1, 21)]
+
+
+def test_many_prompts_in_order_with_errors_as_values():
+    progress: list[tuple[int, int]] = []
+    with scripted(echo) as script, Client(script.base_url, model="m") as client:
+        answers = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
+    check(answers, progress)
+    assert all(request["temperature"] == 0 for request in script.requests)
+
+
+def test_many_prompts_asynchronously():
+    progress: list[tuple[int, int]] = []
+
+    async def ask(url: str) -> Any:
+        async with AsyncClient(url, model="m") as client:
+            return await client.map(PROMPTS, concurrency=4, on_progress=lambda *n: progress.append(n))
+
+    with scripted(echo) as script:
+        check(asyncio.run(ask(script.base_url)), progress)
+
+
+async def ask_all(url: str) -> Any:
+    async with AsyncClient(url, model="m") as client:
+        return await client.map(PROMPTS[:9], concurrency=3)
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_concurrency_is_used_and_bounded(kind):
+    """Three requests are let go together: fewer would wait for ever, and there are never more."""
+    gate, running, most = threading.Barrier(3), 0, 0
+    lock = threading.Lock()
+
+    def handle(peer: Peer, server: Server) -> None:
+        nonlocal running, most
+        while peer.request() is not None:
+            with lock:
+                running += 1
+                most = max(most, running)
+            gate.wait(10)
+            with lock:
+                running -= 1
+            peer.send(HELLO)
+
+    with Server(handle) as server:
+        if kind == "threads":
+            answers = make_client(server).map(PROMPTS[:9], concurrency=3)
+        else:
+            answers = asyncio.run(ask_all(server.url))
+    assert [str(answer) for answer in answers] == ["Hello"] * 9
+    assert most == 3
+
+
+def test_error_of_the_callback_cancels_what_is_running():
+    waiting = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        request = peer.request()
+        assert request is not None
+        if b"slow" in request.body:
+            waiting.set()
+            peer.send(chunked(piece("a"), end=False))
+            assert peer.is_gone()
+        else:
+            assert waiting.wait(10)
+            peer.send(HELLO)
+
+    def stop(*progress: int) -> None:
+        raise KeyboardInterrupt
+
+    start = time.monotonic()
+    with Server(handle) as server, make_client(server) as client, pytest.raises(KeyboardInterrupt):
+        client.map(["slow", "fast"], on_progress=stop)
+    assert time.monotonic() - start < 5
+
+
+def test_wrong_prompts_and_options_send_nothing():
+    with always(HELLO) as server, make_client(server) as client:
+        wrong: Any = client
+        for prompts, options in (("text", {}), (["a", b"b"], {}), (["a"], {"concurency": 2})):
+            with pytest.raises(TypeError, match=r"list of prompts|not bytes|is concurrency meant"):
+                wrong.map(prompts, **options)
+        with pytest.raises(ValueError, match="at least 1, not 0"):
+            client.map(["a"], concurrency=0)
+        assert server.requests == []
+
+
+def test_log_tells_what_was_sent_but_no_key_and_no_prompt(caplog):
+    caplog.set_level(logging.DEBUG, "localchat.client")
+    with always(HELLO) as server, Client(server.url + "?key=secret-1", "secret-2", "m") as client:
+        client.chat("my prompt")
+        assert [record.getMessage().split(" ")[0] for record in caplog.records] == ["POST", "status"]
+        assert not any(word in caplog.text for word in ("secret", "my prompt", "Hello"))
+        caplog.clear()
+        client.with_options(log_bodies=True).chat("my prompt with secret-2")
+        assert "my prompt with ***" in caplog.text
+        assert "answer: Hello" in caplog.text
+
+
+def test_log_tells_retries(caplog, monkeypatch):
+    monkeypatch.setattr("localchat.failures._FIRST_DELAY_S", 0.001)
+    caplog.set_level(logging.DEBUG, "localchat.client")
+    with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=1) as client:
+        assert isinstance(client.map(["hi"])[0], StatusError)
+    assert [record.getMessage() for record in caplog.records if "in 0.0 s" in record.getMessage()] == [
+        "try 2 in 0.0 s: ServerError"
+    ]

@@ -1,0 +1,157 @@
+"""Models that a server lists, which of them is used, and embeddings."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import struct
+from typing import Any
+
+import pytest
+
+from localchat import Client, IncompleteReply, Model, ModelNotNamed, ProtocolError, chat
+from localchat.embeddings import parse_embeddings
+
+from .clients import make_client
+from .raw_server import HELLO, Peer, Server, always, with_length
+from .scripted import chunk, playing
+
+ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
+    "llama-server": ({"id": "a", "meta": {"n_ctx_train": 4096, "n_params": 5}}, 4096),
+    "vllm": ({"id": "a", "max_model_len": 8192}, 8192),
+    "openrouter": ({"id": "a", "context_length": 1000}, 1000),
+    "nothing said": ({"id": "a", "owned_by": "me"}, None),
+    "nonsense": ({"id": "a", "context_length": "many", "meta": 3}, None),
+}
+
+
+def listing(*entries: Any) -> bytes:
+    return with_length(json.dumps({"data": list(entries)}).encode())
+
+
+@pytest.mark.parametrize(("entry", "length"), ENTRIES.values(), ids=ENTRIES)
+def test_model_is_its_name_and_what_the_server_reports(entry, length):
+    with serving(listing(entry), HELLO) as server, make_client(server) as client:
+        (model,) = client.models()
+    assert (model, model.context_length, model.raw) == ("a", length, entry)
+    assert pickle.loads(pickle.dumps(model)).raw == entry
+    assert Model("b").meta == {}
+
+
+def serving(models: bytes, other: bytes) -> Server:
+    def handle(peer: Peer, server: Server) -> None:
+        while (request := peer.request()) is not None:
+            server.requests.append(request)
+            peer.send(models if request.method == "GET" else other)
+
+    return Server(handle)
+
+
+def test_several_models_and_none_named():
+    with serving(listing({"id": "first"}, {"id": "second"}), HELLO) as server, Client(server.url) as client:
+        with pytest.raises(ModelNotNamed, match=r"name one with model=\.\.\.: first, second"):
+            client.chat("hi")
+        assert client.chat("hi", model="second").text == "Hello"
+
+
+VECTORS = with_length(json.dumps({"data": [{"index": 0, "embedding": [1.0]}]}).encode())
+
+CHOICES: dict[str, tuple[list[str], str | None, str | None]] = {
+    "the only one": (["chat"], None, "chat"),
+    "the only one for embeddings": (["qwen-chat", "nomic-embed-text"], None, "nomic-embed-text"),
+    "not the chat model of the client": (["qwen-chat", "bge-m3"], "qwen-chat", "bge-m3"),
+    "the client's, made for it": (["a", "b"], "all-minilm", "all-minilm"),
+    "none of several": (["a", "b"], "a", None),
+    "one of two for embeddings": (["bge-m3", "nomic-embed-text"], None, None),
+}
+
+
+@pytest.mark.parametrize(("names", "default", "used"), CHOICES.values(), ids=CHOICES)
+def test_embeddings_never_use_a_chat_model_by_accident(names, default, used):
+    entries = [{"id": name} for name in names]
+    with serving(listing(*entries), VECTORS) as server, Client(server.url, model=default) as client:
+        if used is None:
+            with pytest.raises(ModelNotNamed, match="embed"):
+                client.embed("text")
+        else:
+            client.embed("text")
+            assert json.loads(server.requests[-1].body)["model"] == used
+
+
+def test_many_texts_go_in_several_requests_and_come_back_in_order():
+    def embed(body: Any) -> Any:
+        data = [{"index": i, "embedding": [float(text)]} for i, text in enumerate(body["input"])]
+        return [{"data": data[::-1], "model": "m-1", "usage": {"prompt_tokens": len(data), "total_tokens": len(data)}}]
+
+    texts = [str(number) for number in range(10)]
+    with playing(embed) as (client, script):
+        vectors = client.embed(texts, batch_size=4)
+        assert vectors == [[float(text)] for text in texts]
+        assert [len(request["input"]) for request in script.requests] == [4, 4, 2]
+        assert (vectors.model, vectors.usage.input_tokens) == ("m-1", 10)
+        one = client.embed("7")
+        assert (one, one.model) == ([7.0], "m-1")
+        assert client.embed([]) == []
+        with pytest.raises(ValueError, match="at least 1, not 0"):
+            client.embed(texts, batch_size=0)
+        for wrong in (b"x", {"a": 1}, ["a", None], 3):
+            with pytest.raises(TypeError, match="text"):
+                client.embed(wrong)
+
+
+def body_of(*vectors: Any, indexes: Any = None) -> dict[str, Any]:
+    places = range(len(vectors)) if indexes is None else indexes
+    return {"data": [{"index": index, "embedding": vector} for index, vector in zip(places, vectors)]}
+
+
+PACKED = base64.b64encode(struct.pack("<2f", 0.5, -1)).decode()
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "duplicate index": (body_of([1.0], [2.0], indexes=[0, 0]), "indexes 0 to 1, each once"),
+    "index beyond": (body_of([1.0], [2.0], indexes=[0, 2]), "indexes 0 to 1, each once"),
+    "too few": (body_of([1.0]), "1 embeddings for 2 texts"),
+    "strings": (body_of(["1", "2"], ["1", "2"]), "list of numbers"),
+    "text": (body_of(PACKED, PACKED), "list of numbers, not str"),
+    "unequal lengths": (body_of([1.0], [1.0, 2.0]), "different lengths: 1 and 2"),
+    "empty": (body_of([], []), "list of numbers"),
+    "booleans": (body_of([True], [False]), "list of numbers"),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), WRONG.values(), ids=WRONG)
+def test_embeddings_that_cannot_be_right_are_refused(body, words):
+    with pytest.raises(ProtocolError, match=words):
+        parse_embeddings(body, 2)
+
+
+def test_base64_where_it_was_asked_for():
+    with playing([body_of(PACKED)]) as (client, script):
+        assert client.embed("a", encoding_format="base64") == [0.5, -1.0]
+        assert script.requests[0]["encoding_format"] == "base64"
+    with pytest.raises(ProtocolError, match="base64 of 32-bit floats"):
+        parse_embeddings(body_of("AAA="), 1, base64=True)
+
+
+CUT = [chunk(content="half"), chunk("length")]
+
+
+def test_answer_that_was_cut_does_not_look_whole():
+    with playing(CUT) as (_, script):
+        with pytest.raises(IncompleteReply, match="cut at a limit of tokens, after 4 characters") as caught:
+            chat("hi", base_url=script.base_url, model="m")
+        assert caught.value.partial.text == "half"
+        for options in ({"max_tokens": 3}, {"extra_body": {"max_tokens": 3}}, {"allow_truncated": True}):
+            assert chat("hi", base_url=script.base_url, model="m", **options).truncated
+
+
+def test_function_takes_the_options_of_the_client():
+    """They went into the body, the key among them, to the server of the environment."""
+    with always(HELLO) as server:
+        text = chat("hi", base_url=server.url, api_key="sk-1", model="m", headers={"X-A": "b"}, max_retries=0).text
+        (request,) = server.requests
+        assert text == "Hello"
+        assert (request.headers["authorization"], request.headers["x-a"]) == ("Bearer sk-1", "b")
+        assert b"sk-1" not in request.body
+        with pytest.raises(TypeError, match="is base_url meant"):
+            chat("hi", base_ulr=server.url)
