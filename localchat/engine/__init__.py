@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.events import OutputToken, TokenLogprob
-from .copies import DEFAULT_BYTES
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine, EngineStats, SequenceStats
 from .histogram import Histogram, HistogramValues
 from .run import RequestRun
+from .snapshots import DEFAULT_BYTES
 from .state_files import StateFiles
 from .values import (
     Cancelled,

@@ -21,16 +21,16 @@ from types import TracebackType
 from typing import Any, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
-from .copies import DEFAULT_BYTES, Copies
+from .disk_cache import DiskCache
 from .draft_model import DraftModel
 from .drafting import Drafter, ForcedDrafter
 from .embedding import Embedder, reads_whole_texts
 from .histogram import Histogram, HistogramValues
-from .keeping import Keeper
 from .lookup import LookupDrafter
 from .prefix import n_common_of
 from .run import Ended, Item, RequestRun, Sampled
 from .scheduler import Batch, Change, Clear, Cut, Evict, Part, Scheduler, Sequence
+from .snapshots import DEFAULT_BYTES, Snapshots
 from .state_files import Data, StateFiles
 from .step_cost import StepCost, StepSize
 from .thread_count import ThreadCount
@@ -164,7 +164,7 @@ class Engine:
         self._clock = clock
         self.embedder = Embedder(lambda: backend.open_embeddings())
         self.failure: BaseException | None = None
-        self._copies = Copies(max_copied_bytes, can_cut=backend.room.can_cut)
+        self._snapshots = Snapshots(max_copied_bytes, can_cut=backend.room.can_cut)
         self._scheduler = Scheduler(backend.room, self._bring_copy)
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -197,11 +197,11 @@ class Engine:
             self._sources.append(_DraftSource(DraftModel(draft_backend, facts.n_vocab, clock)))
         self._cost = StepCost()
         self._threads = ThreadCount(*backend.threads)
-        self._keeper: Keeper | None = None
+        self._disk_cache: DiskCache | None = None
         if state_files is not None and not backend.room.can_copy:
             log.warning("no prefixes are kept in files: this model has a sliding window, and a copy only what is in it")
         elif state_files is not None:
-            self._keeper = Keeper(
+            self._disk_cache = DiskCache(
                 state_files, backend, self._scheduler, self._n_known, self.post, self._apply_changes, self._bring
             )
         # Sequences are drawn for in parallel where that takes longer than handing the work over.
@@ -336,7 +336,7 @@ class Engine:
 
     def _forget(self) -> None:
         self._scheduler.forget()
-        self._copies.clear()
+        self._snapshots.clear()
 
     def post(self, command: Callable[[], None]) -> None:
         """Has the engine thread run a command before its next turn."""
@@ -365,8 +365,8 @@ class Engine:
         self._change_memory(batch.changes)
         if not batch.parts:
             return False
-        if self._keeper is not None:
-            self._keeper.note_turn()
+        if self._disk_cache is not None:
+            self._disk_cache.note_turn()
         for part in batch.parts:
             if not part.sequence.n_drawn:
                 job = self._live[part.sequence.id]
@@ -400,19 +400,19 @@ class Engine:
         try:
             for job in list(self._open):
                 self._end(job, EngineStopped("the engine has been closed"))
-            if self._keeper is not None:
-                self._keeper.close(saves=self.failure is None)
+            if self._disk_cache is not None:
+                self._disk_cache.close(saves=self.failure is None)
         except BaseException as error:
             self._fail(error)
 
     def _wait(self) -> None:
         """Runs the next command; while none comes, an idle prefix may be saved on disk."""
-        keeper = self._keeper
+        disk_cache = self._disk_cache
         try:
-            command = self._inbox.get(timeout=None if keeper is None else keeper.patience_s)
+            command = self._inbox.get(timeout=None if disk_cache is None else disk_cache.patience_s)
         except Empty:
-            assert keeper is not None
-            keeper.save_next()
+            assert disk_cache is not None
+            disk_cache.save_next()
         else:
             command()
 
@@ -428,7 +428,7 @@ class Engine:
 
     def _add(self, job: _Job) -> None:
         try:
-            if self._keeper is not None and self._keeper.fetch(job.sequence, lambda: self._enter(job)):
+            if self._disk_cache is not None and self._disk_cache.fetch(job.sequence, lambda: self._enter(job)):
                 self._fetching[job.sequence.id] = job
             else:
                 self._enter(job)
@@ -475,8 +475,8 @@ class Engine:
                 if isinstance(change, Evict):
                     self._take_snapshot(change.slot, change.tokens)
                 self.backend.clear(change.slot)
-                if self._keeper is not None:
-                    self._keeper.note_cleared(change.slot)
+                if self._disk_cache is not None:
+                    self._disk_cache.note_cleared(change.slot)
             elif isinstance(change, Cut):
                 self.backend.cut(change.slot, change.n_tokens)
             else:
@@ -485,12 +485,12 @@ class Engine:
     def _take_snapshot(self, slot: int, tokens: Many[int]) -> None:
         """Copies an idle prefix out of the KV cache, for requests that begin with it later."""
         room = self.backend.room
-        if not (room.can_cut and room.can_copy and self._copies.max_bytes):
+        if not (room.can_cut and room.can_copy and self._snapshots.max_bytes):
             return
-        if len(tokens) - self._copies.n_known(tokens) < _MIN_BROUGHT:
+        if len(tokens) - self._snapshots.n_known(tokens) < _MIN_BROUGHT:
             return
         try:
-            self._copies.add(tokens, self.backend.read_state(slot))
+            self._snapshots.add(tokens, self.backend.read_state(slot))
         except Exception:
             log.exception("no snapshot of an idle prefix: its %d tokens are computed again when needed", len(tokens))
 
@@ -513,7 +513,7 @@ class Engine:
         job.has_asked = True
         n_gained = _MIN_BROUGHT if can_cut else 1
         tokens = sequence.tokens[:-1]
-        found = self._copies.find(tokens, self._scheduler.n_known(sequence) + n_gained)
+        found = self._snapshots.find(tokens, self._scheduler.n_known(sequence) + n_gained)
         if found is None:
             return
         slot = self._bring(*found)
@@ -523,7 +523,7 @@ class Engine:
 
     def _n_known(self, sequence: Sequence) -> int:
         """How many of its tokens need not be computed, nor fetched from a file."""
-        return max(self._scheduler.n_known(sequence), self._copies.n_known(sequence.tokens[:-1]))
+        return max(self._scheduler.n_known(sequence), self._snapshots.n_known(sequence.tokens[:-1]))
 
     def _take_checkpoints(self, batch: Batch) -> None:
         """Copies what was read of prompts to their ends."""
@@ -533,7 +533,7 @@ class Engine:
             if part.sequence.is_at_checkpoint and part.sequence.slot is not None:
                 tokens = part.sequence.tokens[: part.sequence.n_computed]
                 try:
-                    self._copies.add(tokens, self.backend.read_state(part.slot))
+                    self._snapshots.add(tokens, self.backend.read_state(part.slot))
                 except Exception:
                     log.exception("what was read of a prompt cannot be copied: others will read it again")
 

@@ -22,7 +22,7 @@ from localchat.engine import (
     Finish,
     GenerationRequest,
     LoadOptions,
-    keeping,
+    disk_cache,
     load,
 )
 from localchat.engine.state_files import Data, StateFiles
@@ -92,16 +92,16 @@ def test_conversation_goes_on_after_a_restart(tmp_path: Path):
 
 
 def test_idle_engine_saves_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeping, "_IDLE_S", 0.01)
+    monkeypatch.setattr(disk_cache, "_IDLE_S", 0.01)
     with keeping_engine(tmp_path) as engine:
         for text in ("one", "two", "three"):
             say(engine, f"{text} {SYSTEM}")
         wait_for(lambda: len(list(tmp_path.glob("*.state"))) == 3)
-        wait_for(lambda: engine._keeper is not None and engine._keeper.patience_s is None)
+        wait_for(lambda: engine._disk_cache is not None and engine._disk_cache.patience_s is None)
 
 
 def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeping, "_IDLE_S", 0.0)
+    monkeypatch.setattr(disk_cache, "_IDLE_S", 0.0)
     backend = FakeBackend(endless, n_ctx=1000, n_cells=4000)
     with keeping_engine(tmp_path, backend) as engine:
         running = submit(engine, request("x" * 40, max_tokens=900))
@@ -237,11 +237,11 @@ def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monke
         def read_state(self, slot: int) -> bytes:
             raise EngineError("no state")
 
-    monkeypatch.setattr(keeping, "_IDLE_S", 0.0)
+    monkeypatch.setattr(disk_cache, "_IDLE_S", 0.0)
     with keeping_engine(tmp_path, Refusing()) as engine:
         for _ in range(2):
             assert say(engine, SYSTEM)[0] == SYSTEM
-            wait_for(lambda: engine._keeper is not None and engine._keeper.patience_s is None)
+            wait_for(lambda: engine._disk_cache is not None and engine._disk_cache.patience_s is None)
         assert engine.stats().n_cells_resting > 0
     assert list(tmp_path.iterdir()) == []
 

@@ -1,8 +1,8 @@
-"""Copies of what the memory held, kept outside of it. Pure.
+"""Snapshots: the states of sequences, copied out of the KV cache into memory, by their tokens. Pure.
 
-Two things are kept so. A memory that cannot be cut (recurrent, hybrid) knows only where it is: of a
-conversation that goes on otherwise than it stands there, nothing is of use; a copy taken just before the
-answer is, to the next turn and to who asks the same again. And prefixes that were evicted are restored from here.
+Of a KV cache that can be cut, a snapshot is taken when an idle prefix is evicted, and restored for a request that
+begins with it. The state of a recurrent or hybrid model cannot be cut, so of a conversation that goes on differently
+nothing can be used; there a snapshot is taken before the last token of each prompt, where the next turn begins.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from .state_files import Data
 DEFAULT_BYTES = 1 << 30
 
 
-class Copies:
-    """Copies by their tokens, within `max_bytes`; the least recently used go first.
+class Snapshots:
+    """States by their tokens, within `max_bytes`; the least recently used are dropped first.
 
-    Of a memory that can be cut the beginning of a copy is of use, too.
+    If the KV cache can be cut, the beginning of a snapshot can be used as well.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES, *, can_cut: bool):
         self.max_bytes = max_bytes
         self._can_cut = can_cut
         self._n_bytes = 0
-        self._copies: OrderedDict[tuple[int, ...], Data] = OrderedDict()
+        self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
 
     def add(self, tokens: Sequence[int], data: Data) -> None:
         if len(data) > self.max_bytes:  # all others would go in vain
@@ -35,12 +35,12 @@ class Copies:
         key = tuple(tokens)
         self._drop(key)
         if self._can_cut:
-            for part in [other for other in self._copies if other == key[: len(other)]]:
+            for part in [other for other in self._snapshots if other == key[: len(other)]]:
                 self._drop(part)
         self._n_bytes += len(data)
-        self._copies[key] = data
+        self._snapshots[key] = data
         while self._n_bytes > self.max_bytes:
-            self._drop(next(iter(self._copies)))
+            self._drop(next(iter(self._snapshots)))
 
     def n_known(self, tokens: Sequence[int]) -> int:
         """How many of the tokens, from the first one on, the best copy can give."""
@@ -51,18 +51,18 @@ class Copies:
         best, n_known = self._best(tuple(tokens))
         if n_known < n_least:
             return None
-        self._copies.move_to_end(best)
-        return list(best), self._copies[best]
+        self._snapshots.move_to_end(best)
+        return list(best), self._snapshots[best]
 
     def clear(self) -> None:
-        self._copies.clear()
+        self._snapshots.clear()
         self._n_bytes = 0
 
     def _best(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         """Of copies that give the same the shortest."""
-        known = ((key, n_common_of(key, tokens, 0)) for key in self._copies)
+        known = ((key, n_common_of(key, tokens, 0)) for key in self._snapshots)
         usable = ((key, n) for key, n in known if self._can_cut or n == len(key))
         return max(usable, key=lambda found: (found[1], -len(found[0])), default=((), 0))
 
     def _drop(self, key: tuple[int, ...]) -> None:
-        self._n_bytes -= len(self._copies.pop(key, b""))
+        self._n_bytes -= len(self._snapshots.pop(key, b""))

@@ -1,7 +1,6 @@
-"""Prefixes beyond the memory: saved in files while nothing else is to do, and fetched for who can use them.
+"""Disk cache: idle prefixes are saved in files while nothing runs, and loaded for requests that begin with them.
 
-Runs on the engine thread; files are read and written on a thread of their own, so nobody who runs
-waits for a disk.
+Runs on the engine thread. Files are read and written on another thread, so no running sequence waits for a disk.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _IDLE_S = 1.0
 _CLOSE_S = 10.0
 
 
-class Keeper:
+class DiskCache:
     """Saves what rests in the memory, and brings it back.
 
     `n_known` says how many tokens of a sequence are at hand; `post` has the engine thread run a command;

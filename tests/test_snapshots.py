@@ -1,0 +1,80 @@
+"""Copies outside the memory: which one fits, and which one goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from localchat.engine.snapshots import Snapshots
+
+
+def test_longest_copy_that_a_prompt_begins_with_is_found():
+    snapshots = Snapshots(can_cut=False)
+    for tokens in ([1, 2], [1, 2, 3], [1, 2, 3, 4, 5], [9]):
+        snapshots.add(tokens, bytes(tokens))
+    assert snapshots.find([1, 2, 3, 4]) == ([1, 2, 3], bytes([1, 2, 3]))
+    assert snapshots.find([1, 2, 3]) == ([1, 2, 3], bytes([1, 2, 3]))
+    assert snapshots.find([1]) is None
+    assert snapshots.find([7, 1, 2]) is None
+
+
+def test_least_recently_used_goes_when_there_is_no_room():
+    snapshots = Snapshots(30, can_cut=False)
+    snapshots.add([1], bytes(10))
+    snapshots.add([2], bytes(10))
+    snapshots.add([3], bytes(10))
+    assert snapshots.find([1]) is not None
+    snapshots.add([4], bytes(10))
+    assert [snapshots.find([i]) is not None for i in range(1, 5)] == [True, False, True, True]
+
+
+def test_same_tokens_again_take_no_more_room():
+    snapshots = Snapshots(20, can_cut=False)
+    for _ in range(5):
+        snapshots.add([1], bytes(10))
+    snapshots.add([2], bytes(10))
+    assert snapshots.find([1]) is not None
+    assert snapshots.find([2]) is not None
+
+
+@pytest.mark.parametrize("can_cut", [False, True])
+def test_copy_larger_than_all_room_is_not_kept_and_others_are(can_cut: bool):
+    snapshots = Snapshots(20, can_cut=can_cut)
+    snapshots.add([1], bytes(10))
+    snapshots.add([2], bytes(10))
+    snapshots.add([1, 2], bytes(30))
+    assert snapshots.n_known([1, 2]) == 1
+    assert snapshots.find([2]) is not None
+    snapshots.add([2], bytes(20))
+    assert snapshots.find([2]) is not None
+
+
+def test_clear_forgets_all():
+    snapshots = Snapshots(20, can_cut=False)
+    snapshots.add([1], bytes(20))
+    snapshots.clear()
+    assert snapshots.find([1]) is None
+    snapshots.add([2], bytes(20))
+    assert snapshots.find([2]) is not None
+
+
+def test_beginning_of_a_copy_is_of_use_where_a_memory_can_be_cut():
+    snapshots = Snapshots(can_cut=True)
+    snapshots.add([1, 2, 3, 4], b"long")
+    snapshots.add([1, 2, 9], b"short")
+    assert snapshots.find([1, 2, 3, 5]) == ([1, 2, 3, 4], b"long")
+    assert snapshots.find([1, 2, 9, 9]) == ([1, 2, 9], b"short")
+    assert snapshots.find([1, 2]) == ([1, 2, 9], b"short")  # as good as the other one, and less to copy
+    assert snapshots.find([7]) is None
+    assert snapshots.n_known([1, 2, 3, 5]) == 3
+    assert snapshots.find([1, 2, 3, 5], 3) == ([1, 2, 3, 4], b"long")
+    assert snapshots.find([1, 2, 3, 5], 4) is None
+    assert snapshots.n_known([7]) == 0
+
+
+def test_longer_copy_takes_the_place_of_its_beginning():
+    snapshots = Snapshots(20, can_cut=True)
+    snapshots.add([5], bytes(10))
+    snapshots.add([1, 2], bytes(5))
+    snapshots.add([1, 2, 3], bytes(10))
+    assert snapshots.find([5]) is not None
+    assert snapshots.find([1, 2]) == ([1, 2, 3], bytes(10))
