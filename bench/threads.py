@@ -71,9 +71,9 @@ def measure(model: str, threads: int, spins: int, streams: int, seconds: float) 
 def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> float:
     """Greedy decoding of some sequences in one batch, without server, scheduler and text."""
     from localchat.engine import GenerationRequest, LoadOptions
+    from localchat.engine.batch import Batch, Part, Sequence
     from localchat.engine.llama import load_backend
     from localchat.engine.proof import proven
-    from localchat.engine.scheduler import Batch, Part, Sequence
     from localchat.models.catalog import DEMO_PATH
     from localchat.protocol.params import SamplingParams
 

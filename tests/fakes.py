@@ -15,7 +15,7 @@ from typing import Any
 
 from localchat.engine import GenerationRequest, ModelFacts
 from localchat.engine.backend import DecodeFailed, NoRoom
-from localchat.engine.scheduler import Batch, Room
+from localchat.engine.batch import Batch, Room
 from localchat.engine.state_files import Data
 from localchat.protocol.params import SamplingParams
 

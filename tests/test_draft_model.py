@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from localchat.engine import Delta, Engine, EngineError, Finish, GenerationRequest, LoadOptions, WrongDraftModel, load
+from localchat.engine.batch import Sequence
 from localchat.engine.draft_model import DraftModel
-from localchat.engine.scheduler import Sequence
 from localchat.protocol.params import SamplingParams
 
 from .fakes import END, N_VOCAB, FakeBackend

@@ -16,11 +16,11 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench.model import main
 from localchat.engine import Delta, Engine, Finish, GenerationRequest, LoadOptions, load
+from localchat.engine.batch import Batch, Part, Sequence
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.llama.candidates import largest_of_rows
 from localchat.engine.llama.sampler import Sampler
-from localchat.engine.scheduler import Batch, Part, Sequence
 from localchat.protocol.params import SamplingParams
 
 from .generations import request_for, submit

@@ -32,10 +32,10 @@ from localchat.engine import (
     OutputToken,
     load,
 )
+from localchat.engine.batch import Batch, Part, Room, Sequence
 from localchat.engine.llama import default_threads, load_backend, sampling_from
 from localchat.engine.llama.library import L
 from localchat.engine.llama.load import _state_key
-from localchat.engine.scheduler import Batch, Part, Room, Sequence
 from localchat.protocol.params import SamplingParams
 
 from .generations import request_for, submit

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from localchat.engine.batch import Sequence
 from localchat.engine.drafting import MOST, DraftLength, best_length
 from localchat.engine.lookup import N_GRAM, Lookup, LookupDrafter
-from localchat.engine.scheduler import Sequence
 
 
 def guess(tokens: list[int], n_tokens: int = 4) -> list[int]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.scheduler import Batch, Clear, Cut, Evict, Part, Room, Scheduler, Sequence, Share
+from localchat.engine.batch import Batch, Clear, Cut, Evict, Part, Room, Sequence, Share
+from localchat.engine.scheduler import Scheduler
 from localchat.engine.step_cost import MAX_GAP_S, StepCost, StepSize
 
 NEXT = 7  # what every draw gives

@@ -12,9 +12,9 @@ pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.engine import Delta, Engine, EngineError, LoadOptions
+from localchat.engine.batch import Batch, Part, Sequence
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
-from localchat.engine.scheduler import Batch, Part, Sequence
 from localchat.engine.state_files import StateFiles
 from localchat.protocol.params import SamplingParams
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from .batch import Batch, Room
 from .embedding import EmbeddingBackend
-from .scheduler import Batch, Room
 from .state_files import Data
 from .values import GenerationRequest, ModelFacts
 

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .backend import Backend
+from .batch import Sequence
 from .prefix import n_common_of
-from .scheduler import Scheduler, Sequence
+from .scheduler import Scheduler
 from .state_files import Data, SavedPrefix, StateFiles
 
 log = logging.getLogger("localchat.engine")

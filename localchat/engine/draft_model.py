@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from ..protocol.params import SamplingParams
 from .backend import Backend, DecodeFailed, NoRoom
+from .batch import Batch, Part, Sequence
 from .drafting import DraftLength
 from .prefix import n_common_of
-from .scheduler import Batch, Part, Sequence
 from .step_cost import StepCost, StepSize
 from .values import GenerationRequest
 

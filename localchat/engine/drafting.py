@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from .scheduler import Sequence
+from .batch import Sequence
 
 # The most keeps a turn in which all of it was wrong short.
 MOST = 16

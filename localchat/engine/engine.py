@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Union
 
 from .backend import Backend, DecodeFailed, NoRoom
+from .batch import Batch, Change, Clear, Cut, Evict, Part, Sequence
 from .disk_cache import DiskCache
 from .draft_model import DraftModel
 from .drafting import Drafter, ForcedDrafter
@@ -29,7 +30,7 @@ from .histogram import Histogram, HistogramValues
 from .lookup import LookupDrafter
 from .prefix import n_common_of
 from .run import Ended, Item, RequestRun, Sampled
-from .scheduler import Batch, Change, Clear, Cut, Evict, Part, Scheduler, Sequence
+from .scheduler import Scheduler
 from .snapshots import DEFAULT_BYTES, Snapshots
 from .state_files import Data, StateFiles
 from .step_cost import StepCost, StepSize

@@ -7,8 +7,8 @@ newest first, and of the first few places the one with most tokens in common bef
 
 from __future__ import annotations
 
+from .batch import Sequence
 from .drafting import DraftLength
-from .scheduler import Sequence
 
 # Shorter runs recur by chance.
 N_GRAM = 3

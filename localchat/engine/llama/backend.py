@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..backend import DecodeFailed, NoRoom
+from ..batch import Batch, Room
 from ..context_size import Place
 from ..embedding import EmbeddingBackend
-from ..scheduler import Batch, Room
 from ..state_files import Data
 from ..values import EngineError, GenerationRequest, ModelFacts
 from .candidates import is_quick, largest_of_rows

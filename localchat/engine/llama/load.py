@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...protocol.params import SAMPLERS, SamplingParams
+from ..batch import Room
 from ..context_size import MIN_TOKENS, ContextSize, Place, context_size, warn_of_context
 from ..memory import free_memory
-from ..scheduler import Room
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
 from .library import L, Model, problems
