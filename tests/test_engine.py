@@ -467,7 +467,7 @@ def test_text_before_an_error_is_given_out_first():
         generation = submit(engine, request())
         step_until_idle(engine)
         assert next(generation).text == "aaa"  # type: ignore[union-attr]
-        with pytest.raises(EngineError, match="drawing a token failed"):
+        with pytest.raises(EngineError, match="sampling a token failed"):
             next(generation)
 
 
@@ -804,7 +804,7 @@ def test_draw_that_fails_within_a_draft_comes_after_the_text_before_it():
         generation = submit(engine, request("abcd" * 5))
         step_until_idle(engine)
         assert next(generation).text == "abcdabcda"  # type: ignore[union-attr]
-        with pytest.raises(EngineError, match="drawing a token failed"):
+        with pytest.raises(EngineError, match="sampling a token failed"):
             next(generation)
 
 

@@ -8,17 +8,15 @@ one EngineError, on every path: a stop, a cancel, a failed turn, a closed engine
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Union
+from typing import Any
 
 from .backend import Backend, DecodeFailed, NoRoom
 from .batch import Batch, Change, Clear, Cut, Evict, Part, Sequence
@@ -29,18 +27,18 @@ from .embedding import Embedder, reads_whole_texts
 from .histogram import Histogram, HistogramValues
 from .lookup import LookupDrafter
 from .prefix import n_common_of
-from .run import Ended, Item, RequestRun, Sampled
+from .run import Ended, Item, RequestRun
 from .scheduler import Scheduler
 from .snapshots import DEFAULT_BYTES, Snapshots
 from .state_files import Data, StateFiles
 from .step_cost import StepCost, StepSize
 from .thread_count import ThreadCount
+from .token_sampler import TokenRun, TokenSampler, token_of
 from .values import (
     Cancelled,
     EngineError,
     EngineStopped,
     GenerationRequest,
-    InvalidGrammar,
     InvalidToken,
     Progress,
     PromptTooLong,
@@ -48,17 +46,8 @@ from .values import (
     WritesNoText,
 )
 
-TokenRun = list[Union[Sampled, EngineError]]
-"""What was sampled for one sequence in a step: tokens, the last of which may be an error in their place."""
-
 log = logging.getLogger("localchat.engine")
 
-# Threads that draw tokens, the engine's own among them: the work is bound by memory, not by cores.
-_MAX_DRAWERS = 4
-# Below this size a draw is over before another thread has heard of it.
-_MIN_PARALLEL_VOCAB = 16_384
-# Fewer rows for each thread are looked at sooner by one.
-_MIN_LOOKED_AT = 3
 
 # From what a cached prompt takes on a GPU to what a long one takes on a laptop.
 _FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -136,9 +125,6 @@ class _Job:
         self.run.deliver(self.index, item)
 
 
-Work = list["tuple[_Job, Part]"]
-
-
 class Engine:
     """Runs generations on a backend. `start` begins the thread; tests may call `step` instead.
 
@@ -205,10 +191,7 @@ class Engine:
             self._disk_cache = DiskCache(
                 state_files, backend, self._scheduler, self._n_known, self.post, self._apply_changes, self._bring
             )
-        # Sequences are drawn for in parallel where that takes longer than handing the work over.
-        n_helpers = min(_MAX_DRAWERS, os.cpu_count() or 1) - 1
-        self._drawers = ThreadPoolExecutor(n_helpers, "localchat-draw") if n_helpers else None
-        self._n_shares = n_helpers + 1
+        self._token_sampler = TokenSampler(backend)
 
     def __enter__(self) -> Engine:
         return self
@@ -234,8 +217,7 @@ class Engine:
             self._run()
         else:
             self._thread.join()
-        if self._drawers is not None:
-            self._drawers.shutdown()
+        self._token_sampler.close()
         for source in self._sources:
             source.drafter.close()
         self.embedder.close()
@@ -619,8 +601,8 @@ class Engine:
             if part.is_scored:
                 self._score(self._live[part.sequence.id], part)
         work = [(self._live[part.sequence.id], part) for part in batch.outputs()]
-        runs = self._draw_all(work)
-        self._scheduler.update(batch, [[_token_of(item) for item in run] for run in runs])
+        runs = self._token_sampler.sample([(job.sampler, job.request, part) for job, part in work])
+        self._scheduler.update(batch, [[token_of(item) for item in run] for run in runs])
         self._n_computed += batch.n_tokens
         self._n_drawn += sum(map(len, runs))
         for (job, part), run in zip(work, runs):
@@ -651,64 +633,6 @@ class Engine:
             if i > part.sequence.n_scored:
                 job.run.add_prompt_logprob(job.index, *self.backend.logprobs(row, tokens[i], n_top))
 
-    def _draw_all(self, work: Work) -> list[TokenRun]:
-        if self.facts.n_vocab < _MIN_PARALLEL_VOCAB:
-            return self._draw_share(work)
-        if self._look(work) or len(work) < 2 or self._drawers is None:
-            return self._draw_share(work)
-        shares = [work[i :: self._n_shares] for i in range(self._n_shares)]
-        futures = [self._drawers.submit(self._draw_share, share) for share in shares[1:]]
-        drawn: list[TokenRun] = [[]] * len(work)
-        drawn[:: self._n_shares] = self._draw_share(shares[0])
-        for i, future in enumerate(futures, 1):
-            drawn[i :: self._n_shares] = future.result()
-        return drawn
-
-    def _look(self, work: Work) -> bool:
-        draws = [(job.sampler, row, i) for job, part in work for i, row in enumerate(part.output_rows)]
-        n_first = -(-len(draws) // self._n_shares)
-        if n_first < _MIN_LOOKED_AT or self._drawers is None:
-            return self.backend.look(draws)
-        shares = [draws[i : i + n_first] for i in range(n_first, len(draws), n_first)]
-        futures = [self._drawers.submit(self.backend.look, share) for share in shares]
-        quick = [self.backend.look(draws[:n_first]), *(future.result() for future in futures)]
-        return all(quick)
-
-    def _draw_share(self, share: Work) -> list[TokenRun]:
-        return [self._draw_run(job, part) for job, part in share]
-
-    def _draw_run(self, job: _Job, part: Part) -> TokenRun:
-        """The token after the newest one, and as long as the draft says what was drawn, the one after that.
-
-        Each is drawn by logits behind exactly the tokens before it, and the sampler hears of no other, so
-        these are the tokens that would have been drawn one by one.
-        """
-        run: TokenRun = []
-        for row, guess in zip(part.output_rows, (*part.draft, None)):
-            item = self._draw(job, row, job.sequence.n_drawn + len(run) + 1)
-            run.append(item)
-            if guess is None or isinstance(item, EngineError) or self._ends_draft(job, _token_of(item), guess):
-                break
-        return run
-
-    def _draw(self, job: _Job, row: int, n_drawn: int) -> Sampled | EngineError:
-        """Samples the sequence's `n_drawn`th token."""
-        try:
-            token = self.backend.sample(job.sampler, row)
-            params = job.request.params
-            if n_drawn == params.min_tokens:
-                self.backend.allow_ends(job.sampler)
-            if params.top_logprobs is None:
-                return token
-            if params.post_sampling_probs:
-                return (token, *self.backend.drawn_from(job.sampler, token, params.top_logprobs))
-            return (token, *self.backend.logprobs(row, token, params.top_logprobs))
-        except InvalidGrammar as error:
-            return error
-        except Exception as error:
-            log.exception("drawing a token failed")
-            return EngineError(f"drawing a token failed: {error}")
-
     def _count_draft(self, job: _Job, n_drafted: int, n_accepted: int) -> None:
         assert job.source is not None
         job.source.drafter.note(job.sequence, n_drafted, n_accepted, self._cost_of(job.source))
@@ -720,9 +644,6 @@ class Engine:
         self._n_cached += job.sequence.n_cached or 0
         usage = job.run.usage(job.index)
         self._first_token_s.add(usage.queue_s + usage.prompt_s)
-
-    def _ends_draft(self, job: _Job, token: int, guess: int) -> bool:
-        return token != guess or self.backend.is_end(token) or token in job.request.params.stop_token_ids
 
     def _natural_end(self, job: _Job) -> Ended | None:
         token = job.sequence.tokens[-1]
@@ -786,10 +707,3 @@ class Engine:
 def _set_suspended(jobs: list[_Job], is_suspended: bool) -> None:
     for job in jobs:
         job.sequence.is_suspended = is_suspended
-
-
-def _token_of(item: Sampled | EngineError) -> int:
-    """The token of a draw; of a failed one any: its sequence ends before it is ever computed."""
-    if isinstance(item, int):
-        return item
-    return 0 if isinstance(item, EngineError) else item[0]

@@ -1,0 +1,111 @@
+"""Samples the next tokens of all sequences of a computed batch, on several threads where that is faster."""
+
+from __future__ import annotations
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Union
+
+from .backend import Backend
+from .batch import Part
+from .run import Sampled
+from .values import EngineError, GenerationRequest, InvalidGrammar
+
+log = logging.getLogger("localchat.engine")
+
+TokenRun = list[Union[Sampled, EngineError]]
+"""What was sampled for one sequence in a step: tokens, the last of which may be an error in their place."""
+Work = list["tuple[Any, GenerationRequest, Part]"]
+"""For each sequence the state of its sampler, its request, and its part of the batch."""
+
+# Threads that sample, the engine's own among them: the work is bound by memory, not by cores.
+_MAX_THREADS = 4
+# With a smaller vocabulary a token is sampled before another thread has started.
+_MIN_PARALLEL_VOCAB = 16_384
+# With fewer rows for each thread one thread finds the likeliest tokens sooner.
+_MIN_ROWS = 3
+
+
+class TokenSampler:
+    """Samples from the logits of the last batch. `sample` is called on the engine thread."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        n_helpers = min(_MAX_THREADS, os.cpu_count() or 1) - 1
+        self._helpers = ThreadPoolExecutor(n_helpers, "localchat-sample") if n_helpers else None
+        self._n_shares = n_helpers + 1
+
+    def close(self) -> None:
+        if self._helpers is not None:
+            self._helpers.shutdown()
+
+    def sample(self, work: Work) -> list[TokenRun]:
+        """The tokens of each sequence: one, and one more for each token of its draft that was right."""
+        if self._backend.facts.n_vocab < _MIN_PARALLEL_VOCAB:
+            return self._sample_share(work)
+        if self._find_likeliest(work) or len(work) < 2 or self._helpers is None:
+            return self._sample_share(work)
+        shares = [work[i :: self._n_shares] for i in range(self._n_shares)]
+        futures = [self._helpers.submit(self._sample_share, share) for share in shares[1:]]
+        runs: list[TokenRun] = [[]] * len(work)
+        runs[:: self._n_shares] = self._sample_share(shares[0])
+        for i, future in enumerate(futures, 1):
+            runs[i :: self._n_shares] = future.result()
+        return runs
+
+    def _find_likeliest(self, work: Work) -> bool:
+        """Prepares the rows; whether sampling from them is so quick now that other threads would be of no help."""
+        rows = [(sampler, row, i) for sampler, _, part in work for i, row in enumerate(part.output_rows)]
+        n_first = -(-len(rows) // self._n_shares)
+        if n_first < _MIN_ROWS or self._helpers is None:
+            return self._backend.look(rows)
+        shares = [rows[i : i + n_first] for i in range(n_first, len(rows), n_first)]
+        futures = [self._helpers.submit(self._backend.look, share) for share in shares]
+        quick = [self._backend.look(rows[:n_first]), *(future.result() for future in futures)]
+        return all(quick)
+
+    def _sample_share(self, share: Work) -> list[TokenRun]:
+        return [self._sample_run(*each) for each in share]
+
+    def _sample_run(self, sampler: Any, request: GenerationRequest, part: Part) -> TokenRun:
+        """The token after the newest one, and while the draft is right the one after that.
+
+        Each is sampled from the logits behind exactly the tokens before it, and the sampler accepts no other token,
+        so these are the tokens that would be sampled without a draft.
+        """
+        run: TokenRun = []
+        for row, drafted in zip(part.output_rows, (*part.draft, None)):
+            item = self._sample(sampler, request, row, part.sequence.n_drawn + len(run) + 1)
+            run.append(item)
+            if drafted is None or isinstance(item, EngineError):
+                break
+            token = token_of(item)
+            if token != drafted or self._backend.is_end(token) or token in request.params.stop_token_ids:
+                break
+        return run
+
+    def _sample(self, sampler: Any, request: GenerationRequest, row: int, n_sampled: int) -> Sampled | EngineError:
+        """Samples the sequence's `n_sampled`th token."""
+        try:
+            token = self._backend.sample(sampler, row)
+            params = request.params
+            if n_sampled == params.min_tokens:
+                self._backend.allow_ends(sampler)
+            if params.top_logprobs is None:
+                return token
+            if params.post_sampling_probs:
+                return (token, *self._backend.drawn_from(sampler, token, params.top_logprobs))
+            return (token, *self._backend.logprobs(row, token, params.top_logprobs))
+        except InvalidGrammar as error:
+            return error
+        except Exception as error:
+            log.exception("sampling a token failed")
+            return EngineError(f"sampling a token failed: {error}")
+
+
+def token_of(item: Sampled | EngineError) -> int:
+    """The token of an item; of an error any: its sequence ends before the token is computed."""
+    if isinstance(item, int):
+        return item
+    return 0 if isinstance(item, EngineError) else item[0]
