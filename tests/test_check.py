@@ -32,7 +32,8 @@ def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
     assert report["memory"]["free_bytes"] > 1 << 20
     assert (report["model"]["path"], report["model"]["n_ctx_train"]) == (str(DEMO), 4096)
     choice = report["choice"]
-    assert (choice["n_ctx"], choice["kv_cache_tokens"], choice["parallel"]) == (1024, 2048, 2)
+    assert (choice["n_ctx"], choice["parallel"]) == (1024, 2)
+    assert choice["kv_cache_tokens"] in (2 * 1024, 3 * 1024)  # Shared by all, or of their own for each and one more.
     assert choice["n_ctx_reason"] == "as --ctx says"
     assert min(report["speed"]["prompt_per_second"], report["speed"]["tokens_per_second"]) > 1
 

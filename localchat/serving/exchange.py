@@ -229,7 +229,16 @@ class Exchange:
         seconds = time.monotonic() - self._began_at
         request = printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS])
         given = f" [{self._given_id}]" if self._given_id else ""
-        log.info("%s %s %s %.3f s: %s%s", self.id, self.status, request, seconds, self.summary or "-", given)
+        fields = {
+            "id": self.id,
+            "status": self.status,
+            "request": request,
+            "seconds": round(seconds, 3),
+            "summary": self.summary,
+            "request_id": self._given_id,
+        }
+        text = "%s %s %s %.3f s: %s%s"
+        log.info(text, self.id, self.status, request, seconds, self.summary or "-", given, extra={"fields": fields})
 
     def _invite(self) -> None:
         self.head.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -46,7 +46,7 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One object per line, with the time in UTC."""
+    """One object per line, with the time in UTC and the `fields` of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
