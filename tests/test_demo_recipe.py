@@ -667,7 +667,7 @@ def test_a_share_of_the_former_weights_can_be_kept():
 
 def test_answers_about_localchat_are_true():
     """The flags, endpoints and variables that the model names exist, with the defaults it tells."""
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "localchat").glob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "localchat").rglob("*.py")]
     code = "\n".join([*sources, *((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "README.md"))])
     answers = " ".join(topic.answer for topic in localchat_facts.TOPICS)
     names = re.findall(r"--[a-z-]+[a-z]|/v1/[a-z/]+|/health|OPENAI_BASE_URL|\b[a-z]+\.py\b", answers)

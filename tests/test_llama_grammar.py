@@ -224,3 +224,11 @@ def test_vocabulary_refuses_tokens_that_it_does_not_have(vocabulary: Vocabulary)
     with pytest.raises(ValueError, match="token ids go from 0"):
         vocabulary.piece(-1, True)
     assert ctypes.sizeof(L.llama_token_data) == 12
+
+
+def test_forced_tokens_end_where_a_longer_token_may_go_on(vocabulary: Vocabulary):
+    """The model writes ` {"` as one token: after ` ` alone it would go on with something else."""
+    one = Grammar(Constraint('root ::= "\\"arguments\\": {" (":" | "\\"" [a-z] | "}")'), vocabulary)
+    text = b"".join(vocabulary.piece(token, special=True) for token in one.forced_tokens())
+    assert vocabulary.trie.has_longer(b" {")
+    assert text == b'"arguments":'

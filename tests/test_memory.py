@@ -214,7 +214,10 @@ def test_estimate_of_the_context_is_near_to_what_llama_cpp_takes(
     """Within 3 tenths, or a MiB: what is refused by the estimate would not have fit."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     from localchat.engine import llama
+    from localchat.engine.llama import library
 
+    # Other tests silence the library.
+    library.L.llama_log_set(library._on_log, None)
     caplog.set_level(logging.DEBUG, "localchat.engine.llama")
     backend = llama.load_backend(write_models(tmp_path)[name], LoadOptions(n_ctx=n_cells, n_cells=n_cells))
     estimated = sum(place.per_token * n_cells + place.fixed for place in backend.places)

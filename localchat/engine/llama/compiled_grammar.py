@@ -30,6 +30,8 @@ MANY = 4096
 """Of more allowed tokens than this it is also remembered by token whether it is allowed."""
 VISITS_BEFORE_ALL = 64
 """A state in which so many tokens were sampled is likely to come again often: then all its tokens are found at once."""
+# A token of a vocabulary is rarely as long as this many others.
+MAX_OPEN_TOKENS = 16
 MAX_COUNTED = 10_000
 """States whose visits are counted."""
 
@@ -165,7 +167,7 @@ class CompiledGrammar:
     def forced_tokens(self, state: State, budget: Budget) -> tuple[int, ...]:
         """The tokens of the bytes that must follow, as far as there is no choice.
 
-        Without the last one: a longer token may have its bytes and others that follow them.
+        It ends before the first token that could be part of a longer one, whose other bytes lie beyond these.
         """
         found = self._forced.get(state)
         if found is None:
@@ -183,9 +185,15 @@ class CompiledGrammar:
             tokens = self._vocabulary.tokenize_bytes(text, False, parse_special)
             if self._hidden.isdisjoint(tokens):
                 # Some vocabularies begin each text with a space.
-                is_same = b"".join(self._vocabulary.piece(token, special=True) for token in tokens) == text
-                return tuple(tokens[:-1]) if is_same else ()
+                pieces = [self._vocabulary.piece(token, special=True) for token in tokens]
+                return self._without_open_end(tokens, pieces) if b"".join(pieces) == text else ()
         return ()
+
+    def _without_open_end(self, tokens: list[int], pieces: list[bytes]) -> tuple[int, ...]:
+        """The tokens before the first place from which a token could reach beyond the end of the text."""
+        ends = [b"".join(pieces[i:]) for i in range(max(0, len(pieces) - MAX_OPEN_TOKENS), len(pieces))]
+        n_open = max((len(ends) - i for i, end in enumerate(ends) if self._vocabulary.trie.has_longer(end)), default=1)
+        return tuple(tokens[: len(tokens) - max(n_open, 1)])
 
 
 class GrammarCache:

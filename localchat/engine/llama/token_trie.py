@@ -6,6 +6,7 @@ together, and a token is left out at the first byte that is not allowed.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ class TokenTrie:
         order = _sorted_by_text(pieces, tokens)
         self.tokens = np.array(order, np.int32)
         texts = [pieces[token] for token in order]
+        self._texts = texts
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         offsets = np.concatenate(([0], np.cumsum(lengths)))[:-1]
         data = np.frombuffer(b"".join(texts), np.uint8)
@@ -65,6 +67,11 @@ class TokenTrie:
             self._set_children(depth, parents[firsts])
             here, parents, depth = here[goes_on], nodes[goes_on], depth + 1
         self._set_children(depth, np.zeros(0, np.int64))
+
+    def has_longer(self, text: bytes) -> bool:
+        """Whether the text of a token begins with these bytes and is longer."""
+        i = bisect_right(self._texts, text)
+        return i < len(self._texts) and self._texts[i].startswith(text)
 
     def _set_children(self, depth: int, parents: Any) -> None:
         """Enter the nodes at this depth, given by their parents, as the children of the level above."""
