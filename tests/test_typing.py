@@ -1,0 +1,47 @@
+"""What type checkers make of programs that use the client: what is right passes, what is wrong is refused."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+USER = ROOT / "tests" / "typing" / "user.py"
+
+
+def errors_of_mypy(*files: Path) -> list[str]:
+    """The lines of errors that mypy --strict has about these files alone."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-version=3.10", "--config-file=", "--no-pretty"]
+    done = subprocess.run(
+        [*command, "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", *map(str, files)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if ": error:" in line]
+
+
+def test_program_of_a_user(tmp_path):
+    """With the README's and the page's own programs, in one run: mypy reads the package once."""
+    pytest.importorskip("mypy")
+    pages = []
+    for page in ("README.md", "docs/client.md"):
+        blocks = re.findall(
+            r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+        for number, block in enumerate(blocks):
+            path = tmp_path / f"{Path(page).stem.lower()}_{number}.py"
+            path.write_text(re.sub(r"^async def main\(\):", "async def main() -> None:", block, flags=re.MULTILINE))
+            pages.append(path)
+    found = errors_of_mypy(USER, *pages)
+    refused = {int(line.split(":")[1]) for line in found if line.startswith("tests/typing/user.py:")}
+    marked = {number for number, line in enumerate(USER.read_text().splitlines(), 1) if line.endswith("# refused")}
+    assert refused == marked, found
+    assert [line for line in found if not line.startswith("tests/typing/user.py:")] == []

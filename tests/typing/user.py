@@ -1,0 +1,55 @@
+"""A program of a user, for type checkers: what is right passes, and each line marked with `refused` is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from localchat import AsyncClient, Client, LocalChatError, Reply, Stream, chat
+
+
+@dataclass
+class Person:
+    name: str
+    age: int
+
+
+def right(client: Client) -> None:
+    reply = client.chat("Who?", response_format=Person, temperature=0, max_tokens=50, retries_on_mismatch=1)
+    names: list[str] = [reply.parsed.name, reply.text, str(reply)]
+    numbers: list[int] = client.chat("Count.", response_format=list[int]).parsed
+    completed: Person = client.complete("Ada is", response_format=Person).parsed
+    at_once: Person = chat("Who?", response_format=Person, base_url="http://127.0.0.1:8080/v1").parsed
+    nothing: None = client.chat("Hello!").parsed
+    if reply.usage is not None:
+        numbers.append(reply.usage.output_tokens)
+    with client.stream("Who?", response_format=Person) as stream:
+        typed: Stream[Person] = stream
+        names.append(typed.reply.parsed.name)
+    vector: list[float] = client.embed("a text")
+    vectors: list[list[float]] = client.embed(["a text", "another"], dimensions=3)
+    answers: list[Reply | LocalChatError] = client.map(["a", "b"], concurrency=2, temperature=0)
+    lengths = [model.context_length for model in client.models() if model.startswith("q")]
+    print(names, numbers, completed, at_once, nothing, vector, vectors, answers, lengths)
+    client.with_options(timeout=5, headers={"X-A": "b"}).run("Hello!", [print], max_rounds=2)
+    client.request("POST", "rerank", {"query": "q"}, timeout=3)
+
+
+async def right_too(client: AsyncClient) -> Person:
+    async with client.stream("Who?", response_format=Person) as stream:
+        print("".join([text async for text in stream.text]), stream.reply.parsed.age)
+    return (await client.chat("Who?", response_format=Person)).parsed
+
+
+def wrong(client: Client) -> None:
+    client.chat("Hello!", temprature=0)  # refused
+    client.chat("Hello!", temperature="hot")  # refused
+    client.chat(b"Hello!")  # refused
+    client.chat(["Hello!", "Hello?"])  # refused
+    client.chat("Hello!", stream=True)  # refused
+    print(client.chat("Who?", response_format=Person).parsed.size)  # refused
+    age: str = client.chat("Who?", response_format=Person).parsed.age  # refused
+    print(client.chat("Hello!").usage.output_tokens)  # refused
+    client.embed("a text", temperature=0)  # refused
+    client.complete("Hello!", system="Be brief.")  # refused
+    Client(time_out=5)  # refused
+    print(age)
