@@ -11,6 +11,8 @@ from typing import Any
 
 from .target import DEADLINE_S, DOCUMENTED, QUESTION, Broken, Target, post, responses
 
+# Larger ones are not sent: to write them would hold up the reader, which runs in the same process.
+MAX_BODY_BYTES = 8 << 20
 PATTERNS = ["a", ".", "[a-z]", r"\d", "x?", "(a|b)", "[^x]", r"\w", "é", "(?:ab|a)", r"\s*", "(a*)"]
 REPEATS = ["", "", "*", "+", "?", "{3}", "{0,9}", "{200}", "{1,1500}", "{2,}"]
 
@@ -130,12 +132,15 @@ def run(target: Target, n: int, seed: int) -> str:
         for i in range(n):
             chance = random.Random(seed + i)
             fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, **constraint(chance)}
+            body = json.dumps(fields).encode()
+            if len(body) > MAX_BODY_BYTES:
+                continue
             n_before = len(reader.gaps_s)
-            raw = target.send(post("/v1/chat/completions", json.dumps(fields).encode()), timeout_s=60)
-            [(status, body)] = responses(raw)
+            raw = target.send(post("/v1/chat/completions", body), timeout_s=60)
+            [(status, payload)] = responses(raw)
             statuses[status] = statuses.get(status, 0) + 1
             if status not in DOCUMENTED:
-                raise Broken(f"seed {seed + i}: status {status}: {body[:300]!r}")
+                raise Broken(f"seed {seed + i}: status {status}: {payload[:300]!r}")
             if reader.failure is not None:
                 raise Broken(f"seed {seed + i}: the stream beside it failed: {reader.failure!r}")
             worst = max(worst, (max(reader.gaps_s[n_before:], default=0.0), seed + i))
