@@ -388,8 +388,6 @@ def cases() -> Iterator[Any]:
             yield pytest.param(name, client, stream, id=f"{name}-{client}{'-stream' if stream else ''}")
 
 
-
-
 @pytest.mark.parametrize(("name", "client", "stream"), list(cases()))
 def test_example_is_answered_or_refused_by_name(port: int, name: str, client: str, stream: bool):
     example = EXAMPLES[name]
