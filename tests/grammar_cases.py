@@ -407,6 +407,9 @@ NUMBERS = {
     "number exclusive maximum 0": case({"type": "number", "exclusiveMaximum": 0}, "-1 -0.5", "0 1 0.5"),
     "multipleOf 1": case({"type": "number", "multipleOf": 1}, "5 -5 0", "1.5"),
     "multipleOf 10": case({"type": "integer", "multipleOf": 10}, "0 10 -20 100", "1 5 15"),
+    "multipleOf 1000 below a maximum": case(
+        {"type": "integer", "multipleOf": 1000, "maximum": 99000}, "99000 0 -5000", "100000 5 0000", "-0"
+    ),
     "multipleOf 100 in a range": case(
         {"type": "integer", "multipleOf": 100, "minimum": 150, "maximum": 990000},
         "200 989900 990000",

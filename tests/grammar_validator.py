@@ -77,6 +77,15 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
+def has_double_names(text: str) -> bool:
+    """A grammar cannot keep two names from being the same if the schema does not list them."""
+    try:
+        load(text)
+    except ValueError as error:
+        return "comes twice" in str(error)
+    return False
+
+
 def is_valid(text: str, schema: Any) -> bool:
     try:
         value = load(text)

@@ -150,10 +150,11 @@ def test_tensor_of_an_unknown_type_is_checked_by_its_start(write):
     assert read_header(write(Writer().file((), [("a", (1000,), 999, 4)], b"x" * 4))).n_tensors == 1
 
 
-@pytest.mark.parametrize("size", range(4, len(Writer().file(METADATA[:4] + METADATA[9:13], TENSORS)), 7))
-def test_header_cut_anywhere_is_truncated(write, size):
-    with pytest.raises(Truncated, match=r"model\.gguf: the file has \d+ bytes, its header needs at least \d+"):
-        read_header(write(Writer().file(METADATA[:4] + METADATA[9:13], TENSORS)[:size]))
+def test_header_cut_anywhere_is_truncated(write):
+    whole = Writer().file(METADATA[:4] + METADATA[9:13], TENSORS)
+    for size in range(4, len(whole), 7):
+        with pytest.raises(Truncated, match=rf"model\.gguf: the file has {size} bytes, its header needs at least \d+"):
+            read_header(write(whole[:size]))
 
 
 @pytest.mark.parametrize(

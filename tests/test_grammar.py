@@ -1,29 +1,42 @@
-"""JSON Schema to grammar, judged by the real engine: what it takes, what it refuses, what cannot be said."""
+"""JSON Schema to grammar, one table: what the grammar takes, refuses and generates."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from localchat.grammar import schema_to_grammar
+from localchat.grammar import Budget, ByteAutomaton, check_grammar, schema_to_grammar
 
-from .gbnf import matches
-from .grammar_cases import CASES, Case
-from .grammar_validator import is_valid
-
-BY_CASE = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+from .gbnf import generate, matches
+from .grammar_cases import CASES
+from .grammar_validator import has_double_names, is_valid
 
 
-@BY_CASE
-def test_grammar_takes_exactly_the_documents(case: Case):
+@pytest.mark.parametrize("name", CASES)
+def test_grammar_takes_exactly_the_documents(name: str):
+    """By the engine of llama.cpp and by our own automaton; and what is generated is valid."""
+    case = CASES[name]
     grammar = schema_to_grammar(case.schema)
-    wrong = [text[:200] for text in case.accept if not matches(grammar, text)]
-    wrong += [text[:200] for text in (*case.reject, *case.unused) if matches(grammar, text)]
-    assert not wrong, grammar
+    check_grammar(grammar)
+    for is_match in (matches, own_matches):
+        assert [text[:200] for text in case.accept if not is_match(grammar, text)] == [], grammar
+        assert [text[:200] for text in (*case.reject, *case.unused) if is_match(grammar, text)] == [], grammar
+    random_ = random.Random(name)
+    texts = [text for _ in range(2) if (text := generate(grammar, random_, 100)) is not None]
+    assert [text for text in texts if not is_valid(text, case.schema) and not has_double_names(text)] == []
 
 
-@BY_CASE
-def test_table_agrees_with_a_validator(case: Case):
+def own_matches(grammar: str, text: str) -> bool:
+    automaton, budget = ByteAutomaton(grammar, "root", lambda name: None), Budget(10**9)
+    state = automaton.walk(automaton.start, text.encode("utf-8", "surrogatepass"), budget)
+    if state is not None:
+        automaton.expand(state, budget)
+    return state is not None and state.may_end
+
+
+def test_table_agrees_with_a_validator():
     """The table itself is right: what is unused is valid, and what is rejected is not, or is no good JSON."""
-    wrong = [text[:200] for text in (*case.accept, *case.unused) if not is_valid(text, case.schema)]
-    wrong += [text[:200] for text in case.reject if is_valid(text, case.schema)]
-    assert not wrong
+    for name, case in CASES.items():
+        assert [text[:200] for text in (*case.accept, *case.unused) if not is_valid(text, case.schema)] == [], name
+        assert [text[:200] for text in case.reject if is_valid(text, case.schema)] == [], name

@@ -99,6 +99,11 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "more than 4",
     ),
     "oneOf overlapping": ({"oneOf": [INT, {"type": "number"}]}, "#/oneOf", "branches 0 and 1"),
+    "oneOf of ranges that meet": (
+        {"oneOf": [{**INT, "maximum": 5}, {**INT, "minimum": 5}]},
+        "#/oneOf",
+        "branches 0 and 1",
+    ),
     "oneOf same required names": (
         {"oneOf": [{**A_AND_B, "required": ["a"]}, {**A_AND_B, "required": ["b"]}]},
         "#/oneOf",
