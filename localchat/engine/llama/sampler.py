@@ -273,6 +273,6 @@ def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
 
 
 def _distinct(tokens: list[int]) -> Any:
-    """An ascending array with each token once. `np.unique` does it, and imports numpy.ma: 20 ms of the first request."""
+    """An ascending array with each token once. `np.unique` would import numpy.ma: 20 ms of the first request."""
     ascending = np.sort(np.array(tokens, np.int64))
     return ascending[np.diff(ascending, prepend=-1) != 0]
