@@ -194,7 +194,8 @@ class ToolCalls:
         """The call of a delta that comes where all calls are complete."""
         repeated = [call for call in found if call.repeats(piece)]
         if repeated or not piece.strip():
-            return (repeated or found or [None])[-1]
+            alike = repeated or found
+            return alike[-1] if alike else None
         if not is_known:
             return None  # Arguments before their name.
         self._doubt(found[-1:], "arguments came after they were complete")
