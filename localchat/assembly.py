@@ -28,6 +28,7 @@ from .events import (
     changed,
 )
 from .payloads import Json, as_index, as_list, dump, filled, find_usage, normal_reason, parse_error, parse_usage
+from .surrogates import HALF_CHARACTER, join_halves
 from .think_tags import ThinkSplitter
 from .tool_calls import ToolCalls, Warnings
 
@@ -52,6 +53,8 @@ class _Choice:
         # The content as sent, tags included: whole messages are compared with it.
         self.content: list[str] = []
         self.splitter = ThinkSplitter(think_tags)
+        # By field, the first half of a character whose second half the next piece has to bring.
+        self._halves: dict[str, str] = {}
         self.calls = ToolCalls(index, warnings)
         # The old form of a call. Some servers send it beside the new one, so it waits for the end (C13).
         self.legacy = ToolCalls(index, warnings)
@@ -95,7 +98,7 @@ class _Choice:
             self._take_content(content, chunk, events)
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
-            self._emit("refusal", refusal, chunk, events)
+            self._emit("refusal", self._joined("refusal", refusal), chunk, events)
         self._take_calls(delta, chunk, events, self.calls.take)
 
     def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
@@ -126,10 +129,22 @@ class _Choice:
             self.reasoning_field = name
             events += self.flush()  # From here on content goes by the splitter.
         if text:
-            self._emit("reasoning", text, chunk, events)
+            self._emit("reasoning", self._joined("reasoning", text), chunk, events)
+
+    def _joined(self, field: str, text: str) -> str:
+        """Text in which no character is cut in two."""
+        if text.isascii() and not self._halves:
+            return text
+        text, half, is_damaged = join_halves(self._halves.pop(field, "") + text)
+        if half:
+            self._halves[field] = half
+        if is_damaged:
+            self._warnings.add(HALF_CHARACTER, self.index)
+        return text
 
     def _take_content(self, content: Any, chunk: Any, events: list[StreamEvent]) -> None:
         if isinstance(content, str):
+            content = self._joined("content", content)
             self.content.append(content)
             if self.reasoning_field is not None:
                 self._emit("content", content, chunk, events)  # The server has taken the tags out itself.
@@ -162,6 +177,8 @@ class _Choice:
             events.append(Logprobs(tuple(items), self.index, chunk))
 
     def _emit(self, kind: str, text: str, chunk: Any, events: list[StreamEvent]) -> None:
+        if not text and kind != "reclassify":  # Half a character was all of it.
+            return
         if kind == "content":
             self.text.append(text)
             events.append(ContentDelta(text, self.index, chunk))
@@ -179,12 +196,17 @@ class _Choice:
         events: list[StreamEvent] = []
         for kind, text in self.splitter.flush():
             self._emit(kind, text, None, events)
+        for field in self._halves:
+            kind = "reasoning" if field == "content" and self.splitter.unclosed else field
+            self._emit(kind, "\ufffd", None, events)
+            self._warnings.add(HALF_CHARACTER, self.index)
+        self._halves.clear()
         return events
 
     def close(self) -> tuple[ToolCall, ...]:
         """The end of a stream that was not cut: the calls."""
         if self.splitter.unclosed:
-            self._warnings.add("the reasoning was never closed: the answer may be in it", self.index)
+            self._warnings.add("the answer ends inside <think>: what may be its text is in the reasoning", self.index)
         self.finished_calls = tuple(self._calls())
         return self.finished_calls
 
@@ -192,11 +214,19 @@ class _Choice:
         cut_off = normal_reason(self.reason_raw or "") in ("length", "content_filter", "error")
         return (self.calls if self.calls else self.legacy).finish(cut_off)
 
+    def has_ended(self) -> bool:
+        """Whether the finish reason proves the end: it is known, and no text came after it."""
+        return self._reason() not in (None, "unknown") and not self.went_on
+
+    def _reason(self) -> str | None:
+        """Our word for the server's finish reason, "unknown" for one that is none of those known."""
+        return None if self.reason_raw is None else normal_reason(self.reason_raw) or "unknown"
+
     def stop(self) -> MessageStop:
-        """The last event. What calls there are decides, not what the server says about them (K6)."""
-        reason = normal_reason(self.reason_raw) if self.reason_raw else None
-        if self.reason_raw and reason is None:
-            self._warnings.add(f"unknown finish reason {self.reason_raw!r}, taken as stop", self.index)
+        """The last event. Whether there are calls decides, not what the server reports about them."""
+        reason = self._reason()
+        if reason == "unknown":
+            self._warnings.add(f"unknown finish reason {self.reason_raw!r}", self.index)
         if reason in (None, "stop", "tool_calls"):
             reason = "tool_calls" if self.finished_calls else "stop"
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self.stop_reason, self.index)
@@ -400,7 +430,7 @@ class Accumulator:
         return [UsageEvent(usage, 0, chunk)]
 
     def _take_finish(self) -> None:
-        ended = [choice.reason_raw is not None and not choice.went_on for choice in self._choices.values()]
+        ended = [choice.has_ended() for choice in self._choices.values()]
         self.complete = len(ended) >= self._n and all(ended)
 
     def _find_error(self, chunk: Json, error: Any) -> ErrorEvent | None:
@@ -408,7 +438,7 @@ class Accumulator:
         error = error or (groq.get("error") if isinstance(groq, dict) else None)
         if error:
             return changed(parse_error({**chunk, "error": error}), raw=chunk)
-        if not self._choices and _is_flat_error(chunk):
+        if _is_flat_error(chunk):
             return changed(parse_error(chunk), raw=chunk)
         for choice in self._choices.values():
             if choice.reason_raw is not None and normal_reason(choice.reason_raw) == "error":
@@ -422,8 +452,11 @@ class Accumulator:
         if not self._choices:
             return "the answer was cut before it began: the connection ended"
         texts = sum(len(part) for choice in self._choices.values() for part in choice.text)
-        went_on = any(choice.went_on for choice in self._choices.values())
-        proof = "with text after its finish reason" if went_on else "without a finish reason"
+        proof = "without a finish reason"
+        if any(choice.went_on for choice in self._choices.values()):
+            proof = "with text after its finish reason"
+        elif any(choice.reason_raw for choice in self._choices.values()):
+            proof = "with an unknown finish reason"
         return f"the answer was cut after {texts} characters: the connection ended {proof} and without [DONE]"
 
 
@@ -435,8 +468,8 @@ def is_whole_answer(payload: Json) -> bool:
 
 
 def _is_flat_error(chunk: Json) -> bool:
-    """An error without the member `error`, as older servers send it."""
-    return chunk.get("object") == "error" or "detail" in chunk
+    """An error without the field `error`, as older servers send it; `detail` is where FastAPI reports one."""
+    return chunk.get("object") == "error" or ("detail" in chunk and not chunk.get("choices"))
 
 
 def _native_choices(chunk: Json) -> list[Json]:

@@ -14,6 +14,8 @@ from .errors import cut
 from .events import ErrorEvent, Usage
 
 Json = dict[str, Any]
+# More than any index has; int() refuses more than 4300.
+_MAX_INDEX_DIGITS = 18
 Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
@@ -222,6 +224,11 @@ def as_list(value: Any) -> list[Any]:
 
 
 def as_index(value: Any) -> int | None:
+    """A whole number, however a server writes it: 1, 1.0 or "1"."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_INDEX_DIGITS:
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

@@ -31,8 +31,8 @@ class ThinkSplitter:
 
     @property
     def unclosed(self) -> bool:
-        """The template had opened the tag, and it was never closed: which part was which is unknown."""
-        return self._prefilled and self._step in (ThinkSplitter._thought, ThinkSplitter._thought_start)
+        """Whether the text so far ends inside the tags."""
+        return self._step in (ThinkSplitter._thought, ThinkSplitter._thought_start)
 
     def feed(self, text: str) -> list[tuple[str, str]]:
         """Pairs of "content", "reasoning" or "reclassify" and the text that is certain by now."""

@@ -26,6 +26,7 @@ FILES = (
     "model_list.py",
     "frames.py",
     "think_tags.py",
+    "surrogates.py",
     "tool_calls.py",
     "assembly.py",
     "settings.py",

@@ -401,13 +401,6 @@ def test_calls_of_a_whole_message_that_are_all_numbered_alike():
     assert [call.id for call in accumulated(chunk)[1].reply().tool_calls] == ["a", "b"]
 
 
-def test_call_that_is_told_twice_without_arguments_is_one_with_a_warning():
-    deltas = [tool_delta({"index": 0, "id": id, "function": {"name": "roll", "arguments": ""}}) for id in "ab"]
-    reply = accumulated(*deltas)[1].reply()
-    assert [call.id for call in reply.tool_calls] == ["a"]
-    assert "'roll' came again with another id" in reply.warnings[0]
-
-
 def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent], Accumulator]:
     accumulator = Accumulator(n)
     events = [event for chunk in chunks for event in accumulator.add(chunk)]
@@ -608,11 +601,54 @@ def test_think_splitter_has_three_modes():
         Accumulator(think_tags="yes")
 
 
-def test_reasoning_that_is_never_closed_is_reported():
-    accumulator = Accumulator(think_tags="prefilled")
-    accumulator.add({"choices": [{"delta": {"content": "42"}, "finish_reason": "stop"}]})
+@pytest.mark.parametrize(("mode", "content"), [("prefilled", "42"), ("auto", "<think>42")])
+def test_answer_that_ends_inside_think_keeps_its_text_and_is_reported(mode, content):
+    accumulator = Accumulator(think_tags=mode)
+    accumulator.add({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})
     warnings = [event.text for event in accumulator.finish() if event.type == "warning"]
-    assert warnings == ["the reasoning was never closed: the answer may be in it"]
+    assert warnings == ["the answer ends inside <think>: what may be its text is in the reasoning"]
+    assert (accumulator.reply().text, accumulator.reply().reasoning) == ("", "42")
+
+
+PIECES_OF_A_SMILE = ["Hi \ud83d", "\ude00!", "lone \ud83d"]
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning", "refusal"])
+def test_halves_of_a_character_are_joined_and_lone_ones_replaced(field):
+    events, accumulator = accumulated(
+        *({"choices": [{"delta": {field: text}}]} for text in PIECES_OF_A_SMILE),
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+    )
+    told = [event.delta for event in events if event.type.startswith(field)]
+    assert told == ["Hi ", "\N{GRINNING FACE}!", "lone ", "\ufffd"]
+    choice = accumulator.reply().choices[0]
+    assert "".join(told) == {"content": choice.text, "reasoning": choice.reasoning, "refusal": choice.refusal}[field]
+    assert accumulator.reply().warnings == ("a half of a character came without the other; it is replaced by U+FFFD",)
+
+
+def test_halves_of_a_character_in_arguments_are_joined():
+    pieces = ['{"q": "', *PIECES_OF_A_SMILE[:2], '"}']
+    deltas = [tool_delta({"index": 0, "id": "a", "function": {"name": "f", "arguments": text}}) for text in pieces]
+    assert accumulated(*deltas)[1].reply().tool_calls[0].arguments == {"q": "Hi \N{GRINNING FACE}!"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_flat_error_is_an_error_wherever_it_comes(late):
+    accumulator = Accumulator()
+    if late:
+        accumulator.add(speaking("Hel"))
+    accumulator.add({"object": "error", "message": "out of memory", "code": 500})
+    with pytest.raises(StreamError, match="out of memory"):
+        accumulator.finish(done=True)
+
+
+def test_unknown_finish_reason_proves_no_end():
+    accumulator = Accumulator()
+    accumulator.add(speaking("Hello", "because"))
+    assert not accumulator.complete
+    with pytest.raises(IncompleteStream, match="with an unknown finish reason and without"):
+        accumulator.finish()
+    assert accumulator.reply().finish_reason_raw == "because"
 
 
 def test_many_different_warnings_take_linear_time():

@@ -81,6 +81,7 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     n_outputs = _n_outputs(model.pointer, options)
     places = places_of(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
     context, options, is_unified = _new_context(model.pointer, options, places)
+    _warm_up(context)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
     facts = replace(facts, resources=resources_of(model.pointer, options, places, facts.n_cells, _max_threads(options)))
     room = _room(model.pointer, context, options, is_unified)
@@ -195,6 +196,18 @@ def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple
     size = ContextSize(min(size.n_ctx, L.llama_n_ctx_seq(context)), L.llama_n_ctx(context), n_streams)
     warn_of_context(size, options, n_ctx_train, places)
     return context, replace(options, n_ctx=size.n_ctx), not n_streams
+
+
+def _warm_up(context: Any) -> None:
+    """Computes one token, so that the first request finds the weights in memory and llama.cpp's threads started."""
+    memory = L.llama_get_memory(context)
+    if memory is None:  # an encoder has no KV cache
+        return
+    token = (L.llama_token * 1)(0)
+    L.llama_set_warmup(context, True)
+    L.llama_decode(context, L.llama_batch_get_one(token, 1))
+    L.llama_set_warmup(context, False)
+    L.llama_memory_clear(memory, True)
 
 
 def _context_params(model: Any, options: LoadOptions, n_cells: int, n_streams: int) -> Any:

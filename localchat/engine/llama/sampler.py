@@ -202,11 +202,11 @@ class Sampler:
     def _reordered(self) -> Any:
         """The tokens whose logits a bias or a penalty may change."""
         if self._recent:
-            return np.union1d(self._moved, np.fromiter(self._recent, np.int64))
+            return _distinct([*self._moved, *self._recent])
         return self._moved
 
     def _moved_always(self) -> Any:
-        return np.unique(np.array([*self._withheld, *self._forbidden, *self._biased], np.int64))
+        return _distinct([*self._withheld, *self._forbidden, *self._biased])
 
     def _build_chain(self, prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
@@ -270,3 +270,9 @@ def _window(n_tokens: int, n_ctx: int) -> int:
 def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
     """Tokens that must not be among the first `min_tokens`."""
     return sorted({*vocabulary.ends, *request.params.stop_token_ids}) if request.params.min_tokens else []
+
+
+def _distinct(tokens: list[int]) -> Any:
+    """An ascending array with each token once. `np.unique` would import numpy.ma: 20 ms of the first request."""
+    ascending = np.sort(np.array(tokens, np.int64))
+    return ascending[np.diff(ascending, prepend=-1) != 0]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
+import time
 
 import numpy as np
 
 from .compiled_grammar import GrammarCache
 from .library import L, Model, quick
 from .token_trie import TokenTrie
+
+# How many texts of tokens are read between two pauses, and a pause in seconds: all 152,000 take about two seconds.
+_CHUNK, _PAUSE_S = 256, 0.002
 
 
 class Vocabulary:
@@ -38,23 +42,19 @@ class Vocabulary:
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.is_control = np.array(attributes, np.int64) & control != 0
         self.grammars = GrammarCache(self)
-        self._all_pieces: list[bytes] | None = None
+        self._texts: list[bytes] = []  # of the first tokens, as far as they have been read
         self._trie: TokenTrie | None = None
         self._trie_lock, self._pieces_lock = threading.Lock(), threading.Lock()
-        # Of 152,000 tokens they take a fifth of a second: the first answer does not wait for that, nor the first
-        # grammar if it comes later. No daemon: the model must not be freed meanwhile.
-        threading.Thread(target=lambda: self.all_pieces, name="localchat-vocabulary").start()
+        # No daemon, since the model must not be freed meanwhile; it ends by itself when the main thread has ended.
+        threading.Thread(target=self._read_slowly, name="localchat-vocabulary").start()
 
     @property
     def all_pieces(self) -> list[bytes]:
         """The bytes of each token, also of control tokens."""
-        found = self._all_pieces
-        if found is None:
+        if len(self._texts) < self.n_tokens:
             with self._pieces_lock:
-                if self._all_pieces is None:
-                    self._all_pieces = self._read_pieces()
-                found = self._all_pieces
-        return found
+                self._read_texts(self.n_tokens)
+        return self._texts
 
     @property
     def trie(self) -> TokenTrie:
@@ -118,14 +118,20 @@ class Vocabulary:
         if not 0 <= token < self.n_tokens:  # the library would abort the process
             raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
 
-    def _read_pieces(self) -> list[bytes]:
-        n_room = 256
-        pieces: list[bytes] = []
+    def _read_slowly(self) -> None:
+        """Reads the texts of all tokens, which the first grammar needs, with pauses in which requests get the GIL."""
+        while len(self._texts) < self.n_tokens and threading.main_thread().is_alive():
+            with self._pieces_lock:
+                self._read_texts(_CHUNK)
+            time.sleep(_PAUSE_S)
+
+    def _read_texts(self, n: int) -> None:
+        """Reads the texts of the next `n` tokens. The caller holds the lock."""
+        n_room, first = 256, len(self._texts)
         room, pointer, read = ctypes.create_string_buffer(n_room), self.pointer, quick(L.llama_token_to_piece)
-        for id in range(self.n_tokens):
-            n = read(pointer, id, room, n_room, 0, True)
-            pieces.append(ctypes.string_at(room, n) if n >= 0 else self._read_piece(id, True))
-        return pieces
+        for id in range(first, min(first + n, self.n_tokens)):
+            length = read(pointer, id, room, n_room, 0, True)
+            self._texts.append(ctypes.string_at(room, length) if length >= 0 else self._read_piece(id, True))
 
     def _read_piece(self, token: int, special: bool) -> bytes:
         n_room = 64
