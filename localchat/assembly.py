@@ -28,7 +28,7 @@ from .events import (
     changed,
 )
 from .payloads import Json, as_index, as_list, dump, filled, find_usage, normal_reason, parse_error, parse_usage
-from .surrogates import HALF_CHARACTER, join_halves
+from .surrogates import HalfJoiner
 from .think_tags import ThinkSplitter
 from .tool_calls import ToolCalls, Warnings
 
@@ -53,8 +53,7 @@ class _Choice:
         # The content as sent, tags included: whole messages are compared with it.
         self.content: list[str] = []
         self.splitter = ThinkSplitter(think_tags)
-        # By field, the first half of a character whose second half the next piece has to bring.
-        self._halves: dict[str, str] = {}
+        self._joiners: dict[str, HalfJoiner] = {}  # By field.
         self.calls = ToolCalls(index, warnings)
         # The old form of a call. Some servers send it beside the new one, so it waits for the end (C13).
         self.legacy = ToolCalls(index, warnings)
@@ -99,7 +98,7 @@ class _Choice:
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._emit("refusal", self._joined("refusal", refusal), chunk, events)
-        self._take_calls(delta, chunk, events, self.calls.take)
+        self._take_calls(delta, chunk, events)
 
     def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
         """A whole message in place of a delta, or after deltas: only what exceeds them is new."""
@@ -113,11 +112,11 @@ class _Choice:
         refusal = message.get("refusal")
         if isinstance(refusal, str) and _exceeding(refusal, self.refusal):
             self._emit("refusal", _exceeding(refusal, self.refusal), chunk, events)
-        self._take_calls(message, chunk, events, self.calls.take_whole)
+        self._take_calls(message, chunk, events, is_summary=True)
 
-    def _take_calls(self, delta: Json, chunk: Any, events: list[StreamEvent], take: Any) -> None:
+    def _take_calls(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool = False) -> None:
         for call in as_list(delta.get("tool_calls")):
-            event = take(call, chunk) if isinstance(call, dict) else None
+            event = self.calls.take(call, chunk, is_summary) if isinstance(call, dict) else None
             if event is not None:
                 events.append(event)
         legacy = delta.get("function_call")
@@ -133,14 +132,12 @@ class _Choice:
 
     def _joined(self, field: str, text: str) -> str:
         """Text in which no character is cut in two."""
-        if text.isascii() and not self._halves:
-            return text
-        text, half, is_damaged = join_halves(self._halves.pop(field, "") + text)
-        if half:
-            self._halves[field] = half
-        if is_damaged:
-            self._warnings.add(HALF_CHARACTER, self.index)
-        return text
+        if field not in self._joiners:
+            self._joiners[field] = HalfJoiner(self._warn)
+        return self._joiners[field].feed(text)
+
+    def _warn(self, text: str) -> None:
+        self._warnings.add(text, self.index)
 
     def _take_content(self, content: Any, chunk: Any, events: list[StreamEvent]) -> None:
         if isinstance(content, str):
@@ -155,7 +152,7 @@ class _Choice:
         events += self.flush()
         for kind, text in _content_parts(content):
             if kind == "unknown":
-                self._warnings.add(f"a part of the answer is no text and was left out: {cut(text, 80)}", self.index)
+                self._warn(f"a part of the answer is no text and was left out: {cut(text, 80)}")
             elif text:
                 self._emit(kind, text, chunk, events)
 
@@ -196,17 +193,15 @@ class _Choice:
         events: list[StreamEvent] = []
         for kind, text in self.splitter.flush():
             self._emit(kind, text, None, events)
-        for field in self._halves:
+        for field, joiner in self._joiners.items():
             kind = "reasoning" if field == "content" and self.splitter.unclosed else field
-            self._emit(kind, "\ufffd", None, events)
-            self._warnings.add(HALF_CHARACTER, self.index)
-        self._halves.clear()
+            self._emit(kind, joiner.flush(), None, events)
         return events
 
     def close(self) -> tuple[ToolCall, ...]:
         """The end of a stream that was not cut: the calls."""
         if self.splitter.unclosed:
-            self._warnings.add("the answer ends inside <think>: what may be its text is in the reasoning", self.index)
+            self._warn("the answer ends inside <think>: what may be its text is in the reasoning")
         self.finished_calls = tuple(self._calls())
         return self.finished_calls
 
@@ -226,7 +221,7 @@ class _Choice:
         """The last event. Whether there are calls decides, not what the server reports about them."""
         reason = self._reason()
         if reason == "unknown":
-            self._warnings.add(f"unknown finish reason {self.reason_raw!r}", self.index)
+            self._warn(f"unknown finish reason {self.reason_raw!r}")
         if reason in (None, "stop", "tool_calls"):
             reason = "tool_calls" if self.finished_calls else "stop"
         return MessageStop(reason, self.reason_raw, self.reason_raw is None, self.stop_reason, self.index)

@@ -7,16 +7,37 @@ half in a delta of its own, and Python reads each as a lone surrogate, which no 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _FIRST_HALF = re.compile(r"[\ud800-\udbff]\Z")
 _HALF = re.compile(r"[\ud800-\udfff]")
 
-HALF_CHARACTER = "a half of a character came without the other; it is replaced by U+FFFD"
+_LONE_HALF = "a half of a character came without the other; it is replaced by U+FFFD"
 
 
-def join_halves(text: str) -> tuple[str, str, bool]:
-    """Text without halves, the first half at its end that the next text may complete, and whether one was replaced."""
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    half = text[-1:] if _FIRST_HALF.search(text) else ""
-    whole, n_replaced = _HALF.subn("\ufffd", text[: len(text) - len(half)])
-    return whole, half, n_replaced > 0
+class HalfJoiner:
+    """Joins the halves in the pieces of one text; `warn` is called with what is wrong when a lone one is replaced."""
+
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        self._warn = warn
+        # The first half of a character, whose second half the next piece has to bring.
+        self._half = ""
+
+    def feed(self, text: str) -> str:
+        """The text that is certain by now."""
+        if text.isascii() and not self._half:
+            return text
+        text = (self._half + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        self._half = text[-1:] if _FIRST_HALF.search(text) else ""
+        return self._replaced(text[: len(text) - len(self._half)])
+
+    def flush(self) -> str:
+        """What is left when no piece follows."""
+        half, self._half = self._half, ""
+        return self._replaced(half)
+
+    def _replaced(self, text: str) -> str:
+        text, n_replaced = _HALF.subn("\ufffd", text)
+        if n_replaced:
+            self._warn(_LONE_HALF)
+        return text

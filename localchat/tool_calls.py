@@ -12,13 +12,13 @@ from typing import Any
 from .errors import cut
 from .events import StreamEvent, ToolCall, ToolCallDelta, WarningEvent
 from .payloads import Json, as_index, dump, filled
-from .surrogates import HALF_CHARACTER, join_halves
+from .surrogates import HalfJoiner
 
 
 class _OpenCall:
     """One call while its pieces come in."""
 
-    def __init__(self, position: int, index: int | None, payload: Any) -> None:
+    def __init__(self, position: int, index: int | None, payload: Any, joiner: HalfJoiner) -> None:
         # Its place among the calls of the choice; the server's index, a label that several calls may share.
         self.position = position
         self.index = index
@@ -28,24 +28,19 @@ class _OpenCall:
         self.made_id = ""
         self.name: str | None = None
         self.extra: Json = {}
+        self.joiner = joiner
         self.parts: list[str] = []
-        # Pieces that came before the name, not yet handed out; whether the call has been announced.
-        self.waiting: list[str] = []
+        # Whether there was an event of it: the first one waits for the name.
         self.announced = False
         # For servers that send all the arguments so far with every delta.
         self.latest = ""
         self.cumulative = True
-        # The first half of a character, whose second half the next piece has to bring.
-        self.half = ""
-        # Deltas that repeat the name or continue it, deltas without a name, and pieces after the first that begin as
-        # an object does: together they tell whether the deltas of a second call are among them.
-        self.n_repeats = 0
-        self.n_name_pieces = 0
-        self.n_nameless = 0
-        self.n_openings = 0
-        # Whether it began with the name of a complete call and nothing else, which may only repeat that call.
-        self.is_echo = False
-        # Why it cannot be told what the arguments are; empty if it can.
+        # Whether later deltas had the name again, and whether there were deltas without it.
+        self.has_repeats = False
+        self.has_nameless = False
+        # Whether it is a repetition of a complete call, unless arguments come.
+        self.may_repeat = False
+        # Why it is unknown what the arguments are; empty if they are known.
         self.doubt = ""
         # Whether the arguments are complete JSON; None if that has to be found out again.
         self._whole: bool | None = None
@@ -72,8 +67,6 @@ class _OpenCall:
         """Append a piece; returns what of it is new."""
         if not piece:
             return ""
-        if piece.lstrip().startswith("{") and not self.is_empty():
-            self.n_openings += 1
         self.parts.append(piece)
         self._whole = None
         self.cumulative = self.cumulative and len(piece) > len(self.latest) and piece.startswith(self.latest)
@@ -118,8 +111,12 @@ class ToolCalls:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def take(self, delta: Json, raw: Any = None) -> ToolCallDelta | None:
-        """One element of `tool_calls`; returns the event it makes, if any."""
+    def take(self, delta: Json, raw: Any = None, is_summary: bool = False) -> ToolCallDelta | None:
+        """One element of `tool_calls`; returns the event it makes, if any.
+
+        Args:
+            is_summary: Whether it is of a message at the end of a stream, which repeats the calls of the deltas.
+        """
         function = delta.get("function")
         if not isinstance(function, dict):
             function = delta if "name" in delta else {}
@@ -129,30 +126,16 @@ class ToolCalls:
         extra = {key: value for key, value in delta.items() if key not in _CALL_MEMBERS}
         if not (self._calls or id or name or piece):
             return None
-        if name is None:
-            call = self._continued(index, id, piece) or self._open(index, raw)
-            call.n_nameless += 1
-        else:
-            call = self._named(index, id, name, piece, raw) or self._open(index, raw)
-            call.name = call.name or name
+        call = self._find(index, id, name, piece, raw, is_summary) or self._open(index, raw)
+        call.has_nameless = call.has_nameless or name is None
+        call.name = call.name or name
         self._identify(call, id)
         call.extra.update(extra)
         if call.repeats(piece):
-            self._warn(f"call {call.name!r} was sent twice in full")
+            if not is_summary:
+                self._warn(f"call {call.name!r} was sent twice in full")
             piece = ""
-        return self._event(call, self._joined(call, piece), raw)
-
-    def take_whole(self, delta: Json, raw: Any = None) -> ToolCallDelta | None:
-        """The same from a message that repeats what came before: a call that is known is not added to."""
-        function = delta.get("function")
-        if isinstance(function, dict):
-            piece = _arguments_text(function.get("arguments"))
-            id, index = filled(delta.get("id")), as_index(delta.get("index")) or 0
-            for call in (*self._by_id.get(id or "", ()), *self._by_index.get(index, ())):
-                is_other = None not in (id, call.id) and id != call.id  # Of a server that numbers all calls alike.
-                if not is_other and call.name == function.get("name") and call.text() == piece:
-                    return None
-        return self.take(delta, raw)
+        return self._event(call, call.joiner.feed(piece), raw)
 
     def finish(self, cut_off: bool = False) -> list[ToolCall]:
         """The calls, complete. Only the end of the stream is the end of a call: a prefix may parse too.
@@ -161,109 +144,81 @@ class ToolCalls:
             cut_off: Whether the answer ended by force, so that the last call may lack its arguments.
         """
         used: set[str] = set()
-        calls = [
-            call for call in self._calls if not (call.is_empty() and self._is_echo(call, self._by_index[call.index]))
-        ]
-        return [
-            self._finished(call, self._doubt_of(call, self._by_index[call.index]), used, cut_off and call is calls[-1])
-            for call in calls
-        ]
+        return [self._finished(call, used, cut_off and call is self._calls[-1]) for call in self._calls]
 
-    def _matching(self, index: int | None, id: str | None) -> list[_OpenCall]:
-        """The calls that a delta may belong to, by its id and its index as far as these are known."""
+    def _find(
+        self, index: int | None, id: str | None, name: str | None, piece: str, raw: Any, is_summary: bool
+    ) -> _OpenCall | None:
+        """The call that a delta belongs to, None if it begins one."""
+        has_known_id = id in self._by_id
         found = self._by_id.get(id or "") or self._calls
-        same = [call for call in found if call.index == index] if index is not None else []
-        return same or found
-
-    def _continued(self, index: int | None, id: str | None, piece: str) -> _OpenCall | None:
-        """The call that a delta without a name belongs to, None if it begins one whose name is to come."""
-        is_known = id in self._by_id or (index is not None and index in self._by_index)
-        if id is not None and index is not None and not is_known:
+        if index is not None:
+            found = [call for call in found if call.index == index] or found
+        if name is None:
+            return self._continued(found, index, piece, has_known_id)
+        if index is not None and all(call.index not in (index, None) for call in found):
             return None
-        found = self._matching(index, id)
-        opened = [call for call in found if call.is_open()]
-        if not opened:
-            return self._beyond(found, piece, is_known)
-        if piece and len(opened) > 1:
-            self._doubt(opened, "arguments came that belong to one of several calls")
-        elif piece and index is not None and not is_known:
-            self._warn("arguments came without a call to belong to; added to the last call")
-        return opened[-1]
+        alike = [call for call in found if call.name in (name, None)]
+        opened = [call for call in alike if call.is_open()]
+        if id is not None and not has_known_id and (index is None or all(call.id for call in opened)):
+            mixed = [call for call in opened if index is not None or call.id is None]
+            if mixed:
+                return self._doubtful(index, raw, mixed, "another call began before it was complete")
+            call = self._open(index, raw)
+            call.may_repeat = any(index is not None or other.id is None for other in alike)
+            return call
+        if opened:
+            opened[-1].has_repeats = opened[-1].name is not None
+            return self._one_of(opened)
+        if alike:
+            return self._repeated(alike, has_known_id, piece, raw, is_summary)
+        begun = [call for call in found if call.is_open() and call.is_empty()]
+        why = "its name came in pieces, or another call began before its arguments"
+        return self._doubtful(index, raw, begun, why) if begun else None
 
-    def _beyond(self, found: list[_OpenCall], piece: str, is_known: bool) -> _OpenCall | None:
-        """The call of a delta that comes where all calls are complete."""
+    def _continued(self, found: list[_OpenCall], index: int | None, piece: str, is_known: bool) -> _OpenCall | None:
+        """The call that a delta without a name belongs to, None if it begins one whose name is to come."""
+        is_known = is_known or (index is not None and index in self._by_index)
+        opened = [call for call in found if call.is_open()]
+        if opened:
+            if piece and index is not None and not is_known:
+                self._warn("arguments came without a call to belong to; added to the last call")
+            return self._one_of(opened) if piece else opened[-1]
         repeated = [call for call in found if call.repeats(piece)]
         if repeated or not piece.strip():
-            alike = repeated or found
-            return alike[-1] if alike else None
+            return (repeated or found)[-1] if found else None
         if not is_known:
             return None  # Arguments before their name.
         self._doubt(found[-1:], "arguments came after they were complete")
         return found[-1]
 
-    def _named(self, index: int | None, id: str | None, name: str, piece: str, raw: Any) -> _OpenCall | None:
-        """The call that a delta with a name belongs to, None if it begins a new one."""
-        is_known = id in self._by_id
-        found = self._matching(index, id)
-        if index is not None and not any(call.index in (index, None) for call in found):
-            return None
-        alike = [call for call in found if call.name in (name, None)]
-        opened = [call for call in alike if call.is_open()]
-        if id is not None and not is_known and (index is None or not any(call.id is None for call in opened)):
-            mixed = [call for call in opened if index is not None or call.id is None]
-            return self._called_again(mixed, index, raw) if mixed else None
-        if opened:
-            if len(opened) > 1:
-                self._doubt(opened, "arguments came that belong to one of several calls")
-            opened[-1].n_repeats += opened[-1].name == name
-            return opened[-1]
-        return self._repeated(alike, is_known, piece, raw) or self._name_continued(found, id, name, raw)
+    def _one_of(self, opened: list[_OpenCall]) -> _OpenCall:
+        if len(opened) > 1:
+            self._doubt(opened, "arguments came that belong to one of several calls")
+        return opened[-1]
 
-    def _called_again(self, opened: list[_OpenCall], index: int | None, raw: Any) -> _OpenCall:
-        """A new call of a function whose last call, at the same index and with another id, is not complete.
-
-        Either the server gives every call the same index, or a piece of one call yet another id.
-        """
-        call = self._open(index, raw)
-        mixed = opened if all(other.is_empty() for other in opened) else [*opened, call]
-        self._doubt(mixed, "the same function was called again, with another id, before the call was complete")
-        return call
-
-    def _repeated(self, alike: list[_OpenCall], is_known: bool, piece: str, raw: Any) -> _OpenCall | None:
-        """The call of a delta that names a complete call once more, None if there is none of this name."""
-        if not alike:
-            return None
+    def _repeated(
+        self, alike: list[_OpenCall], has_known_id: bool, piece: str, raw: Any, is_summary: bool
+    ) -> _OpenCall | None:
+        """The call of a delta that names a complete call once more, None if it begins a call that is like it."""
         if not piece:
-            call = self._open(alike[-1].index, raw)
-            call.is_echo = True
-            return call
+            if has_known_id or not any(call.has_nameless for call in alike):
+                return alike[-1]
+            return self._doubtful(alike[-1].index, raw, [], "it came again without arguments")
         earlier = [call for call in alike if raw is None or call.payload is not raw]
         repeated = next((call for call in earlier if call.repeats(piece)), None)
-        if repeated is not None and not is_known:
-            call = self._open(repeated.index, raw)
-            self._doubt([call], "the call came twice, and nothing tells whether two were meant")
-            return call
-        return repeated
+        if repeated is None or has_known_id or is_summary:
+            return repeated
+        return self._doubtful(repeated.index, raw, [], "it came twice, and nothing tells whether two were meant")
 
-    def _name_continued(self, found: list[_OpenCall], id: str | None, name: str, raw: Any) -> _OpenCall | None:
-        """The call whose name a delta continues, None if there is none.
-
-        A server that gives ids would have given another one to another call. Without ids nothing tells a name in
-        pieces from two calls without arguments.
-        """
-        begun = [call for call in found if call.is_open() and call.is_empty() and call.name is not None]
-        if not begun:
-            return None
-        if len(begun) > 1 or begun[0].id is None:
-            call = self._open(begun[-1].index, raw)
-            self._doubt([*begun, call], "the name came in pieces, or another call began before the arguments")
-            return call
-        begun[0].name = (begun[0].name or "") + name
-        begun[0].n_name_pieces += 1
-        return begun[0]
+    def _doubtful(self, index: int | None, raw: Any, others: list[_OpenCall], why: str) -> _OpenCall:
+        """A new call that cannot be told from others; all of them get an error."""
+        call = self._open(index, raw)
+        self._doubt([*others, call], why)
+        return call
 
     def _open(self, index: int | None, raw: Any) -> _OpenCall:
-        call = _OpenCall(len(self._calls), index, raw)
+        call = _OpenCall(len(self._calls), index, raw, HalfJoiner(self._warn))
         self._calls.append(call)
         self._by_index.setdefault(index, []).append(call)
         return call
@@ -282,31 +237,17 @@ class ToolCalls:
             call.doubt = call.doubt or why
             self._warn(f"call {call.name!r} is not run: {why}")
 
-    def _joined(self, call: _OpenCall, piece: str) -> str:
-        if piece.isascii() and not call.half:
-            return piece
-        piece, call.half, is_damaged = join_halves(call.half + piece)
-        if is_damaged:
-            self._warn(HALF_CHARACTER)
-        return piece
-
     def _event(self, call: _OpenCall, piece: str, raw: Any) -> ToolCallDelta | None:
         fresh = call.take(piece)
-        if call.name is None:
-            call.waiting.append(fresh)
+        if call.name is None or (call.announced and not fresh):
             return None
-        if call.waiting:
-            fresh = "".join(call.waiting) + fresh
-            call.waiting.clear()
-        if (call.announced or call.is_echo) and not fresh:
-            return None
+        if not call.announced:
+            fresh = call.latest if call.cumulative else call.text()
         call.announced = True
         return ToolCallDelta(call.position, call.id, call.name, fresh, self._choice_index, raw)
 
-    def _finished(self, call: _OpenCall, doubt: str, used: set[str], cut_off: bool) -> ToolCall:
-        if call.half:  # Its other half never came.
-            call.take("\ufffd")
-            self._warn(HALF_CHARACTER)
+    def _finished(self, call: _OpenCall, used: set[str], cut_off: bool) -> ToolCall:
+        call.take(call.joiner.flush())
         text = call.text()
         arguments, error = _loads(text)
         if error is not None and call.cumulative:
@@ -317,7 +258,7 @@ class ToolCalls:
         reasons = (
             "the call has no name" if call.name is None else "",
             "the answer was cut before the arguments" if cut_off and not text.strip() else "",
-            doubt,
+            self._doubt_of(call),
         )
         error = next(filter(None, reasons), error)
         id = call.id
@@ -330,42 +271,24 @@ class ToolCalls:
             arguments = None
         return ToolCall(id, call.name or "", arguments, text, error, call.position, call.extra, self._choice_index)
 
-    def _is_echo(self, call: _OpenCall, alike: list[_OpenCall]) -> bool:
-        """Whether a call without arguments is the name of another one that was sent again."""
-        is_same = call.id is not None and len(self._by_id[call.id]) > 1
-        return call.is_echo and (is_same or not any(other.n_nameless for other in alike))
-
-    def _doubt_of(self, call: _OpenCall, alike: list[_OpenCall]) -> str:
-        """Why it cannot be told what the arguments of a call are; empty if it can."""
+    def _doubt_of(self, call: _OpenCall) -> str:
+        """Why it is unknown what the arguments of a call are; empty if they are known."""
+        alike = self._by_index[call.index]
         if call.doubt:
             return call.doubt
-        if _may_be_mixed(alike):
+        # One of the deltas that repeated the name may have begun another call.
+        if any(other.has_repeats for other in alike) and any(other.has_nameless for other in alike):
             return "the arguments of several calls may be mixed up"
-        return self._why_phantom(call) if call.is_empty() else ""
-
-    def _why_phantom(self, call: _OpenCall) -> str:
-        """Why a call without arguments may be a part of another one; empty if it is a call of its own."""
+        if not call.is_empty():
+            return ""
         if any(other.name is None for other in self._calls):
             return "arguments came without the name of their call"
-        if call.is_echo:
-            return "it came again without arguments, and nothing tells whether that was meant"
-        same_id = [other for other in self._by_id.get(call.id or "", ()) if other is not call]
-        return "its id came again with another index" if any(other.name == call.name for other in same_id) else ""
+        if any(other is not call and other.name == call.name for other in self._by_id.get(call.id or "", ())):
+            return "its id came again with another index"
+        return "it came again without arguments" if call.may_repeat else ""
 
     def _warn(self, text: str) -> None:
         self._warnings.add(text, self._choice_index)
-
-
-def _may_be_mixed(alike: list[_OpenCall]) -> bool:
-    """Whether pieces of one call may be in another: of calls that have the same index, or none.
-
-    Where a name was repeated in some of the deltas only, or came in pieces, one of these deltas may have begun another
-    call. Then there are several calls, or the arguments begin anew in one of them.
-    """
-    is_irregular = any(call.n_name_pieces for call in alike) or (
-        any(call.n_repeats for call in alike) and any(call.n_nameless for call in alike)
-    )
-    return is_irregular and (len(alike) > 1 or alike[0].n_openings > 0)
 
 
 _CALL_MEMBERS = frozenset({"index", "id", "type", "function", "name", "arguments"})

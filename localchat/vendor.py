@@ -127,7 +127,7 @@ def _imports(trees: Iterable[ast.Module]) -> list[str]:
 
 
 def _body(source: str, tree: ast.Module) -> str:
-    """A file without its docstring, its imports and its overloads; comments stay where they are."""
+    """A file without its docstring, its imports, also those for type checkers, and its overloads."""
     lines = source.splitlines()
     for node in ast.walk(tree):  # Overloads say what the annotations of the function itself say less precisely.
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and "overload" in map(
@@ -137,11 +137,16 @@ def _body(source: str, tree: ast.Module) -> str:
                 lines[number] = ""
     for node in tree.body:
         docstring = node is tree.body[0] and ast.get_docstring(tree) is not None
-        if not docstring and not isinstance(node, (ast.Import, ast.ImportFrom)):
+        if not (docstring or isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)):
             continue
         for number in range(node.lineno - 1, node.end_lineno or node.lineno):
             lines[number] = ""
     return "\n".join(lines).strip("\n")
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    """Whether this imports names that annotations alone have: no annotation of the one file is evaluated."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
 
 
 def _check_names(trees: dict[str, ast.Module]) -> None:

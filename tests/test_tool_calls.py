@@ -68,6 +68,8 @@ def pieces_of(call: Sent, names: str, chance: random.Random) -> list[tuple[str |
     arguments = cut(json.dumps(call.arguments), chance)
     if chance.random() < 0.5:
         arguments.insert(0, "")
+    if chance.random() < 0.3:
+        arguments.append("")
     if names == "every piece":
         return [(call.name, piece) for piece in arguments]
     if names == "in pieces":
@@ -131,3 +133,12 @@ def test_calls_that_were_sent_or_an_error(index, id, names):
     is_told = index in DISTINCT and id in ("none", "first piece", "every piece", "last piece")
     if names == "first piece" and (is_told or (index == "none" and id == "every piece")):
         assert n_good == n
+
+
+@pytest.mark.parametrize("arguments", [{}, {"sides": 6}])
+def test_equal_calls_of_one_payload_are_two(arguments):
+    entry = {"function": {"name": "roll", "arguments": arguments}}
+    accumulator = Accumulator()
+    accumulator.add({"choices": [{"message": {"tool_calls": [entry, entry]}, "finish_reason": "stop"}]})
+    accumulator.finish(done=True)
+    assert [(call.arguments, call.error) for call in accumulator.reply().tool_calls] == [(arguments, None)] * 2
