@@ -247,7 +247,6 @@ class ToolCalls:
         return ToolCallDelta(call.position, call.id, call.name, fresh, self._choice_index, raw)
 
     def _finished(self, call: _OpenCall, used: set[str], cut_off: bool) -> ToolCall:
-        call.take(call.joiner.flush())
         text = call.text()
         arguments, error = _loads(text)
         if error is not None and call.cumulative:
