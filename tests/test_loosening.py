@@ -91,7 +91,7 @@ LOOSENED: dict[str, tuple[Any, str, list[Any], list[Any]]] = {
     "too much work": ({"allOf": [{"pattern": f"x{n}.*y"} for n in range(30)], "type": "string"}, "", ["x"], [1]),
 }
 
-# These take a third of a second and more. The families whose strings may not hold a marker have the second all the same.
+# These take a third of a second and more. The families that keep markers out of strings have the second all the same.
 MUCH_WORK = {"too much work", "pattern beside a length"}
 KEEPS_MARKERS_OUT = ("gemma-4.jinja", "lfm2.jinja")
 
