@@ -33,6 +33,7 @@ from .values import (
     PromptTooLong,
     QueueFull,
     Resources,
+    TextTooLong,
     WritesNoText,
     WrongDraftModel,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "OutputToken",
     "Progress",
     "PromptTooLong",
+    "TextTooLong",
     "QueueFull",
     "RequestRun",
     "Resources",

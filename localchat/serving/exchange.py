@@ -16,15 +16,16 @@ from http import HTTPStatus
 from typing import Any
 
 from ..protocol import errors
-from ..protocol.json_text import to_json
+from ..protocol.json_text import json_bytes
 from .body import Body, PeerGone, Readable, list_of
 from .crashes import CrashRecord, fingerprint
 from .watch import Watcher, has_left, is_writable
 
 log = logging.getLogger("localchat.server")
 
-# A conversation of a million tokens is some 5 MB; images need the rest.
-DEFAULT_MAX_BODY_BYTES = 64 * 1024 * 1024
+# A conversation of a million tokens is some 5 MB, and three times that where its characters are escaped. Some steps
+# of reading a body hold the interpreter lock for all of it.
+DEFAULT_MAX_BODY_BYTES = 16 * 1024 * 1024
 # How long a connection that ends is still read, in seconds, so that the client gets the response and no reset.
 LINGER_S = 2.0
 # The same before a response to a request without the key, which must not hold a thread.
@@ -154,7 +155,7 @@ class Exchange:
         return has_left(self.head.socket) is True
 
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
-        self._send_body(status, "application/json", to_json(value).encode("utf-8", "replace"), headers)
+        self._send_body(status, "application/json", json_bytes(value), headers)
 
     def send_text(self, type: str, text: str, headers: Mapping[str, str] = {}) -> None:
         self._send_body(200, type, text.encode(), headers)

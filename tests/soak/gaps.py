@@ -1,0 +1,83 @@
+"""Gaps between the chunks of an ordinary stream, read by a process of its own while something else loads the server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from .target import DEADLINE_S, QUESTION, Broken, Target, post
+
+ROOT = Path(__file__).parents[2]
+REQUEST = {"messages": [{"role": "user", "content": QUESTION}], "stream": True, "max_tokens": 400, "ignore_eos": True}
+
+
+class Gaps:
+    """The gaps of one stream after the other, each with the time of its end (`time.monotonic`)."""
+
+    def __init__(self, target: Target) -> None:
+        command = [sys.executable, "-m", "tests.soak.gaps", target.url]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._gaps: list[tuple[float, float]] = []
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=self._collect, daemon=True)
+        self._thread.start()
+        # What ran in the meantime, for the report: from when to when, and its name.
+        self._spans: list[tuple[float, float, str]] = []
+
+    @contextlib.contextmanager
+    def during(self, name: str) -> Iterator[None]:
+        """Gaps that end within the `with` are those of `name`."""
+        began_at = time.monotonic()
+        yield
+        self._spans.append((began_at, time.monotonic(), name))
+        if self._process.poll() is not None:
+            raise Broken(f"{name}: the stream beside it failed")
+
+    def wait_until_read(self) -> None:
+        """Wait until the first chunks have come."""
+        if not self._began.wait(DEADLINE_S):
+            raise Broken("the stream has no chunks")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+        self._thread.join(DEADLINE_S)
+
+    def report(self) -> str:
+        """The median and the largest gap, and what it is of."""
+        ordered = sorted(gap for _, gap in self._gaps) or [0.0]
+        ended_at, worst = max(self._gaps, key=lambda gap: gap[1], default=(0.0, 0.0))
+        names = [name for start, end, name in self._spans if start <= ended_at and ended_at - worst <= end]
+        return f"median {1000 * ordered[len(ordered) // 2]:.0f} ms, at most {1000 * worst:.0f} ms ({', '.join(names)})"
+
+    def _collect(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            ended_at, gap = line.split()
+            self._gaps.append((float(ended_at), float(gap)))
+            self._began.set()
+
+
+def main() -> None:
+    target, body = Target(sys.argv[1]), json.dumps(REQUEST).encode()
+    while True:
+        with socket.create_connection(target.address, timeout=DEADLINE_S) as sock:
+            sock.sendall(post("/v1/chat/completions", body))
+            if not sock.recv(65536).startswith(b"HTTP/1.1 200"):
+                raise Broken("the stream is refused")
+            last = time.monotonic()
+            while sock.recv(65536):
+                now = time.monotonic()
+                print(now, now - last, flush=True)
+                last = now
+
+
+if __name__ == "__main__":
+    main()
