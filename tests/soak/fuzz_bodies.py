@@ -43,7 +43,7 @@ def request(chance: random.Random) -> tuple[str, bytes]:
     """A path and a body."""
     if chance.random() < 0.1:
         return chance.choice(LARGE_RESPONSES)
-    n_bytes = chance.choice([100_000, 1_000_000, 4_000_000, 16_000_000, 31_000_000])
+    n_bytes = chance.choice([100_000, 1_000_000, 4_000_000, 16_000_000, 20_000_000])
     if chance.random() < 0.3:
         text = chance.choice(TEXTS)
         text *= n_bytes // len(text)

@@ -46,9 +46,9 @@ class Gaps:
             raise Broken("the stream has no chunks")
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait(DEADLINE_S)
-        self._thread.join(DEADLINE_S)
+        with self._process:
+            self._process.kill()
+            self._thread.join(DEADLINE_S)
 
     def report(self) -> str:
         """The median and the largest gap, and what it is of."""
