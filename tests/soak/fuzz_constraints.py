@@ -100,6 +100,7 @@ def run(target: Target, n: int, seed: int) -> str:
             statuses[status] = statuses.get(status, 0) + 1
             if status not in DOCUMENTED:
                 raise Broken(f"seed {seed + i}: status {status}: {payload[:300]!r}")
+        gaps.alone()
     finally:
         gaps.close()
     counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))
