@@ -169,7 +169,8 @@ class Client(BaseClient):
     Args:
         base_url: Up to and with /v1; else OPENAI_BASE_URL, else http://127.0.0.1:8080/v1. A unix socket
             is `unix:/path/to/socket`, or `http+unix://%2Fpath%2Fto%2Fsocket/v1` with a prefix of its own.
-        api_key: Else OPENAI_API_KEY; a local server needs none.
+        api_key: Else OPENAI_API_KEY, which goes to OPENAI_BASE_URL, to this machine and over https, and to no other
+            server. A local server needs none.
         model: Else LOCALCHAT_MODEL, else the only one that the server lists.
         timeout: A Timeout, or one number: seconds for the first event, the silence between bytes and the connection.
         max_retries: How often a request that got no answer is sent again.
@@ -182,6 +183,7 @@ class Client(BaseClient):
         record: A file into which everything sent and received is written, the key masked; see `replay`.
         log_bodies: Whether the logger `localchat.client`, which tells at level DEBUG what is sent where and what became
             of it, also gets the bodies of requests and the texts of answers. The key is masked in them.
+        max_bytes: The most bytes of one answer, unpacked; 256 MiB if it is left out.
         transport: What connects instead of the client: a `replay(file)`, for tests without a server.
     """
 

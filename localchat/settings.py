@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .errors import LocalChatError, ProtocolError
 from .http1 import check_header
 from .keywords import AllClientKeywords, ClientKeywords, check_keywords
-from .network import parse_base_url
+from .network import is_loopback, parse_base_url
 from .timeouts import Timeout
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
+# Far more than an answer has, and less than fills the memory.
+DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -42,10 +44,13 @@ class Settings:
         record: str | os.PathLike[str] | None = None,
         transport: Any = None,
         log_bodies: bool = False,
+        max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
-        self.key = _clean_key(os.environ.get("OPENAI_API_KEY", "") if api_key is None else api_key)
+        # The key as it was named, None if it is that of the environment.
+        self._named_key = api_key
+        self.key = _clean_key(self._environment_key() if api_key is None else api_key)
         self.model = model or os.environ.get("LOCALCHAT_MODEL") or None
         self.timeout = Timeout.of(timeout)
         self.max_retries = max_retries
@@ -55,6 +60,7 @@ class Settings:
         self.verify = verify
         self.follow_redirects = follow_redirects
         self.log_bodies = log_bodies
+        self.max_bytes = max_bytes
         self.transport = transport
         if record is not None:
             self.transport = companion("record").Recorder(record, self.key, transport)
@@ -68,7 +74,7 @@ class Settings:
         check_keywords(options, AllClientKeywords, "with_options")
         kept: dict[str, Any] = {
             "base_url": self.base_url,
-            "api_key": self.key,
+            "api_key": self._named_key,
             "model": self.model,
             "timeout": self.timeout,
             "max_retries": self.max_retries,
@@ -78,12 +84,23 @@ class Settings:
             "verify": self.verify,
             "follow_redirects": self.follow_redirects,
             "log_bodies": self.log_bodies,
+            "max_bytes": self.max_bytes,
             "transport": None if "record" in options else self.transport,
         }
         settings = Settings(**{**kept, **options})
         if settings.base_url == self.base_url:
             settings.found_model, settings.takes_stream_options = self.found_model, self.takes_stream_options
         return settings
+
+    def _environment_key(self) -> str:
+        """OPENAI_API_KEY, for the server that OPENAI_BASE_URL names, for this machine, and over https.
+
+        Any other server would get the key of another one, and in plain text.
+        """
+        address = self.address
+        is_near = address.socket_path is not None or is_loopback(address.host)
+        trusted = is_near or address.scheme == "https" or self.base_url == os.environ.get("OPENAI_BASE_URL")
+        return os.environ.get("OPENAI_API_KEY", "") if trusted else ""
 
     def same_peer(self, other: Settings) -> bool:
         """Whether connections made for one of the two can be used for the other."""
