@@ -30,10 +30,8 @@ from .errors import (
 from .events import Reply, StreamEvent, Value
 from .failures import read_models
 from .keywords import (
-    AllClientKeywords,
     CallKeywords,
     ChatKeywords,
-    ClientKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
     MapKeywords,
@@ -187,15 +185,8 @@ class Client(BaseClient):
         transport: What connects instead of the client: a `replay(file)`, for tests without a server.
     """
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        model: str | None = None,
-        **options: Unpack[ClientKeywords],
-    ) -> None:
-        super().__init__(base_url, api_key, model, **options)
-        self._pool = Pool()
+    _pool: Pool
+    _new_pool = Pool
 
     # The calls that were made, in the client that `map` makes for itself.
     _started: list[weakref.ref[Call]] | None = None
@@ -209,13 +200,6 @@ class Client(BaseClient):
     def close(self) -> None:
         """Close the idle connections. The client stays usable."""
         self._pool.close()
-
-    def with_options(self, **options: Unpack[AllClientKeywords]) -> Client:
-        """A client with other values for some arguments of `Client`; it shares the connections where it can."""
-        changed = Client.__new__(type(self))
-        changed._settings = self._settings.changed(options)
-        changed._pool = self._pool if changed._settings.same_peer(self._settings) else Pool()
-        return changed
 
     @overload
     def chat(self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[ChatKeywords]) -> Reply[T]: ...

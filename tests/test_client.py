@@ -207,7 +207,7 @@ BASE_URLS = {
 
 @pytest.mark.parametrize(("url", "scheme", "host", "port", "path"), BASE_URLS.values(), ids=BASE_URLS)
 def test_base_url(url, scheme, host, port, path):
-    address = Settings(url).address
+    address = Settings(base_url=url).address
     assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
 
 
