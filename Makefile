@@ -8,9 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLD := localchat needs Python 3.9 or newer; name one that is installed: make PYTHON=python3.11 run
 CHECKED := @$(PYTHON) -c 'import sys; sys.exit("$(OLD)" if sys.version_info < (3, 9) else 0)' && $(PYTHON)
+CLIENT_TESTS := messages_live ollama responses_live program_requests node_clients
 INSTALL := $(CHECKED) tools/install.py $(VENV)
 
-.PHONY: run test check lint types bench soak formats wheelhouse install-tests clean
+.PHONY: run test check lint types bench soak client-tests formats wheelhouse install-tests clean
 
 run: $(VENV)/server.stamp  ## start the server with the built-in model; MODEL=file.gguf for another
 	$(BIN)/python -m localchat.server $(MODEL) $(ARGS)
@@ -32,6 +33,10 @@ bench: $(VENV)/server.stamp  ## measure the server; URL=... measures others too
 
 soak: $(VENV)/test.stamp  ## fuzz the server and the client, and load them, for some hours; ARGS="--n 1000" for less
 	$(BIN)/python -m tests.soak all $(ARGS)
+
+client-tests: $(VENV)/clients.stamp  ## test the server with openai, anthropic and ollama in Python, and in Node where npm installs them
+	-test -d $(VENV)/node_modules || npm install --no-audit --no-fund --prefix $(VENV) openai @anthropic-ai/sdk
+	NODE_PATH=$(CURDIR)/$(VENV)/node_modules $(BIN)/python -m pytest $(CLIENT_TESTS:%=tests/test_%.py) $(ARGS)
 
 formats: $(VENV)/server.stamp  ## see whether templates and parsers agree; TEMPLATES="files or folders" for others
 	$(BIN)/python -m tools.formats $(TEMPLATES)
@@ -58,4 +63,8 @@ $(VENV)/test.stamp: $(VENV)/server.stamp
 
 $(VENV)/check.stamp: $(VENV)/test.stamp
 	$(INSTALL) server,test,check
+	touch $@
+
+$(VENV)/clients.stamp: $(VENV)/test.stamp
+	$(INSTALL) server,test,clients
 	touch $@

@@ -26,7 +26,7 @@ from localchat.serving.routes import Settings
 from .grammar_validator import is_valid
 
 DEADLINE_S = 120
-N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
+N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "30"))
 # At once, as choices of one request; each draws by a seed of its own.
 N_CHOICES = 10
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}

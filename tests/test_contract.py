@@ -15,7 +15,7 @@ from localchat.protocol.params import UNSUPPORTED
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "contract.md").read_text(encoding="utf-8")
 # How many behaviours each list has.
-ROWS = {"K": 42, "T": 48, "V": 50, "G": 43, "C": 39, "L": 42}
+ROWS = {"K": 42, "T": 48, "V": 50, "G": 43, "C": 39, "L": 42, "H": 17}
 
 TABLE = re.findall(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 NAMED = sorted({name for _, _, shown_by in TABLE for name in re.findall(r"`(test_\w+(?:::test_\w+)?)`", shown_by)})
@@ -92,6 +92,6 @@ def test_ids_that_tests_cite_are_rows():
         id
         for path in TESTS.glob("test_*.py")
         for name in re.findall(r"def test_(\w+)", path.read_text(encoding="utf-8"))
-        for id in re.findall(r"(?:^|_)([ktvgcl]\d+)(?=_)", name)
+        for id in re.findall(r"(?:^|_)([ktvgclh]\d+)(?=_)", name)
     }
     assert cited <= rows

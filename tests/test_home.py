@@ -79,11 +79,14 @@ def test_page_waits_for_the_model():
     assert '<meta http-equiv="refresh"' in text
 
 
-def test_page_shows_no_host_that_is_not_a_name():
+def test_page_says_that_a_key_is_needed_and_shows_no_host_that_is_not_a_name():
     """A key replaces the check of hosts, so that any would reach the page."""
     key = {"X-Api-Key": "k"}
     with serving(settings=Settings(port=0, api_keys=("k",))) as running:
-        assert get(running, "/", HTML)[0].status == 401
+        response, text = get(running, "/", HTML)
+        assert (response.status, response.getheader("WWW-Authenticate")) == (401, "Bearer")
+        assert "Unauthorized: send the API key of this server as &#x27;Authorization: Bearer KEY&#x27;" in text
+        assert json.loads(get(running, "/")[1])["error"]["code"] == "invalid_api_key"
         _, text = get(running, "/", {**HTML, **key, "Host": "a<script>'$(x)"})
     assert "script" not in text
     assert "$(x)" not in text

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from localchat.protocol.errors import BadRequest, InferenceError, NotFound, QueueFull
-from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.protocol.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputToken,
+    ReasoningDelta,
+    SampledTokens,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from localchat.protocol.interface import ResponseHead
 from localchat.protocol.responses import ResponsesRequest, in_these_words, parse_response
 from localchat.protocol.responses_events import InputArgument, ResponseEncoder
 from localchat.protocol.responses_items import IGNORED_ITEMS, decode_reasoning, encode_reasoning
@@ -339,28 +348,22 @@ SAMPLING = {"temperature": 0.8, "top_p": 0.9, "presence_penalty": 0, "frequency_
 
 def encoder(**fields: Any) -> ResponseEncoder:
     request = parse(**{"stream": True, **fields})
-    made = ResponseEncoder("resp_" + "0" * 32, 1700000000, "m", request, SAMPLING)
-    made.start()
-    return made
+    head = ResponseHead("resp_" + "0" * 32, 1700000000, "m")
+    return ResponseEncoder(head, request, SAMPLING, lambda: USAGE, clock=lambda: 1700000001.5)
 
 
 def run(events: list[Any], reason: str = "stop", **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The events of the stream, and the response, which the whole form must equal."""
     made, whole = encoder(**fields), encoder(**{**fields, "stream": False})
     chunks = made.take()
-    for event in events:
+    for event in [*events, OutputEnd(reason)]:
         for one in (made, whole):
-            if isinstance(event, list):
-                one.logprobs(event)
-            else:
-                one.event(event)
+            one.add(0, event)
         chunks += made.take()
-    for one in (made, whole):
-        one.finish(reason, None, USAGE, 1700000001.5)
-    decoded = [json.loads(chunk) for chunk in [*chunks, *made.take()]]
+    decoded = [json.loads(chunk) for chunk in [*chunks, *made.finish()]]
     response = check_stream(decoded)
+    assert whole.body(USAGE) == response
     assert whole.take() == []
-    assert whole.body() == response
     return decoded, response
 
 
@@ -445,8 +448,9 @@ def test_encrypted_reasoning_comes_back_as_text():
 
 
 def test_log_probabilities_are_those_of_the_text():
-    entries = [{"token": t, "logprob": -1.0, "bytes": [97], "top_logprobs": []} for t in "hab"]
-    events = [entries[:1], ReasoningDelta("h"), entries[1:2], ContentDelta("a"), entries[2:], ContentDelta("b")]
+    entries = [{"token": t, "logprob": -1.0, "bytes": [ord(t)], "top_logprobs": []} for t in "hab"]
+    h, a, b = (SampledTokens((OutputToken(1, t.encode(), -1.0),)) for t in "hab")
+    events = [h, ReasoningDelta("h"), a, ContentDelta("a"), b, ContentDelta("b")]
     chunks, response = run(events, include=["message.output_text.logprobs"])
     assert response["output"][1]["content"][0]["logprobs"] == entries[1:]
     deltas = [chunk["logprobs"] for chunk in chunks if chunk["type"] == "response.output_text.delta"]
@@ -458,7 +462,7 @@ def test_log_probabilities_are_those_of_the_text():
 )
 def test_failure_ends_the_stream(error, code):
     made = encoder()
-    made.event(ContentDelta("a"))
+    made.add(0, ContentDelta("a"))
     chunks = [json.loads(chunk) for chunk in [*made.take(), *made.failed(error)]]
     response = check_stream(chunks)
     assert (response["status"], response["error"]) == ("failed", {"code": code, "message": error.message})

@@ -484,7 +484,7 @@ def hold(running) -> socket.socket:
 
 
 def test_connection_beyond_the_limit_is_told_to_come_again():
-    """Whatever its request would be; the open ones go on, and when one ends there is room again."""
+    """H14. Whatever its request would be; the open ones go on, and when one ends there is room again."""
     with serving(settings=Settings(port=0, max_connections=2)) as running, hold(running) as first:
         with hold(running) as second:
             for _ in range(3):
@@ -504,7 +504,7 @@ def test_connection_beyond_the_limit_is_told_to_come_again():
 
 
 def test_idle_connections_are_closed_before_a_new_one_is_refused():
-    """The longest idle first, whether it has had a request or never sent one; a busy one goes on."""
+    """H14. The longest idle first, whether it has had a request or never sent one; a busy one goes on."""
     with serving(settings=Settings(port=0, max_connections=3)) as running, hold(running) as busy:
         with contextlib.ExitStack() as stack:
             silent = stack.enter_context(running.connect())
@@ -610,6 +610,7 @@ def test_bug_in_a_route_is_500_without_details(monkeypatch, caplog):
     ],
 )
 def test_a_key_is_needed_except_for_health(headers, status):
+    """H8."""
     settings = Settings(port=0, api_keys=("secret", "other"))
     with serving(settings=settings) as running, contextlib.closing(running.client()) as client:
         client.request("POST", "/v1/chat/completions", GOOD, headers)
@@ -655,6 +656,7 @@ def test_a_key_is_needed_except_for_health(headers, status):
     ],
 )
 def test_web_pages_of_others_are_refused(headers, status):
+    """H4, H5."""
     with serving() as running, contextlib.closing(running.client()) as client:
         client.request("POST", "/v1/chat/completions", GOOD, headers)
         assert read_answer(client)[0] == status
@@ -765,7 +767,7 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
     ],
 )
 def test_command_line(arguments, status, text):
-    """V1."""
+    """V1, H10."""
     done = command(*arguments)
     assert done.returncode == status
     assert text in done.stdout + done.stderr

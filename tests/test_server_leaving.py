@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from localchat.serving import http_server as server_module
+from localchat.serving.routes import Settings
 
 from .fakes import endless
 from .serving import (
@@ -78,9 +78,10 @@ def test_client_that_sends_its_next_request_early_has_not_left():
         read_until(sock, b'"two"')
 
 
-def test_client_that_does_not_read_hurts_nobody_and_is_given_up(monkeypatch):
-    monkeypatch.setattr(server_module, "IO_TIMEOUT_S", 0.3)
-    with serving(endless, n_ctx=10_000_000, n_cells=100_000_000) as running:
+def test_client_that_does_not_read_hurts_nobody_and_is_disconnected_after_the_write_timeout():
+    """H15."""
+    settings = Settings(port=0, write_timeout_s=0.3)
+    with serving(endless, settings=settings, n_ctx=10_000_000, n_cells=100_000_000) as running:
         # Small buffers, which connections inherit, are soon full.
         running.server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         stuck = socket.socket()
@@ -128,7 +129,7 @@ def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_com
 
 
 def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
-    """On new connections and on those that were open; the request in flight ends as if nothing had happened."""
+    """H16. On new connections and on those that were open; the request in flight ends as if nothing had happened."""
     gate = threading.Semaphore(0)
     with serving(gate=gate) as running, contextlib.closing(running.client()) as used, running.connect() as sock:
         used.request("GET", "/health")
@@ -152,6 +153,7 @@ def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
 
 
 def test_drain_ends_after_its_time_whatever_is_in_flight():
+    """H16."""
     gate = threading.Semaphore(0)
     with serving(endless, gate=gate) as running, running.connect() as sock:
         sock.sendall(chat_request(stream=True))

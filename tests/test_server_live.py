@@ -484,6 +484,7 @@ def test_sigterm_lets_requests_end():
 
 
 def test_second_signal_ends_the_process():
+    """H16."""
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     body = request_body("Hi", stream=True, ignore_eos=True, max_tokens=90_000, repeat_penalty=1.5)
     with (

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from localchat.serving.loading import why_not_listening
-from localchat.serving.options import comments_on, read_options
+from localchat.serving.options import comments_on, read_options, settings_of
 from localchat.serving.routes import Settings
 
 
@@ -72,3 +72,8 @@ def test_port_in_use_tells_how_to_choose_another(monkeypatch: pytest.MonkeyPatch
     assert why_not_listening(Settings(), error) == (
         f"cannot listen on 127.0.0.1 port 8080: Address already in use; {hint}"
     )
+
+
+def test_write_timeout_is_a_setting_of_the_server():
+    assert settings_of(read_options([])).write_timeout_s == 30
+    assert settings_of(read_options(["--write-timeout", "5"])).write_timeout_s == 5

@@ -14,6 +14,7 @@ from email.message import Message
 import pytest
 
 from localchat.serving import http_server as server_module
+from localchat.serving import incoming
 from localchat.serving.exchange import SEND_BYTES, Exchange, Head
 from localchat.serving.routes import Settings
 
@@ -59,13 +60,13 @@ def test_chunked_body_in_pieces_and_the_next_request_after_it():
         pytest.param(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414, id="long target"),
         pytest.param(b"GET / HTTP/1.1\r\nA: " + b"x" * 70_000 + b"\r\n\r\n", 431, id="long header"),
         pytest.param(b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 200 + b"\r\n", 431, id="many headers"),
-        pytest.param(b"GET /health HTTP/1.1\r\n\r\n", 400, id="no host"),
-        pytest.param(raw_request(GOOD, "Host: localhost"), 400, id="two hosts"),
-        pytest.param(raw_request(GOOD, "Origin: http://localhost", "Origin: http://a"), 400, id="two origins"),
+        pytest.param(b"GET /health HTTP/1.1\r\n\r\n", 400, id="H2-no host"),
+        pytest.param(raw_request(GOOD, "Host: localhost"), 400, id="H1-two hosts"),
+        pytest.param(raw_request(GOOD, "Origin: http://localhost", "Origin: http://a"), 400, id="H1-two origins"),
         pytest.param(b"GET /health HTTP/1.1\r\nno colon\r\nA: b\r\n\r\n", 400, id="broken header"),
         pytest.param(raw_request(GOOD).replace(b"Length: ", b"Length: +"), 400, id="signed length"),
         pytest.param(raw_request(GOOD).replace(b"Length: ", b"Length: -"), 400, id="negative length"),
-        pytest.param(raw_request(GOOD, "Content-Length: 5"), 400, id="two lengths"),
+        pytest.param(raw_request(GOOD, "Content-Length: 5"), 400, id="H3-two lengths"),
         pytest.param(raw_request(GOOD, "Transfer-Encoding: chunked"), 400, id="length and chunked"),
         pytest.param(raw_request(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: gzip"), 501, id="gzip"),
         pytest.param(b"GET /health HTTP/1.1\r\nA: b\rContent-Length: 5\r\n\r\n", 400, id="carriage return in a line"),
@@ -338,7 +339,7 @@ def test_head_that_comes_byte_by_byte_for_too_long_is_given_up(monkeypatch):
 
 
 def test_body_that_is_announced_and_not_sent_holds_no_thread_without_the_key():
-    """The response goes out before the body is read, and the connection makes room for one that works."""
+    """H7. The response goes out before the body is read, and the connection makes room for one that works."""
     settings = Settings(port=0, api_keys=("k",), max_connections=1)
     with serving(settings=settings) as running, running.connect() as sock:
         began_at = time.monotonic()
@@ -353,6 +354,7 @@ def test_body_that_is_announced_and_not_sent_holds_no_thread_without_the_key():
 
 
 def test_small_body_without_the_key_leaves_the_connection_usable():
+    """H7."""
     with serving(settings=Settings(port=0, api_keys=("k",))) as running, running.connect() as sock:
         sock.sendall(raw_request(GOOD) + raw_request(b"", "Connection: close", path="/health", method="GET"))
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
@@ -360,7 +362,7 @@ def test_small_body_without_the_key_leaves_the_connection_usable():
 
 
 def test_request_that_never_ends_is_given_up(monkeypatch):
-    monkeypatch.setattr(server_module, "IO_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(incoming, "READ_TIMEOUT_S", 0.05)
     with serving() as running, running.connect() as sock:
         sock.sendall(chat_request()[:-5])
         assert sock.recv(1) == b""

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .errors import ApiError
-from .events import ContentDelta, Event, ReasoningDelta, ToolCallArguments, ToolCallStart
+from .events import (
+    ContentDelta,
+    OutputEnd,
+    OutputEvent,
+    ReasoningDelta,
+    SampledTokens,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from .interface import ResponseHead
 from .json_text import to_json
+from .logprobs import logprob_entry
 from .responses import ResponsesRequest
 from .responses_items import encode_reasoning
 from .responses_store import item_id
@@ -25,18 +36,28 @@ AnyItem = TypeVar("AnyItem", bound="_Item")
 
 
 class ResponseEncoder:
-    """Events as JSON text, and the response object.
+    """The events of the stream, each as JSON text that begins with its type, and the response as one body.
 
-    `sampling` are the values in use, of which the response repeats some. `created` is in seconds since 1970.
+    `sampling` are the values in use, of which the response repeats some. `usage` gives the counts so far. `keep` gets
+    the complete response before the client can know of its end. `clock` is in seconds since 1970.
     """
 
     def __init__(
-        self, id: str, created: int, model: str, request: ResponsesRequest, sampling: Mapping[str, Any]
+        self,
+        head: ResponseHead,
+        request: ResponsesRequest,
+        sampling: Mapping[str, Any],
+        usage: Callable[[], Usage],
+        keep: Callable[[dict[str, Any]], None] = lambda response: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._request = request
         self._tools = by_model_name(request.offered)
-        self._id = id
-        self._head = {"id": id, "object": "response", "created_at": created, "model": model}
+        self._usage = usage
+        self._keep = keep
+        self._clock = clock
+        self._id = head.id
+        self._head = {"id": head.id, "object": "response", "created_at": head.created, "model": head.model}
         names = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         self._settings = {**request.settings, **{name: sampling[name] for name in names}}
         self._status = "in_progress"
@@ -45,24 +66,24 @@ class ResponseEncoder:
         # The item that still grows, the last of them.
         self._open: _Item | None = None
         self._logprobs: list[dict[str, Any]] = []
+        self._end = OutputEnd("stop")
         self._n_events = 0
         self._chunks: list[str] = []
-
-    def start(self) -> None:
         for kind in ("response.created", "response.in_progress"):
-            self._emit(kind, response=self.body())
+            self._emit(kind, response=self._response())
 
     def take(self) -> list[str]:
-        """The events since the last time. Each begins with its type."""
         chunks, self._chunks = self._chunks, []
         return chunks
 
-    def logprobs(self, entries: list[dict[str, Any]]) -> None:
-        """Log probabilities of tokens whose text comes now or later."""
-        self._logprobs += entries
-
-    def event(self, event: Event) -> None:
-        if isinstance(event, ContentDelta):
+    def add(self, index: int, event: OutputEvent) -> None:
+        if isinstance(event, SampledTokens):
+            if self._request.params.top_logprobs is not None:
+                self._logprobs += [logprob_entry(token) for token in event.tokens]
+            return
+        if isinstance(event, OutputEnd):
+            self._end = event
+        elif isinstance(event, ContentDelta):
             self._item(_Message).delta(event.text, self._logprobs)
         elif isinstance(event, ReasoningDelta):
             self._item(_SummarisedReasoning if self._request.summarises else _Reasoning).delta(event.text, [])
@@ -75,28 +96,35 @@ class ResponseEncoder:
             self._open.delta(event.text, [])
         self._logprobs = []
 
-    def finish(self, reason: str, stop: str | int | None, usage: Usage, now: float) -> None:
-        """The end of the output. `reason` is that of chat; `now` is in seconds since 1970."""
-        is_cut = reason == "length"
+    def finish(self) -> list[str]:
+        self._complete(self._usage())
+        return self.take()
+
+    def body(self, usage: Usage) -> dict[str, Any]:
+        self._complete(usage)
+        return self._response()
+
+    def _complete(self, usage: Usage) -> None:
+        is_cut = self._end.reason == "length"
         if not self._items:
             # Clients look for a message also where it is empty.
             self._begin(self._new(_Message))
         self._close("incomplete" if is_cut else "completed")
         self._status = "incomplete" if is_cut else "completed"
         details = {"reason": "max_output_tokens"} if is_cut else None
-        completed_at = None if is_cut else int(now)
+        completed_at = None if is_cut else int(self._clock())
         self._ends.update(incomplete_details=details, usage=usage_body(usage), completed_at=completed_at)
-        self._emit(f"response.{self._status}", response=self.body())
+        self._emit(f"response.{self._status}", response=self._response())
+        self._keep(self._response())
 
     def failed(self, error: ApiError) -> list[str]:
-        """The last events, in place of everything still to come."""
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         self._status = "failed"
         self._ends["error"] = {"code": code, "message": error.message}
-        self._emit("response.failed", response=self.body())
+        self._emit("response.failed", response=self._response())
         return self.take()
 
-    def body(self) -> dict[str, Any]:
+    def _response(self) -> dict[str, Any]:
         output = [item.body() for item in self._items]
         return {**self._head, "status": self._status, **self._ends, **self._settings, "output": output}
 

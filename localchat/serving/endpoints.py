@@ -23,7 +23,7 @@ from . import metrics
 from .body import PeerGone
 from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
-from .stream import CHAT, WITHOUT_END, StreamFormat, chunks_of, send_stream
+from .stream import CHAT, WITHOUT_END, StreamFormat, send_stream, send_whole
 
 if TYPE_CHECKING:  # These need jinja2, and the server checks first whether that is installed.
     from ..generation.embeddings import VectorRun
@@ -103,16 +103,10 @@ class Endpoints:
                 started = start(model, request, build, interface.id_prefix)
             with started as run, self.busy(exchange, run):
                 if request.stream:
-                    silence_s = self.patience_s(request)
-                    stream = interface.stream(run.head, request, run.usage)
-                    chunks = chunks_of(run, stream, silence_s)
-                    send_stream(exchange, chunks, stream.failed, silence_s, format)
+                    encoder = interface.stream(run.head, request, run.usage)
+                    send_stream(exchange, run, encoder, self.silence_s(request), format)
                 else:
-                    whole = interface.whole(run.head, request)
-                    while run.is_running:
-                        for index, event in run.take():
-                            whole.add(index, event)
-                    exchange.send_json(200, whole.body(run.usage()))
+                    send_whole(exchange, run, interface.whole(run.head, request))
 
         return handle
 
@@ -216,8 +210,8 @@ class Endpoints:
         finally:
             exchange.summary = run.summary
 
-    def patience_s(self, request: TextRequest) -> float | None:
-        """After so many seconds without a chunk a ping is sent; None is never."""
+    def silence_s(self, request: TextRequest) -> float | None:
+        """A stream that has sent nothing for so many seconds sends a ping; None is never."""
         return (self._ping_s if request.ping_s is None else request.ping_s) or None
 
     @contextlib.contextmanager

@@ -42,10 +42,15 @@ CLIENT_GONE = 499
 # What an error of the memory means; Python's has no text.
 NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
 
-# Sent at once; the client must accept all of it within the socket's timeout.
+# Sent at once; the client must read all of it within --write-timeout, which is the socket's timeout.
 SEND_BYTES = 64 * 1024
 # A stream whose client takes nothing for this long gives up its slot while others wait for one.
 STALL_S = 1.0
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    "Cache-Control": "no-store",
+}
 
 # A target that begins with scheme and host, as proxies send it (RFC 9112, 3.2.2).
 _ABSOLUTE = re.compile(r"(?i)https?://([^/?#]*)")
@@ -101,6 +106,8 @@ class Exchange:
         self.on_stall: Callable[[bool], None] | None = None
         # The body of an error, in the form of the interface that the request uses.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
+        # An error as a page of HTML, where a browser asked for one.
+        self.error_page: Callable[[errors.ApiError], str] | None = None
         # The headers of the response that repeat the id of the request.
         self.id_headers: tuple[str, ...] = ("X-Request-Id",)
         # What follows in the path where an endpoint serves all paths with one beginning.
@@ -151,6 +158,10 @@ class Exchange:
 
     def send_text(self, type: str, text: str, headers: Mapping[str, str] = {}) -> None:
         self._send_body(200, type, text.encode(), headers)
+
+    def send_page(self, status: int, page: str, headers: Mapping[str, str] = {}) -> None:
+        """Send a page of HTML that runs no scripts and loads nothing."""
+        self._send_body(status, "text/html; charset=utf-8", page.encode(), {**_PAGE_HEADERS, **headers})
 
     def send_nothing(self, headers: Mapping[str, str]) -> None:
         self._send_head(204, headers)
@@ -214,7 +225,10 @@ class Exchange:
             self.keep_alive = False
         self.summary = printable(error.message)[:MAX_LOGGED_CHARS]
         try:
-            self.send_json(error.status, self.error_body(error), error.headers())
+            if self.error_page is not None:
+                self.send_page(error.status, self.error_page(error), error.headers())
+            else:
+                self.send_json(error.status, self.error_body(error), error.headers())
         except (PeerGone, OSError):
             self._leave()
 

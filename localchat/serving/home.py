@@ -1,6 +1,6 @@
-"""What the server answers a person who opens it in a browser: a page at `/`, a pointer at `/v1`, no icon.
+"""What a browser gets: a page at `/`, also for an error there, a list of endpoints at `/v1`, no icon.
 
-Without `text/html` in Accept, as with curl, the page is plain text.
+Without `text/html` in Accept, as from curl, the page is plain text and an error is JSON.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from ..protocol import errors
@@ -18,10 +19,6 @@ if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that 
     from ..generation.service import Service
 
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]+")
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-    "Cache-Control": "no-store",
-}
 _DAY = {"Cache-Control": "max-age=86400"}
 _DOCS = ("README.md (start, options)", "docs/client.md", "docs/tools.md", "docs/clients.md (editors and agents)")
 _LINKS = ("/v1/models", "/v1", "/health", "/props", "/metrics")
@@ -32,13 +29,14 @@ _PAGE = """<!doctype html>
 <style>body {{ font: 16px/1.5 sans-serif; max-width: 44em; margin: 3em auto; padding: 0 1em }}
 pre {{ background: #8882; padding: .7em; overflow-x: auto }} :root {{ color-scheme: light dark }}</style></head>
 <body><h1>localchat</h1>
-<p>{state}</p>
-<p>Base URL for clients: <code>{url}</code></p>
-<pre>{command}</pre>
-<p>{links}</p>
+{content}
 <p>The documentation comes with localchat: {docs}.</p>
 </body></html>
 """
+_READY = """<p>{state}</p>
+<p>Base URL for clients: <code>{url}</code></p>
+<pre>{command}</pre>
+<p>{links}</p>"""
 
 
 class Home:
@@ -57,19 +55,17 @@ class Home:
         url = self._base_url(exchange)
         state, is_loading = self._state()
         command = f"""curl -s {url}/chat/completions -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'"""
-        if "text/html" not in (exchange.head.headers.get("Accept") or ""):
+        if not wants_page(exchange):
             text = f"localchat: {state}\n\n{command}\n\n{'  '.join(_LINKS)}\nDocumentation: {', '.join(_DOCS)}\n"
-            exchange.send_text("text/plain; charset=utf-8", text, _HEADERS)
+            exchange.send_text("text/plain; charset=utf-8", text, {"Cache-Control": "no-store"})
             return
-        page = _PAGE.format(
-            refresh='<meta http-equiv="refresh" content="2">' if is_loading else "",
+        content = _READY.format(
             state=html.escape(state),
             url=html.escape(url),
             command=html.escape(command),
             links=" · ".join(f'<a href="{path}">{path}</a>' for path in _LINKS),
-            docs=html.escape(", ".join(_DOCS)),
         )
-        exchange.send_text("text/html; charset=utf-8", page, _HEADERS)
+        exchange.send_page(200, _page(content, is_loading=is_loading))
 
     def _pointer(self, exchange: Exchange) -> None:
         exchange.send_json(200, {"base_url": self._base_url(exchange), "endpoints": list(self._served())})
@@ -92,3 +88,17 @@ class Home:
         """The base URL by the name under which the client reached the server."""
         host = exchange.head.host or ""
         return f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}/v1"
+
+
+def wants_page(exchange: Exchange) -> bool:
+    """Whether a browser sent the request, for a page and not for data."""
+    return "text/html" in (exchange.head.headers.get("Accept") or "")
+
+
+def error_page(error: errors.ApiError) -> str:
+    return _page(f"<p>{HTTPStatus(error.status).phrase}: {html.escape(error.message)}.</p>")
+
+
+def _page(content: str, *, is_loading: bool = False) -> str:
+    refresh = '<meta http-equiv="refresh" content="2">' if is_loading else ""
+    return _PAGE.format(refresh=refresh, content=content, docs=html.escape(", ".join(_DOCS)))

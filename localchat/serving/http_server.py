@@ -37,8 +37,6 @@ log = logging.getLogger("localchat.server")
 IDLE_TIMEOUT_S = 120.0
 # How long a client may take to send the head of a request, once it has begun, or to agree on TLS.
 HEAD_TIMEOUT_S = 30.0
-# How long a client may take to send or to accept the next bytes.
-IO_TIMEOUT_S = 30.0
 # How long to wait for a file to be closed when the process may open no other.
 NO_FILES_PAUSE_S = 0.5
 # How long responses get to end when the server closes.
@@ -65,7 +63,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.request.settimeout(HEAD_TIMEOUT_S)
             self.request.do_handshake()
         super().setup()
-        self.connection.settimeout(IO_TIMEOUT_S)
+        self.connection.settimeout(self.server.settings.write_timeout_s)
         if self.connection.family in (socket.AF_INET, socket.AF_INET6):
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # send each token at once
         self.rfile.close()

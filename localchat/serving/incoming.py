@@ -18,8 +18,12 @@ _DEFECTS_OF_BODIES = (
 )
 
 
+# How long a client may take to send the next bytes of a body.
+READ_TIMEOUT_S = 30.0
+
+
 class _Source(io.RawIOBase):
-    """The bytes of a socket. All reads must be done by `deadline`; without one, the socket's timeout holds for each."""
+    """The bytes of a socket. All reads must be done by `deadline`; without one, each has `READ_TIMEOUT_S`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.deadline: float | None = None
@@ -29,9 +33,7 @@ class _Source(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self.deadline is None:
-            return self._socket.recv_into(buffer)
-        left_s = self.deadline - time.monotonic()
+        left_s = READ_TIMEOUT_S if self.deadline is None else self.deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the request took too long to arrive")
         timeout_s = self._socket.gettimeout()
@@ -55,7 +57,7 @@ class Incoming(io.BufferedReader):
         self.is_ambiguous = False
 
     def limit(self, seconds: float | None) -> None:
-        """All further reads must be done in this many seconds; None gives each read the socket's timeout.
+        """All further reads must be done in this many seconds; None gives each read `READ_TIMEOUT_S`.
 
         Otherwise a client that sends a byte now and then would hold a thread for ever.
         """

@@ -14,7 +14,7 @@ from .. import __version__
 from ..protocol import errors
 from ..protocol.params import parse_default
 from .logs import FORMATS
-from .routes import DEFAULT_MAX_CONNECTIONS, Settings
+from .routes import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
 from .web import is_loopback
 
 # Tokens of the smallest --ctx: the chat template and a question take some dozens.
@@ -84,6 +84,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         thought_field=options.thought_field,
         cors=tuple(options.cors),
         max_connections=options.max_connections,
+        write_timeout_s=options.write_timeout,
     )
 
 
@@ -135,6 +136,13 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=None,
         help="restart the server when it crashes (default: where its output is no terminal)",
+    )
+    add(
+        "--write-timeout",
+        type=_between(1),
+        default=DEFAULT_WRITE_TIMEOUT_S,
+        metavar="SECONDS",
+        help="disconnect a client that reads nothing of its response for this long (default: %(default)s)",
     )
     add(
         "--max-connections",

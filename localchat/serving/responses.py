@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from .. import sse
 from ..protocol import errors
@@ -13,9 +14,8 @@ from ..protocol.responses import ResponsesRequest, in_these_words, parse_respons
 from ..protocol.responses_events import ResponseEncoder
 from ..protocol.responses_items import input_items
 from ..protocol.responses_store import ResponseStore, items_body
-from .encoded import send_encoded
 from .exchange import Exchange
-from .stream import StreamFormat, encode_named
+from .stream import StreamFormat, encode_named, send_stream, send_whole
 
 if TYPE_CHECKING:
     from ..generation.model import Model
@@ -49,17 +49,18 @@ class Responses:
         exchange.name_request(request.request_id)
         model = self._service.resolve(request.model)
         with _submitted(model, request) as run, self._endpoints.busy(exchange, run):
-            head, sampling = run.head, {**vars(model.sampling), **request.params.sampling}
-            encoder = ResponseEncoder(head.id, head.created, head.model, request, sampling)
-            patience_s = self._endpoints.patience_s(request)
-            send_encoded(exchange, run, request, encoder, STREAM, patience_s, lambda: self._keep(request, encoder))
+            sampling = {**vars(model.sampling), **request.params.sampling}
+            encoder = ResponseEncoder(run.head, request, sampling, run.usage, partial(self._keep, request))
+            if request.stream:
+                send_stream(exchange, run, encoder, self._endpoints.silence_s(request), STREAM)
+            else:
+                send_whole(exchange, run, encoder)
 
-    def _keep(self, request: ResponsesRequest, encoder: ResponseEncoder) -> None:
-        body = encoder.body()
+    def _keep(self, request: ResponsesRequest, response: dict[str, Any]) -> None:
         if request.is_stored:
-            self._store.put(body, request.earlier, request.items)
+            self._store.put(response, request.earlier, request.items)
         if request.conversation_id is not None:
-            self._store.extend(request.conversation_id, request.items, body["output"], body["id"])
+            self._store.extend(request.conversation_id, request.items, response["output"], response["id"])
 
     def _get(self, exchange: Exchange) -> None:
         id, _, rest = exchange.tail.partition("/")

@@ -20,7 +20,7 @@ from ..protocol.ollama_models import model_entry
 from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
-from .home import Home
+from .home import Home, error_page, wants_page
 from .keys import Keys
 from .messages import messages_table
 from .ollama import Ollama, model_card
@@ -35,6 +35,9 @@ DEFAULT_PING_S = 20.0
 
 # Each connection has a thread. Twice the requests that run and wait by default; most systems allow 1,024 files.
 DEFAULT_MAX_CONNECTIONS = 512
+
+# A client that reads nothing of its response for this many seconds is disconnected.
+DEFAULT_WRITE_TIMEOUT_S = 30
 
 # Endpoints that monitoring polls: their successes are not logged.
 _PROBES = ("/health", "/metrics", "/slots")
@@ -57,6 +60,7 @@ class Settings:
     cors: tuple[str, ...] = ()  # origins of web pages, or "*"
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     max_connections: int = DEFAULT_MAX_CONNECTIONS
+    write_timeout_s: float = DEFAULT_WRITE_TIMEOUT_S
 
 
 # Paths of other servers, and what this one has in their place.
@@ -121,7 +125,9 @@ class Routes:
         head = exchange.head
         path = _without_prefix(head.path)
         exchange.is_probe = path in _PROBES
-        if path.startswith("/api/"):
+        if path == "/" and wants_page(exchange):
+            exchange.error_page = error_page
+        elif path.startswith("/api/"):
             exchange.error_body = ollama_error
         elif path == "/messages" or path.startswith("/messages/"):
             exchange.error_body = messages_error

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import sse
 from ..engine import Cancelled
 from ..protocol import errors
-from ..protocol.interface import StreamEncoder
+from ..protocol.interface import BodyEncoder, StreamEncoder
 from .exchange import Exchange, printable
 
 if TYPE_CHECKING:
@@ -46,56 +46,54 @@ def encode_named(chunk: str) -> bytes:
     return sse.encode(chunk, event=chunk[_TYPE_START : chunk.index('"', _TYPE_START)])
 
 
-# Chunks as they come, none where there is nothing to send yet; it returns the last ones.
-Chunks = Generator["list[str]", None, "list[str]"]
-
-
-def chunks_of(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | None) -> Chunks:
-    """The chunks of a run. After `timeout_s` without an event it yields none."""
-    while True:
-        events = run.take(timeout_s)
-        for index, event in events:
+def send_whole(exchange: Exchange, run: GenerationRun, encoder: BodyEncoder) -> None:
+    """Generate, and send the response as one body."""
+    while run.is_running:
+        for index, event in run.take():
             encoder.add(index, event)
-        if not run.is_running:
-            return encoder.finish()
-        yield encoder.take() if events else []
+    exchange.send_json(200, encoder.body(run.usage()))
 
 
 def send_stream(
-    exchange: Exchange,
-    chunks: Chunks,
-    failed: Callable[[errors.ApiError], list[str]],
-    silence_s: float | None,
-    format: StreamFormat = CHAT,
+    exchange: Exchange, run: GenerationRun, encoder: StreamEncoder, silence_s: float | None, format: StreamFormat
 ) -> None:
-    """Sends chunks as they come. The status line waits for the first chunks or an error.
+    """Generate, and send chunks as they come. The status line waits for the first chunks, an error or `silence_s`.
 
     After `silence_s` without a chunk a ping shows that the stream is alive. An error after the status line becomes the
-    chunks that `failed` gives, and then the stream ends.
+    last chunks, and then the stream ends.
     """
     is_begun = is_over = False
     sent_at = time.monotonic()
-    done = [] if format.end is None else [format.end]
     while not is_over:
         try:
-            new = next(chunks)
-        except StopIteration as end:
-            new, is_over = [*end.value, *done], True
+            new, is_over = _next_chunks(run, encoder, silence_s)
         except (Cancelled, OSError):
             raise
         except Exception as error:
             if not is_begun:
                 raise
-            new, is_over = [*failed(_as_api_error(exchange, error)), *done], True
+            new, is_over = encoder.failed(_as_api_error(exchange, error)), True
         if not is_begun:
             exchange.start_stream(format.content_type)
             is_begun = True
+        if is_over and format.end is not None:
+            new = [*new, format.end]
         if new or is_over:
             exchange.send_part(b"".join(map(format.encode, new)), is_last=is_over)
             sent_at = time.monotonic()
         elif silence_s is not None and format.ping and time.monotonic() - sent_at >= silence_s:
             exchange.send_part(format.ping)
             sent_at = time.monotonic()
+
+
+def _next_chunks(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | None) -> tuple[list[str], bool]:
+    """The chunks of the next events, none if no event comes in time; and whether they are the last."""
+    events = run.take(timeout_s)
+    for index, event in events:
+        encoder.add(index, event)
+    if not run.is_running:
+        return encoder.finish(), True
+    return encoder.take() if events else [], False
 
 
 def _as_api_error(exchange: Exchange, error: Exception) -> errors.ApiError:

@@ -134,9 +134,10 @@ def responses(raw: bytes, *, may_be_cut: bool = False) -> Iterator[tuple[int, by
             # A stream for HTTP/1.0 ends with the connection.
             body, raw = raw, b""
         else:
-            n = int(headers.get(b"content-length", b"0"))
-            # A response to HEAD has no body; the connection ends then.
-            if 0 < len(raw) < n:
+            # A response to HEAD has no body: the connection ends, or another response follows. Bodies are JSON or text.
+            is_head = not raw or raw.startswith(b"HTTP/1.1 ")
+            n = 0 if is_head else int(headers.get(b"content-length", b"0"))
+            if len(raw) < n:
                 raise Broken(f"a body of {n} bytes has {len(raw)}")
             body, raw = raw[:n], raw[n:]
         yield status, body

@@ -1,0 +1,124 @@
+"""Streams that fail in the middle, and requests that are refused, in the form of each interface.
+
+Each event and each body is validated against a schema of its interface (tests/data/wire_schemas.json).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localchat.validator import faults
+
+from .response_events import check_stream
+from .serving import BIG, says, serving
+
+SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_schemas.json").read_text())
+MESSAGES = [{"role": "user", "content": "x"}]
+PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}}
+OUTPUT = (
+    '<think>\nhm\n</think>\n\nLet me look.\n<tool_call>\n{"name": "look", "arguments": {"at": "here"}}\n</tool_call>'
+)
+# Where the output breaks off: in reasoning, in text, in the arguments of a call.
+PLACES = {"reasoning": OUTPUT.index("m\n</"), "text": OUTPUT.index(" look."), "call": OUTPUT.index('ere"}}')}
+
+FUNCTION = {"name": "look", "parameters": PARAMETERS}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+# By path: the name of the schema of its events, that of its failure, that of its errors, and a request.
+INTERFACES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "/v1/chat/completions": ("chat-completions-event", "error", "error", {"messages": MESSAGES, "tools": TOOLS}),
+    "/v1/completions": ("completions-event", "error", "error", {"prompt": "x"}),
+    "/v1/responses": (
+        "responses-event",
+        "responses-failure",
+        "error",
+        {"input": "x", "tools": [{"type": "function", **FUNCTION}]},
+    ),
+    "/v1/messages": (
+        "messages-event",
+        "messages-error",
+        "messages-error",
+        {"messages": MESSAGES, "max_tokens": 500, "tools": [{"name": "look", "input_schema": PARAMETERS}]},
+    ),
+    "/api/chat": ("api-chat-event", "api-error", "api-error", {"messages": MESSAGES, "tools": TOOLS, "think": True}),
+}
+
+
+def breaking_at(n: int) -> Any:
+    """A model that fails at the n-th token of the output."""
+    whole = says(OUTPUT)
+
+    def model(tokens: Any, n_prompt: int) -> int:
+        if len(tokens) - n_prompt == n:
+            raise RuntimeError("broken")
+        return int(whole(tokens, n_prompt))
+
+    return model
+
+
+def post(client: http.client.HTTPConnection, path: str, body: Any) -> http.client.HTTPResponse:
+    client.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    return client.getresponse()
+
+
+def validate(value: Any, kind: str) -> None:
+    errors = list(faults(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
+    assert not errors, (kind, errors, value)
+
+
+def events_of(text: str) -> list[Any]:
+    """The events of a stream; their names are checked against their types."""
+    if not text.startswith(("data:", "event:")):
+        return [json.loads(line) for line in text.splitlines()]
+    events = []
+    for block in text.split("\n\n")[:-1]:
+        *names, data = block.split("\n")
+        payload = data.removeprefix("data: ")
+        events.append(payload if payload == "[DONE]" else json.loads(payload))
+        assert names in ([], [f"event: {events[-1]['type'] if names else ''}"])
+    return events
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("path", INTERFACES)
+def test_failure_in_a_stream_has_the_form_of_the_interface(path: str, place: str):
+    kind, failure, _, fields = INTERFACES[path]
+    gate, n = threading.Semaphore(0), PLACES[place]
+    with serving(breaking_at(n), gate=gate, **BIG) as running, contextlib.closing(running.client()) as client:
+        gate.release(n)
+        response = post(client, path, {**fields, "stream": True})
+        gate.release(1000)  # The response has begun: what fails now is inside the stream.
+        assert response.status == 200
+        events = events_of(response.read().decode())
+        assert post(client, path, {**fields, "stream": False}).status == 500, "the connection goes on"
+    if events[-1] == "[DONE]":
+        del events[-1]
+    assert len(events) > 1
+    validate(events[-1], failure)
+    for event in events[:-1]:
+        validate(event, kind)
+    if path == "/v1/responses":
+        assert check_stream(events)["status"] == "failed"
+
+
+REFUSED = {"/v1/completions": {"prompt": 5}, "/v1/responses": {"input": 5}}
+
+
+@pytest.mark.parametrize("path", INTERFACES)
+def test_refused_request_has_the_form_of_the_interface(path: str):
+    _, _, error, fields = INTERFACES[path]
+    refused = {**fields, **REFUSED.get(path, {"messages": 5})}
+    broken = serving(breaking_at(0), **BIG)
+    with broken as running, contextlib.closing(running.client()) as client:
+        for body, status in ((refused, 400), (fields, 500)):
+            for stream in (True, False):
+                response = post(client, path, {**body, "stream": stream})
+                text = response.read().decode()
+                assert (response.status, response.getheader("Content-Type")) == (status, "application/json"), text
+                validate(json.loads(text), error)
