@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
 import socket
 import struct
 import threading
@@ -226,3 +227,33 @@ def says(text: str):
 
 def bad(**members: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": "hello"}], **members}).encode()
+
+
+def chunk_kind(choice: dict[str, Any]) -> str:
+    if choice["finish_reason"] is not None:
+        assert choice["delta"] == {}
+        assert "stop_reason" in choice
+        return "finish"
+    return next(iter(choice["delta"]))
+
+
+ORDER = re.compile(r"role( reasoning_content)*( content)*( tool_calls)* finish")
+
+
+def assert_in_order(chunks: list[Any], n: int, *, usage: bool) -> None:
+    """The chunks of n choices are in the order of appendix A of the contract."""
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    *body, last = chunks
+    if usage:
+        assert last["choices"] == []
+        assert last["usage"]["completion_tokens"] > 0
+    else:
+        body.append(last)
+    kinds: dict[int, list[str]] = {i: [] for i in range(n)}
+    for chunk in body:
+        assert len(chunk["choices"]) == 1
+        kinds[chunk["choices"][0]["index"]].append(chunk_kind(chunk["choices"][0]))
+    assert all(ORDER.fullmatch(" ".join(of_one)) for of_one in kinds.values()), kinds
+    assert [chunk_kind(chunk["choices"][0]) for chunk in body[:n]] == ["role"] * n
+    assert [chunk["choices"][0]["index"] for chunk in body[:n]] == list(range(n))

@@ -50,12 +50,22 @@ def functions_of(file: str) -> set[str]:
 # Where a test must say itself which rows it is for.
 CITING = (
     "test_server",
+    "test_server_access",
     "test_server_chat",
+    "test_server_connections",
+    "test_server_errors",
     "test_server_figures",
     "test_server_leaving",
-    "test_server_wire",
     "test_server_live",
-    "test_api_chat",
+    "test_server_log",
+    "test_server_prefill",
+    "test_server_progress",
+    "test_server_sampling",
+    "test_server_wire",
+    "test_chat_refused",
+    "test_chat_request",
+    "test_chat_response",
+    "test_error_bodies",
 )
 
 

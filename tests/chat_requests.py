@@ -1,0 +1,91 @@
+"""Chat requests for tests of the parser."""
+
+import json
+
+import pytest
+
+from localchat.protocol import errors
+from localchat.protocol.chat import parse_chat
+from localchat.protocol.request import DEFAULT_OPTIONS
+
+HI = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+NAMED = {"type": "function", "function": {"name": "look"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
+
+
+NULLABLE = (
+    "model",
+    "stream",
+    "stream_options",
+    "n",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_penalty",
+    "repetition_penalty",
+    "stop_token_ids",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "template_vars",
+    "chat_template_kwargs",
+    "enable_thinking",
+    "reasoning_effort",
+    "response_format",
+    "grammar",
+    "echo",
+    "documents",
+    "user",
+    "typical_p",
+    "typical",
+    "samplers",
+    "dry_sequence_breakers",
+    "min_tokens",
+    "ignore_eos",
+    "n_predict",
+    "functions",
+    "function_call",
+    "chat_template",
+    "response_prefix",
+    "continue_final_message",
+    "add_generation_prompt",
+    "reasoning_format",
+    "return_progress",
+    "return_token_ids",
+    "sse_ping_interval",
+    "n_cmpl",
+    "n_probs",
+    "use_beam_search",
+    "request_id",
+    "timings_per_token",
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "reasoning_budget",
+    "reasoning_budget_message",
+)
+
+
+def parse(options=DEFAULT_OPTIONS, **members):
+    return parse_chat(json.dumps({"messages": HI, **members}).encode(), options)
+
+
+def parse_messages(*messages):
+    return parse(messages=list(messages)).messages
+
+
+def refused(**members):
+    with pytest.raises(errors.BadRequest) as caught:
+        parse(**members)
+    assert caught.value.status == 400
+    return caught.value

@@ -1,0 +1,24 @@
+"""Requests of the Responses API for tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from localchat.protocol.responses import ResponsesRequest, parse_response
+from localchat.protocol.responses_store import ResponseStore
+
+FUNCTION = {
+    "type": "function",
+    "name": "look",
+    "description": "Looks",
+    "parameters": {"type": "object"},
+    "strict": True,
+}
+PATCH = {"type": "custom", "name": "patch", "description": "Patches"}
+CRM = {"type": "namespace", "name": "crm", "description": "Customers", "tools": [{"type": "function", "name": "find"}]}
+
+
+def parse(earlier: ResponseStore | None = None, /, strict: bool = False, **fields: Any) -> ResponsesRequest:
+    raw = json.dumps({"input": "hi", **fields}).encode()
+    return parse_response(raw, earlier or ResponseStore(), strict=strict)

@@ -1,0 +1,223 @@
+"""Encoders of chat: output events become chunks, or one body, with usage, timings and log probabilities."""
+
+import json
+from dataclasses import replace
+
+from localchat.protocol import errors
+from localchat.protocol.chat_response import ChatBody, ChatStream
+from localchat.protocol.events import (
+    ContentDelta,
+    OutputEnd,
+    OutputToken,
+    PromptProgress,
+    ReasoningDelta,
+    SampledTokens,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallStart,
+)
+from localchat.protocol.interface import ResponseHead
+from localchat.protocol.json_text import to_json
+from localchat.protocol.request import DEFAULT_OPTIONS, ParseOptions
+from localchat.protocol.usage import Usage
+
+from .chat_requests import parse
+
+HEAD = ResponseHead("chatcmpl-1", 7, "m", ((5, 6),))
+START = '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
+USAGE = Usage(n_prompt=10, n_cached=4, n_completion=3, n_reasoning=1, prompt_s=0.5, completion_s=0.25, queue_s=0.125)
+EVENTS = (
+    ReasoningDelta("hm"),
+    ContentDelta('a"é\n'),
+    ToolCallStart(0, "call_1", "f"),
+    ToolCallArguments(0, '{"a":'),
+    ToolCallArguments(0, "1}"),
+    OutputEnd("tool_calls"),
+)
+
+
+def chunk(delta, *, i=0, logprobs="null", end='"finish_reason":null', beside=""):
+    return f'{START}{{"index":{i},"delta":{delta},"logprobs":{logprobs},{end}}}]{beside}}}'
+
+
+def stream_of(*events, options=DEFAULT_OPTIONS, **members):
+    """An encoder with the events of choice 0; an event may be a pair with its index."""
+    stream = ChatStream(HEAD, parse(options=options, **members), lambda: USAGE)
+    add_all(stream, events)
+    return stream
+
+
+def body_of(*events, options=DEFAULT_OPTIONS, **members):
+    whole = ChatBody(HEAD, parse(options=options, **members))
+    add_all(whole, events)
+    return whole.body(USAGE)
+
+
+def add_all(encoder, events):
+    for event in events:
+        encoder.add(*(event if isinstance(event, tuple) else (0, event)))
+
+
+def test_chunks_byte_for_byte():
+    """Appendix A's last line; K2, K3, K12, K16, K38, T1, T12, T15, V22, V24, G34."""
+    stream = stream_of(*EVENTS)
+    timings = ',"timings":' + to_json(USAGE.timings())
+    assert stream.finish() == [
+        chunk('{"role":"assistant","content":""}'),
+        chunk('{"reasoning_content":"hm"}'),
+        chunk('{"content":"a\\"é\\n"}'),
+        chunk('{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"f","arguments":""}}]}'),
+        chunk('{"tool_calls":[{"index":0,"function":{"arguments":"{\\"a\\":"}}]}'),
+        chunk('{"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]}'),
+        chunk("{}", end='"finish_reason":"tool_calls","stop_reason":null', beside=timings),
+    ]
+    assert stream.take() == []
+
+
+def test_k13_usage_is_null_until_the_closing_chunk():
+    """V25."""
+    stream = stream_of(OutputEnd("stop", "END"), stream_options={"include_usage": True})
+    role, finish, usage = stream.finish()
+    assert role == chunk('{"role":"assistant","content":""}', beside=',"usage":null')
+    assert finish == chunk("{}", end='"finish_reason":"stop","stop_reason":"END"', beside=',"usage":null')
+    assert json.loads(usage) == {
+        **json.loads(role),
+        "choices": [],
+        "usage": USAGE.body(),
+        "timings": USAGE.timings(),
+    }
+
+
+def test_v18_counts_so_far_are_on_every_chunk_where_they_are_asked_for():
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    stream = stream_of(ContentDelta("a"), OutputEnd("stop"), stream_options=options, timings_per_token=True)
+    for text in stream.finish():
+        payload = json.loads(text)
+        assert (payload["usage"], payload["timings"]) == (USAGE.body(), USAGE.timings())
+
+
+def test_k2_k36_one_role_chunk_per_choice_and_right_indexes():
+    """T14."""
+    assert stream_of((1, ContentDelta("b")), n=2, return_token_ids=True).take() == [
+        chunk('{"role":"assistant","content":""}', beside=',"prompt_token_ids":[5,6]'),
+        chunk('{"role":"assistant","content":""}', i=1),
+        chunk('{"content":"b"}', i=1),
+    ]
+
+
+def test_progress_is_beside_a_chunk_that_changes_nothing():
+    progress = ',"prompt_progress":{"total":9,"cache":2,"processed":4,"time_ms":1500}'
+    assert stream_of(PromptProgress(4, 9, 2, 1.5)).take()[1:] == [chunk("{}", beside=progress)]
+
+
+def test_k8_thought_field_repeats_the_reasoning_of_the_first_choice():
+    events, options = ((0, ReasoningDelta("hm")), (1, ReasoningDelta("no"))), ParseOptions(thought_field=True)
+    first, second = stream_of(*events, options=options, n=2).take()[2:]
+    assert first == chunk('{"reasoning_content":"hm"}', beside=',"thought":"hm"')
+    assert second == chunk('{"reasoning_content":"no"}', i=1)
+    assert body_of(*events, options=options, n=2)["thought"] == "hm"
+    assert "thought" not in body_of(*events, n=2)
+
+
+def test_k26_logprobs_are_on_the_next_chunk_of_their_choice():
+    """V47."""
+    sampled = SampledTokens((OutputToken(5, "é".encode()[:1], float("-inf"), (TokenLogprob(6, b"x", -0.5),)),))
+    entry = {
+        "token": "�",
+        "logprob": -9999.0,
+        "bytes": [0xC3],
+        "top_logprobs": [{"token": "x", "logprob": -0.5, "bytes": [120]}],
+    }
+    events = (sampled, (1, ContentDelta("other")), sampled, OutputEnd("stop", 5))
+    members = {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True}
+    other, finish = (json.loads(text)["choices"][0] for text in stream_of(*events, **members).take()[2:])
+    assert other["logprobs"] is None
+    assert finish == {
+        "index": 0,
+        "delta": {},
+        "logprobs": {"content": [entry, entry]},
+        "token_ids": [5, 5],
+        "finish_reason": "stop",
+        "stop_reason": 5,
+    }
+    body = body_of(*events, **members)
+    assert body["choices"][0]["logprobs"] == {"content": [entry, entry]}
+    assert (body["prompt_token_ids"], body["choices"][0]["token_ids"]) == ((5, 6), [5, 5])
+    without = body_of(*events, n=2)["choices"][0]
+    assert without["logprobs"] is None
+    assert "token_ids" not in without
+
+
+def test_k5_error_chunk_has_the_error_body():
+    _, text, error = stream_of(ContentDelta("a")).failed(errors.InferenceError("it broke"))
+    assert json.loads(text)["choices"][0]["delta"] == {"content": "a"}
+    assert [json.loads(error)] == [
+        {"error": {"message": "it broke", "type": "inference_error", "param": None, "code": "inference_error"}}
+    ]
+
+
+def test_whole_body():
+    """G30, V42, V43, K20, V44."""
+    body = body_of(*EVENTS, (1, OutputEnd("length")), n=2)
+    assert list(body) == ["id", "object", "created", "model", "choices", "usage", "timings"]
+    assert (body["id"], body["object"], body["created"], body["model"]) == ("chatcmpl-1", "chat.completion", 7, "m")
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    message = {"role": "assistant", "reasoning_content": "hm", "content": 'a"é\n', "tool_calls": [call]}
+    ends = {"logprobs": None, "finish_reason": "tool_calls", "stop_reason": None}
+    assert body["choices"] == [
+        {"index": 0, "message": message, **ends},
+        {"index": 1, "message": {"role": "assistant", "content": ""}, **ends, "finish_reason": "length"},
+    ]
+
+
+def test_k20_content_is_null_beside_calls_alone():
+    assert body_of(ToolCallStart(0, "call_1", "f"))["choices"][0]["message"]["content"] is None
+
+
+def test_k15_usage_members():
+    """T7."""
+    assert USAGE.body() == {
+        "prompt_tokens": 10,
+        "prompt_time": 0.5,
+        "prompt_tokens_per_sec": 12.0,
+        "completion_tokens": 3,
+        "completion_time": 0.25,
+        "completion_tokens_per_sec": 8.0,
+        "total_tokens": 13,
+        "queue_time": 0.125,
+        "total_time": 0.875,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 1},
+    }
+
+
+def test_rates_of_nothing_are_null():
+    body = Usage(n_prompt=5, n_cached=5, n_completion=1, prompt_s=0.0, completion_s=0.0).body()
+    assert body["prompt_tokens_per_sec"] is None
+    assert body["completion_tokens_per_sec"] is None
+
+
+def test_timings_tell_guesses_over_all_choices_where_there_were_any():
+    guessed = replace(USAGE, n_drafted=10, n_draft_accepted=7)
+    timings = Usage.total([guessed, USAGE, guessed], 3).timings()
+    assert (timings["draft_n"], timings["draft_n_accepted"]) == (20, 14)
+
+
+def test_timings_have_llama_cpps_names():
+    assert USAGE.timings() == {
+        "cache_n": 4,
+        "prompt_n": 6,
+        "prompt_ms": 500.0,
+        "prompt_per_token_ms": 83.333,
+        "prompt_per_second": 12.0,
+        "predicted_n": 3,
+        "predicted_ms": 250.0,
+        "predicted_per_token_ms": 125.0,
+        "predicted_per_second": 8.0,
+        "queue_ms": 125.0,
+    }
+
+
+def test_k14_usage_over_choices_counts_the_prompt_once():
+    total = Usage.total([USAGE, USAGE], 2)
+    assert (total.n_prompt, total.n_cached, total.n_completion, total.n_reasoning) == (10, 4, 6, 2)

@@ -1,0 +1,130 @@
+"""python -m localchat.server in a process: what it refuses to start with, and what it says about that."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localchat.engine.proof import LIBRARY
+from localchat.models.catalog import DEMO_PATH
+from localchat.serving.options import read_options
+
+from .serving import (
+    DEADLINE_S,
+)
+
+ROOT = DEMO_PATH.parents[2]
+START = "from localchat.server import main; sys.exit(main([]))"
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    program = [sys.executable, "-m", "localchat.server", "--no-supervise", *arguments]
+    return subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        pytest.param(["--version"], 0, "localchat ", id="version"),
+        pytest.param(["--help"], 0, "--gpu-layers", id="help"),
+        pytest.param(["--parallel", "0"], 2, "at least 1", id="wrong number"),
+        pytest.param(["--port", "99999"], 2, "at most 65535, got 99999", id="no such port"),
+        pytest.param(["--threads", "3000000000"], 2, "at most 512", id="more threads than llama.cpp knows"),
+        pytest.param(["--gpu-layers", "4294967296"], 2, "at most 2147483647", id="number beyond 32 bits"),
+        pytest.param(["--api-key", ""], 2, "the key is empty", id="a variable that is not set in place of the key"),
+        pytest.param(["--api-key", "a\nb"], 2, "that no client can send", id="key of two lines"),
+        pytest.param(["--cache-dir", ""], 2, "the folder has no name", id="no folder"),
+        pytest.param(["--cache-size", "100"], 2, "--cache-size 100 limits a folder: name", id="bound of no folder"),
+        pytest.param(["--api-key-file", "/nowhere/keys"], 2, "cannot read keys from /nowhere/keys", id="no keys"),
+        pytest.param(["--api-key-file", os.devnull], 2, "has no key: write one per line", id="file without a key"),
+        pytest.param(["--host", "0.0.0.0"], 2, "or add --insecure to serve everyone", id="open without a key"),
+        pytest.param(["--tls-key", "key.pem"], 2, "name it with --tls-cert", id="key of no certificate"),
+        pytest.param(["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem", id="no certificate"),
+        pytest.param(["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s", id="socket in no folder"),
+        pytest.param(["--cors", "localhost:3000"], 2, "such as https://example.org", id="origin without its scheme"),
+        pytest.param(["--cors", "https://example.org/app"], 2, "example.org/app'", id="origin with a path"),
+        pytest.param(["--default", "top_p=2"], 2, "from 0 to 1, got 2", id="k9-wrong default"),
+        pytest.param(["--default", "topp=1"], 2, "topp", id="k9-unknown default"),
+        pytest.param(["/nowhere/model.gguf"], 1, "/nowhere/model.gguf", id="no such model"),
+        pytest.param(["~nobody-here/model.gguf"], 1, "there is no file ~nobody-here", id="home of nobody"),
+        pytest.param(["m" * 300], 1, "localchat.server: [Errno", id="model that cannot be looked at"),
+        pytest.param(["--host", "203.0.113.1", "--insecure"], 1, "cannot listen on 203.0.113.1", id="foreign address"),
+    ],
+)
+def test_command_line(arguments, status, text):
+    """V1, H10."""
+    done = command(*arguments)
+    assert done.returncode == status
+    assert text in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_model_that_was_cut_is_told_with_both_sizes(tmp_path):
+    """Not in the words of llama.cpp's log."""
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(DEMO_PATH.read_bytes()[:-1000])
+    done = command(str(cut), "--port", "0")
+    size = DEMO_PATH.stat().st_size
+    assert done.returncode == 1
+    assert f"cannot load {cut}: the file has {size - 1000} bytes, its tensors need {size}: it was cut" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems limit the address space otherwise")
+def test_memory_limit_is_one_line():
+    """Too little for the model's file, or for numpy, or for a thread: whichever comes first."""
+    program = ["sh", "-c", 'ulimit -v 250000; exec "$@"', "sh", sys.executable, "-m", "localchat.server", "--port", "0"]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S, env=environment)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    # OpenBLAS, which numpy loads, ends the process by itself where its buffers do not fit.
+    assert done.stderr.splitlines()[-1].startswith(("localchat.server: cannot ", "OpenBLAS error: "))
+
+
+def test_home_folder_is_found_where_the_shell_leaves_it_to_us():
+    options = read_options(["--cache-dir=~/prefixes", "--draft=~/small.gguf"])
+    assert options.cache_dir == Path.home() / "prefixes"
+    assert options.draft == str(Path.home() / "small.gguf")
+
+
+def test_origins_as_browsers_name_them_are_taken():
+    origins = ["*", "null", "http://localhost:3000", "https://example.org/", "http://[::1]:80", "app-x://a.b"]
+    assert read_options([word for origin in origins for word in ("--cors", origin)]).cors == origins
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [([], "from env"), (["--api-key", " from option\n"], "from option")],
+    ids=["environment", "option"],
+)
+def test_key_from_a_file_may_end_with_a_line_end(arguments, key, monkeypatch):
+    monkeypatch.setenv("LOCALCHAT_API_KEY", "from env\n")
+    assert read_options(arguments).api_keys == [key]
+
+
+def test_what_is_missing_is_told_with_the_release_that_was_tried():
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"-m pip install {LIBRARY}\n")
+    _, release = LIBRARY.split("==")
+    for file in ("pyproject.toml", "README.md"):
+        assert set(re.findall(r"llama-cpp-python\S*=([\d.]+)", (ROOT / file).read_text(encoding="utf-8"))) == {release}
+
+
+def test_port_in_use_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = command("--port", str(port))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"port {port}" in done.stderr
+    assert "--port" in done.stderr

@@ -1,0 +1,98 @@
+"""The limit of connections: what a connection too many gets, and which idle ones are closed."""
+
+import contextlib
+import json
+import socket
+
+from localchat.serving.routes import Settings
+
+from .serving import (
+    GOOD,
+    ask,
+    chat_request,
+    exchange,
+    raw_request,
+    read_until,
+    serving,
+    wait_for,
+)
+
+
+def hold(running) -> socket.socket:
+    """A connection with a request whose body has not arrived yet."""
+    sock = running.connect()
+    sock.sendall(raw_request(GOOD, "Expect: 100-continue", "Connection: close")[: -len(GOOD)])
+    read_until(sock, b"100 Continue\r\n\r\n")
+    return sock
+
+
+def test_connection_beyond_the_limit_is_told_to_come_again():
+    """H14. Whatever its request would be; the open ones go on, and when one ends there is room again."""
+    with serving(settings=Settings(port=0, max_connections=2)) as running, hold(running) as first:
+        with hold(running) as second:
+            for _ in range(3):
+                with running.connect() as third:
+                    head, _, body = b"".join(iter(lambda: third.recv(65536), b"")).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 503 ")
+                assert b"\r\nRetry-After: 2" in head
+                assert b"\r\nConnection: close" in head
+                assert json.loads(body)["error"]["code"] == "too_many_connections"
+                # Beyond twice the limit there is no response, and the end of a connection is seen a little later.
+                wait_for(lambda: len(running.server.connections._open) == 2)
+            second.sendall(GOOD)
+            assert second.recv(12) == b"HTTP/1.1 200"
+        wait_for(lambda: running.chat()[0] == 200)
+        first.sendall(GOOD)
+        assert first.recv(12) == b"HTTP/1.1 200"
+
+
+def test_idle_connections_are_closed_before_a_new_one_is_refused():
+    """H14. The longest idle first, whether it has had a request or never sent one; a busy one goes on."""
+    with serving(settings=Settings(port=0, max_connections=3)) as running, hold(running) as busy:
+        with contextlib.ExitStack() as stack:
+            silent = stack.enter_context(running.connect())
+            wait_for(lambda: len(running.server.connections._idle) == 1)
+            used, *new = (stack.enter_context(contextlib.closing(running.client())) for _ in range(3))
+            assert ask(used)[0] == 200
+            wait_for(lambda: len(running.server.connections._idle) == 2)
+            for idle, client in zip((silent, used.sock), new):
+                assert ask(client)[0] == 200
+                assert idle.recv(1) == b""
+        busy.sendall(GOOD)
+        assert busy.recv(12) == b"HTTP/1.1 200"
+
+
+def test_request_on_a_connection_too_many_is_answered_and_not_reset():
+    with serving(settings=Settings(port=0, max_connections=1)) as running, hold(running):
+        head, body = exchange(running, chat_request("x" * 100_000))
+    assert b" 503 " in head
+    assert body["error"]["type"] == "rate_limit_error"
+
+
+def test_connections_beyond_twice_the_limit_are_closed():
+    """Those between stay open for a moment, as their clients may still be sending."""
+    with serving(settings=Settings(port=0, max_connections=1)) as running, hold(running) as first:
+        with running.connect() as second, running.connect() as third:
+            # Without a response, and without a thread.
+            assert third.recv(1) == b""
+            assert second.recv(15) == b"HTTP/1.1 503 Se"
+        first.sendall(GOOD)
+        assert first.recv(12) == b"HTTP/1.1 200"
+
+
+def test_connection_for_which_no_thread_can_be_started_gets_503(monkeypatch, caplog):
+    """As under `ulimit -v`: one line in the log each, and no traceback."""
+
+    def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    with serving() as running:
+        with monkeypatch.context() as patched:
+            patched.setattr("socketserver.ThreadingMixIn.process_request", no_thread)
+            with running.connect() as sock:
+                head, _, body = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")
+        assert running.chat()[0] == 200
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["error"]["code"] == "too_many_connections"
+    assert "no thread can be started" in caplog.text
+    assert "Traceback" not in caplog.text

@@ -1,0 +1,268 @@
+"""Errors of the server: what each bad request, full queue or failure gets, and what stays usable afterwards."""
+
+import contextlib
+import json
+import logging
+import threading
+
+import pytest
+
+from localchat.generation.model import Model
+from localchat.generation.run import GenerationRun
+from localchat.generation.service import Service
+from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
+from localchat.protocol.errors import ModelLoading
+from localchat.serving.routes import Settings
+
+from .fakes import endless
+from .generations import request_for, submit
+from .serving import (
+    GOOD,
+    ask,
+    bad,
+    payloads,
+    read_answer,
+    serving,
+)
+
+POST = "POST /v1/chat/completions"
+INVALID = "invalid_request_error"
+LONG = [{"role": "user", "content": "x" * 300}]
+EMPTY = [{"role": "user", "content": ""}]
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "status", "code", "param"),
+    [
+        pytest.param(POST, b"", 400, INVALID, "body", id="empty body"),
+        pytest.param(POST, None, 411, "length_required", None, id="no body"),
+        pytest.param(POST, b"hi", 400, INVALID, "body", id="g5-not JSON"),
+        pytest.param(POST, b"[]", 400, INVALID, "body", id="g5-no object"),
+        pytest.param(POST, bad(temperature="hot"), 400, INVALID, "temperature", id="wrong type"),
+        pytest.param(POST, bad(n=0), 400, INVALID, "n", id="wrong range"),
+        pytest.param(POST, bad(messages=[]), 400, INVALID, "messages", id="g6-no messages"),
+        pytest.param(POST, bad(model="gpt"), 404, "model_not_found", "model", id="b-unknown model"),
+        pytest.param(POST, bad(messages=LONG), 400, "context_length_exceeded", "messages", id="k28-too long"),
+        pytest.param(
+            POST, bad(messages=LONG, stream=True), 400, "context_length_exceeded", "messages", id="k31-too long, stream"
+        ),
+        pytest.param(POST, bad(messages=EMPTY), 400, INVALID, "messages", id="empty prompt"),
+        pytest.param(POST, bad(logit_bias={"999": 1}), 400, INVALID, "logit_bias", id="unknown token in logit_bias"),
+        pytest.param(POST, bad(stop_token_ids=[257]), 400, INVALID, "stop_token_ids", id="unknown stop token"),
+        pytest.param("GET /v1/chat/completions", None, 405, "method_not_allowed", None, id="GET chat"),
+        pytest.param("PUT /v1/chat/completions", GOOD, 405, "method_not_allowed", None, id="PUT chat"),
+        pytest.param("POST /v1/models", GOOD, 405, "method_not_allowed", None, id="POST models"),
+        pytest.param("GET /v1/nothing", None, 404, "unknown_path", None, id="unknown path"),
+        pytest.param("POST /", GOOD, 405, "method_not_allowed", None, id="root"),
+        pytest.param("GET models", None, 404, "unknown_path", None, id="path without a slash"),
+        pytest.param("POST http://localhost", GOOD, 405, "method_not_allowed", None, id="host without a path"),
+        pytest.param("DELETE /v1/v1/models", None, 404, "unknown_path", None, id="v1 twice"),
+    ],
+)
+def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, status, code, param):
+    """Appendix B, K27, K28, G12."""
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.putrequest(*line.split())
+        if body is not None:
+            client.putheader("Content-Length", str(len(body)))
+        client.endheaders(body)
+        sock = client.sock
+        got_status, answer = read_answer(client)
+        assert ask(client)[0] == 200
+        assert client.sock is sock
+    assert got_status == status
+    assert set(answer) == {"error"}
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert (answer["error"]["code"], answer["error"]["param"]) == (code, param)
+    assert answer["error"]["message"]
+
+
+def test_wrong_method_says_which_are_right():
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request("DELETE", "/v1/models")
+        assert client.getresponse().getheader("Allow") == "GET, HEAD, OPTIONS"
+
+
+def test_strict_refuses_unknown_members():
+    with serving(settings=Settings(port=0, strict=True)) as running:
+        assert running.chat(user="u")[0] == 200
+        status, body = running.chat(whatever=1)
+    assert (status, body["error"]["param"]) == (400, "whatever")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/tokenize", {"content": "a"}),
+        ("/detokenize", {"tokens": [1]}),
+    ],
+)
+def test_k10_unknown_members_are_told_of_on_every_path(path, body, caplog):
+    caplog.set_level(logging.INFO, "localchat.server")
+    for strict, expected in (False, (200, None)), (True, (400, "frobnicate")):
+        settings = Settings(port=0, strict=strict)
+        with serving(settings=settings) as running, contextlib.closing(running.client()) as client:
+            client.request("POST", path, json.dumps({**body, "frobnicate": 1}))
+            status, answer = read_answer(client)
+        assert (status, answer.get("error", {}).get("param")) == expected
+    assert "the field 'frobnicate', which is ignored" in caplog.text
+
+
+def test_t23_template_that_refuses_is_a_bad_request():
+    """V11."""
+    template = "{{ raise_exception('no bad words') if messages[0].content == 'bad' else 'x' }}"
+    with serving(chat_template=template) as running:
+        status, body = running.chat(content="bad")
+    assert (status, body["error"]["param"]) == (400, "messages")
+    assert "no bad words" in body["error"]["message"]
+
+
+def breaks_at(n: int):
+    """A model whose n-th token cannot be drawn."""
+
+    def model(tokens, n_prompt):
+        if len(tokens) - n_prompt == n:
+            raise RuntimeError("broken")
+        return endless(tokens, n_prompt)
+
+    return model
+
+
+@pytest.mark.parametrize(("n", "stream"), [(0, True), (0, False), (3, False)])
+def test_g13_failure_before_anything_is_sent_has_its_status(n, stream):
+    """T22, G36."""
+    with serving(breaks_at(n)) as running:
+        status, body = running.chat(stream=stream)
+    assert (status, body["error"]["type"], body["error"]["param"]) == (500, "inference_error", None)
+
+
+def test_k5_failure_inside_a_stream_is_an_event_then_done():
+    """K4, T20, T21, V38, G31, G37."""
+    gate = threading.Semaphore(0)
+    with serving(breaks_at(2), gate=gate) as running, contextlib.closing(running.client()) as client:
+        gate.release()
+        body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+        client.request("POST", "/v1/chat/completions", json.dumps(body))
+        response = client.getresponse()
+        gate.release(1000)
+        assert response.status == 200
+        chunks = payloads(response.read())
+        assert chunks[-1]["error"]["type"] == "inference_error"
+        assert all(choice["finish_reason"] is None for chunk in chunks[:-1] for choice in chunk["choices"])
+        # The stream ended in order, so the connection goes on.
+        client.request("GET", "/health")
+        assert read_answer(client)[0] == 200
+
+
+def test_k40_full_queue_is_429_with_retry_after():
+    """K32."""
+    gate = threading.Semaphore(0)
+    with serving(endless, gate=gate, n_slots=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
+        work = request_for(prompt=(1,))
+        with submit(running.engine, work), submit(running.engine, work):
+            client.request("POST", "/v1/chat/completions", GOOD)
+            response = client.getresponse()
+            assert response.status == 429
+            assert int(response.getheader("Retry-After")) > 0
+            assert json.loads(response.read())["error"]["code"] == "queue_full"
+        gate.release(1000)
+        running.wait_until_idle()
+        assert ask(client, max_tokens=1)[0] == 200
+
+
+def test_refused_choices_leave_nothing_running():
+    """Two of three choices fit: the request fails as a whole (T19)."""
+    gate = threading.Semaphore(0)
+    with serving(endless, gate=gate, n_slots=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
+        with submit(running.engine, request_for(prompt=(1,))):
+            assert running.chat(n=3)[0] == 429
+        gate.release(1000)
+        running.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "param"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 3}, "n"),
+        ("completions", {"prompt": "x", "n": 3}, "n"),
+        ("completions", {"prompt": "x", "best_of": 3}, "best_of"),
+        ("completions", {"prompt": ["x", "y", "z"]}, "prompt"),
+    ],
+)
+def test_more_choices_than_could_ever_run_are_a_bad_request(path, members, param):
+    """To try again later would not help."""
+    with serving(n_slots=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
+        client.request("POST", f"/v1/{path}", json.dumps(members))
+        status, body = read_answer(client)
+    assert (status, body["error"]["param"]) == (400, param)
+    assert "asks for 3 answers at once, and 2 can run" in body["error"]["message"]
+
+
+def test_g11_loading_is_503_then_the_model_serves(caplog):
+    """K32, G7, G12, G43."""
+    caplog.set_level(logging.INFO, "localchat.server")
+    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+        for method, path, body in (
+            ("GET", "/health", None),
+            ("GET", "/v1/models", None),
+            ("POST", "/v1/chat/completions", GOOD),
+        ):
+            client.request(method, path, body)
+            response = client.getresponse()
+            assert response.status == 503
+            assert 1 <= int(response.getheader("Retry-After")) <= 10
+            assert json.loads(response.read())["error"]["code"] == "model_loading"
+        # What is wrong anyway is said at once (G9).
+        assert ask(client, temperature="hot")[0] == 400
+        assert ask(client, model="gpt")[0] == 404
+        running.server.service.ready(Model("Fake", running.engine))
+        assert ask(client)[0] == 200
+    # Who asks every second whether the model is there does not fill the log.
+    assert "/v1/chat/completions" in caplog.text
+    assert "/health" not in caplog.text
+
+
+@pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
+def test_k32_who_comes_while_the_model_loads_is_told_for_how_long(progress: float, seconds: float):
+    """K32: by how long it took so far; it is the error that rounds and bounds it."""
+    now = iter((100.0, 106.0))
+    service = Service(Catalog([ModelFile(DEMO_PATH, "Fake")]), clock=lambda: next(now))
+    service.progress = progress
+    with pytest.raises(ModelLoading) as loading:
+        service.model()
+    assert loading.value.headers() == ModelLoading("", seconds).headers()
+
+
+def test_request_without_memory_is_an_error_in_one_line(monkeypatch, caplog):
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(GenerationRun, "take", no_memory)
+    with serving() as running:
+        status, body = running.chat()
+    assert status == 500
+    assert body["error"]["message"].startswith("no memory is left: raise the limit")
+    assert "Traceback" not in caplog.text
+
+
+def test_health_tells_of_a_failed_engine():
+    """V5."""
+    with serving() as running, contextlib.closing(running.client()) as client:
+        running.engine.failure = RuntimeError("out of luck")
+        client.request("GET", "/health")
+        status, body = read_answer(client)
+        assert (status, body["error"]["type"]) == (500, "inference_error")
+        assert "out of luck" in body["error"]["message"]
+        assert ask(client)[0] == 500
+
+
+def test_bug_in_a_route_is_500_without_details(monkeypatch, caplog):
+    monkeypatch.setattr(GenerationRun, "take", lambda *_: 1 / 0)
+    with serving() as running, contextlib.closing(running.client()) as client:
+        status, body = ask(client)
+        assert status == 500
+        assert "division" not in body["error"]["message"]
+        assert "ZeroDivisionError" in caplog.text
+        client.request("GET", "/health")
+        assert read_answer(client)[0] == 200

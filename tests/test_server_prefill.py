@@ -1,0 +1,143 @@
+"""Assistant prefill over a socket: an output that goes on with a message, a prefix or open reasoning."""
+
+from __future__ import annotations
+
+import pytest
+
+from .serving import (
+    delta_text,
+    says,
+    serving,
+)
+
+CHAT = (
+    "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+ASKED = {"role": "user", "content": "hi"}
+BEGUN = {"role": "assistant", "content": "Once"}
+
+
+@pytest.mark.parametrize(
+    ("members", "prompt", "opening"),
+    [
+        pytest.param({"messages": [ASKED]}, "[user]hi[assistant]", "", id="plain"),
+        pytest.param({"messages": [ASKED, BEGUN]}, "[user]hi[assistant]Once", "Once", id="last assistant message"),
+        pytest.param(
+            {"messages": [ASKED, BEGUN], "continue_final_message": True},
+            "[user]hi[assistant]Once",
+            "Once",
+            id="continue_final_message",
+        ),
+        pytest.param(
+            {"messages": [ASKED, BEGUN], "continue_final_message": "content", "add_generation_prompt": False},
+            "[user]hi[assistant]Once",
+            "Once",
+            id="vllm's form",
+        ),
+        pytest.param(
+            {"messages": [ASKED, BEGUN], "add_generation_prompt": True},
+            "[user]hi[assistant]Once[assistant]",
+            "",
+            id="a new turn after all",
+        ),
+        pytest.param(
+            {"messages": [ASKED, BEGUN], "continue_final_message": False},
+            "[user]hi[assistant]Once[assistant]",
+            "",
+            id="not continued",
+        ),
+        pytest.param(
+            {"messages": [ASKED, {"role": "assistant", "content": [{"type": "text", "text": "On"}] * 2}]},
+            "[user]hi[assistant]OnOn",
+            "OnOn",
+            id="list joined as text",
+        ),
+        pytest.param(
+            {"messages": [ASKED], "response_prefix": "{"}, "[user]hi[assistant]{", "{", id="t32-response_prefix"
+        ),
+        pytest.param(
+            {"messages": [ASKED, BEGUN], "response_prefix": " upon"},
+            "[user]hi[assistant]Once upon",
+            "Once upon",
+            id="message and prefix",
+        ),
+        pytest.param({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", "", id="no generation prompt"),
+    ],
+)
+def test_k24_what_opens_an_answer(members, prompt, opening):
+    """K24, T32, V10, V17, V41: it is in the prompt, and in the answer only with `echo`."""
+    with serving(says("!"), chat_template=CHAT) as running:
+        _, plain = running.chat(**members)
+        assert running.last_prompt == prompt
+        _, body = running.chat(**members, echo=True, n=2)
+        _, chunks = running.chat(**members, echo=True, n=2, stream=True)
+    assert plain["choices"][0]["message"]["content"] == "!"
+    assert [choice["message"]["content"] for choice in body["choices"]] == [opening + "!"] * 2
+    assert [delta_text(chunks, i) for i in range(2)] == [opening + "!"] * 2
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert [choice["delta"]["content"] for choice in choices[:2]] == ["", ""]
+    for i in range(2):
+        contents = [choice["delta"].get("content") for choice in choices[2:] if choice["index"] == i]
+        assert contents[0] == (opening or "!")
+
+
+@pytest.mark.parametrize("thought", ["So", "So \n"])
+def test_k24_thinking_may_be_left_open(thought):
+    message = {"role": "assistant", "content": "", "reasoning_content": thought}
+    members = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
+    with serving(says(" it is</think>42"), chat_template=CHAT) as running:
+        answers = [running.chat(**members, echo=echo)[1] for echo in (False, True)]
+        assert running.last_prompt.endswith("<think>\n" + thought)
+    told = [body["choices"][0]["message"] for body in answers]
+    assert [message["reasoning_content"] for message in told] == [" it is", thought + " it is"]
+    assert [message["content"] for message in told] == ["42", "42"]
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        pytest.param(
+            {"messages": [ASKED, BEGUN], "continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+            id="both",
+        ),
+        pytest.param(
+            {"messages": [ASKED], "continue_final_message": True}, "continue_final_message", id="nothing to continue"
+        ),
+        pytest.param(
+            {"messages": [ASKED], "response_prefix": "x", "add_generation_prompt": False}, "response_prefix", id="t32"
+        ),
+        pytest.param(
+            {"messages": [ASKED, {**BEGUN, "reasoning_content": "So"}], "continue_final_message": "reasoning_content"},
+            "continue_final_message",
+            id="content after thinking that goes on",
+        ),
+        pytest.param(
+            {
+                "messages": [ASKED, {"role": "assistant", "content": "", "reasoning_content": "So"}],
+                "continue_final_message": "reasoning_content",
+                "response_prefix": "x",
+            },
+            "continue_final_message",
+            id="prefix after thinking that goes on",
+        ),
+    ],
+)
+def test_k24_impossible_beginnings_are_refused(members, param):
+    with serving(chat_template=CHAT) as running:
+        status, body = running.chat(**members)
+    assert (status, body["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("messages", "role"),
+    [([ASKED], "assistant"), ([ASKED, BEGUN], "assistant"), ([{"role": "system", "content": "x"}], "system")],
+)
+def test_k23_role_without_a_generation_prompt(messages, role):
+    """K23, V14."""
+    with serving(chat_template=CHAT) as running:
+        _, body = running.chat(messages=messages, add_generation_prompt=False)
+        _, chunks = running.chat(messages=messages, add_generation_prompt=False, stream=True)
+    assert body["choices"][0]["message"]["role"] == role
+    assert chunks[0]["choices"][0]["delta"]["role"] == role

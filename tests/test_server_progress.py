@@ -1,0 +1,106 @@
+"""Long requests over a socket: progress of the prompt, comments in a silent stream, clients that leave meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+from localchat.serving.routes import Settings
+
+from .fakes import endless
+from .serving import (
+    BIG,
+    assert_in_order,
+    chat_request,
+    chunk_kind,
+    delta_text,
+    payloads,
+    read_until,
+    says,
+    serving,
+    wait_for,
+)
+
+
+def test_progress_of_a_long_prompt():
+    """From what was cached to all of it, before the text; the status does not wait for the first token (K31)."""
+    gate = threading.Semaphore(0)
+    with serving(says("!"), gate=gate, n_batch=64, **BIG) as running, running.connect() as sock:
+        sock.sendall(chat_request("x" * 200, stream=True, return_progress=True))
+        gate.release(1)
+        read_until(sock, b'"processed":64')
+        gate.release(1000)
+        read_until(sock, b"data: [DONE]\n\n")
+        _, chunks = running.chat(content="x" * 200, stream=True, return_progress=True)
+        _, plain = running.chat(content="x" * 200, stream=True)
+    assert_in_order([chunk for chunk in chunks if "prompt_progress" not in chunk], 1, usage=False)
+    progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert progress[-1]["processed"] == progress[-1]["total"] == 200
+    assert all(entry["cache"] == 199 for entry in progress)
+    kinds = ["progress" if "prompt_progress" in chunk else chunk_kind(chunk["choices"][0]) for chunk in chunks]
+    assert kinds == ["role", *["progress"] * len(progress), "content", "finish"]
+    assert all("prompt_progress" not in chunk for chunk in plain)
+
+
+def test_silent_stream_gets_comments_and_its_answer():
+    """K31, C37: the status waits for the first token, but no longer than a silence may last."""
+    gate = threading.Semaphore(0)
+    with serving(gate=gate, settings=Settings(port=0, ping_s=0.02)) as running, running.connect() as sock:
+        sock.sendall(chat_request("a", stream=True))
+        head = read_until(sock, b"\r\n\r\n")
+        first = read_until(sock, b": \n\n\r\n")
+        gate.release()
+        text = read_until(sock, b'"content":"a"')
+        read_until(sock, b": \n\n\r\n")
+        gate.release(1000)
+        read_until(sock, b"data: [DONE]\n\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert b"data:" not in first
+    assert b'"role":"assistant"' in text
+
+
+def test_request_says_how_long_silence_may_last():
+    gate = threading.Semaphore(0)
+    with serving(gate=gate) as running, running.connect() as sock:
+        sock.sendall(chat_request("a", stream=True, sse_ping_interval=0.01))
+        assert read_until(sock, b": \n\n").startswith(b"HTTP/1.1 200 OK")
+        gate.release(1000)
+        read_until(sock, b"data: [DONE]\n\n")
+
+
+def test_failure_after_a_comment_is_an_event():
+    """K5: the status is out by then."""
+
+    def broken(tokens: list[int], n_prompt: int) -> int:
+        raise RuntimeError("broken")
+
+    gate = threading.Semaphore(0)
+    with serving(broken, gate=gate, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
+        sock.sendall(chat_request("a", stream=True))
+        read_until(sock, b": \n\n")
+        gate.release(1000)
+        rest = read_until(sock, b"0\r\n\r\n")
+    assert b'"inference_error"' in rest
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+
+def test_k33_client_gone_while_progress_is_told_leaves_nothing():
+    gate = threading.Semaphore(0)
+    with serving(endless, gate=gate, n_ctx=100_000, n_cells=100_000) as running:
+        with running.connect() as sock:
+            sock.sendall(chat_request("x" * 500, stream=True, return_progress=True))
+            gate.release()
+            read_until(sock, b"prompt_progress")
+        gate.release(1000)
+        wait_for(lambda: running.engine.stats().n_running == 0)
+        running.wait_until_idle()
+
+
+def test_http_1_0_stream_has_comments_too():
+    gate = threading.Semaphore(0)
+    with serving(gate=gate, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
+        sock.sendall(chat_request("a", stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        raw = read_until(sock, b": \n\n")
+        gate.release(1000)
+        raw += b"".join(iter(lambda: sock.recv(65536), b""))
+    events = raw.partition(b"\r\n\r\n")[2].replace(b": \n\n", b"")
+    assert delta_text(payloads(events)) == "a"
