@@ -1,12 +1,14 @@
-"""Every code block of the reference runs, against a server of the test's own."""
+"""Every code block of docs/ runs, against a server of the test's own with the built-in model."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,34 +19,90 @@ import localchat
 from .live import running_server
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+DOCUMENTED = "http://127.0.0.1:8080"
+# A block that takes longer is no example to try.
+TIMEOUT_S = 10
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The language and the text of each block."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def named(page: str) -> list[str]:
+    return [f"{page}: {code.strip().splitlines()[0][:50]}" for _, code in blocks(page)]
 
 
 @pytest.fixture(scope="module")
-def base_url() -> Iterator[str]:
-    with running_server() as url:
-        yield url
+def url() -> Iterator[str]:
+    with running_server("--any-name") as base_url:
+        yield base_url.removesuffix("/v1")
 
 
-@pytest.mark.parametrize(("language", "code"), BLOCKS, ids=[code.strip().splitlines()[0][:50] for _, code in BLOCKS])
-def test_block_runs(language, code, base_url, tmp_path):
-    code = code.replace("http://127.0.0.1:8080/v1", base_url)
-    python = [sys.executable, "-c", code]
-    command = python if language == "python" else [sys.executable, *shlex.split(code)[1:]]
-    environment = {**os.environ, "OPENAI_BASE_URL": base_url, "PYTHONPATH": str(ROOT)}
+def run(command: list[str], url: str, folder: Path) -> str:
+    environment = {**os.environ, "OPENAI_BASE_URL": f"{url}/v1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    return done.stdout
 
 
-@pytest.mark.parametrize("name", re.findall(r"^\| `([A-Z]\w+)` \|", PAGE, re.MULTILINE))
-def test_names_in_the_tables_are_public(name):
+@pytest.mark.parametrize(("language", "code"), blocks("client.md"), ids=named("client.md"))
+def test_block_about_the_client_runs(language: str, code: str, url: str, tmp_path: Path):
+    code = code.replace(DOCUMENTED, url)
+    python = [sys.executable, "-W", "error", "-c", code]
+    command = python if language == "python" else [sys.executable, *shlex.split(code)[1:]]
+    assert run(command, url, tmp_path).strip()
+
+
+# What the blocks of tools.md print with the built-in model, in their order.
+SHOWN = [
+    "Bonn",
+    "ask the user",
+    "[add gave 42]",
+    "on the Rhine",
+    "Ada 37\n36\n",
+    "reads only text",
+    "Hello! How can I help you?",
+    "2 256",
+]
+
+
+def test_what_the_blocks_about_tools_print_is_listed():
+    assert len(blocks("tools.md")) == len(SHOWN)
+
+
+@pytest.mark.parametrize(("code", "shown"), [*zip((code for _, code in blocks("tools.md")), SHOWN)])
+def test_block_about_tools_runs(code: str, shown: str, url: str, tmp_path: Path):
+    assert shown in run([sys.executable, "-W", "error", "-c", code], url, tmp_path)
+
+
+@pytest.mark.parametrize(("language", "code"), blocks("clients.md"), ids=named("clients.md"))
+def test_configuration_can_be_read_and_its_addresses_answer(language: str, code: str, url: str, tmp_path: Path):
+    if language == "sh":
+        assert run(["sh", "-ec", f"{code}\nexport -p"], url, tmp_path)
+    elif language == "json":
+        assert json.loads(f"{{{code}}}")
+    else:
+        reader = pytest.importorskip({"toml": "tomllib", "yaml": "yaml"}[language])
+        assert (reader.loads if language == "toml" else reader.safe_load)(code)
+    (address,) = re.findall(r"http://[\w.:/]+", code)
+    # Ollama's and Anthropic's addresses end with the port.
+    path = "/models" if address.endswith("/v1") else "/v1/models"
+    with urllib.request.urlopen(address.replace(DOCUMENTED, url) + path, timeout=TIMEOUT_S) as response:
+        assert json.load(response)["data"]
+
+
+@pytest.mark.parametrize(
+    "name", re.findall(r"^\| `([A-Z]\w+)` \|", (DOCS / "client.md").read_text("utf-8"), re.MULTILINE)
+)
+def test_names_in_the_tables_are_public(name: str):
     assert name in localchat.__all__
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(((?!http)[^)]+)\)", PAGE):
-        assert (ROOT / "docs" / target).exists()
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_links_lead_somewhere(page: str):
+    for target in re.findall(r"\]\(((?!http)[^)#]+)", (DOCS / page).read_text(encoding="utf-8")):
+        assert (DOCS / target).exists(), target

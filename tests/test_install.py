@@ -17,6 +17,8 @@ import pytest
 from tools import wheelhouse
 from tools.install import InstallError, packages_for, run_logged, step_of
 
+from .raw_server import HELLO, always
+
 ROOT = Path(__file__).parents[1]
 OFFLINE = ROOT / "tools" / "offline" / "install.py"
 SCRIPTS = re.findall(
@@ -156,6 +158,23 @@ def test_library_is_added_to_a_wheel_with_its_digest(tmp_path):
         rows = list(csv.reader(archive.read("x-1.dist-info/RECORD").decode().splitlines()))
     assert {row[0] for row in rows} == {"x.py", "x/lib/libgomp.so.1", "x-1.dist-info/RECORD"}
     assert rows[0][2] == "4"
+
+
+@pytest.mark.parametrize("name", ["localchat.pyz", "chat_client.py"])
+def test_client_in_the_folder_is_a_program(name, tmp_path):
+    wheelhouse.Wheelhouse(tmp_path / "folder", "server", [], tmp_path).write_client()
+    with always(HELLO) as server:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(tmp_path / "folder" / name), "hi"],
+            cwd=tmp_path,
+            env={**os.environ, "OPENAI_BASE_URL": server.url},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Hello\n", "")
 
 
 @pytest.mark.parametrize(

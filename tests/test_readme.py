@@ -16,7 +16,8 @@ from .live import running_server
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTED = "http://127.0.0.1:8080"
-TIMEOUT_S = 60
+# A block that takes longer is no example to try.
+TIMEOUT_S = 10
 
 
 def blocks(language: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Tools and conversations against the real server with the built-in model, and the guide's code blocks.
+"""Tools and conversations against the real server with the built-in model.
 
 The built-in model is far too small to choose tools well, so the real server shows what is certain whatever it
-writes: that requests with tools are understood and turns add up. What the guide prints comes from a script.
+writes: that requests with tools are understood and turns add up.
 """
 
 from __future__ import annotations
@@ -9,13 +9,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +19,7 @@ from localchat import Client, TooManyRounds
 from localchat.schema import build, json_schema
 
 from .live import running_server
-from .scripted import calls, scripted, text
 
-ROOT = Path(__file__).parents[1]
-GUIDE = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 SMALL = {"max_tokens": 12, "temperature": 0, "seed": 1}
 
 
@@ -154,48 +145,3 @@ def test_conversation_that_is_cancelled_stays_as_it_was(client: Client):
     with talk.stream("Hello!") as answer:
         next(answer)
     assert talk.messages == []
-
-
-# The guide
-
-
-def answer(request: dict[str, Any]) -> Any:
-    """What a model might answer to the requests of the guide."""
-    if "input" in request:
-        return [{"data": [{"index": index, "embedding": [0.0, 1.0]} for index, _ in enumerate(request["input"])]}]
-    if "prompt" in request:
-        return [{"choices": [{"index": 0, "text": ", there was", "finish_reason": "stop"}]}]
-    if "response_format" in request:
-        return text('{"name": "Ann", "age": 30}')
-    last = request["messages"][-1]
-    if "tools" in request and last["role"] == "user":
-        tool = request["tools"][0]["function"]
-        wanted = {"city": '"Bonn"', "days": "2", "path": '"a.txt"', "a": "1", "b": "2"}
-        given = ", ".join(f'"{name}": {wanted[name]}' for name in tool["parameters"]["properties"])
-        return calls((tool["name"], f"{{{given}}}"))
-    return text(f"You said: {last['content']}"[:80])
-
-
-EXPECTED = ['"sky": "clear"', "ask the user first", "[add gave 3]", "on the Rhine", "age=30", "You said", "5", "2 2"]
-
-
-def test_guide_has_the_blocks_that_are_expected():
-    assert len(BLOCKS) == len(EXPECTED)
-    assert len(re.findall(r"^```\w+$", GUIDE, re.MULTILINE)) == len(BLOCKS)
-
-
-@pytest.mark.parametrize(("block", "shown"), list(zip(BLOCKS, EXPECTED)))
-def test_block_of_the_guide_runs(block: str, shown: str, tmp_path: Path):
-    with scripted(answer) as script:
-        environment = {**os.environ, "OPENAI_BASE_URL": script.base_url, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", block],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    assert shown in done.stdout

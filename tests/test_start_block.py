@@ -51,7 +51,7 @@ def test_start_shows_model_memory_device_and_what_to_try():
     assert [re.sub(r"[\d.,]+", "N", line) for line in lines[ready - 5 : ready]] == [
         re.sub(r"[\d.,]+", "N", line)
         for line in [
-            f"model    llama ?B Q5_1, 5 M parameters, 4 MB: {DEMO}",
+            f"model    llama Q5_1, 5 M parameters, 4 MB: {DEMO}",
             "context  1024 tokens for each request; KV cache of 3072 for 3 requests at once",
             "memory   55 MB (4 MB weights, 51 MB context); 8.1 GB are free",
             lines[ready - 2],

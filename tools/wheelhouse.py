@@ -148,10 +148,11 @@ class Wheelhouse:
         vendor = [sys.executable, "-m", "localchat.vendor", str(self._folder / "chat_client.py")]
         self._run("Writing the client", vendor)
         package = self._scratch / "zipapp" / "localchat"
-        package.mkdir(parents=True)
-        for file in (ROOT / "localchat").glob("*.py"):
+        for file in [*(ROOT / "localchat").glob("*.py"), *(ROOT / "localchat" / "terminal").glob("*.py")]:
+            copy = package / file.relative_to(ROOT / "localchat")
             if file.name != "server.py":
-                shutil.copy(file, package)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, copy)
         zipapp.create_archive(
             package.parent, self._folder / "localchat.pyz", "/usr/bin/env python3", "localchat.__main__:main"
         )

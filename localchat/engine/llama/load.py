@@ -281,7 +281,8 @@ def _read_facts(
 ) -> ModelFacts:
     template = L.llama_model_chat_template(model, None)
     return ModelFacts(
-        description=_read_text(lambda room, n: L.llama_model_desc(model, room, n)),
+        # llama.cpp writes "?B" for a model whose architecture and size it has no label for.
+        description=_read_text(lambda room, n: L.llama_model_desc(model, room, n)).replace(" ?B", ""),
         n_params=L.llama_model_n_params(model),
         n_bytes=L.llama_model_size(model),
         n_vocab=vocabulary.n_tokens,
