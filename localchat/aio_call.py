@@ -38,7 +38,7 @@ class AsyncCall(CallState):
         self._woken: asyncio.Future[None] | None = None
 
     def cancel(self) -> None:
-        """Stop at once: whoever waits for the network gets Cancelled. For other tasks of the same loop."""
+        """Stop at once, from any task of the loop: the task that waits for the network gets Cancelled."""
         self.is_cancelled = True
         if self._connection is not None:
             self._connection.close()

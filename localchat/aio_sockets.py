@@ -192,9 +192,10 @@ async def connect(settings: Settings, proxy: str | None, limit: float | None, ta
     try:
         if secure and proxy is not None:
             await _open_tunnel(sock, settings, proxy)
-        tls: dict[str, Any] = (
-            {"ssl": tls_context(settings.verify), "server_hostname": settings.address.host} if secure else {}
-        )
+        tls: dict[str, Any] = {}
+        if secure:  # In a thread: the certificates are read from the disk.
+            context = await asyncio.to_thread(tls_context, settings.verify)
+            tls = {"ssl": context, "server_hostname": settings.address.host}
     except BaseException:
         sock.close()
         raise

@@ -48,7 +48,7 @@ class Call(CallState):
         self._process = os.getpid()
 
     def cancel(self) -> None:
-        """Stop at once: whoever waits for the network gets Cancelled, and closes. From any thread."""
+        """Stop at once, from any thread: the thread that waits for the network gets Cancelled, and closes."""
         with self._lock:
             self._cancelled.set()
             if self._sock is not None and self._process == os.getpid():  # After a fork it is the parent's.
@@ -204,7 +204,7 @@ class Call(CallState):
         settings = self.settings
         limit, kind = self.deadlines.connecting()
         proxy = find_proxy(settings.address, settings.proxy)
-        connector = Connector(settings.address, proxy, settings.verify, limit, self._watch)
+        connector = Connector(settings, proxy, limit, self._watch)
         try:
             transport = settings.transport
             sock = connector.connect() if transport is None else transport.connect(connector.connect)

@@ -293,6 +293,8 @@ class Answer:
             if self.done or accumulator.error:
                 ended = True
                 break
+        if self._frames.was_damaged:
+            yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
         deadlines.finish(accumulator.complete)
         self.over = ended
 

@@ -53,6 +53,7 @@ from .options import (
     read_any,
     read_options,
     read_request_options,
+    with_media,
 )
 from .payloads import Prompt, check_prompt
 from .settings import BaseClient, companion
@@ -388,7 +389,7 @@ class Client(BaseClient):
 
     def _chat_options(self, prompt: Prompt, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
         check_prompt(prompt)
-        return read_options(self._settings, prompt, options, keywords, what)
+        return with_media(read_options(self._settings, prompt, options, keywords, what))
 
     def _whole(self, given: CallOptions, make_body: MakeBody, path: str) -> Reply[Any]:
         with self._start(given, make_body, path) as answer:
@@ -467,8 +468,8 @@ def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
     Takes the options of Client.chat and of Client.
 
     Raises:
-        IncompleteReply: The answer ended at a limit of tokens, `max_tokens` was not set and `allow_truncated` is not
-            True. People print the result of this function, and half an answer looks like a whole one.
+        IncompleteReply: A content filter cut the answer, or a limit of tokens while `max_tokens` was not set; unless
+            `allow_truncated` is True. People print the result of this function, and half an answer looks like a whole.
         LocalChatError: As from Client.chat.
     """
     check_keywords(options, QuickKeywords, "chat")
@@ -479,10 +480,9 @@ def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
     own = {name: options.pop(name) for name in own_names if name in options}
     with Client(**own) as client:
         reply = client.chat(prompt, **options)
-    if reply.truncated and not (limited or allow_truncated):
-        raise IncompleteReply(
-            f"the answer was cut at a limit of tokens, after {len(reply.text)} characters: set max_tokens, or "
-            "allow_truncated=True to take what there is; the error has it as `partial`",
-            partial=reply,
-        )
+    is_filtered = reply.finish_reason == "content_filter"
+    if (is_filtered or (reply.truncated and not limited)) and not allow_truncated:
+        place, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
+        message = f"the answer was cut {place}, after {len(reply.text)} characters: set {other}allow_truncated=True"
+        raise IncompleteReply(f"{message} to take what there is; the error has it as `partial`", partial=reply)
     return reply

@@ -117,9 +117,11 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
 
 def _vector(value: Any, base64: bool) -> list[float]:
     if isinstance(value, str) and base64:
-        return _decoded(value)
+        value = _decoded(value)
     if not isinstance(value, list) or not value or not all(type(number) in (float, int) for number in value):
         raise ProtocolError(f"an embedding is a list of numbers, not {type(value).__name__} of something else")
+    if not abs(sum(value)) < float("inf"):
+        raise ProtocolError("an embedding has NaN or infinity in it")
     return value
 
 

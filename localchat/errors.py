@@ -17,7 +17,7 @@
     |- IncompleteStream      the answer was cut
     |- ProtocolError         not a chat answer at all; `head` shows how it begins
     |- DoesNotFit            a whole answer, but not what its `response_format` asked for; `path` says where
-    |- IncompleteReply       a whole answer that a limit of tokens ended; only from the function `chat`
+    |- IncompleteReply       an answer that a limit of tokens or a filter cut; only from the function `chat`
     |- ModelNotNamed         the server has several models, and the call names none
     `- TooManyRounds         the model kept calling tools
 
@@ -142,7 +142,7 @@ _BY_STATUS: dict[int, type[StatusError]] = {
 
 
 class StreamError(_PartialError):
-    """The server reported a failure in an answer that had begun (K5)."""
+    """The server reported a failure in an answer that had begun."""
 
     error_type: str | None = None
     code: str | None = None
@@ -166,7 +166,7 @@ class DoesNotFit(_PartialError):
 
 
 class IncompleteReply(_PartialError):
-    """The answer ended at a limit of tokens that the caller had not set. `partial` holds it."""
+    """A limit of tokens that the caller had not set, or a content filter, cut the answer. `partial` holds it."""
 
 
 class ModelNotNamed(LocalChatError):

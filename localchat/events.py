@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     # The classes below are frozen dataclasses in all that can be seen of them. The module that makes such
     # classes costs 6 ms to import and 0.3 ms for each class, more than all else in this package, so they are
-    # made here; it is loaded by who asks for it: by dataclasses.replace, fields or asdict.
+    # made here; dataclasses.replace, fields and asdict load it when they are called.
 
     _NOT_SHOWN = ("raw", "headers")
 
@@ -107,7 +107,7 @@ else:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts as the server gives them. None means that the server does not say (K15)."""
+    """Token counts as the server gives them. None means that the server gives none."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -196,7 +196,7 @@ class ToolCall:
 
     @property
     def status(self) -> Literal["succeeded", "failed"]:
-        """Whether the arguments could be read (K18)."""
+        """Whether the arguments could be read."""
         return "succeeded" if self.error is None else "failed"
 
     @property
@@ -209,7 +209,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Logprobs:
-    """Log probabilities of tokens: {token, logprob, bytes, top_logprobs} each (K26)."""
+    """Log probabilities of tokens: {token, logprob, bytes, top_logprobs} each."""
 
     type: ClassVar[Literal["logprobs"]] = "logprobs"
     items: tuple[Any, ...]
@@ -219,7 +219,7 @@ class Logprobs:
 
 @dataclass(frozen=True)
 class UsageEvent:
-    """Token counts so far. They are cumulative: the last one holds, never add them up (K14)."""
+    """Token counts so far. They are cumulative: the last one holds, never add them up."""
 
     type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
@@ -233,7 +233,7 @@ class MessageStop:
 
     `reason` is stop, length, tool_calls, content_filter or error; `reason_raw` is the server's word;
     `inferred` says that the server gave none. `stop_reason` is the stop string or token that was hit,
-    from the servers that tell (K12).
+    from the servers that report it.
     """
 
     type: ClassVar[Literal["message_stop"]] = "message_stop"

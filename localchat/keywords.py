@@ -176,14 +176,6 @@ def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
 
 
-def as_options(fields: Mapping[str, Any]) -> Json:
-    """Fields of a request as options of `stream`: those that have no option go into `extra_body`."""
-    known = {*StreamKeywords.__annotations__, "response_format"}
-    options = {name: value for name, value in fields.items() if name in known}
-    others = {name: value for name, value in fields.items() if name not in options}
-    return {**options, "extra_body": {**(options.get("extra_body") or {}), **others}} if others else options
-
-
 def _hint(name: str, known: Any) -> str:
     if known is AllClientKeywords or known is ClientKeywords:
         return _nearest(name, known)

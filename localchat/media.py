@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import urlsplit
 
+from .network import is_loopback
+
 if TYPE_CHECKING:
     from .payloads import Prompt
 
@@ -136,8 +138,7 @@ def fetch(url: str) -> bytes:
     import http.client  # Late: they cost as much as the whole client.
     import urllib.request
 
-    host = urlsplit(url).hostname or ""
-    is_near = host in ("localhost", "::1") or host.startswith("127.")  # No proxy could reach that.
+    is_near = is_loopback(urlsplit(url).hostname or "")  # No proxy could reach that.
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_near else []))
     try:
         with opener.open(url, timeout=_FETCH_TIMEOUT_S) as response:

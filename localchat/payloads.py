@@ -73,8 +73,8 @@ def build_request(
 ) -> Json:
     """The body of a chat request. Text becomes one user message; every option becomes a member.
 
-    Only what the caller set is sent: None means "not set" (K9). An empty list of tools is left out,
-    since servers refuse it (C5), and a stream asks for its usage unless `stream_options` says otherwise.
+    Only what the caller set is sent: None means "not set". An empty list of tools is left out,
+    since servers refuse it, and a stream asks for its usage unless `stream_options` says otherwise.
     `extra_body` may hold any field and comes last; {"stream": False} is for servers that cannot stream.
 
     Raises:
@@ -110,7 +110,7 @@ def _messages(prompt: Prompt, system: str | None) -> list[Json]:
 
 
 def parse_error(body: Any) -> ErrorEvent:
-    """What an error body says, in any of the shapes that are about (K27): text, JSON text or JSON.
+    """What an error body says, in any of the forms that servers send: text, JSON text or JSON.
 
     Never raises; what is not understood becomes the message, cut.
     """
@@ -161,7 +161,7 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def normal_reason(raw: str) -> str | None:
-    """Ours for the server's finish reason, None if the word is unknown (K7)."""
+    """Ours for the server's finish reason, None if the word is unknown."""
     return _REASONS.get(raw.strip().lower())
 
 
@@ -186,7 +186,7 @@ def _count(raw: Json, names: str) -> int | None:
 
 
 def _integer(value: Any) -> int | None:
-    """Lenient: text and floats count, NaN and infinity, which JSON readers accept, do not (C14)."""
+    """Lenient: text and floats count, NaN and infinity, which JSON readers accept, do not."""
     if value is None or isinstance(value, bool):
         return None
     try:

@@ -51,14 +51,15 @@ class ExpectedValue:
         if self._mode == "wrapped":
             schema = {"name": _answer_name(self.target), "schema": self._asked_schema()}
             return {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
-        body = {**body, "messages": self._described(body["messages"])}
+        if "messages" in body:  # In the text of a completion no instruction has a place.
+            body = {**body, "messages": self._described(body["messages"])}
         if self._mode == "json_object":
             return {**body, "response_format": {"type": "json_object"}}
         return {name: value for name, value in body.items() if name != "response_format"}
 
-    def weaken(self, body: Json, error: StatusError) -> bool:
+    def weaken(self, error: StatusError) -> bool:
         """Whether to ask again in the next mode: the server refused the one that was used."""
-        if is_ready_made(self.target) or "messages" not in body or not _REFUSAL.search(error.body):
+        if is_ready_made(self.target) or not _REFUSAL.search(error.body):
             return False
         later = _MODES[_MODES.index(self._mode) + 1 :]
         if self._mode == "json_schema" and self._is_object:

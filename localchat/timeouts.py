@@ -75,7 +75,7 @@ class Deadlines:
         return self._least(self._timeout.connect, "connect", None, "")
 
     def rest(self) -> None:
-        """A read is over. Until the next one it is not the server who is slow."""
+        """A read is over. The time until the next one counts against no limit but the total."""
         self._rests_from = time.monotonic()
 
     def reading(self) -> tuple[float | None, str]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 from . import media, schema
 from .errors import Cancelled, DoesNotFit, TooManyRounds
 from .events import Reply, StreamEvent, ToolCall
+from .options import take_media
 
 if TYPE_CHECKING:
     from .payloads import Prompt
@@ -314,9 +315,10 @@ class _Run:
     """What runs of both kinds have in common: what is asked, and what follows from an answer.
 
     Args:
-        client: Who asks.
+        client: The client whose `stream` is called.
         messages: The question, and what was said before it.
         tools: How calls are answered.
+        media: `images` and `audio` to put into the last message.
         max_rounds: How often the model is asked.
         on_done: Called with the run when `done` is set.
         options: Of every round, `tool_choice` aside: it holds for the first, or the model could never answer.
@@ -328,6 +330,7 @@ class _Run:
         messages: Sequence[Mapping[str, Any]],
         tools: Toolbox,
         *,
+        media: Mapping[str, Any] | None = None,
         max_rounds: int = DEFAULT_MAX_ROUNDS,
         on_done: Callable[[Any], object] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -340,12 +343,17 @@ class _Run:
         self._max_rounds = max_rounds
         self._on_done = on_done
         self._options = dict(options or {})
+        self._media = media or {}
         # What has come. `_reply` is that of a round which is over.
         self.messages = [dict(message) for message in messages]
         self.done = False
         self._closed = False
         self._stream: Any = None
         self._reply: Reply[Any] | None = None
+
+    def _attach(self) -> None:
+        """Put the media into the last message. It reads files, and so may wait for a disk."""
+        self.messages = media.attach(self.messages, **self._media)
 
     @property
     def reply(self) -> Reply[Any]:
@@ -356,7 +364,7 @@ class _Run:
         """The stream of the next round."""
         self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
         self._reply = None
-        self._check_closed()  # Now that it is there, for who closes at this moment.
+        self._check_closed()  # The run may have been closed while the stream was made.
         return self._stream
 
     def _check_closed(self, cause: BaseException | None = None) -> None:
@@ -399,6 +407,7 @@ class ToolRun(_Run):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tools.refuse_coroutines()
+        self._attach()
         # A generator that knew this object would keep it alive, and the connection with it.
         self._events = ToolRun._rounds(weakref.proxy(self))
 
@@ -500,6 +509,10 @@ class AsyncToolRun(_Run):
         return self.reply
 
     async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
+        if self._media:
+            import asyncio
+
+            await asyncio.to_thread(self._attach)
         for left in reversed(range(self._max_rounds)):
             async with self._open() as stream:
                 async for event in stream:
@@ -541,9 +554,7 @@ def start_run(
         raise ValueError("a run follows one choice: n must be 1")
     toolbox = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
     system: str | None = options.pop("system", None)
-    images = options.pop("images", None) or ()
-    # A mapping is OpenAI's `audio`, which is about the answer.
-    audio = () if isinstance(options.get("audio"), Mapping) else options.pop("audio", None) or ()
+    sources = take_media(options)
     messages = [*([] if system is None else [{"role": "system", "content": system}]), *before]
-    messages += media.attach(prompt, images, audio)
-    return kind(client, messages, toolbox, max_rounds=max_rounds, on_done=on_done, options=options)
+    messages += media.attach(prompt)
+    return kind(client, messages, toolbox, media=sources, max_rounds=max_rounds, on_done=on_done, options=options)
