@@ -35,10 +35,8 @@ from .errors import (
 from .events import Reply, StreamEvent, Value
 from .failures import read_models
 from .keywords import (
-    AllClientKeywords,
     CallKeywords,
     ChatKeywords,
-    ClientKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
     MapKeywords,
@@ -58,6 +56,7 @@ from .options import (
     read_any,
     read_options,
     read_request_options,
+    with_media,
 )
 from .payloads import Prompt, check_prompt
 from .settings import BaseClient
@@ -171,15 +170,8 @@ async def _events(call: AsyncCall, accumulator: Accumulator) -> _Events:
 class AsyncClient(BaseClient):
     """A chat client for asyncio; takes the arguments of Client, and has its methods as coroutines."""
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        model: str | None = None,
-        **options: Unpack[ClientKeywords],
-    ) -> None:
-        super().__init__(base_url, api_key, model, **options)
-        self._pool = AsyncPool()
+    _pool: AsyncPool
+    _new_pool = AsyncPool
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -191,13 +183,6 @@ class AsyncClient(BaseClient):
         """Close the idle connections. The client stays usable."""
         self._pool.close()
         await asyncio.sleep(0)  # The connections go when the loop has its next turn.
-
-    def with_options(self, **options: Unpack[AllClientKeywords]) -> AsyncClient:
-        """A client with other values for some arguments of `Client`; it shares the connections where it can."""
-        changed = AsyncClient.__new__(type(self))
-        changed._settings = self._settings.changed(options)
-        changed._pool = self._pool if changed._settings.same_peer(self._settings) else AsyncPool()
-        return changed
 
     @overload
     async def chat(
@@ -216,7 +201,7 @@ class AsyncClient(BaseClient):
 
     async def chat(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """The whole answer; see Client.chat."""
-        given = self._chat_options(prompt, options, ChatKeywords, "chat")
+        given = await _with_media(self._chat_options(prompt, options, ChatKeywords, "chat"))
         for _ in range(options.get("retries_on_mismatch") or 0):
             try:
                 return await self._whole(given, chat_body, "chat/completions")
@@ -351,7 +336,8 @@ class AsyncClient(BaseClient):
         settings, expected = self._settings, given.expected
 
         async def send(call: AsyncCall) -> None:
-            body = first = make_body(settings, given, given.model or await self._default_model(call, given.headers))
+            whole = await _with_media(given)
+            body = first = make_body(settings, whole, given.model or await self._default_model(call, given.headers))
             while True:
                 try:
                     asking = body if expected is None else expected.apply(body)
@@ -395,3 +381,8 @@ class AsyncClient(BaseClient):
             if getattr(error, "status", 404) not in (404, 405, 501):
                 raise
             return []
+
+
+async def _with_media(given: CallOptions) -> CallOptions:
+    """The call with its images and audio, whose files are read in a thread."""
+    return await asyncio.to_thread(with_media, given) if given.media else given

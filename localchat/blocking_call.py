@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .call import DRAIN_BYTES, DRAIN_S, ERROR_BODY_S, MAX_ERROR_BYTES, CallState, StaleConnection, check_size
+from .call import DRAIN_BYTES, DRAIN_S, ERROR_BODY_S, MAX_ERROR_BYTES, CallState, StaleConnection
 from .errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, NotFoundError
 from .failures import add_names, broken, unreachable, wants_names
 from .network import find_proxy
@@ -48,12 +48,12 @@ class Call(CallState):
         self._process = os.getpid()
 
     def cancel(self) -> None:
-        """Stop at once: whoever waits for the network gets Cancelled, and closes. From any thread."""
+        """Stop at once, from any thread: the thread that waits for the network gets Cancelled, and closes."""
         with self._lock:
             self._cancelled.set()
             if self._sock is not None and self._process == os.getpid():  # After a fork it is the parent's.
                 # close() would not wake a reader in another thread: it would wait for the next byte itself.
-                with contextlib.suppress(OSError):  # Not connected any more: then nobody waits.
+                with contextlib.suppress(OSError):  # Not connected any more, so no thread waits.
                     shut(self._sock)
 
     def open(self) -> None:
@@ -73,6 +73,7 @@ class Call(CallState):
             self._send_with_retries()
         except NotFoundError as error:
             if wants_names(error, path):
+                self.limit_to_explanation()
                 with contextlib.suppress(LocalChatError):  # This only serves to explain.
                     add_names(self.settings, error, self.fetch("GET", "models", None, headers))
                 self.check_cancelled(error)
@@ -94,18 +95,18 @@ class Call(CallState):
         try:
             self.send(method, path, body, headers)
             raw = bytearray()
-            while not self.ended or self._first:
+            while not self.all_read:
                 raw += self.read()
-                check_size(len(raw))
+                self.check_size(len(raw))
             return bytes(raw)
         finally:
             self.release()
 
     def read(self, at_most_s: float | None = None) -> bytes:
-        """The next bytes of the body, perhaps none; `ended` tells the proper end.
+        """The next bytes of the body, perhaps none; `all_read` is set at the end.
 
         Args:
-            at_most_s: Instead of the clocks: for bytes that are welcome but not needed.
+            at_most_s: Seconds, in place of the timeouts: for bytes that are useful but not needed.
 
         Raises:
             IncompleteStream: The body was cut.
@@ -135,10 +136,10 @@ class Call(CallState):
         """Read the rest of the body within these limits, and give the connection back if that was all of it."""
         raw, end = b"", time.monotonic() + self.deadlines.at_most(seconds)
         with contextlib.suppress(LocalChatError):  # What matters has come.
-            while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
+            while len(raw) < n_bytes and time.monotonic() < end and not self.all_read:
                 raw += self.read(max(end - time.monotonic(), 0.001))
         self.release()
-        return raw
+        return raw[:n_bytes]
 
     def release(self) -> None:
         """Give the connection back if the body was read to its end, close it otherwise."""
@@ -203,7 +204,7 @@ class Call(CallState):
         settings = self.settings
         limit, kind = self.deadlines.connecting()
         proxy = find_proxy(settings.address, settings.proxy)
-        connector = Connector(settings.address, proxy, settings.verify, limit, self._watch)
+        connector = Connector(settings, proxy, limit, self._watch)
         try:
             transport = settings.transport
             sock = connector.connect() if transport is None else transport.connect(connector.connect)

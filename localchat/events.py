@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     # The classes below are frozen dataclasses in all that can be seen of them. The module that makes such
     # classes costs 6 ms to import and 0.3 ms for each class, more than all else in this package, so they are
-    # made here; it is loaded by who asks for it: by dataclasses.replace, fields or asdict.
+    # made here; dataclasses.replace, fields and asdict load it when they are called.
 
     _NOT_SHOWN = ("raw", "headers")
 
@@ -43,30 +43,18 @@ else:
         copied = [name for name, value in defaults.items() if value == {}]  # What can be changed is not shared.
 
         def init(self, *values, **named):
-            _check_arguments(cls, required, values, named)
+            given = dict(zip(names, values), **named)
+            wrong = [name for name in (*required, *given) if (name in given) != (name in names)]
+            if wrong or len(given) < len(values) + len(named):
+                what = ", ".join(wrong) or "one value is too many"
+                raise TypeError(f"{cls.__name__} takes {', '.join(names)}; wrong or missing: {what}")
             members = self.__dict__
             members.update(blank)
-            members.update(zip(names, values))
-            members.update(named)
+            members.update(given)
             for name in copied:
                 members[name] = dict(members[name])
 
         return init
-
-    def _check_arguments(cls, required, values, named):
-        """Raise the TypeError that Python raises for wrong arguments of a function."""
-        names, what = cls.__match_args__, f"{cls.__name__}.__init__()"
-        if len(values) > len(names):
-            raise TypeError(f"{what} takes {len(names)} positional arguments but {len(values)} were given")
-        for name in named:
-            if name not in names:
-                raise TypeError(f"{what} got an unexpected keyword argument {name!r}")
-            if name in names[: len(values)]:
-                raise TypeError(f"{what} got multiple values for argument {name!r}")
-        missing = [repr(name) for name in required[len(values) :] if name not in named]
-        if missing:
-            plural = "" if len(missing) == 1 else "s"
-            raise TypeError(f"{what} missing {len(missing)} required positional argument{plural}: {', '.join(missing)}")
 
     def _refuse(self, name, *value):
         from dataclasses import FrozenInstanceError
@@ -87,7 +75,7 @@ else:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     class _LateFields:
-        """`__dataclass_fields__` of a class, taken from a real dataclass of the same members when asked for."""
+        """`__dataclass_fields__` of a class, taken from a real dataclass of the same fields when it is read."""
 
         def __init__(self, cls):
             self._cls = cls
@@ -119,7 +107,7 @@ else:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts as the server gives them. None means that the server does not say (K15)."""
+    """Token counts as the server gives them. None means that the server gives none."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -157,7 +145,7 @@ class ContentDelta:
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """A piece of what the model thinks before it answers, never empty."""
+    """A piece of the reasoning before the answer, never empty."""
 
     type: ClassVar[Literal["reasoning_delta"]] = "reasoning_delta"
     delta: str
@@ -190,25 +178,24 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A complete call. If its arguments are not a JSON object, `arguments` is None and `error` says why.
-
-    `extra` holds members that the server wants back with the next request, unchanged.
-    """
+    """A complete call."""
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
     id: str
     name: str
+    # None if they are not a JSON object, or not certain; then `error` is the reason.
     arguments: dict[str, Any] | None
     arguments_json: str
     error: str | None = None
     index: int = 0
+    # Fields that the server wants back with the next request, unchanged.
     extra: Mapping[str, Any] = _EMPTY
     choice_index: int = 0
     raw: Any = None
 
     @property
     def status(self) -> Literal["succeeded", "failed"]:
-        """Whether the arguments could be read (K18)."""
+        """Whether the arguments could be read."""
         return "succeeded" if self.error is None else "failed"
 
     @property
@@ -221,7 +208,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Logprobs:
-    """Log probabilities of tokens: {token, logprob, bytes, top_logprobs} each (K26)."""
+    """Log probabilities of tokens: {token, logprob, bytes, top_logprobs} each."""
 
     type: ClassVar[Literal["logprobs"]] = "logprobs"
     items: tuple[Any, ...]
@@ -231,7 +218,7 @@ class Logprobs:
 
 @dataclass(frozen=True)
 class UsageEvent:
-    """Token counts so far. They are cumulative: the last one holds, never add them up (K14)."""
+    """Token counts so far. They are cumulative: the last one holds, never add them up."""
 
     type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
@@ -241,17 +228,15 @@ class UsageEvent:
 
 @dataclass(frozen=True)
 class MessageStop:
-    """The last event of a choice, one for each.
-
-    `reason` is stop, length, tool_calls, content_filter or error; `reason_raw` is the server's word;
-    `inferred` says that the server gave none. `stop_reason` is the stop string or token that was hit,
-    from the servers that tell (K12).
-    """
+    """The last event of a choice, one for each."""
 
     type: ClassVar[Literal["message_stop"]] = "message_stop"
+    # stop, length, tool_calls, content_filter, error or unknown.
     reason: str
+    # The server's word; `inferred` is set if it gave none.
     reason_raw: str | None = None
     inferred: bool = False
+    # The stop string or token that was hit, from the servers that report it.
     stop_reason: Any = None
     choice_index: int = 0
     raw: Any = None
@@ -259,7 +244,7 @@ class MessageStop:
 
 @dataclass(frozen=True)
 class WarningEvent:
-    """Something in the stream was off and has been repaired; `text` says how."""
+    """Something in the stream was wrong and has been repaired, as `text` describes."""
 
     type: ClassVar[Literal["warning"]] = "warning"
     text: str
@@ -297,21 +282,19 @@ StreamEvent = Union[
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the answers; there are several only when the request asks for `n` of them.
-
-    `finish_reason` is None while the answer is under way. `reasoning_field` is the member in which the
-    server sends reasoning, and in which it understands it when it is sent back.
-    """
+    """One of the answers; there are several only when the request asks for `n` of them."""
 
     index: int = 0
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    # None while the answer is under way.
     finish_reason: str | None = None
     finish_reason_raw: str | None = None
     stop_reason: Any = None
     logprobs: tuple[Any, ...] = ()
+    # The field in which the server sends reasoning, and reads it when it is sent back.
     reasoning_field: str | None = None
 
     @property
@@ -335,10 +318,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Reply(Generic[Value]):
-    """A whole answer, or what there is of it so far. `str(reply)` is the text of the first choice.
-
-    `raw` is the JSON body; of a stream, its members outside `choices`, the last one of each name.
-    """
+    """A whole answer, or what there is of it so far. `str(reply)` is the text of the first choice."""
 
     choices: tuple[Choice, ...] = ()
     id: str | None = None
@@ -347,6 +327,7 @@ class Reply(Generic[Value]):
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
+    # The JSON body; of a stream, its fields outside `choices`, the last one of each name.
     raw: Any = None
     # The value that the text holds, where the `response_format` of the call names a type or a schema.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
@@ -397,5 +378,5 @@ _Copied = TypeVar("_Copied", bound="Reply[Any] | ErrorEvent")
 
 
 def changed(value: _Copied, **members: Any) -> _Copied:
-    """A copy with other values for some members: dataclasses.replace without loading dataclasses."""
+    """A copy with other values for some fields: dataclasses.replace without loading dataclasses."""
     return type(value)(**{**vars(value), **members})

@@ -1,9 +1,10 @@
-"""Failures of the network and refusals of a server as errors that say what to do, and which are retried. No I/O."""
+"""Failures of the network and refusals of a server as errors with what to do next, and which are retried. No I/O."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import socket
 import time
@@ -61,7 +62,7 @@ def unreachable(settings: Settings, error: Exception, proxy: str | None) -> str:
             f"SSL_CERT_FILE ({error})"
         )
     if "WRONG_VERSION_NUMBER" in str(error):
-        return f"{settings.address.shown} does not speak TLS: use http:// ({error})"
+        return f"{settings.address.shown} does not use TLS: use http:// ({error})"
     return f"no connection to {settings.address.shown}: {error}"
 
 
@@ -102,12 +103,15 @@ def not_json(settings: Settings, what: str, raw: bytes) -> ProtocolError:
 
 
 def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], said: ErrorEvent) -> str:
-    """What to do about it, if that can be told."""
+    """What to do about it; empty if that is unknown."""
     if 300 <= status < 400:
         base = re.sub("/(models|embeddings|(chat/)?completions)$", "", headers.get("location", "nowhere"))
         return f"it redirects to {base}: use that as the base URL"
     if status in (401, 403):
-        return "set OPENAI_API_KEY or pass api_key" if not settings.key else "is the API key right?"
+        if settings.key:
+            return "is the API key right?"
+        own = "pass api_key: OPENAI_API_KEY goes to https, to this machine and to OPENAI_BASE_URL alone"
+        return own if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY or pass api_key"
     if status in (404, 405) and not settings.address.path:
         return "is /v1 missing in the base URL?"
     return _too_many_tokens(said.raw, said.message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -94,7 +95,7 @@ def parse_base_url(text: str) -> Address:
 
 
 def _clean(path: str) -> str:
-    """The prefix of all paths; many people paste the whole address of the chat endpoint."""
+    """The prefix of all paths; the whole address of the chat endpoint is often pasted."""
     return _quoted(path.rstrip("/")).removesuffix("/chat/completions")
 
 
@@ -103,9 +104,12 @@ def _quoted(text: str) -> str:
     return quote(text, safe="/?%:@!$&'()*+,;=~")
 
 
-def _is_loopback(host: str) -> bool:
+_LOOPBACK = re.compile(r"(.*\.)?localhost|::1?|0\.0\.0\.0|127(\.\d{1,3}){1,3}")
+
+
+def is_loopback(host: str) -> bool:
     """Whether this is the same machine; the address of no interface, which servers print, leads there too."""
-    return host in ("localhost", "::1", "0.0.0.0", "::") or host.endswith(".localhost") or host.startswith("127.")
+    return _LOOPBACK.fullmatch(host) is not None
 
 
 # Proxies
@@ -114,10 +118,10 @@ def _is_loopback(host: str) -> bool:
 def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
     """The proxy to use. None looks into the environment, False means never.
 
-    Loopback and unix sockets never go through a proxy, whatever the environment says: it could not
+    Loopback and unix sockets never go through a proxy, whatever the environment has: it could not
     reach them.
     """
-    if address.socket_path or _is_loopback(address.host) or proxy is False:
+    if address.socket_path or is_loopback(address.host) or proxy is False:
         return None
     if isinstance(proxy, str):
         return proxy
@@ -177,13 +181,13 @@ def proxy_headers(proxy: str) -> dict[str, str]:
 
 
 def tunnel_request(address: Address, proxy: str) -> bytes:
-    """What asks a proxy for a tunnel to the server."""
+    """The CONNECT request for a tunnel to the server."""
     headers = {"Host": address.authority, **proxy_headers(proxy)}
     return request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
 
 
 def take_tunnel(response: ResponseReader, data: bytes) -> bool:
-    """Whether the tunnel is open, by what the proxy has said so far, these bytes included.
+    """Whether the tunnel is open, by the response of the proxy so far, these bytes included.
 
     Raises:
         OSError: It refuses.
@@ -235,11 +239,13 @@ def _load_certifi(context: ssl.SSLContext) -> None:
 def addresses(host: str, port: int) -> list[Any]:
     """IPv4 first for localhost: where nothing listens on ::1, trying it first costs Windows 2 s."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    if _is_loopback(host):
+    if is_loopback(host):
         found.sort(key=lambda info: info[0] != socket.AF_INET)
     return found
 
 
-def is_known(host: str) -> bool:
-    """Whether nobody has to be asked for the address: it is one already, or that of this machine."""
-    return ":" in host or host.replace(".", "").isdecimal() or _is_loopback(host)
+def numeric_addresses(host: str, port: int) -> list[Any]:
+    """Those of a host that is an address already, which needs no lookup; none for a name. It never waits."""
+    with contextlib.suppress(socket.gaierror, UnicodeError):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return []

@@ -20,13 +20,13 @@ Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
 def check_prompt(prompt: object) -> None:
-    """Raise TypeError for what is neither text nor a list of messages, and say what to write instead."""
+    """Raise TypeError for what is neither text nor a list of messages, with what to write instead."""
     if isinstance(prompt, str):
         return
     if isinstance(prompt, Mapping):
         raise TypeError("a prompt is text or a list of messages; one message goes into a list: [message]")
     if isinstance(prompt, (bytes, bytearray)):
-        raise TypeError('a prompt is text or a list of messages, not bytes: decode it first, data.decode("utf-8") say')
+        raise TypeError('a prompt is text or a list of messages, not bytes: decode it first, data.decode("utf-8")')
     if not isinstance(prompt, Sequence):
         raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
     for place, message in enumerate(prompt):
@@ -54,22 +54,14 @@ _REASONS = {
     for raw in words.split()
 }
 
-# The names of token counts. A zero under one name must not hide a count under a later one (C15, K15).
-_INPUT_NAMES = ("prompt_tokens", "input_tokens", "prompt_eval_count")
-_OUTPUT_NAMES = ("completion_tokens", "output_tokens", "eval_count")
-_TOTAL_NAMES = ("total_tokens",)
+# The names of token counts. A zero under one name must not hide a count under a later one.
+_INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
+_OUTPUT_NAMES = "completion_tokens output_tokens eval_count"
 _CACHED_NAMES = (
-    "prompt_tokens_details.cached_tokens",
-    "input_tokens_details.cached_tokens",
-    "prompt_cache_hit_tokens",
-    "cache_read_input_tokens",
-    "cached_tokens",
+    "prompt_tokens_details.cached_tokens input_tokens_details.cached_tokens prompt_cache_hit_tokens "
+    "cache_read_input_tokens cached_tokens"
 )
-_REASONING_NAMES = (
-    "completion_tokens_details.reasoning_tokens",
-    "output_tokens_details.reasoning_tokens",
-    "reasoning_tokens",
-)
+_REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_details.reasoning_tokens reasoning_tokens"
 
 
 def build_request(
@@ -79,10 +71,10 @@ def build_request(
     system: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Json:
-    """The body of a chat request. Text becomes one user message; every option becomes a member.
+    """The body of a chat request. Text becomes one user message; every option becomes a field.
 
-    Only what the caller set is sent: None means "not set" (K9). An empty list of tools is left out,
-    since servers refuse it (C5), and a stream asks for its usage unless `stream_options` says otherwise.
+    Only what the caller set is sent: None means "not set". An empty list of tools is left out,
+    since servers refuse it, and a stream asks for its usage unless `stream_options` is given.
     `extra_body` may hold any field and comes last; {"stream": False} is for servers that cannot stream.
 
     Raises:
@@ -118,7 +110,7 @@ def _messages(prompt: Prompt, system: str | None) -> list[Json]:
 
 
 def parse_error(body: Any) -> ErrorEvent:
-    """What an error body says, in any of the shapes that are about (K27): text, JSON text or JSON.
+    """The error of a body, in any of the forms that servers send: text, JSON text or JSON.
 
     Never raises; what is not understood becomes the message, cut.
     """
@@ -169,20 +161,20 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def normal_reason(raw: str) -> str | None:
-    """Ours for the server's finish reason, None if the word is unknown (K7)."""
+    """Ours for the server's finish reason, None if the word is unknown."""
     return _REASONS.get(raw.strip().lower())
 
 
 def parse_usage(raw: Json) -> Usage:
     read, written = _count(raw, _INPUT_NAMES) or 0, _count(raw, _OUTPUT_NAMES) or 0
     cached, reasoning = _count(raw, _CACHED_NAMES), _count(raw, _REASONING_NAMES)
-    return Usage(read, written, _count(raw, _TOTAL_NAMES) or read + written, cached, reasoning, raw)
+    return Usage(read, written, _count(raw, "total_tokens") or read + written, cached, reasoning, raw)
 
 
-def _count(raw: Json, names: Sequence[str]) -> int | None:
+def _count(raw: Json, names: str) -> int | None:
     """The first non-zero count, 0 if there are only zeros, None if there is nothing."""
     found = None
-    for name in names:
+    for name in names.split():
         value: Any = raw
         for step in name.split("."):
             value = value.get(step) if isinstance(value, dict) else None
@@ -194,7 +186,7 @@ def _count(raw: Json, names: Sequence[str]) -> int | None:
 
 
 def _integer(value: Any) -> int | None:
-    """Lenient: text and floats count, NaN and infinity, which JSON readers accept, do not (C14)."""
+    """Lenient: text and floats count, NaN and infinity, which JSON readers accept, do not."""
     if value is None or isinstance(value, bool):
         return None
     try:

@@ -12,20 +12,17 @@ _AFTER_FINISH_S = 5.0
 
 
 class Timeout(NamedTuple):
-    """Limits in seconds; None means no limit.
+    """Limits in seconds; None means no limit."""
 
-    Attributes:
-        connect: Until the connection is made.
-        first: From the request to the first event. A local server may load a model and read a long prompt.
-        idle: Between two reads of bytes, after the first event.
-        stall: Between two events that carry something. Keep-alive comments satisfy `idle`, not this.
-        total: The whole call, with its retries.
-    """
-
+    # Until the connection is made.
     connect: float | None = 5.0
+    # From the request to the first event. A local server may load a model and compute a long prompt.
     first: float | None = 600.0
+    # Between two reads of bytes, after the first event.
     idle: float | None = 120.0
+    # Between two events that carry something. Keep-alive comments satisfy `idle`, not this.
     stall: float | None = 600.0
+    # The whole call, with its retries.
     total: float | None = None
 
     @classmethod
@@ -33,16 +30,14 @@ class Timeout(NamedTuple):
         """One number limits the first event, the silence between bytes and the connection; None keeps the defaults.
 
         Raises:
-            ValueError: The number is not above zero.
+            ValueError: A limit is not above zero, or infinite.
         """
-        if isinstance(value, Timeout):
-            return value
         if value is None:
             return cls()
-        seconds = float(value)
-        if not seconds > 0:
-            raise ValueError(f"a timeout is a number of seconds above 0, not {value!r}")
-        return cls(connect=min(seconds, 5.0), first=seconds, idle=seconds)
+        limits = value if isinstance(value, Timeout) else (float(value),)
+        if not all(limit is None or 0 < limit < float("inf") for limit in limits):
+            raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {value!r}")
+        return value if isinstance(value, Timeout) else cls(min(value, 5.0), value, value)
 
 
 class Deadlines:
@@ -77,7 +72,7 @@ class Deadlines:
         return self._least(self._timeout.connect, "connect", None, "")
 
     def rest(self) -> None:
-        """A read is over. Until the next one it is not the server who is slow."""
+        """A read is over. The time until the next one counts against no limit but the total."""
         self._rests_from = time.monotonic()
 
     def reading(self) -> tuple[float | None, str]:
