@@ -99,6 +99,41 @@ def test_other_outputs_follow_the_schemas(address: str, name: str, fields: dict[
     assert text in json.dumps(check(address, REQUESTS[name], stream=stream, **fields))
 
 
+# The requests beside those for text, by path: the method and the body.
+OTHERS: dict[str, tuple[str, Any]] = {
+    "/api/version": ("GET", None),
+    "/api/tags": ("GET", None),
+    "/api/ps": ("GET", None),
+    "/api/generate": ("POST", {"model": "m", "prompt": "Hi", "stream": False, "options": {"num_predict": 3}}),
+    "/api/embed": ("POST", {"model": "m", "input": ["a", "b"]}),
+    "/api/embeddings": ("POST", {"model": "m", "prompt": "a"}),
+    "/v1/models": ("GET", None),
+    "/v1/models/demo": ("GET", None),
+    "/v1/embeddings": ("POST", {"model": "m", "input": ["a", "b"]}),
+    "/v1/messages/count_tokens": ("POST", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
+    "/v1/conversations": ("POST", {"metadata": {"a": "b"}}),
+}
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_other_bodies_follow_the_schemas(address: str, path: str):
+    method, body = OTHERS[path]
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
+        connection.request(method, path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        text = response.read().decode()
+    assert response.status == 200, text
+    validate(json.loads(text), path.removeprefix("/v1").strip("/").replace("/", "-"))
+
+
+def test_generated_text_is_streamed_in_the_form_of_ollama(address: str):
+    _, body = OTHERS["/api/generate"]
+    kind, events = post(address, {"path": "/api/generate", "headers": {}, "body": body}, stream=True)
+    assert (kind, events[-1]["done_reason"]) == ("application/x-ndjson", "length")
+    for event in events:
+        validate(event, "api-generate-event")
+
+
 BROKEN = {
     "chat-completions-event": {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m"},
     "responses-event": {"type": "response.output_text.delta", "item_id": "a", "output_index": 0, "delta": "x"},

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ..live import running_process
-from . import faults, fuzz_bodies, fuzz_client, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
+from . import embeddings, faults, fuzz_bodies, fuzz_client, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
 from .target import Broken, Target
 
 ARGUMENTS = ("--ctx", "512", "--parallel", "8", "--max-tokens", "16", "--max-connections", "600", "--queue", "600")
@@ -19,6 +19,7 @@ ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
     "json": (fuzz_json.run, 50_000),
     "constraints": (fuzz_constraints.run, 1_000),
     "bodies": (fuzz_bodies.run, 500),
+    "embeddings": (embeddings.run, 2_000),
     "load": (load.run, 1_200),
 }
 ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
@@ -60,7 +61,7 @@ def main() -> int:
     parser.add_argument("name", choices=[*ON_SERVER, *ALONE, "all"])
     parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--url", help="a running server of any kind, for http, json, constraints, bodies and load")
+    parser.add_argument("--url", help="a running server of any kind, for the programs that need one")
     parser.add_argument("--keep-going", action="store_true", help="count faults of the server, for comparisons")
     arguments = parser.parse_args()
     names = [*ON_SERVER, *ALONE] if arguments.name == "all" else [arguments.name]
