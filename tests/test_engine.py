@@ -408,7 +408,7 @@ class RefusingBackend(FakeBackend):
         super().decode(batch)
 
 
-@pytest.mark.parametrize("n_times", [1, 2])
+@pytest.mark.parametrize("n_times", [1, 2, 3])
 @pytest.mark.parametrize("error", [NoRoom, DecodeFailed])
 @pytest.mark.parametrize("n_running", [1, 4])
 def test_capacity_recovers_after_decodes_that_were_refused_for_once(

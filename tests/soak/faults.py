@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,18 +16,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .target import DEADLINE_S, Broken, Target
+from .target import DEADLINE_S, Broken, Target, post, responses
 
 
 @contextlib.contextmanager
-def supervised(*arguments: str, limits: str = "") -> Iterator[tuple[Target, subprocess.Popen[str]]]:
-    """A server under a supervisor, started by a shell with these limits (`ulimit ...`)."""
+def supervised(
+    *arguments: str, limits: str = "", program: tuple[str, ...] = ("-m", "localchat.server", "--supervise")
+) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
+    """A server, by default under a supervisor, started by a shell with these limits (`ulimit ...`)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    program = f"{limits}; exec " if limits else "exec "
-    command = [sys.executable, "-m", "localchat.server", "--supervise", "--port", str(port), *arguments]
-    shell = ["bash", "-c", program + '"$@"', "bash", *command]
+    start = f"{limits}; exec " if limits else "exec "
+    command = [sys.executable, *program, "--port", str(port), *arguments]
+    shell = ["bash", "-c", start + '"$@"', "bash", *command]
     with subprocess.Popen(shell, stderr=subprocess.PIPE, text=True) as process:
         ready, lines = threading.Event(), []
 
@@ -91,6 +94,67 @@ def stopped(seconds: float = 2.0) -> str:
     return f"SIGSTOP for {seconds} s: the request was answered after {time.monotonic() - start:.2f} s"
 
 
+# The server, with a clock that goes a year forward at one look and a year back at the next.
+JUMPING = """
+import itertools, sys, time
+from localchat.server import main
+real, jumps = time.time, itertools.cycle((-3e7, 3e7))
+time.time = lambda: real() + next(jumps)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def jumping_clock() -> str:
+    """The time of day jumps at every look: requests, streams and their texts are as before."""
+    with supervised() as (target, _):
+        text = target.chat()
+    with supervised(program=("-c", JUMPING, "--no-supervise")) as (target, _):
+        for _ in range(5):
+            if target.chat() != text:
+                raise Broken("the greedy text is another one while the clock jumps")
+            target.check()
+    return f"a clock that jumps by a year: an ordinary request in {target.ordinary}"
+
+
+# The server, with a llama_decode that returns the codes in a file, one at each call, and then decodes again.
+FAILING = """
+import pathlib, sys
+from localchat.engine.llama import backend
+from localchat.server import main
+real, plan = backend.L.llama_decode, pathlib.Path(sys.argv.pop(1))
+def decode(context, batch):
+    codes = plan.read_text().split() if plan.exists() else []
+    if not codes:
+        return real(context, batch)
+    plan.write_text(" ".join(codes[1:]))
+    return int(codes[0])
+backend.L.llama_decode = decode
+sys.exit(main(sys.argv[1:]))
+"""
+# What llama_decode returns beside 0: no room, aborted, a wrong batch, no memory, a failed computation.
+CODES = (1, 2, -1, -2, -3)
+
+
+def failing_decode() -> str:
+    """`llama_decode` returns each code once, twice and thrice while a request runs."""
+    statuses: dict[int, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder, "plan")
+        with supervised(program=("-c", FAILING, str(plan), "--no-supervise")) as (target, _):
+            text = target.chat()
+            for codes in ([code] * n for code in CODES for n in (1, 2, 3)):
+                plan.write_text(" ".join(map(str, codes)))
+                body = json.dumps({"messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 16})
+                [(status, _)] = responses(target.send(post("/v1/chat/completions", body.encode())))
+                statuses[status] = statuses.get(status, 0) + 1
+                plan.write_text("")
+                target.check()
+                if target.chat() != text:
+                    raise Broken(f"the greedy text is another one after llama_decode returned {codes}")
+    counted = ", ".join(f"{n} times {status}" for status, n in sorted(statuses.items()))
+    return f"llama_decode returns each of {CODES} up to thrice: {counted}; the next request in {target.ordinary}"
+
+
 def full_disk() -> str:
     """A cache folder that takes 64 KiB a file: nothing is saved, requests go on."""
     with (
@@ -124,6 +188,8 @@ FAULTS = [
     lambda: killed(signal.SIGKILL),
     lambda: killed(signal.SIGSEGV),
     stopped,
+    jumping_clock,
+    failing_decode,
     full_disk,
     broken_cache,
 ]
