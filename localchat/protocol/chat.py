@@ -148,17 +148,17 @@ def _top_logprobs(body: Fields) -> int | None:
 
 def _opening(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """The assistant prefill. An assistant message at the end is continued, unless the request says otherwise."""
-    asked, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
+    adds_prompt, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
     continued = body.get("continue_final_message")
     if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
         body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
-    if continued and asked:
+    if continued and adds_prompt:
         raise BadRequest(
             "'continue_final_message' and 'add_generation_prompt' cannot both be true: one goes on with the last "
             "message, the other begins a new one",
             "continue_final_message",
         )
-    if prefix and asked is False:
+    if prefix and adds_prompt is False:
         raise BadRequest("'response_prefix' needs 'add_generation_prompt' not to be false", "response_prefix")
     is_open = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     if continued and not is_open:
@@ -173,8 +173,8 @@ def _opening(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
             "continue_final_message",
         )
     return {
-        "add_generation_prompt": asked is not False,
-        "continue_final_message": (is_open and not asked) if continued is None else continued,
+        "add_generation_prompt": adds_prompt is not False,
+        "continue_final_message": (is_open and not adds_prompt) if continued is None else continued,
         "prefix": prefix,
     }
 
@@ -210,7 +210,7 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
 
 
 def reasoning_budget(body: Fields) -> int | None:
-    """The first that is said: llama.cpp's names, vLLM's and Qwen's, and what templates are told by."""
+    """The first value under the names of llama.cpp, vLLM, Qwen and of the templates' variable; None without one."""
     values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
     variables = body.object("chat_template_kwargs") or Fields({})
     values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))

@@ -97,7 +97,7 @@ def _check_combinations(request: CompletionRequest) -> None:
     if request.scores_prompt and request.suffix is not None:
         raise BadRequest("'logprobs' with 'echo' are those of the prompt alone: leave out 'suffix'", "suffix")
     if request.scores_prompt and request.params.post_sampling_probs:
-        raise BadRequest("'post_sampling_probs' cannot be of an echoed prompt, which was not drawn", "echo")
+        raise BadRequest("'post_sampling_probs' cannot be of an echoed prompt, which was not sampled", "echo")
     if request.scores_prompt and request.params.n_prompt_kept:
         message = "'logprobs' with 'echo' are those of the whole prompt: leave out 'truncate_prompt_tokens'"
         raise BadRequest(message, "truncate_prompt_tokens")

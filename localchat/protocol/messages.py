@@ -18,8 +18,8 @@ from .params import read_params
 from .request import DEFAULT_OPTIONS, ParseOptions
 from .response_format import ResponseFormat
 
-# Agents begin the first system block with a line that differs in every request. It tells a model nothing, and with it
-# no request could use the cached prefix of another one.
+# Agents begin the first system block with a line that differs in every request. It means nothing to a
+# model, and with it no request could use the cached prefix of another one.
 _VOLATILE_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
 
 # The marker that a tool failed, before a result that does not begin in this way by itself.

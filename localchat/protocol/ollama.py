@@ -91,8 +91,8 @@ def parse_generate(raw: bytes, options: ParseOptions) -> Request:
         common = _common(body, options)
         return OllamaText(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
     messages = [{"role": "system", "content": system}] if system else []
-    asked = [{"role": "user", "content": prompt}] if prompt else []
-    return _chat(body, options, tuple(messages + asked) if asked else (), is_generate=True)
+    question = [{"role": "user", "content": prompt}] if prompt else []
+    return _chat(body, options, tuple(messages + question) if question else (), is_generate=True)
 
 
 def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:

@@ -60,7 +60,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def comments_on(options: argparse.Namespace) -> Iterator[str]:
-    """What the person should know who gave these options, a line each."""
+    """Advice on options that slow the server down, a line each."""
     n_cores = os.cpu_count() or 1
     if options.threads > n_cores:
         yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other, {n_cores} are faster"

@@ -36,7 +36,7 @@ _PROBES = ("/health", "/metrics", "/slots")
 # Paths of other servers, and what this one has in their place.
 _CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
 _ONLY_TEXT = "this server reads and writes text alone"
-_KEEPS_NOTHING = "this server keeps nothing of what it is asked"
+_STORES_NOTHING = "this server stores no files, assistants or threads"
 _ELSEWHERE: Mapping[str, str] = {
     "/chat": _CHAT_INSTEAD,
     "/api": "the model is chosen when the server starts",
@@ -46,11 +46,11 @@ _ELSEWHERE: Mapping[str, str] = {
     "/images": _ONLY_TEXT,
     "/videos": _ONLY_TEXT,
     "/realtime": _ONLY_TEXT,
-    "/files": _KEEPS_NOTHING,
-    "/batches": _KEEPS_NOTHING + ": send its requests, many run at once",
-    "/vector_stores": _KEEPS_NOTHING,
-    "/assistants": _KEEPS_NOTHING,
-    "/threads": _KEEPS_NOTHING,
+    "/files": _STORES_NOTHING,
+    "/batches": _STORES_NOTHING + ": send its requests, many run at once",
+    "/vector_stores": _STORES_NOTHING,
+    "/assistants": _STORES_NOTHING,
+    "/threads": _STORES_NOTHING,
 }
 
 
