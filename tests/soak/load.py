@@ -90,7 +90,7 @@ class Load:
 
 def text_of(body: bytes) -> str:
     """The text of a response, whether it is a stream or not."""
-    if not body.startswith(b"data:"):
+    if body.startswith(b"{"):
         return str(json.loads(body)["choices"][0]["message"]["content"])
     text = ""
     for line in body.split(b"\n"):
