@@ -105,6 +105,29 @@ def test_value_without_its_opening_tag_is_that_of_its_key(name, tag):
     assert calls_of(parse_every_way(text, DIALECTS[name], tools=TOOLS)) == [("weather", ARGUMENTS), ("now", {})]
 
 
+def test_minimax_value_may_end_with_the_call():
+    text = (
+        'P<tool_call>\nP<invoke name="weather">P<days>3P</invoke>\nP<invoke name="now">P</invoke>\nP</tool_call>'
+    ).replace("P<", "]<]minimax[>[<")
+    assert calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)) == [
+        ("weather", {"days": 3}),
+        ("now", {}),
+    ]
+
+
+def test_attribute_of_a_value_names_its_type():
+    text = (
+        '<|DSML|invoke name="now">\n<|DSML|parameter name="x" string="true">3</|DSML|parameter>\n'
+        '<|DSML|parameter name="y" string="false">3</|DSML|parameter>\n</|DSML|invoke>'
+    ).replace("|", BAR)
+    assert calls_of(parse_every_way(text, DIALECTS["deepseek-dsml"], tools=TOOLS)) == [("now", {"x": "3", "y": 3})]
+
+
+def test_gemma_writes_names_in_the_order_of_its_template():
+    text = DIALECTS["gemma-4"].write_calls([{"name": "f", "arguments": {"B": 1, "a": {"d": 2, "C": 3}}}])
+    assert text == "<|tool_call>call:f{a:{C:3,d:2},B:1}<tool_call|>"
+
+
 def test_minimax_reads_arguments_that_are_json():
     text = 'P<tool_call>P<invoke name="weather">{"days": 3}P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
     assert calls_of(parse_every_way(text, DIALECTS["minimax-m3"], tools=TOOLS)) == [("weather", {"days": 3})]
@@ -382,6 +405,18 @@ def test_white_space_waits_only_where_a_mark_may_follow():
         ),
         pytest.param(
             "<|start|>assistant<|channel|>analysis<|message|>It", "hm", [ReasoningDelta("hm")], id="open thinking"
+        ),
+        pytest.param(
+            "<|start|>assistant<|channel|>analysis<|message|>It<|end|>",
+            "hm",
+            [ContentDelta("hm")],
+            id="closed thinking",
+        ),
+        pytest.param(
+            "<|start|>assistant",
+            "<|channel|>analysis to=functions.now<|message|>{}<|call|>",
+            call("now", "{}"),
+            id="call in the channel of reasoning",
         ),
         pytest.param(
             "<|start|>assistant",

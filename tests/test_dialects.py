@@ -96,6 +96,12 @@ def test_detection(template, name):
     assert detect(template).name == name
 
 
+def test_calls_are_laid_out_as_the_template_names_them():
+    dsml = "<\uff5cDSML\uff5ctool_calls>"
+    assert [layout.mark for layout in detect(dsml).layouts] == [dsml, dsml]
+    assert len(DIALECTS["deepseek-dsml"].layouts) == 4
+
+
 def test_detected_format_thinks_as_the_template_does():
     assert detect("[TOOL_CALLS] [THINK] [/THINK]").reasoning.start == "[THINK]"
     assert detect("<|inner_prefix|> <|tools_prefix|>").reasoning.start == "<|inner_prefix|>"
