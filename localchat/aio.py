@@ -35,10 +35,8 @@ from .errors import (
 from .events import Reply, StreamEvent, Value
 from .failures import read_models
 from .keywords import (
-    AllClientKeywords,
     CallKeywords,
     ChatKeywords,
-    ClientKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
     MapKeywords,
@@ -171,15 +169,8 @@ async def _events(call: AsyncCall, accumulator: Accumulator) -> _Events:
 class AsyncClient(BaseClient):
     """A chat client for asyncio; takes the arguments of Client, and has its methods as coroutines."""
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        model: str | None = None,
-        **options: Unpack[ClientKeywords],
-    ) -> None:
-        super().__init__(base_url, api_key, model, **options)
-        self._pool = AsyncPool()
+    _pool: AsyncPool
+    _new_pool = AsyncPool
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -191,13 +182,6 @@ class AsyncClient(BaseClient):
         """Close the idle connections. The client stays usable."""
         self._pool.close()
         await asyncio.sleep(0)  # The connections go when the loop has its next turn.
-
-    def with_options(self, **options: Unpack[AllClientKeywords]) -> AsyncClient:
-        """A client with other values for some arguments of `Client`; it shares the connections where it can."""
-        changed = AsyncClient.__new__(type(self))
-        changed._settings = self._settings.changed(options)
-        changed._pool = self._pool if changed._settings.same_peer(self._settings) else AsyncPool()
-        return changed
 
     @overload
     async def chat(

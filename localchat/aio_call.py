@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from .aio_sockets import AnyConnection, AsyncPool, PlayedConnection, abandon, connect
-from .call import DRAIN_BYTES, DRAIN_S, ERROR_BODY_S, MAX_ERROR_BYTES, CallState, StaleConnection, check_size
+from .call import DRAIN_BYTES, DRAIN_S, ERROR_BODY_S, MAX_ERROR_BYTES, CallState, StaleConnection
 from .errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, NotFoundError
 from .failures import add_names, broken, unreachable, wants_names
 from .network import find_proxy
@@ -63,6 +63,7 @@ class AsyncCall(CallState):
             await self._send_with_retries()
         except NotFoundError as error:
             if wants_names(error, path):
+                self.limit_to_explanation()
                 with contextlib.suppress(LocalChatError):  # This only serves to explain.
                     add_names(self.settings, error, await self.fetch("GET", "models", None, headers))
                 self.check_cancelled(error)
@@ -90,9 +91,9 @@ class AsyncCall(CallState):
         try:
             await self.send(method, path, body, headers)
             raw = bytearray()
-            while not self.ended or self._first:
+            while not self.all_read:
                 raw += await self.read()
-                check_size(len(raw))
+                self.check_size(len(raw))
             return bytes(raw)
         finally:
             self.release()
@@ -101,6 +102,8 @@ class AsyncCall(CallState):
         """The next bytes of the body, perhaps none; `ended` tells the proper end."""
         connection, first = self._connection, self.take_first()
         if first or connection is None or self.ended:
+            if self._inflate.has_more:
+                await asyncio.sleep(0)  # Other tasks go on while a long answer is inflated.
             return first
         try:
             data = await self._receive(connection, at_most_s)
@@ -120,10 +123,10 @@ class AsyncCall(CallState):
         """Read the rest of the body within these limits, and give the connection back if that was all of it."""
         raw, end = b"", time.monotonic() + self.deadlines.at_most(seconds)
         with contextlib.suppress(LocalChatError):  # What matters has come.
-            while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
+            while len(raw) < n_bytes and time.monotonic() < end and not self.all_read:
                 raw += await self.read(max(end - time.monotonic(), 0.001))
         self.release()
-        return raw
+        return raw[:n_bytes]
 
     def release(self) -> None:
         """Give the connection back if the body was read to its end, close it otherwise."""

@@ -12,7 +12,7 @@ import threading
 from typing import Any, Union
 
 from .http1 import ResponseReader
-from .network import addresses, is_known, take_tunnel, tls_context, tunnel_request
+from .network import addresses, numeric_addresses, take_tunnel, tls_context, tunnel_request
 from .settings import Settings
 from .sockets import MAX_IDLE_CONNECTIONS, READ_BYTES
 from .timeouts import timed_out
@@ -215,7 +215,7 @@ async def _open_socket(settings: Settings, proxy: str | None, limit: float | Non
         return await _connect_socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, path, limit)
     host, port = settings.address.peer(proxy)
     failure = OSError(f"{host} has no address")
-    candidates = addresses(host, port) if is_known(host) else await _look_up(host, port)
+    candidates = numeric_addresses(host, port) or await _look_up(host, port)
     for family, kind, protocol, _, where in candidates:
         try:
             # Shared out, so that one dead address leaves time for the next.

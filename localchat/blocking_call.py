@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .call import DRAIN_BYTES, DRAIN_S, ERROR_BODY_S, MAX_ERROR_BYTES, CallState, StaleConnection, check_size
+from .call import DRAIN_BYTES, DRAIN_S, ERROR_BODY_S, MAX_ERROR_BYTES, CallState, StaleConnection
 from .errors import Cancelled, ConnectError, IncompleteStream, LocalChatError, NotFoundError
 from .failures import add_names, broken, unreachable, wants_names
 from .network import find_proxy
@@ -73,6 +73,7 @@ class Call(CallState):
             self._send_with_retries()
         except NotFoundError as error:
             if wants_names(error, path):
+                self.limit_to_explanation()
                 with contextlib.suppress(LocalChatError):  # This only serves to explain.
                     add_names(self.settings, error, self.fetch("GET", "models", None, headers))
                 self.check_cancelled(error)
@@ -94,9 +95,9 @@ class Call(CallState):
         try:
             self.send(method, path, body, headers)
             raw = bytearray()
-            while not self.ended or self._first:
+            while not self.all_read:
                 raw += self.read()
-                check_size(len(raw))
+                self.check_size(len(raw))
             return bytes(raw)
         finally:
             self.release()
@@ -135,10 +136,10 @@ class Call(CallState):
         """Read the rest of the body within these limits, and give the connection back if that was all of it."""
         raw, end = b"", time.monotonic() + self.deadlines.at_most(seconds)
         with contextlib.suppress(LocalChatError):  # What matters has come.
-            while len(raw) < n_bytes and time.monotonic() < end and not (self.ended and not self._first):
+            while len(raw) < n_bytes and time.monotonic() < end and not self.all_read:
                 raw += self.read(max(end - time.monotonic(), 0.001))
         self.release()
-        return raw
+        return raw[:n_bytes]
 
     def release(self) -> None:
         """Give the connection back if the body was read to its end, close it otherwise."""

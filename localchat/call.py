@@ -24,7 +24,7 @@ from .errors import (
 )
 from .events import Reply, StreamEvent, changed
 from .failures import broken, retry_delay, status_error
-from .frames import MAX_JSON_BYTES, Frames, parse_frame
+from .frames import Frames, parse_frame
 from .http1 import Inflate, ResponseReader, request_head
 from .network import proxy_headers
 from .settings import Settings
@@ -34,10 +34,10 @@ from .timeouts import Deadlines, Timeout
 # What an error says is worth some waiting, but not the whole time that an answer may take.
 MAX_ERROR_BYTES = 65536
 ERROR_BODY_S = 5.0
-
+# The names of the server's models, for the message of a 404.
+_EXPLANATION_S = 2.0
 
 _MAX_REDIRECTS = 5
-
 
 # After [DONE] the rest is read, usually five bytes, so that the connection can be used again.
 DRAIN_S = 0.1
@@ -79,7 +79,7 @@ class CallState:
     def prepare(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> None:
         """Set what is sent; `body` becomes JSON, None sends no body."""
         self._method, self._target = method, self.settings.address.target(path)
-        self._body = None if body is None else json.dumps(body).encode("ascii")
+        self._body = None if body is None else _as_json(body)
         self._headers = self.settings.request_headers(headers)
         self._tries = self._redirects = 0
         self.status, self.headers = 0, {}
@@ -143,10 +143,17 @@ class CallState:
         Raises:
             ProtocolError: What came cannot be read any further.
         """
-        if not self._first and self._response.fault:
+        if self._inflate.has_more:
+            self.deadlines.reading()
+        elif not self._first and self._response.fault:
             raise ProtocolError(self._response.fault)
         first, self._first = self._first, b""
         return self._inflate.feed(first)
+
+    @property
+    def all_read(self) -> bool:
+        """Whether the body has been read to its end."""
+        return self.ended and not self._first and not self._inflate.has_more
 
     @property
     def reusable(self) -> bool:
@@ -188,15 +195,27 @@ class CallState:
         self._target, self._redirects = target, self._redirects + 1
         return True
 
+    def limit_to_explanation(self) -> None:
+        """What follows only serves to explain an error: it gets a short time, and is tried once."""
+        self.deadlines = Deadlines(Timeout(total=self.deadlines.at_most(_EXPLANATION_S)))
+        self._max_retries = 0
+
+    def check_size(self, n_bytes: int) -> None:
+        """Raise ProtocolError if an answer has more bytes than `max_bytes` of the client."""
+        limit = self.settings.max_bytes
+        if n_bytes > limit:
+            raise ProtocolError(f"the answer has more than {limit} bytes; Client(max_bytes=...) raises this limit")
+
     def status_error(self, raw: bytes) -> StatusError:
         """The error for a status other than 2xx, with what could be read of the body."""
         return status_error(self.settings, self.status, self.headers, raw.decode("utf-8", "replace"))
 
 
-def check_size(n_bytes: int) -> None:
-    """Raise ProtocolError if a body is too large to be held."""
-    if n_bytes > MAX_JSON_BYTES:
-        raise ProtocolError(f"the answer has more than {MAX_JSON_BYTES} bytes")
+def _as_json(body: Any) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode("ascii")
+    except ValueError as error:
+        raise ValueError(f"the request is no JSON, which has neither NaN nor infinity: {error}") from error
 
 
 # Answers
@@ -216,6 +235,7 @@ class Answer:
         self._call = call
         self._accumulator = accumulator
         self._frames = Frames(call.headers.get("content-type", ""))
+        self._n_bytes = 0
         self._whole = False
         self._cause: LocalChatError | None = None
         self.done = False
@@ -223,7 +243,9 @@ class Answer:
 
     def feed(self, data: bytes) -> Iterator[StreamEvent]:
         """The next bytes; none and the end of the body make it over."""
-        ended = self._call.ended and not data
+        self._n_bytes += len(data)
+        self._call.check_size(self._n_bytes)
+        ended = self._call.all_read and not data
         return self._take(self._frames.end() if ended else self._frames.feed(data), ended)
 
     def cut(self, error: LocalChatError) -> Iterator[StreamEvent]:

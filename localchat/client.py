@@ -30,10 +30,8 @@ from .errors import (
 from .events import Reply, StreamEvent, Value
 from .failures import read_models
 from .keywords import (
-    AllClientKeywords,
     CallKeywords,
     ChatKeywords,
-    ClientKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
     MapKeywords,
@@ -169,7 +167,8 @@ class Client(BaseClient):
     Args:
         base_url: Up to and with /v1; else OPENAI_BASE_URL, else http://127.0.0.1:8080/v1. A unix socket
             is `unix:/path/to/socket`, or `http+unix://%2Fpath%2Fto%2Fsocket/v1` with a prefix of its own.
-        api_key: Else OPENAI_API_KEY; a local server needs none.
+        api_key: Else OPENAI_API_KEY, which goes to OPENAI_BASE_URL, to this machine and over https, and to no other
+            server. A local server needs none.
         model: Else LOCALCHAT_MODEL, else the only one that the server lists.
         timeout: A Timeout, or one number: seconds for the first event, the silence between bytes and the connection.
         max_retries: How often a request that got no answer is sent again.
@@ -182,18 +181,12 @@ class Client(BaseClient):
         record: A file into which everything sent and received is written, the key masked; see `replay`.
         log_bodies: Whether the logger `localchat.client`, which tells at level DEBUG what is sent where and what became
             of it, also gets the bodies of requests and the texts of answers. The key is masked in them.
+        max_bytes: The most bytes of one answer, unpacked; 256 MiB if it is left out.
         transport: What connects instead of the client: a `replay(file)`, for tests without a server.
     """
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        model: str | None = None,
-        **options: Unpack[ClientKeywords],
-    ) -> None:
-        super().__init__(base_url, api_key, model, **options)
-        self._pool = Pool()
+    _pool: Pool
+    _new_pool = Pool
 
     # The calls that were made, in the client that `map` makes for itself.
     _started: list[weakref.ref[Call]] | None = None
@@ -207,13 +200,6 @@ class Client(BaseClient):
     def close(self) -> None:
         """Close the idle connections. The client stays usable."""
         self._pool.close()
-
-    def with_options(self, **options: Unpack[AllClientKeywords]) -> Client:
-        """A client with other values for some arguments of `Client`; it shares the connections where it can."""
-        changed = Client.__new__(type(self))
-        changed._settings = self._settings.changed(options)
-        changed._pool = self._pool if changed._settings.same_peer(self._settings) else Pool()
-        return changed
 
     @overload
     def chat(self, prompt: Prompt, /, *, response_format: type[T], **options: Unpack[ChatKeywords]) -> Reply[T]: ...

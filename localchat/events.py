@@ -43,30 +43,18 @@ else:
         copied = [name for name, value in defaults.items() if value == {}]  # What can be changed is not shared.
 
         def init(self, *values, **named):
-            _check_arguments(cls, required, values, named)
+            given = dict(zip(names, values), **named)
+            wrong = [name for name in (*required, *given) if (name in given) != (name in names)]
+            if wrong or len(given) < len(values) + len(named):
+                what = ", ".join(wrong) or "one value is too many"
+                raise TypeError(f"{cls.__name__} takes {', '.join(names)}; wrong or missing: {what}")
             members = self.__dict__
             members.update(blank)
-            members.update(zip(names, values))
-            members.update(named)
+            members.update(given)
             for name in copied:
                 members[name] = dict(members[name])
 
         return init
-
-    def _check_arguments(cls, required, values, named):
-        """Raise the TypeError that Python raises for wrong arguments of a function."""
-        names, what = cls.__match_args__, f"{cls.__name__}.__init__()"
-        if len(values) > len(names):
-            raise TypeError(f"{what} takes {len(names)} positional arguments but {len(values)} were given")
-        for name in named:
-            if name not in names:
-                raise TypeError(f"{what} got an unexpected keyword argument {name!r}")
-            if name in names[: len(values)]:
-                raise TypeError(f"{what} got multiple values for argument {name!r}")
-        missing = [repr(name) for name in required[len(values) :] if name not in named]
-        if missing:
-            plural = "" if len(missing) == 1 else "s"
-            raise TypeError(f"{what} missing {len(missing)} required positional argument{plural}: {', '.join(missing)}")
 
     def _refuse(self, name, *value):
         from dataclasses import FrozenInstanceError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import socket
 import time
@@ -107,7 +108,10 @@ def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], sa
         base = re.sub("/(models|embeddings|(chat/)?completions)$", "", headers.get("location", "nowhere"))
         return f"it redirects to {base}: use that as the base URL"
     if status in (401, 403):
-        return "set OPENAI_API_KEY or pass api_key" if not settings.key else "is the API key right?"
+        if settings.key:
+            return "is the API key right?"
+        own = "pass api_key: OPENAI_API_KEY goes to https, to this machine and to OPENAI_BASE_URL alone"
+        return own if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY or pass api_key"
     if status in (404, 405) and not settings.address.path:
         return "is /v1 missing in the base URL?"
     return _too_many_tokens(said.raw, said.message)

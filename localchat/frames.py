@@ -17,7 +17,6 @@ _DECODER = json.JSONDecoder()
 
 # How much of a body is kept for messages.
 _HEAD_BYTES = 1024
-MAX_JSON_BYTES = 256 * 1024 * 1024
 
 # How an event stream begins. "error:" is no field of the standard, but old llama.cpp servers use it.
 _SSE_BEGINNINGS = (b"data:", b":", b"event:", b"id:", b"retry:", b"error:")
@@ -98,8 +97,6 @@ class Frames:
 
     def _feed_json(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         self._held += chunk
-        if len(self._held) > MAX_JSON_BYTES:
-            raise ProtocolError(f"a JSON body of more than {MAX_JSON_BYTES} bytes", head=self.head)
         if self._kind == "json" or b"\n" not in chunk:
             return
         *lines, tail = bytes(self._held).split(b"\n")

@@ -190,8 +190,12 @@ class ResponseReader:
         return b""
 
 
+# So much is inflated at a time: a few bytes can stand for a thousand times as many.
+_INFLATE_BYTES = 1024 * 1024
+
+
 class Inflate:
-    """The body as it was before the server compressed it, piece by piece.
+    """The body as it was before the server compressed it, piece by piece; gzip may come in several members.
 
     Raises:
         ProtocolError: The content encoding is not one that can be read, or the data is damaged.
@@ -199,18 +203,38 @@ class Inflate:
 
     def __init__(self, encoding: str) -> None:
         self._inflate: Any = None
+        # What has come and is not inflated, and whether zlib may have more to give without it.
+        self._held = b""
+        self.has_more = False
         if encoding in ("gzip", "x-gzip", "deflate"):
             import zlib  # Late: hardly any server compresses what was not asked for.
 
-            self._inflate, self._error = zlib.decompressobj(wbits=47), zlib.error
+            self._zlib: Any = zlib
+            self._inflate = zlib.decompressobj(wbits=47)
         elif encoding not in ("", "identity"):
             raise ProtocolError(f"the server compresses with {encoding!r}, which we did not offer")
 
     def feed(self, data: bytes) -> bytes:
-        """The next bytes of the body."""
+        """The next bytes of the body, at most a MiB; `has_more` tells that another call, without data, gives more."""
         if self._inflate is None:
             return data
-        try:
-            return bytes(self._inflate.decompress(data))
-        except self._error as error:
-            raise ProtocolError(f"the compressed answer is damaged: {error}") from error
+        self._held, out, self.has_more = self._held + data, b"", False
+        while self._held or self.has_more:
+            if self._inflate.eof:
+                self._held = self._held.lstrip(b"\0")  # Zeros may follow the last member.
+                if not self._held:
+                    break
+                self._inflate = self._zlib.decompressobj(wbits=47)
+            room = _INFLATE_BYTES - len(out)
+            if not room:
+                self.has_more = True
+                break
+            try:
+                piece = self._inflate.decompress(self._held, room)
+            except self._zlib.error as error:
+                raise ProtocolError(f"the compressed answer is damaged: {error}") from error
+            out += piece
+            ended = self._inflate.eof
+            self._held = self._inflate.unused_data if ended else self._inflate.unconsumed_tail
+            self.has_more = not ended and len(piece) == room  # Only then does zlib hold something back.
+        return out

@@ -27,6 +27,7 @@ class PeerKeywords(TypedDict, total=False):
     record: str | os.PathLike[str] | None
     transport: Any
     log_bodies: bool
+    max_bytes: int
 
 
 class ClientKeywords(PeerKeywords, total=False):

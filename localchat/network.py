@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -103,9 +104,12 @@ def _quoted(text: str) -> str:
     return quote(text, safe="/?%:@!$&'()*+,;=~")
 
 
-def _is_loopback(host: str) -> bool:
+_LOOPBACK = re.compile(r"(.*\.)?localhost|::1?|0\.0\.0\.0|127(\.\d{1,3}){1,3}")
+
+
+def is_loopback(host: str) -> bool:
     """Whether this is the same machine; the address of no interface, which servers print, leads there too."""
-    return host in ("localhost", "::1", "0.0.0.0", "::") or host.endswith(".localhost") or host.startswith("127.")
+    return _LOOPBACK.fullmatch(host) is not None
 
 
 # Proxies
@@ -117,7 +121,7 @@ def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
     Loopback and unix sockets never go through a proxy, whatever the environment says: it could not
     reach them.
     """
-    if address.socket_path or _is_loopback(address.host) or proxy is False:
+    if address.socket_path or is_loopback(address.host) or proxy is False:
         return None
     if isinstance(proxy, str):
         return proxy
@@ -235,11 +239,13 @@ def _load_certifi(context: ssl.SSLContext) -> None:
 def addresses(host: str, port: int) -> list[Any]:
     """IPv4 first for localhost: where nothing listens on ::1, trying it first costs Windows 2 s."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    if _is_loopback(host):
+    if is_loopback(host):
         found.sort(key=lambda info: info[0] != socket.AF_INET)
     return found
 
 
-def is_known(host: str) -> bool:
-    """Whether nobody has to be asked for the address: it is one already, or that of this machine."""
-    return ":" in host or host.replace(".", "").isdecimal() or _is_loopback(host)
+def numeric_addresses(host: str, port: int) -> list[Any]:
+    """Those of a host that is an address already, which needs no lookup; none for a name. It never waits."""
+    with contextlib.suppress(socket.gaierror, UnicodeError):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return []

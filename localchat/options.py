@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
@@ -39,8 +40,12 @@ def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], ke
 
     Raises:
         TypeError: An option is not one of `keywords`; the message calls the method `what`.
+        ValueError: The value of an option cannot be sent.
     """
     check_keywords(options, keywords, what)
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which is no finite number")
     sent = dict(options)
     prompt = _with_media(prompt, sent)
     expected = None

@@ -54,22 +54,14 @@ _REASONS = {
     for raw in words.split()
 }
 
-# The names of token counts. A zero under one name must not hide a count under a later one (C15, K15).
-_INPUT_NAMES = ("prompt_tokens", "input_tokens", "prompt_eval_count")
-_OUTPUT_NAMES = ("completion_tokens", "output_tokens", "eval_count")
-_TOTAL_NAMES = ("total_tokens",)
+# The names of token counts. A zero under one name must not hide a count under a later one.
+_INPUT_NAMES = "prompt_tokens input_tokens prompt_eval_count"
+_OUTPUT_NAMES = "completion_tokens output_tokens eval_count"
 _CACHED_NAMES = (
-    "prompt_tokens_details.cached_tokens",
-    "input_tokens_details.cached_tokens",
-    "prompt_cache_hit_tokens",
-    "cache_read_input_tokens",
-    "cached_tokens",
+    "prompt_tokens_details.cached_tokens input_tokens_details.cached_tokens prompt_cache_hit_tokens "
+    "cache_read_input_tokens cached_tokens"
 )
-_REASONING_NAMES = (
-    "completion_tokens_details.reasoning_tokens",
-    "output_tokens_details.reasoning_tokens",
-    "reasoning_tokens",
-)
+_REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_details.reasoning_tokens reasoning_tokens"
 
 
 def build_request(
@@ -176,13 +168,13 @@ def normal_reason(raw: str) -> str | None:
 def parse_usage(raw: Json) -> Usage:
     read, written = _count(raw, _INPUT_NAMES) or 0, _count(raw, _OUTPUT_NAMES) or 0
     cached, reasoning = _count(raw, _CACHED_NAMES), _count(raw, _REASONING_NAMES)
-    return Usage(read, written, _count(raw, _TOTAL_NAMES) or read + written, cached, reasoning, raw)
+    return Usage(read, written, _count(raw, "total_tokens") or read + written, cached, reasoning, raw)
 
 
-def _count(raw: Json, names: Sequence[str]) -> int | None:
+def _count(raw: Json, names: str) -> int | None:
     """The first non-zero count, 0 if there are only zeros, None if there is nothing."""
     found = None
-    for name in names:
+    for name in names.split():
         value: Any = raw
         for step in name.split("."):
             value = value.get(step) if isinstance(value, dict) else None

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .errors import LocalChatError, ProtocolError
 from .http1 import check_header
 from .keywords import AllClientKeywords, ClientKeywords, check_keywords
-from .network import parse_base_url
+from .network import is_loopback, parse_base_url
 from .timeouts import Timeout
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8080/v1"
+# Far more than an answer has, and less than fills the memory.
+DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -26,64 +28,39 @@ _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 class Settings:
     """How a client is set up. The arguments are described at Client."""
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        model: str | None = None,
-        *,
-        timeout: Timeout | float | None = None,
-        max_retries: int = 2,
-        on_retry: Callable[[int, float, LocalChatError], object] | None = None,
-        headers: Mapping[str, str] | None = None,
-        proxy: str | bool | None = None,
-        verify: Any = True,
-        follow_redirects: bool = False,
-        record: str | os.PathLike[str] | None = None,
-        transport: Any = None,
-        log_bodies: bool = False,
-    ) -> None:
-        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+    def __init__(self, **given: Unpack[AllClientKeywords]) -> None:
+        self.base_url = given.get("base_url") or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
         self.address = parse_base_url(self.base_url)
-        self.key = _clean_key(os.environ.get("OPENAI_API_KEY", "") if api_key is None else api_key)
-        self.model = model or os.environ.get("LOCALCHAT_MODEL") or None
-        self.timeout = Timeout.of(timeout)
-        self.max_retries = max_retries
-        self.on_retry = on_retry
-        self.headers = dict(headers or {})
-        self.proxy = proxy
-        self.verify = verify
-        self.follow_redirects = follow_redirects
-        self.log_bodies = log_bodies
-        self.transport = transport
+        api_key = given.get("api_key")
+        self.key = _clean_key(self._environment_key() if api_key is None else api_key)
+        self.model = given.get("model") or os.environ.get("LOCALCHAT_MODEL") or None
+        self.timeout = Timeout.of(given.get("timeout"))
+        self.max_retries = given.get("max_retries", 2)
+        self.on_retry = given.get("on_retry")
+        self.headers = dict(given.get("headers") or {})
+        self.proxy = given.get("proxy")
+        self.verify = given.get("verify", True)
+        self.follow_redirects = given.get("follow_redirects", False)
+        self.log_bodies = given.get("log_bodies", False)
+        self.max_bytes = given.get("max_bytes", DEFAULT_MAX_BYTES)
+        record = given.get("record")
+        self.transport: Any = given.get("transport")
         if record is not None:
-            self.transport = companion("record").Recorder(record, self.key, transport)
+            self.transport = companion("record").Recorder(record, self.key, self.transport)
         # Learned from the server: its models, and whether it takes stream_options.
         self.found_model: str | None = None
         self.found_embedding_model: str | None = None
         self.takes_stream_options = True
 
-    def changed(self, options: AllClientKeywords) -> Settings:
-        """These settings with other values for some arguments. What was learned of the server stays its own."""
-        check_keywords(options, AllClientKeywords, "with_options")
-        kept: dict[str, Any] = {
-            "base_url": self.base_url,
-            "api_key": self.key,
-            "model": self.model,
-            "timeout": self.timeout,
-            "max_retries": self.max_retries,
-            "on_retry": self.on_retry,
-            "headers": self.headers,
-            "proxy": self.proxy,
-            "verify": self.verify,
-            "follow_redirects": self.follow_redirects,
-            "log_bodies": self.log_bodies,
-            "transport": None if "record" in options else self.transport,
-        }
-        settings = Settings(**{**kept, **options})
-        if settings.base_url == self.base_url:
-            settings.found_model, settings.takes_stream_options = self.found_model, self.takes_stream_options
-        return settings
+    def _environment_key(self) -> str:
+        """OPENAI_API_KEY, for the server that OPENAI_BASE_URL names, for this machine, and over https.
+
+        Any other server would get the key of another one, and in plain text.
+        """
+        address = self.address
+        is_near = address.socket_path is not None or is_loopback(address.host)
+        trusted = is_near or address.scheme == "https" or self.base_url == os.environ.get("OPENAI_BASE_URL")
+        return os.environ.get("OPENAI_API_KEY", "") if trusted else ""
 
     def same_peer(self, other: Settings) -> bool:
         """Whether connections made for one of the two can be used for the other."""
@@ -140,6 +117,10 @@ class Settings:
 class BaseClient:
     """How clients of both kinds are made. The arguments are described at Client."""
 
+    # What holds the connections, a Pool or an AsyncPool, and the class of it.
+    _pool: Any
+    _new_pool: Callable[[], Any]
+
     def __init__(
         self,
         base_url: str | None = None,
@@ -148,7 +129,24 @@ class BaseClient:
         **options: Unpack[ClientKeywords],
     ) -> None:
         check_keywords(options, ClientKeywords, type(self).__name__)
-        self._settings = Settings(base_url, api_key, model, **options)
+        self._set_up({"base_url": base_url, "api_key": api_key, "model": model, **options})
+
+    def with_options(self, **options: Unpack[AllClientKeywords]) -> Self:
+        """A client with other values for some arguments of `Client`; it shares the connections where it can."""
+        check_keywords(options, AllClientKeywords, "with_options")
+        known, changed = self._settings, type(self).__new__(type(self))
+        # A recording goes on in the same file.
+        transport: AllClientKeywords = {"record": None, "transport": None if "record" in options else known.transport}
+        changed._set_up({**self._given, **transport, **options})
+        settings = changed._settings
+        if settings.base_url == known.base_url:
+            settings.found_model, settings.takes_stream_options = known.found_model, known.takes_stream_options
+        if settings.same_peer(known):
+            changed._pool = self._pool
+        return changed
+
+    def _set_up(self, given: AllClientKeywords) -> None:
+        self._given, self._settings, self._pool = given, Settings(**given), self._new_pool()
 
     @property
     def base_url(self) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .http1 import ResponseReader
-from .network import Address, addresses, is_known, take_tunnel, tls_context, tunnel_request
+from .network import Address, addresses, numeric_addresses, take_tunnel, tls_context, tunnel_request
 
 READ_BYTES = 65536
 MAX_IDLE_CONNECTIONS = 8
@@ -177,8 +177,9 @@ class Connector:
         raise failure
 
     def _look_up(self, host: str, port: int) -> list[Any]:
-        if is_known(host):
-            return addresses(host, port)
+        numeric = numeric_addresses(host, port)
+        if numeric:
+            return numeric
         # The system's resolver knows no limit and cannot be woken: it is left behind, in a thread of its own.
         outcome: list[Any] = []
 

@@ -33,16 +33,14 @@ class Timeout(NamedTuple):
         """One number limits the first event, the silence between bytes and the connection; None keeps the defaults.
 
         Raises:
-            ValueError: The number is not above zero.
+            ValueError: A limit is not above zero, or infinite.
         """
-        if isinstance(value, Timeout):
-            return value
         if value is None:
             return cls()
-        seconds = float(value)
-        if not seconds > 0:
-            raise ValueError(f"a timeout is a number of seconds above 0, not {value!r}")
-        return cls(connect=min(seconds, 5.0), first=seconds, idle=seconds)
+        limits = value if isinstance(value, Timeout) else (float(value),)
+        if not all(limit is None or 0 < limit < float("inf") for limit in limits):
+            raise ValueError(f"a timeout is a number of seconds above 0, or None for no limit, not {value!r}")
+        return value if isinstance(value, Timeout) else cls(min(value, 5.0), value, value)
 
 
 class Deadlines:

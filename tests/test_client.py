@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import localchat.call
 import localchat.client
 import localchat.timeouts
 from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, chat, vendor
@@ -122,9 +121,9 @@ def test_large_body_is_read_in_linear_time():
         assert len(client.embed(["a"] * 1000, batch_size=1000)) == 1000
 
 
-def test_body_too_large_to_be_held_is_refused(monkeypatch):
-    monkeypatch.setattr(localchat.call, "MAX_JSON_BYTES", 10)
-    with always(HELLO) as server, make_client(server) as client, pytest.raises(ProtocolError, match="more than 10"):
+def test_body_too_large_to_be_held_is_refused():
+    refusal = pytest.raises(ProtocolError, match="more than 10 bytes")
+    with always(HELLO) as server, make_client(server, max_bytes=10) as client, refusal:
         client.models()
 
 
@@ -208,7 +207,7 @@ BASE_URLS = {
 
 @pytest.mark.parametrize(("url", "scheme", "host", "port", "path"), BASE_URLS.values(), ids=BASE_URLS)
 def test_base_url(url, scheme, host, port, path):
-    address = Settings(url).address
+    address = Settings(base_url=url).address
     assert (address.scheme, address.host, address.port, address.path) == (scheme, host, port, path)
 
 

@@ -236,7 +236,7 @@ def test_no_proxy(no_proxy, url, proxied, monkeypatch):
 
 
 def find_proxy(url: str, proxy: str | bool | None = None) -> str | None:
-    return localchat.network.find_proxy(Settings(url).address, proxy)
+    return localchat.network.find_proxy(Settings(base_url=url).address, proxy)
 
 
 def test_proxy_by_argument(monkeypatch):
@@ -300,7 +300,7 @@ def test_host_that_does_not_exist(host):
 
 
 def test_tunnel_to_an_ipv6_address():
-    address = Settings("https://[2001:db8::1]/v1").address
+    address = Settings(base_url="https://[2001:db8::1]/v1").address
     request = localchat.network.tunnel_request(address, "http://proxy")
     assert request.startswith(b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n")
 

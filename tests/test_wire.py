@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from localchat.assembly import Accumulator
+from localchat.call import CallState
 from localchat.client import _read_events
 from localchat.errors import IncompleteStream, LocalChatError, ProtocolError, StreamError
 from localchat.events import StreamEvent, Usage
@@ -20,7 +21,7 @@ from localchat.model_list import parse_models
 from localchat.payloads import build_request, normal_reason, parse_error
 from localchat.settings import Settings
 from localchat.think_tags import ThinkSplitter
-from localchat.timeouts import Deadlines, Timeout
+from localchat.timeouts import Timeout
 
 DIALECTS = Path(__file__).parent / "data" / "dialects"
 NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
@@ -29,16 +30,13 @@ NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
 # The corpus
 
 
-class Recorded:
+class Recorded(CallState):
     """Stands where the connection is: hands out recorded bytes in the given pieces."""
 
     def __init__(self, pieces: Iterable[bytes], content_type: str) -> None:
+        super().__init__(Settings(model="m", api_key=""), Timeout(), 0)
         self._pieces = iter(pieces)
         self.headers = {"content-type": content_type}
-        self.deadlines = Deadlines(Timeout())
-        self.settings = Settings(model="m", api_key="")
-        self.ended = False
-        self.expected = self.parsed = None
 
     def read(self) -> bytes:
         piece = next(self._pieces, b"")

@@ -1,0 +1,186 @@
+"""Servers that are hostile or broken: what they can cost a client in bytes, time and secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import math
+import time
+import zlib
+from typing import Any
+
+import pytest
+
+import localchat.call
+from localchat import AsyncClient, Client, NotFoundError, ProtocolError, ServerError, TimedOut, Timeout
+from localchat.http1 import Inflate
+from localchat.network import find_proxy, numeric_addresses, parse_base_url
+
+from .clients import failure, make_client
+from .raw_server import (
+    ANSWER,
+    HELLO,
+    KEY,
+    OPEN,
+    always,
+    clean_environment,
+    dripping,
+    piece,
+    serving,
+    with_length,
+)
+
+__all__ = ["clean_environment"]  # Fixtures: used by name.
+
+ZIPPED = "Content-Encoding: gzip\r\n"
+
+
+def failure_of_both(server: Any, kind: type[Exception], words: str, **options: Any) -> Any:
+    """The error in which a chat of the asynchronous client ends, after that of the other."""
+
+    async def ask() -> None:
+        async with AsyncClient(server.url, model="m", max_retries=0, **options) as client:
+            await client.chat("hi")
+
+    with server, make_client(server, **options) as client:
+        with pytest.raises(kind, match=words):
+            client.chat("hi")
+        with pytest.raises(kind, match=words) as caught:
+            asyncio.run(ask())
+    return caught.value
+
+
+# Compressed bodies
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_all_members_are_inflated_however_they_are_cut(n_members):
+    texts = [f"text {number} ".encode() * 5 for number in range(n_members)]
+    packed = b"".join(map(gzip.compress, texts)) + bytes(3)
+    for at in range(len(packed) + 1):
+        inflate = Inflate("gzip")
+        assert inflate.feed(packed[:at]) + inflate.feed(packed[at:]) == b"".join(texts), at
+
+
+def test_answer_in_several_members():
+    members = [gzip.compress(part) for part in ANSWER]
+    with always(with_length(b"".join(members), headers=ZIPPED)) as server, make_client(server) as client:
+        assert client.chat("hi").text == "Hello"
+
+
+@pytest.mark.parametrize("size", [2**20 - 1, 2**20, 2**20 + 1, 5 * 2**20])
+def test_inflated_pieces_are_bounded_and_whole(size):
+    inflate, data, pieces = Inflate("deflate"), zlib.compress(b"x" * size), []
+    while data or inflate.has_more:
+        pieces.append(inflate.feed(data))
+        data = b""
+    assert [max(map(len, pieces)) <= 2**20, sum(map(len, pieces))] == [True, size]
+
+
+def test_error_that_unpacks_to_63_mb_is_cut():
+    raw = with_length(gzip.compress(b"x" * 63_000_000, 9), "500 No", ZIPPED)
+    assert len(failure_of_both(always(raw), ServerError, "500").body) == localchat.call.MAX_ERROR_BYTES
+
+
+def test_answer_that_unpacks_without_end_is_bounded_in_bytes_and_time():
+    raw = with_length(gzip.compress(b": ping\n" * 5_000_000, 1), headers=ZIPPED)
+    error = failure_of_both(always(raw), ProtocolError, "more than 3000000 bytes", max_bytes=3_000_000)
+    assert error.partial is not None
+    assert failure_of_both(always(raw), TimedOut, "total", timeout=Timeout(total=0.05)).kind == "total"
+
+
+def test_sum_of_a_stream_is_bounded():
+    pieces = b"%x\r\n%s\r\n" % (len(piece("more")), piece("more"))
+    error = failure_of_both(dripping(OPEN, drop=pieces), ProtocolError, "max_bytes", max_bytes=1000)
+    assert error.partial.text.startswith("amore")
+    failure(dripping(OPEN, drop=pieces), ProtocolError, "more than 1000", max_bytes=1000)
+
+
+# Time
+
+
+def test_explanation_of_a_404_gets_a_short_time_and_no_retries(monkeypatch):
+    monkeypatch.setattr(localchat.call, "_EXPLANATION_S", 0.1)
+    unknown = with_length(b'{"error": {"message": "no such model", "code": "model_not_found"}}', "404 Not Found")
+    for models in (with_length(b"", "503 Busy", "Retry-After: 1\r\n"), b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"):
+        start = time.monotonic()
+        server = serving(lambda request, number, models=models: models if request.method == "GET" else unknown)
+        failure_of_both(server, NotFoundError, "no such model")
+        assert time.monotonic() - start < 2
+        assert [request.method for request in server.requests] == ["POST", "GET", "POST", "GET"]
+
+
+@pytest.mark.parametrize("host", ["127.example.com", "localhost", "x.localhost", "1.2.3.4.5", "999.1.1.1", "f.example"])
+def test_names_are_looked_up_in_a_thread(host):
+    assert numeric_addresses(host, 80) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.1.2.3"])
+def test_addresses_are_not_looked_up(host):
+    assert numeric_addresses(host, 80)[0][4][:2] == (host, 80)
+
+
+# Secrets
+
+
+@pytest.mark.parametrize("host", ["127.example.com", "127.0.0.1.example.com", "localhost.example.com", "xlocalhost"])
+def test_host_that_only_looks_like_loopback(host, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://proxy:1")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    assert find_proxy(parse_base_url(f"http://{host}/v1"), None) == "http://proxy:1"
+    assert "Authorization" not in Client(f"http://{host}/v1")._settings.request_headers({})
+
+
+@pytest.mark.parametrize(
+    ("url", "named", "sent"),
+    [
+        ("http://127.0.0.1:1/v1", None, True),
+        ("http://127.1:1/v1", None, True),
+        ("http://[::1]:1/v1", None, True),
+        ("http://localhost:1/v1", None, True),
+        ("unix:/tmp/socket", None, True),
+        ("https://h.example/v1", None, True),
+        (None, "http://h.example/v1", True),
+        ("http://h.example/v1", "http://h.example/v1", True),
+        ("http://h.example/v1", "http://other.example/v1", False),
+        ("http://h.example/v1", None, False),
+        ("http://192.168.1.2:8080/v1", None, False),
+    ],
+)
+def test_key_of_the_environment_goes_where_it_is_meant_to_go(url, named, sent, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    if named:
+        monkeypatch.setenv("OPENAI_BASE_URL", named)
+    for client in (Client(url), AsyncClient(url), Client("https://h.example/v1").with_options(base_url=url)):
+        assert ("Authorization" in client._settings.request_headers({})) == sent
+    assert "Authorization" in Client(url, api_key=KEY).with_options(max_retries=1)._settings.request_headers({})
+
+
+def test_refusal_tells_that_the_key_was_not_sent(monkeypatch):
+    with always(with_length(b"", "401 No")) as server, make_client(server) as client:
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        with pytest.raises(localchat.AuthenticationError, match="pass api_key: OPENAI_API_KEY goes to https"):
+            client.chat("hi")
+
+
+# Numbers that JSON does not have
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_have_are_refused_and_nothing_is_sent(number):
+    with always(HELLO) as server, make_client(server) as client:
+        for options, words in (
+            ({"temperature": number}, "temperature is .*, which is no finite number"),
+            ({"logit_bias": {"1": number}}, "neither NaN nor infinity"),
+            ({"extra_body": {"a": [number]}}, "neither NaN nor infinity"),
+            ({"timeout": number}, "timeout is"),
+            ({"timeout": Timeout(idle=number)}, "timeout is a number"),
+        ):
+            for ask in (client.chat, client.complete):
+                with pytest.raises(ValueError, match=words):
+                    ask("hi", **options)
+        with pytest.raises(ValueError, match="neither NaN nor infinity"):
+            client.request("POST", "rerank", {"top_n": number})
+        with pytest.raises(ValueError, match="timeout is a number"):
+            Client(timeout=number)
+    assert server.requests == []
