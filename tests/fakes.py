@@ -42,7 +42,74 @@ def check_passes(batch: Batch) -> None:
     assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
 
 
-class FakeBackend:
+class FakeCells:
+    """The cells of a context by slots, without a model. Operations that break a rule of llama.cpp are errors."""
+
+    def __init__(self, room: Room, *, n_each: int | None = None, n_real_cells: int | None = None):
+        """A slot has at most `n_each` cells; `n_real_cells` below those of `room` is a context that holds less."""
+        self.room = room
+        self._n_each = room.n_cells if n_each is None else n_each
+        self._n_real_cells = room.n_cells if n_real_cells is None else n_real_cells
+        # For each slot its cells, each with a number of its own and a token.
+        self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(room.n_slots)}
+        # The operations since the test emptied this list: a name and its numbers.
+        self.operations: list[tuple[Any, ...]] = []
+        self._numbers = itertools.count()
+
+    def clear(self, slot: int) -> None:
+        self.operations.append(("clear", slot))
+        self.slots[slot].clear()
+
+    def share(self, source: int, target: int, n_tokens: int) -> None:
+        self.operations.append(("share", source, target, n_tokens))
+        assert self.room.can_cut
+        assert not self.slots[target], "the target is not empty"
+        assert 0 < n_tokens <= len(self.slots[source])
+        shared = self.slots[source][:n_tokens]
+        self.slots[target] = shared if self.room.is_unified else self._new_cells([token for _, token in shared])
+
+    def cut(self, slot: int, n_tokens: int) -> None:
+        self.operations.append(("cut", slot, n_tokens))
+        assert self.room.can_cut
+        assert n_tokens < len(self.slots[slot])
+        del self.slots[slot][n_tokens:]
+
+    def read_state(self, slot: int) -> bytes:
+        return array("i", [token for _, token in self.slots[slot]]).tobytes()
+
+    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
+        self.operations.append(("write_state", slot, n_tokens))
+        assert not self.slots[slot], "the slot is not empty"
+        tokens = array("i", bytes(data))
+        if len(tokens) != n_tokens:
+            return False
+        self.slots[slot] = self._new_cells(tokens.tolist())
+        assert self.n_cells_used() <= self._n_real_cells
+        return True
+
+    def compute(self, batch: Batch) -> None:
+        """Fills the cells of a batch.
+
+        Raises:
+            NoRoom: There are fewer free cells; nothing has been changed.
+        """
+        if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
+            raise NoRoom
+        for part in batch.parts:
+            cells = self.slots[part.slot]
+            n_computed = part.sequence.n_computed
+            assert [token for _, token in cells] == part.sequence.tokens[:n_computed], "the slot holds something else"
+            cells.extend(self._new_cells(part.tokens()))
+            assert len(cells) <= self._n_each
+
+    def n_cells_used(self) -> int:
+        return len({number for cells in self.slots.values() for number, _ in cells})
+
+    def _new_cells(self, tokens: list[int]) -> list[tuple[int, int]]:
+        return [(next(self._numbers), token) for token in tokens]
+
+
+class FakeBackend(FakeCells):
     """A byte-level model that answers with `model(tokens so far, length of the prompt)`.
 
     The length of the prompt is told by the sampler, which the engine makes with it. `gate`, when given,
@@ -88,21 +155,17 @@ class FakeBackend:
             metadata={},
             **(fim or {}),
         )
-        self.room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, is_unified=is_unified)
-        self._n_each = n_cells if is_unified else n_ctx
+        room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, is_unified=is_unified)
+        super().__init__(room, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         self.threads = (1, 1)
         self.model = model
         self.poison = poison
         self.gate = gate
-        # Of each slot its cells, each with a number of its own and a token.
-        self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(self.room.n_slots)}
-        self._numbers = itertools.count()
         self._n_decodes = 0
         self.batches: list[list[tuple[int, int, int, bool]]] = []  # of each batch: (slot, first position, n, output)
         self.n_samplers = 0
         self.n_allowed_ends = 0
         self.is_closed = False
-        self._n_real_cells = n_cells if n_real_cells is None else n_real_cells
         self._outputs: dict[int, list[int]] = {}
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
@@ -127,21 +190,6 @@ class FakeBackend:
     def free_sampler(self, sampler: Any) -> None:
         self.n_samplers -= 1
 
-    def clear(self, slot: int) -> None:
-        self.slots[slot].clear()
-
-    def share(self, source: int, target: int, n_tokens: int) -> None:
-        assert self.room.can_cut
-        assert not self.slots[target], "the target is not empty"
-        assert 0 < n_tokens <= len(self.slots[source])
-        shared = self.slots[source][:n_tokens]
-        self.slots[target] = shared if self.room.is_unified else [(next(self._numbers), token) for _, token in shared]
-
-    def cut(self, slot: int, n_tokens: int) -> None:
-        assert self.room.can_cut
-        assert n_tokens < len(self.slots[slot])
-        del self.slots[slot][n_tokens:]
-
     def set_threads(self, n: int) -> None: ...
 
     @property
@@ -155,40 +203,22 @@ class FakeBackend:
     def state_key(self) -> str:
         return "fake"
 
-    def read_state(self, slot: int) -> bytes:
-        return array("i", [token for _, token in self.slots[slot]]).tobytes()
-
-    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        assert not self.slots[slot], "the slot is not empty"
-        tokens = array("i", bytes(data))
-        if len(tokens) != n_tokens:
-            return False
-        self.slots[slot] = [(next(self._numbers), token) for token in tokens]
-        assert self.n_cells_used() <= self._n_real_cells
-        return True
-
     def decode(self, batch: Batch) -> None:
         self._n_decodes += 1
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
         assert 0 < batch.n_tokens <= self.room.n_batch
-        if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
-            raise NoRoom
         if any(self.poison in part.tokens() for part in batch.parts):
             raise DecodeFailed("the batch is poisoned")
         if not self.room.is_unified:
             check_passes(batch)
+        self.compute(batch)
         self._outputs = {}
         record, next_row = [], 0
         for part in batch.parts:
-            cells = self.slots[part.slot]
             assert part.first == next_row, "rows have gaps"
-            n_computed = part.sequence.n_computed
-            assert [token for _, token in cells] == part.sequence.tokens[:n_computed], "the slot holds something else"
-            cells.extend((next(self._numbers), token) for token in part.tokens())
-            assert len(cells) <= self._n_each
             next_row += part.n_tokens
-            tokens = [token for _, token in cells]
+            tokens = [token for _, token in self.slots[part.slot]]
             for row in part.rows_with_logits:
                 self._outputs[row] = tokens[: len(tokens) - (part.first + part.n_tokens - 1 - row)]
             record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
@@ -206,9 +236,6 @@ class FakeBackend:
 
     def drawn_from(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         return math.log(0.75), [(token, math.log(0.75)), (0, math.log(0.25))][:n_top]
-
-    def n_cells_used(self) -> int:
-        return len({number for cells in self.slots.values() for number, _ in cells})
 
     def close(self) -> None:
         self.is_closed = True

@@ -35,7 +35,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "drafter drafts": ("_sources.0.drafter.draft",),
     "drafter forgets": ("_sources.0.drafter.forget",),
     "cost": ("_cost.note",),
-    "prefix": ("_scheduler._tree.rest",),
+    "prefix": ("_cache._tree.rest",),
     "failure path": ("backend.decode", "_scheduler.reset"),
     "whole failure path": ("backend.decode", "_scheduler.reset", "backend.free_sampler", "_sources.0.drafter.forget"),
 }

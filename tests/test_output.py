@@ -153,7 +153,19 @@ WEATHER = '{"city": "Paris"}'
             tool_call('{"id": "abc", "name": "f", "arguments": {}}'), call("f", "{}", call_id="abc"), id="own id"
         ),
         pytest.param(
-            tool_call('{"name": "f", "x": [1, {"y": 2}], "arguments": {}}'), call("f", "{}"), id="further members"
+            tool_call(f'{{"id": "{"x" * 65}", "name": "f", "arguments": {{}}}}'), call("f", "{}"), id="id too long"
+        ),
+        pytest.param(
+            tool_call('{"name": "f", "x": [1, {"y": 2}], "arguments": {}}'), call("f", "{}"), id="further fields"
+        ),
+        pytest.param(tool_call('{"name": "f", "name": "get_weather"}'), call("f", "{}"), id="second name"),
+        pytest.param(
+            tool_call('{"name": "f", "arguments": {}, "arguments": {"a": 1}}'), call("f", "{}"), id="second arguments"
+        ),
+        pytest.param(
+            tool_call('{"name": "f", "arguments": {}}{"x": 1}'),
+            [*call("f", "{}"), ContentDelta('{"x": 1}</tool_call>')],
+            id="an object that is no call after a call",
         ),
         pytest.param(
             "Sure.\n\n" + tool_call('{"name": "f", "arguments": {}}') + "\n",
@@ -353,6 +365,7 @@ def test_long_output_costs_linear_time():
         pytest.param('"\\', 2, State.ESCAPE, id="open escape"),
         pytest.param("[1", 2, State.NESTED, id="open array"),
         pytest.param("[1}", 2, State.BROKEN, id="wrong bracket"),
+        pytest.param('{"a": [1}]', 8, State.BROKEN, id="bracket of the object around"),
         pytest.param("[<", 1, State.BROKEN, id="no JSON within"),
         pytest.param("}", 0, State.BROKEN, id="no value"),
     ],
@@ -362,6 +375,17 @@ def test_json_scanner_finds_the_end(text, size, state):
     assert (scanner.scan(text, 0), scanner.state) == (size, state)
     slow = JsonScanner()
     assert (sum(slow.scan(c, 0) for c in text), slow.state) == (size, state)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [("12", State.DONE), ("tru", State.DONE), ("[1]", State.DONE), ("[1", State.BROKEN), ("", State.BROKEN)],
+)
+def test_json_scanner_at_the_end_of_the_text(text, state):
+    scanner = JsonScanner()
+    scanner.scan(text, 0)
+    scanner.end()
+    assert scanner.state is state
 
 
 JSON = st.recursive(
@@ -390,3 +414,7 @@ def test_json_scanner_reads_any_json(value, indent, ascii_only):
 )
 def test_markers_hold_back_only_their_beginnings(literals, text, end):
     assert Markers(*literals).safe_end(text, 0) == end
+
+
+def test_longest_marker_at_a_place_is_found():
+    assert Markers("<a", "<a>", "b").find("x<a>b", 0) == (1, "<a>")

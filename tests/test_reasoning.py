@@ -14,7 +14,7 @@ from localchat.generation.reasoning import ReasoningDefaults, reasoning_limit
 from localchat.protocol.chat import ChatRequest
 from localchat.protocol.events import ReasoningDelta
 
-from .test_formats_families import ALL, TOOLS, text_of
+from .dialect_outputs import ALL, TOOLS, text_of
 
 # The forced tokens of each family: a last message, then the end tag.
 LAST = 901

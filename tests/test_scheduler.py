@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.batch import Batch, Clear, Cut, Evict, Part, Room, Sequence, Share
+from localchat.engine.batch import Batch, Part, Room, Sequence
+from localchat.engine.kv_cache import KVCache
 from localchat.engine.scheduler import Scheduler
+from localchat.engine.snapshots import Snapshots
 from localchat.engine.step_cost import MAX_GAP_S, StepCost, StepSize
+
+from .fakes import FakeCells
 
 NEXT = 7  # what every draw gives
 
@@ -19,8 +23,29 @@ def sequence(id: int, n_prompt: int, max_tokens: int = 100) -> Sequence:
     return Sequence(id, [1000 * id + i for i in range(n_prompt)], max_tokens)
 
 
-def new_scheduler(n_cells: int, n_running: int, n_batch: int, **room: Any) -> Scheduler:
-    return Scheduler(Room(n_cells, n_running, n_running + room.pop("n_resting", 4), n_batch, **room))
+class SteppedScheduler(Scheduler):
+    """A scheduler on fake cells, which check its operations and record them."""
+
+    def __init__(self, room: Room, max_snapshot_bytes: int = 0):
+        self.cells = FakeCells(room)
+        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_cut=room.can_cut))
+        super().__init__(room, self.cache)
+
+    def operations(self) -> list[tuple[Any, ...]]:
+        """The operations on the cells since the last call."""
+        operations, self.cells.operations = self.cells.operations, []
+        return operations
+
+    def compute(self, batch: Batch, sampled: list[list[int]]) -> None:
+        self.cells.compute(batch)
+        self.update(batch, sampled)
+        self.take_checkpoints(batch)
+
+
+def new_scheduler(n_cells: int, n_running: int, n_batch: int, **room: Any) -> SteppedScheduler:
+    max_snapshot_bytes = room.pop("max_snapshot_bytes", 0)
+    room = {"n_slots": n_running + room.pop("n_resting", 4), **room}
+    return SteppedScheduler(Room(n_cells, n_running, n_batch=n_batch, **room), max_snapshot_bytes)
 
 
 def shape(batch: Batch) -> list[tuple[int, int, bool]]:
@@ -28,9 +53,9 @@ def shape(batch: Batch) -> list[tuple[int, int, bool]]:
     return [(part.sequence.id, part.n_tokens, part.wants_output) for part in batch.parts]
 
 
-def run_turn(scheduler: Scheduler) -> Batch:
+def run_turn(scheduler: SteppedScheduler) -> Batch:
     batch = scheduler.schedule()
-    scheduler.update(batch, [[NEXT] for _ in batch.outputs()])
+    scheduler.compute(batch, [[NEXT] for _ in batch.outputs()])
     return batch
 
 
@@ -142,13 +167,12 @@ def test_sequences_beyond_the_slots_wait_in_order():
     assert [part[0] for part in shape(run_turn(scheduler))] == [2, 3]
 
 
-def test_removed_sequence_that_is_not_kept_has_its_slot_cleared_before_the_next_batch():
+def test_removed_sequence_that_is_not_kept_has_its_slot_cleared():
     scheduler = new_scheduler(100, 1, 10)
     scheduler.add(sequence(1, 3))
     slot = run_turn(scheduler).parts[0].slot
     scheduler.remove(scheduler.running[0], keep=False)
-    assert scheduler.schedule().changes == (Clear(slot),)
-    assert scheduler.schedule().changes == ()
+    assert scheduler.operations() == [("clear", slot)]
 
 
 def test_removed_waiting_sequence_never_runs():
@@ -238,7 +262,7 @@ def with_prompt(id: int, *prompt: int, max_tokens: int = 100) -> Sequence:
 SYSTEM = list(range(50))
 
 
-def finish(scheduler: Scheduler, *, keep: bool = True) -> None:
+def finish(scheduler: SteppedScheduler, *, keep: bool = True) -> None:
     for running in list(scheduler.running):
         scheduler.remove(running, keep=keep)
 
@@ -249,8 +273,7 @@ def test_known_prefix_is_shared_and_not_computed_again():
     first = run_turn(scheduler)
     scheduler.add(with_prompt(2, *SYSTEM, 200))
     batch = run_turn(scheduler)
-    (share,) = batch.changes
-    assert share == Share(first.parts[0].slot, batch.parts[1].slot, 50)
+    assert scheduler.operations() == [("share", first.parts[0].slot, batch.parts[1].slot, 50)]
     assert shape(batch) == [(1, 1, True), (2, 1, True)]
     assert scheduler.running[1].n_cached == 50
 
@@ -264,7 +287,7 @@ def test_finished_conversation_goes_on_in_its_own_slot():
     finish(scheduler)
     scheduler.add(with_prompt(2, *said, 8, 9))
     batch = run_turn(scheduler)
-    assert batch.changes == ()
+    assert scheduler.operations() == []
     assert [(part.slot, part.n_tokens) for part in batch.parts] == [(slot, 3)]
 
 
@@ -314,15 +337,15 @@ def test_resting_prefixes_make_room_by_least_recent_use():
         scheduler.add(sequence(id, 10, 40))
         run_turn(scheduler)
         finish(scheduler)
-    assert scheduler.n_cells_resting == 30
+    assert scheduler.cache.n_cells_idle == 30
     scheduler.add(sequence(4, 15, 40))
     run_turn(scheduler)
-    assert scheduler.n_cells_resting == 20
+    assert scheduler.cache.n_cells_idle == 20
     finish(scheduler)
     for id, n_known in ((1, 0), (2, 10)):
         again = sequence(id, 11, 40)
         again.tokens[:10] = sequence(id, 10).tokens
-        assert (scheduler.n_known(again)) == n_known
+        assert scheduler.cache.n_cached(again.reusable_tokens) == n_known
 
 
 def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
@@ -331,7 +354,7 @@ def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
         scheduler.add(sequence(id, 5))
         run_turn(scheduler)
         finish(scheduler)
-    assert scheduler.n_cells_resting == 15
+    assert scheduler.cache.n_cells_idle == 15
 
 
 def test_same_answer_again_takes_no_second_place():
@@ -341,8 +364,8 @@ def test_same_answer_again_takes_no_second_place():
         run_turn(scheduler)
         run_turn(scheduler)
         finish(scheduler)
-    assert scheduler.n_cells_resting == 51
-    assert len(scheduler.resting()) == 1
+    assert scheduler.cache.n_cells_idle == 51
+    assert len(scheduler.cache.idle()) == 1
 
 
 def test_prefix_that_is_used_again_and_again_goes_last():
@@ -359,9 +382,9 @@ def test_forget_drops_all_that_rests():
     scheduler.add(sequence(1, 5))
     slot = run_turn(scheduler).parts[0].slot
     finish(scheduler)
-    scheduler.forget()
-    assert scheduler.schedule().changes == (Clear(slot),)
-    assert scheduler.n_cells_resting == 0
+    scheduler.cache.forget()
+    assert scheduler.operations() == [("clear", slot)]
+    assert scheduler.cache.n_cells_used == 0
 
 
 def test_memory_that_cannot_be_cut_takes_only_whole_resting_prefixes():
@@ -375,7 +398,7 @@ def test_memory_that_cannot_be_cut_takes_only_whole_resting_prefixes():
     finish(scheduler)
     scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
     batch = run_turn(scheduler)
-    assert batch.changes == ()
+    assert scheduler.operations() == []
     assert [(part.slot, part.n_tokens) for part in batch.parts] == [(slot, 1)]
 
 
@@ -395,23 +418,15 @@ def test_prompt_is_read_to_its_last_token_first_where_the_memory_cannot_be_cut()
     ]
 
 
-def test_who_asks_the_same_waits_for_the_copy_where_the_memory_cannot_be_cut():
-    copies: list[list[int]] = []
-
-    def bring(sequence: Sequence) -> None:
-        for tokens in copies:
-            if tokens == sequence.tokens[: len(tokens)] and scheduler.n_known(sequence) < len(tokens):
-                scheduler.place(tokens)
-
-    scheduler = Scheduler(Room(1000, 4, 12, 30, can_cut=False), bring)
+def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
+    scheduler = new_scheduler(1000, 4, 30, n_resting=8, can_cut=False, max_snapshot_bytes=1000)
     for id in (1, 2, 3):
         scheduler.add(with_prompt(id, *SYSTEM))
     n_computed = 0
     for _ in range(5):
         batch = run_turn(scheduler)
-        n_computed += sum(part.n_tokens for part in batch.parts if not part.sequence.n_drawn)
-        copies += [part.sequence.tokens[:-1] for part in batch.parts if part.sequence.is_at_checkpoint]
-    assert n_computed == 49
+        n_computed += sum(part.n_tokens for part in batch.parts if part.sequence.n_drawn < 2)
+    assert n_computed == 49 + 3
     assert [(s.n_cached, s.n_drawn > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
 
 
@@ -419,7 +434,7 @@ class Machine:
     """Steps a scheduler on a simulated clock: 20 ms a step, 1 ms a row, and prompt chunks by the measured cost."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(Room(100_000, 16, 32, 2048))
+        self.scheduler = SteppedScheduler(Room(100_000, 16, 32, 2048))
         self.cost = StepCost()
         self.now = 0.0
         self.longest_step_s = 0.0
@@ -437,7 +452,7 @@ class Machine:
         self.cost.note(batch.size, seconds)
         self.now += seconds
         self.longest_step_s = max(self.longest_step_s, seconds)
-        self.scheduler.update(batch, [[NEXT] for _ in batch.outputs()])
+        self.scheduler.compute(batch, [[NEXT] for _ in batch.outputs()])
         for part in batch.outputs():
             self.first_at.setdefault(part.sequence.id, self.now)
 
@@ -505,7 +520,7 @@ def test_prompt_budget_bounds_the_turns_in_which_others_wait():
 # Drafts.
 
 
-def drafting(n_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **room: Any) -> Scheduler:
+def drafting(n_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **room: Any) -> SteppedScheduler:
     """A scheduler with one sequence that has read its prompt of 3 tokens and drawn one."""
     scheduler = new_scheduler(n_cells, 4, n_batch, n_drafted=n_drafted, **room)
     scheduler.add(with_prompt(1, 1, 2, 3))
@@ -523,37 +538,37 @@ def test_draft_is_computed_behind_the_newest_token_with_an_output_at_each():
 
 
 @pytest.mark.parametrize(
-    ("drawn", "n_computed", "changes"),
+    ("drawn", "n_computed", "operations"),
     [
-        ([4, 5, 6], 6, ()),
-        ([4, 6], 5, (Cut(0, 5),)),
-        ([6], 4, (Cut(0, 4),)),
-        ([4, 5], 5, (Cut(0, 5),)),
+        ([4, 5, 6], 6, []),
+        ([4, 6], 5, [("cut", 0, 5)]),
+        ([6], 4, [("cut", 0, 4)]),
+        ([4, 5], 5, [("cut", 0, 5)]),
     ],
     ids=["all right", "one right", "none right", "ended early"],
 )
-def test_wrong_part_of_a_draft_is_cut_off(drawn: list[int], n_computed: int, changes: tuple[Cut, ...]):
+def test_wrong_part_of_a_draft_is_cut_off(drawn: list[int], n_computed: int, operations: list[tuple[Any, ...]]):
     scheduler = drafting()
     (sequence,) = scheduler.running
     sequence.draft = [4, 5]
     batch = scheduler.schedule()
     assert batch.parts[0].slot == 0
-    scheduler.update(batch, [drawn])
+    scheduler.compute(batch, [drawn])
     assert sequence.tokens == [1, 2, 3, NEXT, *drawn]
-    assert (sequence.n_computed, sequence.n_missing, scheduler.n_cells_used) == (n_computed, 1, n_computed)
-    following = scheduler.schedule()
-    assert following.changes == changes
-    assert shape(following) == [(1, 1, True)]
+    assert (sequence.n_computed, sequence.n_missing, scheduler.cache.n_cells_active) == (n_computed, 1, n_computed)
+    assert scheduler.operations() == operations
+    assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 
 def test_cut_comes_before_the_slot_is_shared_or_cleared():
     scheduler = drafting()
     (sequence,) = scheduler.running
     sequence.draft = [4, 5]
-    scheduler.update(scheduler.schedule(), [[9]])
+    scheduler.compute(scheduler.schedule(), [[9]])
     scheduler.remove(sequence)
     scheduler.add(with_prompt(2, 1, 2, 3, 8, 8))
-    assert scheduler.schedule().changes == (Cut(0, 4), Share(0, 1, 3))
+    scheduler.schedule()
+    assert scheduler.operations() == [("cut", 0, 4), ("share", 0, 1, 3)]
 
 
 def test_draft_never_goes_beyond_the_limit_of_the_answer():
@@ -605,15 +620,15 @@ def test_draft_takes_cells_of_what_rests_and_of_nobody_else():
     finish(scheduler)
     scheduler.add(sequence(2, 14, 30))
     run_turn(scheduler)
-    assert (scheduler.n_cells_used, scheduler.n_cells_resting) == (14, 10)
+    assert (scheduler.cache.n_cells_active, scheduler.cache.n_cells_idle) == (14, 10)
     scheduler.running[0].draft = [4] * 8
     batch = scheduler.schedule()
     assert [len(part.draft) for part in batch.parts] == [8]
-    assert [type(change) for change in batch.changes] == [Evict]
-    scheduler.update(batch, [[9]])
+    assert [name for name, *_ in scheduler.operations()] == ["clear"]
+    scheduler.compute(batch, [[9]])
     scheduler.add(sequence(3, 6, 30))
     run_turn(scheduler)
-    assert scheduler.n_cells_used == 22
+    assert scheduler.cache.n_cells_active == 22
     for running in scheduler.running:
         running.draft = [4] * 4
     batch = scheduler.schedule()
@@ -644,7 +659,6 @@ def test_random_arrivals_and_departures_keep_every_rule(seed: int):
     scheduler = new_scheduler(
         n_cells, n_slots, n_batch, n_resting=random_.choice([1, 4]), can_cut=can_cut, n_drafted=n_drafted
     )
-    memory = Memory(n_cells)
     to_come = [random_sequence(random_, id) for id in range(40)]
     all_of_them, n_turns = list(to_come), 0
     while to_come or scheduler.running or scheduler.waiting:
@@ -657,21 +671,18 @@ def test_random_arrivals_and_departures_keep_every_rule(seed: int):
         for s in ready if scheduler.n_to_draft else ():
             s.draft = random_.choices([0, 1, 2], k=random_.randint(0, scheduler.n_to_draft))
         batch = scheduler.schedule()
-        memory.apply(batch)
         assert batch.n_tokens <= n_batch
         assert len({part.slot for part in batch.parts}) == len(batch.parts) <= n_slots
         served = {part.sequence.id for part in batch.parts}
         assert all(s.id in served for s in ready if s.slot is not None)
         assert sum(len(part.draft) for part in batch.parts) <= n_drafted
-        scheduler.update(batch, [drawn_run(random_, part) for part in batch.outputs()])
-        n_kept = memory.n_used - memory.n_to_be_cut(batch)
-        assert scheduler.n_cells_used + scheduler.n_cells_resting == n_kept
+        scheduler.compute(batch, [drawn_run(random_, part) for part in batch.outputs()])
+        assert scheduler.cache.n_cells_used == scheduler.cells.n_cells_used()
         for s in [s for s in scheduler.running if s.is_full or random_.random() < 0.02]:
             scheduler.remove(s, keep=random_.random() < 0.8)
     assert all(s.slot is None for s in all_of_them)
-    scheduler.forget()
-    memory.apply(scheduler.schedule())
-    assert memory.n_used == 0
+    scheduler.cache.forget()
+    assert scheduler.cells.n_cells_used() == 0
 
 
 def drawn_run(random_: random.Random, part: Part) -> list[int]:
@@ -687,39 +698,3 @@ def random_sequence(random_: random.Random, id: int) -> Sequence:
         [0] * (n_prompt // 2) + random_.choices([0, 1], k=n_prompt - n_prompt // 2),
         random_.randint(n_prompt + 1, 30),
     )
-
-
-class Memory:
-    """The cells as the library would have them: what was computed, shared and cleared, slot by slot."""
-
-    def __init__(self, n_cells: int):
-        self.n_cells = n_cells
-        self._slots: dict[int, list[tuple[int, int]]] = {}
-        self._n_made = 0
-
-    @property
-    def n_used(self) -> int:
-        return len({cell for cells in self._slots.values() for cell, _ in cells})
-
-    def apply(self, batch: Batch) -> None:
-        for change in batch.changes:
-            if isinstance(change, Clear):
-                self._slots[change.slot] = []
-            elif isinstance(change, Cut):
-                assert change.n_tokens < len(self._slots[change.slot])
-                del self._slots[change.slot][change.n_tokens :]
-            else:
-                assert not self._slots.get(change.target)
-                assert change.n_tokens <= len(self._slots[change.source])
-                self._slots[change.target] = self._slots[change.source][: change.n_tokens]
-        for part in batch.parts:
-            cells = self._slots.setdefault(part.slot, [])
-            assert [token for _, token in cells] == part.sequence.tokens[: part.sequence.n_computed]
-            for token in part.tokens():
-                cells.append((self._n_made, token))
-                self._n_made += 1
-        assert self.n_used <= self.n_cells
-
-    def n_to_be_cut(self, batch: Batch) -> int:
-        """Cells of a batch that was just entered for what its drafts had wrong."""
-        return sum(len(self._slots[part.slot]) - part.sequence.n_computed for part in batch.parts)

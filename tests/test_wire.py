@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,10 @@ from localchat.frames import parse_frame
 from localchat.model_list import parse_models
 from localchat.payloads import build_request, normal_reason, parse_error
 from localchat.settings import Settings
-from localchat.think_tags import ThinkSplitter
 from localchat.timeouts import Timeout
 
 DIALECTS = Path(__file__).parent / "data" / "dialects"
 NAMES = sorted(path.stem for path in DIALECTS.glob("*.json"))
-
-
-# The corpus
 
 
 class Recorded(CallState):
@@ -142,9 +137,6 @@ def test_dialect_cut_anywhere_is_never_another_answer(name):
         assert told == [event for event in whole if event[0] != "warning"][: len(told)], end
 
 
-# Requests
-
-
 def test_request_from_text():
     assert build_request("hi") == {
         "messages": [{"role": "user", "content": "hi"}],
@@ -201,9 +193,6 @@ def test_messages_are_no_option():
 )
 def test_request_stream_options(given, sent):
     assert build_request("hi", options={"stream_options": given}).get("stream_options") == sent
-
-
-# Payloads
 
 
 FRAMES = {
@@ -328,9 +317,6 @@ def test_usage_c15(raw, usage):
     assert accumulator.reply().usage == usage
 
 
-# The accumulator by itself
-
-
 def test_accumulator_needs_no_transport():
     accumulator = Accumulator()
     events = accumulator.add({"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}]})
@@ -356,306 +342,3 @@ def test_missing_choice_is_incomplete():
     accumulator.add({"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]})
     with pytest.raises(IncompleteStream):
         accumulator.finish()
-
-
-def speaking(text: str, finish: str | None = None, index: int = 0) -> dict[str, Any]:
-    return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": finish}]}
-
-
-def test_finish_reason_with_every_piece_proves_no_end():
-    """Some servers say stop from the first piece on: only [DONE] ends such an answer, and the last reason holds."""
-    accumulator = Accumulator()
-    for text, finish in (("You may delete it", "stop"), (" only after", "stop"), (" a", "length")):
-        accumulator.add(speaking(text, finish))
-    assert not accumulator.complete
-    with pytest.raises(IncompleteStream, match="text after its finish reason"):
-        accumulator.finish()
-    assert accumulated(speaking("a", "stop"), speaking("b", "length"))[1].reply().finish_reason == "length"
-
-
-def test_choice_that_opens_late_is_waited_for():
-    accumulator = Accumulator()
-    accumulator.add(speaking("one", "stop"))
-    assert accumulator.complete
-    accumulator.add(speaking("tw", index=1))
-    assert not accumulator.complete
-    with pytest.raises(IncompleteStream):
-        accumulator.finish()
-
-
-@pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_call_that_is_cut_before_its_arguments_has_none(finish):
-    """To run it with the defaults of its function would not be what the model was about to say."""
-    calls = [{"index": i, "id": f"c{i}", "function": {"name": "clean", "arguments": ""}} for i in range(2)]
-    chunk = {"choices": [{"delta": {"tool_calls": calls}, "finish_reason": finish}]}
-    first, second = accumulated(chunk)[1].reply().tool_calls
-    assert (first.arguments, first.error) == ({}, None)
-    assert (second.arguments, second.error) == (None, "the answer was cut before the arguments")
-
-
-def test_calls_of_a_whole_message_that_are_all_numbered_alike():
-    calls = [{"index": 0, "id": id, "function": {"name": "roll", "arguments": "{}"}} for id in "ab"]
-    chunk = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
-    assert [call.id for call in accumulated(chunk)[1].reply().tool_calls] == ["a", "b"]
-
-
-def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent], Accumulator]:
-    accumulator = Accumulator(n)
-    events = [event for chunk in chunks for event in accumulator.add(chunk)]
-    return events + accumulator.finish(done=True), accumulator
-
-
-def test_answers_fewer_than_asked_for_are_reported():
-    events, accumulator = accumulated({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}, n=2)
-    assert [event.type for event in events][-2:] == ["warning", "message_stop"]
-    assert accumulator.reply().warnings == ("the server gave 1 of the 2 answers that were asked for",)
-
-
-def test_choices_without_index_are_told_apart_by_their_place():
-    choices = [{"message": {"content": text}, "finish_reason": "stop"} for text in ("one", "two")]
-    assert [choice.text for choice in accumulated({"choices": choices}, n=2)[1].reply().choices] == ["one", "two"]
-
-
-def test_whole_message_after_deltas_may_leave_out_the_thoughts():
-    pieces = [{"choices": [{"delta": {"content": text}}]} for text in ("<think>hm</think>", "Hel", "lo")]
-    whole = {"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]}
-    reply = accumulated(*pieces, whole)[1].reply()
-    assert (reply.text, reply.reasoning) == ("Hello", "hm")
-
-
-@pytest.mark.parametrize("follower", [{"reasoning": "hm"}, {"content": [{"type": "thinking", "thinking": "hm"}]}])
-def test_text_held_back_for_a_tag_stays_before_what_follows(follower):
-    deltas: list[dict[str, Any]] = [{"content": "a <"}, follower, {"content": "b"}]
-    events, accumulator = accumulated(*({"choices": [{"delta": delta}]} for delta in deltas))
-    assert accumulator.reply().text == "a <b"
-    assert [event.delta for event in events if event.type.endswith("_delta")] == ["a ", "<", "hm", "b"]
-
-
-def test_logprobs_of_completions_have_the_form_of_chats():
-    logprobs = {"tokens": ["a", "b"], "token_logprobs": [None, -0.5], "top_logprobs": [None, {"b": -0.5, "c": -1.0}]}
-    reply = accumulated({"choices": [{"text": "ab", "logprobs": logprobs, "finish_reason": "stop"}]})[1].reply()
-    first, second = reply.choice.logprobs
-    assert first == {"token": "a", "logprob": None, "bytes": None, "top_logprobs": []}
-    assert (second["token"], second["logprob"]) == ("b", -0.5)
-    assert second["top_logprobs"] == [{"token": "b", "logprob": -0.5}, {"token": "c", "logprob": -1.0}]
-
-
-def test_reply_keeps_members_of_servers():
-    accumulator = Accumulator()
-    accumulator.add({"id": "1", "timings": {"n": 1}, "choices": [{"delta": {"content": "Hi"}}]})
-    accumulator.add({"id": "1", "choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": "##"}]})
-    reply = accumulator.reply()
-    assert reply.raw == {"id": "1", "timings": {"n": 1}}
-    assert reply.choice.stop_reason == "##"
-
-
-def test_reply_keeps_the_whole_of_an_answer_that_was_no_stream():
-    message = {"content": None, "audio": {"transcript": "Hello"}}
-    whole = {"id": "1", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    assert accumulated(whole)[1].reply().raw == whole
-
-
-def test_reply_knows_where_reasoning_came_from():
-    accumulator = Accumulator()
-    accumulator.add({"choices": [{"delta": {"reasoning": "hm"}}]})
-    assert accumulator.reply().choice.reasoning_field == "reasoning"
-
-
-def test_reply_of_a_stream_under_way_has_no_finish():
-    accumulator = Accumulator()
-    accumulator.add({"choices": [{"delta": {"tool_calls": [{"function": {"name": "f", "arguments": '{"a'}}]}}]})
-    reply = accumulator.reply()
-    assert reply.finish_reason is None
-    assert reply.tool_calls[0].status == "failed"
-
-
-def test_partial_of_a_cut_answer_has_no_finish_reason():
-    accumulator = Accumulator()
-    accumulator.add({"choices": [{"delta": {"content": "Hi"}}]})
-    with pytest.raises(IncompleteStream) as caught:
-        accumulator.finish()
-    assert caught.value.partial is not None
-    assert (caught.value.partial.text, caught.value.partial.finish_reason) == ("Hi", None)
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_that_json_does_not_have_are_no_arguments(number):
-    """Python reads them, but the server that they go back to does not."""
-    accumulator = Accumulator()
-    accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": f'{{"a": {number}}}'}}))
-    call = accumulator.reply().tool_calls[0]
-    assert (call.arguments, call.member["function"]["arguments"]) == (None, "{}")
-    assert f"{number} is no number of JSON" in (call.error or "")
-
-
-def test_id_of_a_call_is_stable_and_a_late_one_is_taken():
-    accumulator = Accumulator()
-    accumulator.add(tool_delta({"index": 0, "function": {"name": "f", "arguments": "{}"}}))
-    made = accumulator.reply().tool_calls[0].id
-    assert accumulator.reply().tool_calls[0].id == made
-    accumulator.add(tool_delta({"index": 0, "id": "late"}))
-    assert accumulator.reply().tool_calls[0].id == "late"
-
-
-def tool_delta(call: dict[str, Any]) -> dict[str, Any]:
-    return {"choices": [{"delta": {"tool_calls": [call]}}]}
-
-
-def test_deep_nesting_is_read_or_refused():
-    deep: Any = "x"
-    for _ in range(900):
-        deep = [deep]
-    accumulator = Accumulator()
-    accumulator.add({"choices": [{"delta": {"content": [deep], "tool_calls": [{"name": "f", "arguments": deep}]}}]})
-    accumulator.finish(done=True)
-    assert parse_error([deep]).message
-
-
-STRANGE = [None, 1, "x", [], {}, [None], [1], {"a": 1}, True, -1, 1e308, "\ud800"]
-
-
-@pytest.mark.parametrize("first", range(0, 300, 100))
-def test_strange_payloads_raise_only_our_errors(first):
-    for seed in range(first, first + 100):
-        check_strange_payloads(random.Random(seed))
-
-
-def check_strange_payloads(chance: random.Random):
-
-    def strange(depth: int) -> Any:
-        names = ["choices", "delta", "message", "content", "index", "finish_reason", "tool_calls", "function"]
-        names += ["name", "arguments", "id", "usage", "error", "function_call", "logprobs", "x_groq", "thought"]
-        names += ["reasoning", "reasoning_details", "text", "done", "prompt_tokens", "total_tokens", "detail"]
-        if depth == 0 or chance.random() < 0.2:
-            return chance.choice(STRANGE)
-        if chance.random() < 0.3:
-            return [strange(depth - 1) for _ in range(chance.randrange(3))]
-        return {chance.choice(names): strange(depth - 1) for _ in range(4)}
-
-    accumulator = Accumulator()
-    for _ in range(20):
-        choice = {"delta": strange(3), "message": strange(3), "finish_reason": strange(1), "index": strange(0)}
-        accumulator.add({"choices": [choice], "usage": strange(2), "error": None})
-        payload = strange(5)
-        if isinstance(payload, dict):
-            accumulator.add(payload)
-    try:
-        accumulator.finish(done=True)
-    except LocalChatError:
-        assert accumulator.reply() is not None
-
-
-# <think>
-
-
-SPLITS = {
-    "tag-first": ("auto", "<think>a</think>b", "a", "b"),
-    "blank-first": ("auto", " \n<think>\na\n</think>\n\nb", "a\n", "b"),
-    "no-tag": ("auto", "b", "", "b"),
-    "tag-later": ("auto", "b <think>a</think>", "", "b <think>a</think>"),
-    "not-a-tag": ("auto", "<thin b", "", "<thin b"),
-    "open-only": ("auto", "<think>a", "a", ""),
-    "half-a-tag-at-the-end": ("auto", "b<think", "", "b<think"),
-    "half-a-closing-tag-at-the-end": ("auto", "<think>a</thi", "a</thi", ""),
-    "second-thought-stays": ("auto", "<think>a</think>b<think>c</think>", "a", "b<think>c</think>"),
-    "other-tag": ("auto", "<thought>a</thought>b", "a", "b"),
-    "tags-do-not-mix": ("auto", "<thought>a</think>b", "a</think>b", ""),
-    "stray-on-its-line": ("auto", "a\n</think>\nb", "a\n", "b"),
-    "stray-at-line-end": ("auto", "a.</think>\n\nb", "a.", "b"),
-    "stray-first": ("auto", "</think>\nb", "", "b"),
-    "closing-in-a-sentence": ("auto", "use `</think>` here", "", "use `</think>` here"),
-    "closing-at-the-very-end": ("auto", "ends with </think>", "", "ends with </think>"),
-    "prefilled": ("prefilled", "a</think>b", "a", "b"),
-    "prefilled-and-opened-again": ("prefilled", "<think>a</think>b", "a", "b"),
-    "prefilled-never-closed": ("prefilled", "a", "a", ""),
-    "prefilled-half-a-tag": ("prefilled", "<thi", "<thi", ""),
-    "off": ("off", "<think>a</think>b", "", "<think>a</think>b"),
-    "blank-only": ("auto", "  ", "", "  "),
-    "empty": ("auto", "", "", ""),
-}
-
-
-@pytest.mark.parametrize(("mode", "text", "reasoning", "content"), SPLITS.values(), ids=SPLITS)
-def test_think_splitter(mode, text, reasoning, content):
-    """Whole, by characters, and at every cut in two."""
-    for pieces in [[text], list(text)] + [[text[:i], text[i:]] for i in range(len(text))]:
-        accumulator = Accumulator(think_tags=mode)
-        for piece in pieces:
-            accumulator.add({"choices": [{"delta": {"content": piece}}]})
-        accumulator.add({"choices": [{"delta": {}, "finish_reason": "stop"}]})
-        accumulator.finish()
-        assert (accumulator.reply().reasoning, accumulator.reply().text) == (reasoning, content), pieces
-
-
-def test_think_splitter_holds_back_no_more_than_a_tag():
-    splitter = ThinkSplitter()
-    sent = "<think>" + "a<b" * 50
-    out = "".join(text for character in sent for _, text in splitter.feed(character))
-    assert len(sent) - len("<think>") - len(out) <= len("</think>") - 1
-
-
-def test_think_splitter_has_three_modes():
-    with pytest.raises(ValueError, match="think_tags must be one of auto, prefilled, off"):
-        Accumulator(think_tags="yes")
-
-
-@pytest.mark.parametrize(("mode", "content"), [("prefilled", "42"), ("auto", "<think>42")])
-def test_answer_that_ends_inside_think_keeps_its_text_and_is_reported(mode, content):
-    accumulator = Accumulator(think_tags=mode)
-    accumulator.add({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})
-    warnings = [event.text for event in accumulator.finish() if event.type == "warning"]
-    assert warnings == ["the answer ends inside <think>: what may be its text is in the reasoning"]
-    assert (accumulator.reply().text, accumulator.reply().reasoning) == ("", "42")
-
-
-PIECES_OF_A_SMILE = ["Hi \ud83d", "\ude00!", "lone \ud83d"]
-
-
-@pytest.mark.parametrize("field", ["content", "reasoning", "refusal"])
-def test_halves_of_a_character_are_joined_and_lone_ones_replaced(field):
-    events, accumulator = accumulated(
-        *({"choices": [{"delta": {field: text}}]} for text in PIECES_OF_A_SMILE),
-        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
-    )
-    told = [event.delta for event in events if event.type.startswith(field)]
-    assert told == ["Hi ", "\N{GRINNING FACE}!", "lone ", "\ufffd"]
-    choice = accumulator.reply().choices[0]
-    assert "".join(told) == {"content": choice.text, "reasoning": choice.reasoning, "refusal": choice.refusal}[field]
-    assert accumulator.reply().warnings == ("a half of a character came without the other; it is replaced by U+FFFD",)
-
-
-def test_halves_of_a_character_in_arguments_are_joined():
-    pieces = ['{"q": "', *PIECES_OF_A_SMILE[:2], '"}']
-    deltas = [tool_delta({"index": 0, "id": "a", "function": {"name": "f", "arguments": text}}) for text in pieces]
-    accumulator = Accumulator()
-    for delta in deltas:
-        accumulator.add(delta)
-        accumulator.reply()  # To look at what there is so far changes nothing.
-    assert accumulator.reply().tool_calls[0].arguments == {"q": "Hi \N{GRINNING FACE}!"}
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_flat_error_is_an_error_wherever_it_comes(late):
-    accumulator = Accumulator()
-    if late:
-        accumulator.add(speaking("Hel"))
-    accumulator.add({"object": "error", "message": "out of memory", "code": 500})
-    with pytest.raises(StreamError, match="out of memory"):
-        accumulator.finish(done=True)
-
-
-def test_unknown_finish_reason_proves_no_end():
-    accumulator = Accumulator()
-    accumulator.add(speaking("Hello", "because"))
-    assert not accumulator.complete
-    with pytest.raises(IncompleteStream, match="with an unknown finish reason and without"):
-        accumulator.finish()
-    assert accumulator.reply().finish_reason_raw == "because"
-
-
-def test_many_different_warnings_take_linear_time():
-    accumulator, start = Accumulator(), time.perf_counter()
-    for number in range(30_000):
-        accumulator.add({"choices": [{"delta": {"content": [{"type": f"image-{number}"}]}}]})
-    assert len(accumulator.reply().warnings) == 30_000
-    assert time.perf_counter() - start < 5

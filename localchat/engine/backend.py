@@ -1,4 +1,4 @@
-"""What the engine needs of a model in memory: the protocol that llama.py fits, and that tests fake."""
+"""What the engine needs of a model in memory: the protocol that llama/backend.py implements, and that tests fake."""
 
 from __future__ import annotations
 
@@ -18,11 +18,31 @@ class DecodeFailed(Exception):
     """The backend could not compute a batch; its sequences have to be computed again from the start."""
 
 
-class Backend(Protocol):
+class CacheBackend(Protocol):
+    """The cells of a context, by slots. Runs on the engine thread."""
+
+    room: Room
+
+    def clear(self, slot: int) -> None:
+        """Frees all cells of a slot."""
+
+    def share(self, source: int, target: int, n_tokens: int) -> None:
+        """Makes the first cells of one slot also those of another, empty one."""
+
+    def cut(self, slot: int, n_tokens: int) -> None:
+        """Frees all cells of a slot but the first ones. Only where the limits say that this can be done."""
+
+    def read_state(self, slot: int) -> Data:
+        """A copy of all that a slot holds."""
+
+    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
+        """Fills an empty slot with a copy of so many tokens; False, and the slot is empty, if it does not fit."""
+
+
+class Backend(CacheBackend, Protocol):
     """What the engine needs of a model in memory. Methods that touch the context run on the engine thread only."""
 
     facts: ModelFacts
-    room: Room
     # Threads that compute the first step, and the most that a later one may have; 1 where the count does not matter.
     threads: tuple[int, int]
 
@@ -50,23 +70,8 @@ class Backend(Protocol):
 
     def free_sampler(self, sampler: Any) -> None: ...
 
-    def clear(self, slot: int) -> None:
-        """Frees all cells of a slot."""
-
-    def share(self, source: int, target: int, n_tokens: int) -> None:
-        """Makes the first cells of one slot also those of another, empty one."""
-
-    def cut(self, slot: int, n_tokens: int) -> None:
-        """Frees all cells of a slot but the first ones. Only where the room says that this can be done."""
-
     def state_key(self) -> str:
         """What a saved state depends on: the model's file and how it is run. Others cannot use it."""
-
-    def read_state(self, slot: int) -> Data:
-        """A copy of all that a slot holds."""
-
-    def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        """Fills an empty slot with a copy of so many tokens; False, and the slot is empty, if it does not fit."""
 
     def set_threads(self, n: int) -> None:
         """From the next batch on, so many threads compute."""

@@ -1,10 +1,9 @@
-"""What a step computes: sequences, their chunks of a batch, operations on the KV cache, and the limits of all. Pure."""
+"""What a step computes: sequences, their chunks of a batch, and the limits of all. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Union
 
 from .step_cost import StepSize, attended
 
@@ -32,6 +31,8 @@ class Sequence:
         self.draft: list[int] = []
         # Whether it gives up its slot while others wait for one.
         self.is_suspended = False
+        # Whether snapshots have been searched for a prefix of it.
+        self.has_searched_snapshots = False
         self.scores_prompt = scores_prompt
         self.n_scored = 0
 
@@ -39,6 +40,11 @@ class Sequence:
     def is_to_score(self) -> bool:
         """Whether tokens of the prompt are left to be scored; those of its last one give the first of the answer."""
         return self.scores_prompt and self.n_scored < self.n_prompt - 1
+
+    @property
+    def reusable_tokens(self) -> list[int]:
+        """The tokens whose cells may be reused. The last one is always computed, since its logits are needed."""
+        return self.tokens[: self.n_scored] if self.is_to_score else self.tokens[:-1]
 
     @property
     def n_missing(self) -> int:
@@ -57,40 +63,6 @@ class Sequence:
     @property
     def is_full(self) -> bool:
         return len(self.tokens) >= self.max_tokens
-
-
-@dataclass(frozen=True)
-class Clear:
-    """All cells of a slot are given up."""
-
-    slot: int
-
-
-@dataclass(frozen=True)
-class Evict(Clear):
-    """The same for an idle prefix that other requests may still ask for."""
-
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Share:
-    """The first `n_tokens` cells of one slot also become those of another, empty one."""
-
-    source: int
-    target: int
-    n_tokens: int
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A slot keeps its first `n_tokens` cells and gives up the others."""
-
-    slot: int
-    n_tokens: int
-
-
-Change = Union[Clear, Share, Cut]
 
 
 @dataclass(frozen=True)
@@ -130,9 +102,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one turn computes, after the changes to the memory have been made in their order."""
+    """What one step computes."""
 
-    changes: tuple[Change, ...] = ()
     parts: tuple[Part, ...] = ()
 
     @property

@@ -11,51 +11,34 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .backend import Backend
-from .batch import Sequence
+from .kv_cache import KVCache
 from .prefix import n_common_of
-from .scheduler import Scheduler
 from .state_files import Data, SavedPrefix, StateFiles
 
 log = logging.getLogger("localchat.engine")
 
-# Fewer tokens are computed about as fast as they are fetched.
+# Shorter prefixes are computed about as fast as they are read from a file.
 _MIN_TOKENS = 32
-# How long nothing must have run before something is saved: in a conversation the next turn replaces it.
+# Prefixes are saved after no sequence has run for so long: in a conversation the next turn replaces its prefix.
 _IDLE_S = 1.0
-# How long saving may hold up the end of a server.
+# When the engine is closed, saving stops after this time.
 _CLOSE_S = 10.0
 
 
 class DiskCache:
-    """Saves what rests in the memory, and brings it back.
+    """Saves the idle prefixes of a KV cache, and loads them into it.
 
-    `n_known` says how many tokens of a sequence are at hand; `post` has the engine thread run a command;
-    `change_memory` does what the scheduler wants changed there; `bring` puts a copy of tokens into the memory
-    and says into which slot, if there is room for it.
+    `post` has the engine thread run a command before its next step; the thread for the disk uses it.
     """
 
-    def __init__(
-        self,
-        files: StateFiles,
-        backend: Backend,
-        scheduler: Scheduler,
-        n_known: Callable[[Sequence], int],
-        post: Callable[[Callable[[], None]], None],
-        change_memory: Callable[[], None],
-        bring: Callable[[list[int], Data], int | None],
-    ):
+    def __init__(self, files: StateFiles, cache: KVCache, post: Callable[[Callable[[], None]], None]):
         self._files = files
-        self._backend = backend
-        self._scheduler = scheduler
-        self._n_known = n_known
+        self._cache = cache
         self._post = post
-        self._change_memory = change_memory
-        self._bring = bring
         self._disk = ThreadPoolExecutor(1, "localchat-disk")
-        # Of each slot how many of its tokens were saved, or not worth it.
-        self._saved: dict[int, int] = {}
-        # Who waits for a file that is being read.
+        # For each slot the tokens that were saved, or could not be saved, the last time.
+        self._tried: dict[int, list[int]] = {}
+        # For each file that is being read, what continues after it.
         self._waiting: dict[Path, list[Callable[[], None]]] = {}
         self._is_writing = False
         self._has_news = False
@@ -66,24 +49,16 @@ class DiskCache:
         """How long to wait for work before something is to be saved; None for ever."""
         return self._idle_s if self._has_news and not self._is_writing else None
 
-    @property
-    def has_news(self) -> bool:
-        """Whether something rests that may have to be saved."""
-        return self._has_news
-
-    def note_turn(self) -> None:
-        """Something ran: what rests may have changed."""
+    def note_step(self) -> None:
+        """The engine has computed something: there may be new idle prefixes."""
         self._has_news, self._idle_s = True, _IDLE_S
 
-    def note_cleared(self, slot: int) -> None:
-        self._saved.pop(slot, None)
-
     def save_next(self) -> None:
-        """Saves one prefix that is not in a file yet; who asks meanwhile waits only for a copy in memory."""
+        """Saves one idle prefix that is in no file yet. This thread copies its state; another one writes the file."""
         for slot, tokens in self._unsaved():
-            self._saved[slot] = len(tokens)
+            self._tried[slot] = tokens
             try:
-                data = self._backend.read_state(slot)
+                data = self._cache.read_state(slot)
             except Exception:
                 log.exception("a prefix of %d tokens cannot be saved", len(tokens))
                 continue
@@ -92,19 +67,14 @@ class DiskCache:
             return
         self._has_news = False
 
-    def fetch(self, sequence: Sequence, then: Callable[[], None]) -> bool:
-        """Brings what a prompt begins with into the memory, if a file knows more of it than the memory does.
+    def fetch(self, tokens: list[int], then: Callable[[], None]) -> bool:
+        """Loads a prefix of `tokens` into the KV cache if a file has more of them than the cache and its snapshots.
 
-        False if none does. Else `then` is called later, whether it came to something or not.
+        Returns whether a file is read. If so, `then` is called on the engine thread afterwards, whether or not the
+        prefix could be loaded.
         """
-        if sequence.is_to_score:  # it is computed anew in any case
-            return False
-        tokens = sequence.tokens[:-1]
-        prefix = self._files.find(tokens, whole=not self._backend.room.can_cut)
-        if prefix is None:
-            return False
-        n_saved = n_common_of(prefix.tokens, tokens, 0)
-        if n_saved < self._n_known(sequence) + _MIN_TOKENS:
+        prefix = self._find(tokens)
+        if prefix is None or n_common_of(prefix.tokens, tokens, 0) < self._cache.n_known(tokens) + _MIN_TOKENS:
             return False
         waiting = self._waiting.get(prefix.path)
         if waiting is not None:
@@ -115,7 +85,7 @@ class DiskCache:
         return True
 
     def close(self, *, saves: bool = True) -> None:
-        """Saves what is not saved yet, as far as there is time. What is fetched is not waited for."""
+        """Saves the idle prefixes that are in no file yet, as far as there is time. Cancels what is being loaded."""
         until = time.monotonic() + _CLOSE_S
         self._waiting.clear()
         self._disk.shutdown()
@@ -123,23 +93,25 @@ class DiskCache:
             if time.monotonic() > until:
                 log.warning("not all prefixes were saved: the disk is slow")
                 return
-            self._files.write(tokens, self._backend.read_state(slot), replaces_shorter=self._backend.room.can_cut)
+            self._files.write(tokens, self._cache.read_state(slot), replaces_shorter=self._cache.can_cut)
 
     def _unsaved(self) -> list[tuple[int, list[int]]]:
-        self._change_memory()
         return [
             (slot, tokens)
-            for slot, tokens in self._scheduler.resting()
-            if len(tokens) >= _MIN_TOKENS and self._saved.get(slot) != len(tokens) and not self._is_in_a_file(tokens)
+            for slot, tokens in self._cache.idle()
+            if len(tokens) >= _MIN_TOKENS and self._tried.get(slot) != tokens and not self._is_in_a_file(tokens)
         ]
 
     def _is_in_a_file(self, tokens: list[int]) -> bool:
-        prefix = self._files.find(tokens, whole=not self._backend.room.can_cut)
+        prefix = self._find(tokens)
         return prefix is not None and n_common_of(prefix.tokens, tokens, 0) == len(tokens)
+
+    def _find(self, tokens: list[int]) -> SavedPrefix | None:
+        return self._files.find(tokens, whole=not self._cache.can_cut)
 
     def _write(self, tokens: list[int], data: Data) -> None:
         try:
-            self._files.write(tokens, data, replaces_shorter=self._backend.room.can_cut)
+            self._files.write(tokens, data, replaces_shorter=self._cache.can_cut)
         except Exception:
             log.exception("saving a prefix failed")
         finally:
@@ -155,14 +127,15 @@ class DiskCache:
         except Exception:
             log.exception("reading a saved prefix failed")
         finally:
-            self._post(lambda: self._place(prefix, data))
+            self._post(lambda: self._load(prefix, data))
 
-    def _place(self, prefix: SavedPrefix, data: Data | None) -> None:
+    def _load(self, prefix: SavedPrefix, data: Data | None) -> None:
         waiting = self._waiting.pop(prefix.path, [])
         try:
-            slot = None if data is None or not waiting else self._bring(prefix.tokens, data)
-            if slot is not None:
-                self._saved[slot] = len(prefix.tokens)
+            if data is not None and waiting:
+                slot = self._cache.load(prefix.tokens, data)
+                if slot is not None:
+                    self._tried[slot] = prefix.tokens
         finally:
             for then in waiting:
                 then()

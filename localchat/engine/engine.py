@@ -19,18 +19,18 @@ from types import TracebackType
 from typing import Any
 
 from .backend import Backend, DecodeFailed, NoRoom
-from .batch import Batch, Change, Clear, Cut, Evict, Part, Sequence
+from .batch import Batch, Part, Sequence
 from .disk_cache import DiskCache
 from .draft_model import DraftModel
 from .drafting import Drafter, ForcedDrafter
 from .embedding import Embedder, reads_whole_texts
 from .histogram import Histogram, HistogramValues
+from .kv_cache import KVCache
 from .lookup import LookupDrafter
-from .prefix import n_common_of
 from .run import Ended, Item, RequestRun
 from .scheduler import Scheduler
 from .snapshots import DEFAULT_BYTES, Snapshots
-from .state_files import Data, StateFiles
+from .state_files import StateFiles
 from .step_cost import StepCost, StepSize
 from .thread_count import ThreadCount
 from .token_sampler import TokenRun, TokenSampler, token_of
@@ -54,9 +54,6 @@ _FIRST_TOKEN_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 # How much one draft says of how long the next one takes.
 _WEIGHT_OF_NEW_DRAFT = 0.1
-
-# So many tokens less to compute are worth bringing a copy of them.
-_MIN_BROUGHT = 32
 
 # After this many failed steps in a row the next one is expected to fail as well: the engine stops.
 _MAX_FAILED_STEPS = 3
@@ -115,8 +112,6 @@ class _Job:
     sequence: Sequence
     sampler: Any
     source: _DraftSource | None = None  # where its newest draft is from
-    # Whether a copy of its beginning has been looked for.
-    has_asked: bool = False
     # Whether a line has ended in the first so many tokens; looked at only where there is a limit of time.
     has_line: bool = False
     n_looked_at: int = 0
@@ -151,8 +146,8 @@ class Engine:
         self._clock = clock
         self.embedder = Embedder(lambda: backend.open_embeddings())
         self.failure: BaseException | None = None
-        self._snapshots = Snapshots(max_copied_bytes, can_cut=backend.room.can_cut)
-        self._scheduler = Scheduler(backend.room, self._bring_copy)
+        self._cache = KVCache(backend, Snapshots(max_copied_bytes, can_cut=backend.room.can_cut))
+        self._scheduler = Scheduler(backend.room, self._cache)
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         # So many requests may run and wait, all together.
@@ -188,9 +183,7 @@ class Engine:
         if state_files is not None and not backend.room.can_copy:
             log.warning("no prefixes are kept in files: this model has a sliding window, and a copy only what is in it")
         elif state_files is not None:
-            self._disk_cache = DiskCache(
-                state_files, backend, self._scheduler, self._n_known, self.post, self._apply_changes, self._bring
-            )
+            self._disk_cache = DiskCache(state_files, self._cache, self.post)
         self._token_sampler = TokenSampler(backend)
 
     def __enter__(self) -> Engine:
@@ -289,8 +282,8 @@ class Engine:
         return EngineStats(
             n_running=len(scheduler.running),
             n_waiting=len(scheduler.waiting) + len(self._fetching),
-            n_cells_used=scheduler.n_cells_used,
-            n_cells_resting=scheduler.n_cells_resting,
+            n_cells_used=self._cache.n_cells_active,
+            n_cells_resting=self._cache.n_cells_idle,
             n_tokens_computed=self._n_computed,
             n_tokens_drawn=self._n_drawn,
             n_tokens_cached=self._n_cached,
@@ -315,11 +308,7 @@ class Engine:
 
     def forget(self) -> None:
         """Drops, before the next turn, all prefixes that are kept in case they come again; any thread."""
-        self.post(self._forget)
-
-    def _forget(self) -> None:
-        self._scheduler.forget()
-        self._snapshots.clear()
+        self.post(self._cache.forget)
 
     def post(self, command: Callable[[], None]) -> None:
         """Has the engine thread run a command before its next turn."""
@@ -345,11 +334,10 @@ class Engine:
         self._scheduler.n_prompt_batch = self._n_prompt_tokens()
         self._draft()
         batch = self._scheduler.schedule()
-        self._change_memory(batch.changes)
         if not batch.parts:
             return False
         if self._disk_cache is not None:
-            self._disk_cache.note_turn()
+            self._disk_cache.note_step()
         for part in batch.parts:
             if not part.sequence.n_drawn:
                 job = self._live[part.sequence.id]
@@ -359,7 +347,7 @@ class Engine:
         if self._compute(batch):
             if not self._threads.is_trying:
                 self._cost.note(size, self._clock() - started_at)
-            self._take_checkpoints(batch)
+            self._scheduler.take_checkpoints(batch)
         self._n_failed_steps = 0
         return True
 
@@ -411,7 +399,8 @@ class Engine:
 
     def _add(self, job: _Job) -> None:
         try:
-            if self._disk_cache is not None and self._disk_cache.fetch(job.sequence, lambda: self._enter(job)):
+            tokens, disk_cache = job.sequence.reusable_tokens, self._disk_cache
+            if disk_cache is not None and disk_cache.fetch(tokens, lambda: self._enter(job)):
                 self._fetching[job.sequence.id] = job
             else:
                 self._enter(job)
@@ -451,77 +440,6 @@ class Engine:
             self.backend.free_sampler(job.sampler)
         except Exception:  # the request has ended, and others need not end for this
             log.exception("a sampler could not be freed")
-
-    def _change_memory(self, changes: tuple[Change, ...]) -> None:
-        for change in changes:
-            if isinstance(change, Clear):
-                if isinstance(change, Evict):
-                    self._take_snapshot(change.slot, change.tokens)
-                self.backend.clear(change.slot)
-                if self._disk_cache is not None:
-                    self._disk_cache.note_cleared(change.slot)
-            elif isinstance(change, Cut):
-                self.backend.cut(change.slot, change.n_tokens)
-            else:
-                self.backend.share(change.source, change.target, change.n_tokens)
-
-    def _take_snapshot(self, slot: int, tokens: Many[int]) -> None:
-        """Copies an idle prefix out of the KV cache, for requests that begin with it later."""
-        room = self.backend.room
-        if not (room.can_cut and room.can_copy and self._snapshots.max_bytes):
-            return
-        if len(tokens) - self._snapshots.n_known(tokens) < _MIN_BROUGHT:
-            return
-        try:
-            self._snapshots.add(tokens, self.backend.read_state(slot))
-        except Exception:
-            log.exception("no snapshot of an idle prefix: its %d tokens are computed again when needed", len(tokens))
-
-    def _bring(self, tokens: list[int], data: Data) -> int | None:
-        """Puts a copy of these tokens' cells into the memory, to rest there; its slot, or None if it found no room."""
-        slot = self._scheduler.place(tokens)
-        self._apply_changes()
-        if slot is not None and not self.backend.write_state(slot, data, len(tokens)):
-            log.warning("the backend does not take back a copy of %d tokens: they are computed", len(tokens))
-            self._scheduler.discard(slot)
-            return None
-        return slot
-
-    def _bring_copy(self, sequence: Sequence) -> None:
-        """Places what a copy knows of who may start now."""
-        can_cut, job = self.backend.room.can_cut, self._live[sequence.id]
-        # Once, or a prompt that waits for free cells would restore the same snapshot in each step.
-        if sequence.is_to_score or (can_cut and job.has_asked):
-            return
-        job.has_asked = True
-        n_gained = _MIN_BROUGHT if can_cut else 1
-        tokens = sequence.tokens[:-1]
-        found = self._snapshots.find(tokens, self._scheduler.n_known(sequence) + n_gained)
-        if found is None:
-            return
-        slot = self._bring(*found)
-        if slot is not None and not self.backend.room.is_unified:
-            # So the sequence runs in this very slot, and no second copy is made.
-            self._scheduler.truncate(slot, n_common_of(found[0], tokens, 0))
-
-    def _n_known(self, sequence: Sequence) -> int:
-        """How many of its tokens need not be computed, nor fetched from a file."""
-        return max(self._scheduler.n_known(sequence), self._snapshots.n_known(sequence.tokens[:-1]))
-
-    def _take_checkpoints(self, batch: Batch) -> None:
-        """Copies what was read of prompts to their ends."""
-        if self.backend.room.can_cut:
-            return
-        for part in batch.parts:
-            if part.sequence.is_at_checkpoint and part.sequence.slot is not None:
-                tokens = part.sequence.tokens[: part.sequence.n_computed]
-                try:
-                    self._snapshots.add(tokens, self.backend.read_state(part.slot))
-                except Exception:
-                    log.exception("what was read of a prompt cannot be copied: others will read it again")
-
-    def _apply_changes(self) -> None:
-        self._change_memory(self._scheduler.changes())
 
     def _draft(self) -> None:
         n_tokens = self._scheduler.n_to_draft

@@ -1,8 +1,8 @@
-"""The scheduler: which tokens the next step computes. Pure bookkeeping of sequences, slots, cells and shared prefixes.
+"""The scheduler: which sequences run, and which of their tokens the next step computes.
 
-Knows nothing of llama.cpp, threads, clocks or text. There are no prefill and decode phases: a sequence has tokens
-that are known and tokens that are computed, and each step computes some of the others. A step is `schedule()`, then
-decoding the batch elsewhere, then `update()`.
+There are no prefill and decode phases: a sequence has tokens that are known and tokens that are computed, and each
+step computes some of the others. A step is `schedule()`, then decoding the batch elsewhere, then `update()`. The
+scheduler uses the KV cache and knows nothing of llama.cpp, threads, clocks or text.
 
 A sequence may have a draft of its next tokens. They are computed behind the newest token as if they were known; those
 that are not sampled in the end are removed from the KV cache.
@@ -11,10 +11,11 @@ that are not sampled in the end are removed from the KV cache.
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from .batch import MIN_CHECKPOINT, Batch, Change, Clear, Cut, Evict, Part, Room, Sequence, Share
-from .prefix import Match, PrefixTree, n_common_of
+from .batch import MIN_CHECKPOINT, Batch, Part, Room, Sequence
+from .kv_cache import KVCache
+from .prefix import Match, n_common_of
 
 # All prompts begin alike, by the template: a common part has to be longer than that to be worth a turn of waiting.
 _MIN_AWAITED = 16
@@ -29,8 +30,6 @@ _MAX_REFUSALS = 3
 # Where sequences have cells of their own, chunks of prompts are multiples of this, and the remainder is computed apart:
 # llama.cpp adds up attention in another order for this many rows of a sequence, or more, than for fewer.
 _TILE_ROWS = 64
-# There a prefix is copied if it has this many tokens at least. Fewer are computed as fast.
-_MIN_SHARED = 4
 # With more sequences than this a turn is full enough: guesses would take time from everybody.
 _MAX_DRAFTING = 4
 
@@ -38,37 +37,35 @@ _MAX_DRAFTING = 4
 class Scheduler:
     """Sequences in order of arrival.
 
-    The rule that keeps everything within its room: the tokens known of all running sequences together,
-    shared ones once, never exceed the cells, so whatever runs can always be computed. What is finished
-    or preempted rests in its slot, and is dropped by least recent use when its cells are needed.
-
-    `bring`, where given, is called with who may start now, and may place what it knows of that prompt.
-    `n_prompt_batch` bounds the prompt tokens of a turn in which others wait for their next token, and with a
-    least size those of any turn; who measures turns sets it between them.
+    The known tokens of all running sequences together, shared ones counted once, never exceed the cells, so every
+    running sequence can always be computed. A sequence that ends or is preempted leaves an idle prefix in the KV cache,
+    which is evicted when its cells are needed.
     """
 
-    def __init__(self, room: Room, bring: Callable[[Sequence], None] | None = None):
+    def __init__(self, room: Room, cache: KVCache):
+        # At most so many prompt tokens are in a step in which a sequence waits for its next token; the engine sets it
+        # by the measured time of steps. Other steps may have `_MIN_PROMPT_TURN` in any case.
         self.n_prompt_batch = room.n_batch
         self._room = room
-        self._bring = bring
-        self.reset()
-        self.changes()  # at the start there is nothing to clear
+        self._cache = cache
+        self._start_empty()
 
-    def reset(self) -> None:
-        """Starts again without sequences and with an empty KV cache, whatever state an error left."""
+    def _start_empty(self) -> None:
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
-        # Cells to plan with, and for how many more steps these are fewer than there are.
-        self._n_usable = self._room.n_cells
+        # For how many more steps the KV cache plans with fewer cells than there are.
         self._n_limited_steps = 0
         self._n_refusals = 0
         self._n_good_steps = 0
         # Where sequences have cells of their own: what the next step is for, and the next chunk of a prompt.
         self._is_tile_next = False
         self._is_shortest_next = True
-        self._tree = PrefixTree()
-        self._free_slots = list(range(self._room.n_slots - 1, -1, -1))
-        self._changes: list[Change] = [Clear(slot) for slot in range(self._room.n_slots)]
+
+    def reset(self) -> None:
+        """Starts again without sequences and with an empty KV cache, whatever state an error left."""
+        self._start_empty()
+        self._cache.n_usable = self._room.n_cells
+        self._cache.reset()
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence.
@@ -104,16 +101,10 @@ class Scheduler:
 
         Drafts have their place where no prompt has to be read, and in cells that nobody runs in.
         """
-        self._make_room()
+        self._free_cells()
         self._preempt_suspended()
         self._admit()
-        parts = tuple(self._parts())
-        return Batch(self.changes(), parts)
-
-    def changes(self) -> tuple[Change, ...]:
-        """What is to be changed in the memory before anything else; each is told once."""
-        changes, self._changes = tuple(self._changes), []
-        return changes
+        return Batch(tuple(self._parts()))
 
     def update(self, batch: Batch, drawn: list[list[int]]) -> None:
         """Enters what a decoded batch computed, and the tokens drawn for each of `batch.outputs()`, in that order.
@@ -123,21 +114,28 @@ class Scheduler:
         self._n_refusals = 0
         self._n_good_steps += 1
         if self._n_good_steps >= self._n_limited_steps:
-            self._n_usable = self._room.n_cells
+            self._cache.n_usable = self._room.n_cells
         if self._n_good_steps >= 2 * self._n_limited_steps:
             self._n_limited_steps = 0
         runs = iter(drawn)
         for part in batch.parts:
             run = next(runs) if part.wants_output else []
             n_kept = part.n_tokens - len(part.draft) + max(len(run) - 1, 0)
-            tokens = part.tokens()
-            self._tree.extend(part.slot, tokens if n_kept == part.n_tokens else tokens[:n_kept])
-            part.sequence.n_computed += n_kept
-            part.sequence.tokens.extend(run)
-            if part.is_scored:
-                part.sequence.n_scored = max(part.sequence.n_scored, part.sequence.n_computed)
+            sequence, tokens = part.sequence, part.tokens()
+            self._cache.append(part.slot, tokens if n_kept == part.n_tokens else tokens[:n_kept])
             if n_kept < part.n_tokens:
-                self._changes.append(Cut(part.slot, part.sequence.n_computed))
+                self._cache.drop_rejected(part.slot)
+            sequence.n_computed += n_kept
+            sequence.tokens.extend(run)
+            self._cache.reserve(part.slot, sequence.n_missing)
+            if part.is_scored:
+                sequence.n_scored = max(sequence.n_scored, sequence.n_computed)
+
+    def take_checkpoints(self, batch: Batch) -> None:
+        """Takes a snapshot of each prompt that the batch completed up to its last token, where slots cannot be cut."""
+        for part in batch.parts if not self._room.can_cut else ():
+            if part.sequence.is_at_checkpoint and part.sequence.slot is not None:
+                self._cache.take_snapshot(part.slot)
 
     def refuse(self, batch: Batch) -> bool:
         """Notes that the KV cache had no free cells for a batch, although it should have fitted.
@@ -147,77 +145,16 @@ class Scheduler:
         sequence runs alone, and has been tried several times.
         """
         self._n_refusals += 1
-        if len(self.running) == 1 and not self._tree.n_idle and not any(part.draft for part in batch.parts):
+        if len(self.running) == 1 and not self._cache.n_cells_idle and not any(part.draft for part in batch.parts):
             return self._n_refusals < _MAX_REFUSALS
-        self._n_usable = min(self._n_usable, self._tree.n_cells + batch.n_tokens - 1)
+        self._cache.n_usable = min(self._cache.n_usable, self._cache.n_cells_used + batch.n_tokens - 1)
         self._n_limited_steps = min(max(2 * self._n_limited_steps, 1), _MAX_LIMITED_STEPS)
         self._n_good_steps = 0
         return True
 
-    def n_known(self, sequence: Sequence) -> int:
-        """How many tokens of a sequence need not be computed, if it starts now."""
-        match = self._match(sequence)
-        return 0 if match is None else match.length
-
-    def resting(self) -> list[tuple[int, list[int]]]:
-        """The slots that rest with their tokens, the least recent first."""
-        return [(slot, self._tree.tokens(slot)) for slot in self._tree.idle()]
-
-    def place(self, tokens: list[int]) -> int | None:
-        """A slot that rests with these tokens, for who brings their cells after the changes; None without room."""
-        n_least = self._tree.n_active_cells + self._n_to_compute + len(tokens)
-        if n_least > self._n_usable or not (self._free_slots or self._tree.n_idle):
-            return None
-        while self._n_free < len(tokens) or not self._free_slots:
-            self._drop_least_recent()
-        slot = self._take_free_slot()
-        self._tree.hold(slot)
-        self._tree.extend(slot, tokens)
-        self._tree.rest(slot)
-        return slot
-
-    def truncate(self, slot: int, n_tokens: int) -> None:
-        """Gives up all tokens of an idle slot but the first ones."""
-        if n_tokens < self._tree.length(slot):
-            self._tree.resume(slot)
-            self._tree.truncate(slot, n_tokens)
-            self._tree.rest(slot)
-            self._changes.append(Cut(slot, n_tokens))
-
-    def discard(self, slot: int) -> None:
-        """Gives up a slot that rests."""
-        self._drop(slot)
-
-    def forget(self) -> None:
-        """Drops all that rests."""
-        for slot in self._tree.idle():
-            self._drop(slot)
-
-    @property
-    def n_cells_used(self) -> int:
-        """Cells of running sequences."""
-        return self._tree.n_active_cells
-
-    @property
-    def n_cells_resting(self) -> int:
-        """Cells of prefixes that are kept in case they come again."""
-        return self._tree.n_cells - self._tree.n_active_cells
-
-    @property
-    def _n_to_compute(self) -> int:
-        return sum(sequence.n_missing for sequence in self.running)
-
-    @property
-    def _n_free(self) -> int:
-        """Cells that neither hold something nor will when all that is known is computed."""
-        return self._n_usable - self._tree.n_cells - self._n_to_compute
-
-    def _make_room(self) -> None:
-        while self._n_free < 0:
-            if self._drop_least_recent():
-                continue
-            if len(self.running) == 1:
-                return
+    def _free_cells(self) -> None:
+        """Evicts idle prefixes and then preempts the newest sequences until what runs has enough cells."""
+        while not self._cache.evict() and len(self.running) > 1:
             self._preempt_newest()
 
     def _admit(self) -> None:
@@ -227,9 +164,8 @@ class Scheduler:
                 return
             if sequence.is_suspended:
                 continue
-            if self._bring is not None:
-                self._bring(sequence)
-            match = self._match(sequence)
+            self._restore_snapshot(sequence)
+            match = self._cache.find(sequence.reusable_tokens)
             if self._is_being_computed(sequence, match):
                 continue
             if self.running and not self._fits(sequence, match):
@@ -237,15 +173,12 @@ class Scheduler:
             self.waiting.remove(sequence)
             self._start(sequence, match)
 
-    def _match(self, sequence: Sequence) -> Match | None:
-        # The last token is always computed: its logits are what the sequence runs for.
-        tokens = sequence.tokens[: sequence.n_scored] if sequence.is_to_score else sequence.tokens[:-1]
-        if not self._room.can_cut:
-            return self._tree.match_whole(tokens)
-        match = self._tree.match(tokens, shortest=not self._room.is_unified)
-        if match is not None and match.length < _MIN_SHARED and not self._room.is_unified:
-            return None
-        return match
+    def _restore_snapshot(self, sequence: Sequence) -> None:
+        # Once, or a prompt that waits for free cells would restore the same snapshot in each step. Where slots cannot
+        # be cut, the snapshot that it needs may be taken while it waits.
+        if not sequence.has_searched_snapshots or not self._room.can_cut:
+            sequence.has_searched_snapshots = True
+            self._cache.restore_snapshot(sequence.reusable_tokens)
 
     def _is_being_computed(self, sequence: Sequence, match: Match | None) -> bool:
         """Whether an older sequence is about to compute more of this one's tokens than are known by now."""
@@ -269,56 +202,22 @@ class Scheduler:
         return n_checkpoint if MIN_CHECKPOINT <= n_checkpoint <= n_common else 0
 
     def _fits(self, sequence: Sequence, match: Match | None) -> bool:
-        n_new = len(sequence.tokens)
-        if match is not None:
-            n_new += self._tree.n_inactive_cells(match) - match.length
-        # One more cell for everybody's next token: with less it would be preempted in the next turn.
-        n_needed = self._tree.n_active_cells + self._n_to_compute + n_new + len(self.running) + 1
-        return n_needed <= self._n_usable
+        # One more cell for each sequence's next token: with fewer one would be preempted in the next step.
+        return self._cache.fits(match, len(sequence.tokens) + len(self.running) + 1)
 
     def _start(self, sequence: Sequence, match: Match | None) -> None:
-        sequence.slot = self._slot_for(match)
+        sequence.slot = self._cache.acquire(match)
         sequence.n_computed = 0 if match is None else match.length
         if sequence.n_cached is None:
             sequence.n_cached = sequence.n_computed
+        self._cache.reserve(sequence.slot, sequence.n_missing)
         _insert(self.running, sequence)
-        self._make_room()
-
-    def _slot_for(self, match: Match | None) -> int:
-        """An active slot with the tokens of the match, and nothing else."""
-        if match is not None and self._tree.is_idle(match.slot):
-            n_more = self._tree.length(match.slot) - match.length
-            if n_more == 0 or (n_more <= match.length and not self._room.is_unified):
-                self._tree.resume(match.slot)
-                if n_more:
-                    self._tree.truncate(match.slot, match.length)
-                    self._changes.append(Cut(match.slot, match.length))
-                return match.slot
-        if not self._free_slots:
-            self._drop_least_recent(but=match)
-        slot = self._take_free_slot()
-        self._tree.hold(slot, match)
-        if match is not None:
-            self._changes.append(Share(match.slot, slot, match.length))
-        return slot
-
-    def _take_free_slot(self) -> int:
-        """The lowest one: sequences with cells of their own are computed together if they are side by side."""
-        slot = min(self._free_slots)
-        self._free_slots.remove(slot)
-        return slot
+        self._free_cells()
 
     def _release(self, sequence: Sequence, keep: bool) -> None:
-        slot = sequence.slot
-        assert slot is not None
-        sequence.slot, sequence.n_computed, sequence.draft = None, 0, []
-        twin = self._tree.twin(slot, exact=not self._room.can_cut) if keep else None
-        if keep and twin is None and self._tree.length(slot):
-            self._tree.rest(slot)
-            return
-        if twin is not None:
-            self._tree.refresh(twin)
-        self._drop(slot)
+        assert sequence.slot is not None
+        slot, sequence.slot, sequence.n_computed, sequence.draft = sequence.slot, None, 0, []
+        self._cache.release(slot, keep=keep)
 
     def _preempt_newest(self) -> None:
         self._preempt(self.running[-1])
@@ -335,21 +234,6 @@ class Scheduler:
         self.running.remove(sequence)
         self._release(sequence, keep=True)
         _insert(self.waiting, sequence)
-
-    def _drop_least_recent(self, but: Match | None = None) -> bool:
-        slot = self._tree.least_recent(None if but is None else but.slot)
-        if slot is None:
-            return False
-        tokens = tuple(self._tree.tokens(slot))
-        self._tree.drop(slot)
-        self._changes.append(Evict(slot, tokens))
-        self._free_slots.append(slot)
-        return True
-
-    def _drop(self, slot: int) -> None:
-        self._tree.drop(slot)
-        self._changes.append(Clear(slot))
-        self._free_slots.append(slot)
 
     def _parts(self) -> Iterator[Part]:
         """The newest token of each running sequence, with its draft, and the chunks of the prompts."""
@@ -423,9 +307,8 @@ class Scheduler:
         n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._room.n_drafted)
         if n_wanted == 0:
             return 0
-        while self._n_free < n_wanted and self._drop_least_recent():
-            pass
-        return max(min(n_wanted, self._n_free), 0)
+        self._cache.evict(n_wanted)
+        return max(min(n_wanted, self._cache.n_free), 0)
 
 
 def _length_of_prompt(sequence: Sequence) -> int:

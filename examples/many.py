@@ -1,0 +1,39 @@
+"""Asks many prompts at once, one for each line, with a progress bar.
+
+    python examples/many.py < prompts.txt > answers.txt
+
+On a terminal it asks some of its own. The server computes the requests in one batch, so they take little longer than
+one; answers come in the order of the prompts. The bar goes to stderr.
+Reads OPENAI_BASE_URL, else talks to http://127.0.0.1:8080/v1.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from localchat import Client, LocalChatError
+
+PROMPTS = ("What is your name?", "How do I start the server?", "Count to 5.", "Say thanks.")
+WIDTH = 30
+
+
+def show(n_done: int, n: int) -> None:
+    """The progress bar."""
+    bar = ("#" * (WIDTH * n_done // n)).ljust(WIDTH, ".")
+    print(f"\r[{bar}] {n_done}/{n}", end="\n" if n_done == n else "", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    prompts = list(PROMPTS) if sys.stdin.isatty() else [line.strip() for line in sys.stdin if line.strip()]
+    n_failed = 0
+    for prompt, answer in zip(prompts, Client().map(prompts, concurrency=8, on_progress=show)):
+        if isinstance(answer, LocalChatError):
+            n_failed += 1
+            print(f"{prompt}\n  failed: {answer}")
+        else:
+            print(f"{prompt}\n  {answer.text}")
+    return 1 if n_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

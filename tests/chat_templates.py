@@ -1,0 +1,28 @@
+"""Rendering of chat templates for tests, with the user text of the prompt."""
+
+from localchat.prompt.segments import text_of
+from localchat.prompt.template import ChatTemplate
+
+SPECIAL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>")
+USER = {"role": "user", "content": "hi"}
+CALLS = """{%- for m in messages %}
+[{{ m.role }}]{{ m.content }}
+{%- for call in m.tool_calls or [] %}<{{ call.function.name }}:{{ ARGUMENTS }}:{{ call.id }}>{% endfor %}
+{%- endfor %}"""
+
+
+def render(source, messages=(USER,), **options):
+    return text_of(ChatTemplate(source).render(messages, **options))
+
+
+def users_text(segments):
+    return [segment.text for segment in segments if not segment.is_markup]
+
+
+def call_message(arguments, call_id="call_1"):
+    function = {"name": "f", "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }

@@ -1,0 +1,94 @@
+"""Constraints for tests: requests, the texts that match them, and the calls that the parser reads in a text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from localchat.dialects import Dialect
+from localchat.dialects.parser import OutputParser, merged
+from localchat.engine import Constraint
+from localchat.generation.constraints import constraint_for
+from localchat.prompt.template import ChatTemplate
+from localchat.protocol.chat import ChatRequest
+from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallArguments, ToolCallStart
+from localchat.protocol.response_format import ResponseFormat
+
+from .gbnf import matches
+from .grammar_validator import is_valid
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 5}, "days": {"type": "integer", "minimum": 0}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = (
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now"}},
+)
+OPEN_SCHEMA = {**SCHEMA, "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+MESSAGES = ({"role": "user", "content": "hello"},)
+PLAIN = "{{ messages[-1].content }}{{ tools }}<tool_call></tool_call>"
+THINKS = PLAIN + "{# <think> </think> #}"
+PROMPT = "<|im_start|>assistant\n"
+OPEN_PROMPT = PROMPT + "<think>\n"
+CLOSED_PROMPT = PROMPT + "<think>\n\n</think>\n\n"
+
+WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+WRONG = '<tool_call>\n{"name": "weather", "arguments": {"city": 1}}\n</tool_call>'
+THOUGHT = "<think>\nI wonder: <tool?\n</think>\n\n"
+
+
+def bound(template: str = PLAIN, prompt: str = PROMPT, **members: Any) -> Constraint | None:
+    request = ChatRequest(messages=MESSAGES, **members)
+    return constraint_for(request, ChatTemplate(template), prompt)
+
+
+def fits(constraint: Constraint | None, text: str) -> bool:
+    assert constraint is not None
+    return matches(constraint.grammar, text, constraint.root)
+
+
+def required(**members: Any) -> dict[str, Any]:
+    return {"tools": TOOLS, "tool_choice": "required", **members}
+
+
+def auto(**members: Any) -> dict[str, Any]:
+    return {"tools": TOOLS, "tool_choice": "auto", **members}
+
+
+def formatted(kind: str, value: Any = None) -> dict[str, Any]:
+    return {"response_format": ResponseFormat(kind, value, kind)}
+
+
+CITY = formatted("json_schema", SCHEMA)
+
+
+def read_calls(format: Dialect, tools: Any, text: str) -> list[Any]:
+    header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
+    parser = OutputParser(format, tools=tools, prompt=header if text.startswith("<atem") else PROMPT)
+    events = merged([*parser.feed(text), *parser.finish()])
+    assert {type(event) for event in events} == {ToolCallStart, ToolCallArguments}
+    arguments = [json.loads(event.text) for event in events if isinstance(event, ToolCallArguments)]
+    return list(zip((event.name for event in events if isinstance(event, ToolCallStart)), arguments))
+
+
+def check_calls(format: Dialect, tools: Any, text: str, prompt: str = PROMPT) -> None:
+    """The text is nothing but calls, with arguments that fit."""
+    # Such calls have a header before them.
+    header = f"<|start|>assistant to={tools[0]['function']['name']}<|message|>"
+    prompt = header if text.startswith("<atem") else prompt
+    parser = OutputParser(format, tools=tools, prompt=prompt)
+    events = [*parser.feed(text), *parser.finish()]
+    heads = [event for event in events if isinstance(event, ToolCallStart)]
+    assert heads, (text, events)
+    assert not [event for event in events if isinstance(event, (ContentDelta, ReasoningDelta)) and event.text], (
+        text,
+        events,
+    )
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in tools}
+    for head in heads:
+        pieces = [e.text for e in events if isinstance(e, ToolCallArguments) and e.index == head.index]
+        assert is_valid("".join(pieces), schemas[head.name]), (text, events)

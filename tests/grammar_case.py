@@ -1,0 +1,43 @@
+"""One case of a table of schemas: a schema, with values that it accepts and rejects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    schema: Any
+    accept: tuple[str, ...] = ()
+    reject: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+
+def case(schema: Any, accept: str = "", reject: str = "", unused: str = "") -> Case:
+    """Documents are the words of a text; a blank within one is written as `_`."""
+    texts = (tuple(word.replace("_", " ") for word in text.split()) for text in (accept, reject, unused))
+    return Case(schema, *texts)
+
+
+def obj(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+INT = {"type": "integer"}
+STR = {"type": "string"}
+NUM = {"type": "number"}
+BOOL = {"type": "boolean"}
+ANY_ACCEPT = '{} [] "" 0 -1.5e-07 true false null {"a":[{"b":null}]} [1,_2]'
+NOT_JSON = '{]} [1,] {"a"} {"a":} {a:1} 01 1. .5 +1 tru nul NaN Infinity "\\x" "\\u12" -'
+
+
+def pattern(text: str, accept: str = "", reject: str = "", unused: str = "", **more: Any) -> Case:
+    """Documents are words as in `case`, to be put in quotes."""
+    quoted = (" ".join(f'"{word}"' for word in words.split()) for words in (accept, reject, unused))
+    return case({"type": "string", "pattern": text, **more}, *quoted)
+
+
+def formatted(name: str, accept: str, reject: str, unused: str = "") -> Case:
+    quoted = (" ".join(f'"{word}"' for word in words.split()) for words in (accept, reject, unused))
+    return case({"type": "string", "format": name}, *quoted)

@@ -1,0 +1,113 @@
+"""Dialects: the golden output of each family, cut anywhere and spoilt; detection by the template."""
+
+import random
+import re
+
+import pytest
+
+from localchat.dialects import DIALECTS, detect
+from localchat.protocol.events import ContentDelta, ReasoningDelta, ToolCallStart
+
+from .dialect_outputs import ALL, ARGUMENTS, OWN_IDS, TOOLS, WITHOUT_THINKING, calls_of, text_of
+from .test_output import N_CUTS, parse, parse_every_way
+
+
+def test_every_family_has_a_golden_output():
+    assert set(ALL) == set(DIALECTS)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_golden_output(name):
+    events = parse_every_way(ALL[name], DIALECTS[name], tools=TOOLS)
+    assert calls_of(events) == [("weather", ARGUMENTS), ("now", {})]
+    assert text_of(events, ContentDelta) == "Sure."
+    assert text_of(events, ReasoningDelta) == ("" if name in WITHOUT_THINKING else "hm")
+    ids = [event.id for event in events if isinstance(event, ToolCallStart)]
+    assert ids == OWN_IDS.get(name, ["id0", "id1"])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_golden_output_cut_anywhere_is_a_beginning_of_it(name):
+    whole = parse([ALL[name]], DIALECTS[name], tools=TOOLS)
+    for size in range(0, len(ALL[name]), 11):
+        text = ALL[name][:size]
+        events = parse([text], DIALECTS[name], tools=TOOLS)
+        assert parse(text, DIALECTS[name], tools=TOOLS) == events
+        heads = [event for event in events if isinstance(event, ToolCallStart)]
+        assert heads == [event for event in whole if isinstance(event, ToolCallStart)][: len(heads)]
+        assert "hm".startswith(text_of(events, ReasoningDelta).partition("<")[0].rstrip())
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"harmony", "muse"}))
+def test_call_of_a_name_that_was_not_offered_is_content(name):
+    text = ALL[name].partition("Sure.")[2].replace("weather", "storm").replace("now", "storm")
+    events = parse_every_way("Sure." + text, DIALECTS[name], tools=TOOLS)
+    assert calls_of(events) == []
+    assert "storm" in text_of(events, ContentDelta)
+    assert "Paris" in text_of(events, ContentDelta)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_output_without_tools_has_no_calls(name):
+    events = parse_every_way(ALL[name], DIALECTS[name], tools=())
+    assert calls_of(events) == []
+    assert "Paris" in text_of(events, ContentDelta)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_spoilt_output_is_the_same_however_it_is_cut(name):
+    """Golden outputs with parts left out, doubled, put elsewhere and cut: what no model should write, and some do."""
+    known = re.findall(r"<[^<>\s]*>|\w+|\s+|.", ALL[name])
+    for seed in range(N_CUTS // 4):
+        dice = random.Random(f"{name} {seed}")
+        parts = list(known)
+        for _ in range(dice.randint(1, 4)):
+            at = dice.randrange(len(parts))
+            parts[at : at + dice.randint(0, 2)] = dice.choice([[], [], ["x"], dice.sample(known, 2)])
+        text = "".join(parts)[: dice.randrange(1, 2 * len(known) + 1) if dice.random() < 0.5 else None]
+        form, tools = DIALECTS[name], dice.choice([TOOLS, TOOLS, ()])
+        options = {
+            "tools": tools,
+            "prompt": dice.choice(["", form.reasoning.start]),
+            "splits_reasoning": dice.random() < 0.8,
+            "is_bound": dice.random() < 0.2,
+        }
+        whole = parse([text], form, **options)
+        cuts = sorted(dice.choices(range(len(text) + 1), k=5))
+        for pieces in (text, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]):
+            assert parse(pieces, form, **options) == whole, (text, options)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        pytest.param("", "hermes", id="nothing known"),
+        pytest.param("<tool_call> </tool_call>", "hermes", id="hermes"),
+        pytest.param("<tool_call> <function= <parameter=", "qwen-coder", id="coder"),
+        pytest.param("<tool_call> <arg_key>", "glm", id="glm"),
+        pytest.param('"<function name=\\"" "<param name=\\""', "minicpm5", id="quotes within quotes"),
+        pytest.param("<function= </function>", "functionary-3.1", id="functionary"),
+        pytest.param("[TOOL_CALLS]", "mistral", id="mistral"),
+        pytest.param("<|start|> <|channel|> <|message|>", "harmony", id="harmony"),
+        pytest.param("<|python_tag|>", "llama-3", id="llama"),
+    ],
+)
+def test_detection(template, name):
+    assert detect(template).name == name
+
+
+def test_calls_are_laid_out_as_the_template_names_them():
+    dsml = "<\uff5cDSML\uff5ctool_calls>"
+    assert [layout.mark for layout in detect(dsml).layouts] == [dsml, dsml]
+    assert len(DIALECTS["deepseek-dsml"].layouts) == 4
+
+
+def test_detected_format_thinks_as_the_template_does():
+    assert detect("[TOOL_CALLS] [THINK] [/THINK]").reasoning.start == "[THINK]"
+    assert detect("<|inner_prefix|> <|tools_prefix|>").reasoning.start == "<|inner_prefix|>"
+
+
+def test_preserved_markers_are_complete():
+    preserved = DIALECTS["kimi-k2"].preserved
+    assert {"<think>", "</think>", "<|tool_call_begin|>", "<|tool_calls_section_end|>"} <= set(preserved)
+    assert "<|channel|>" in DIALECTS["harmony"].preserved

@@ -1,0 +1,283 @@
+"""Messages and tools as a chat template gets them, in the form that it supports."""
+
+import re
+
+import pytest
+
+from localchat.prompt.segments import text_of
+from localchat.prompt.template import CHATML, ChatTemplate, TemplateError
+
+from .chat_templates import CALLS, USER, call_message, render
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        pytest.param({"role": "user", "content": "a"}, "[user]a", id="text"),
+        pytest.param(
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            "[user]ab",
+            id="parts are joined without separator (K25)",
+        ),
+        pytest.param({"role": "user", "content": []}, "[user]", id="no parts"),
+        pytest.param({"role": "assistant", "content": None}, "[assistant]", id="null is removed (T28)"),
+        pytest.param({"role": "developer", "content": "a"}, "[system]a", id="developer is system"),
+        pytest.param(call_message('{"a": 1}'), '[assistant]<f:{"a": 1}:call_1>', id="arguments are decoded (T29)"),
+        pytest.param(call_message({"a": 1}), '[assistant]<f:{"a": 1}:call_1>', id="arguments as object"),
+        pytest.param(call_message(""), "[assistant]<f:{}:call_1>", id="empty arguments"),
+        pytest.param(call_message(None), "[assistant]<f:{}:call_1>", id="null arguments"),
+        pytest.param(call_message("{oops"), '[assistant]<f:"{oops":call_1>', id="undecodable arguments stay text"),
+        pytest.param(call_message("[1]"), '[assistant]<f:"[1]":call_1>', id="decoded to no object stays text"),
+        pytest.param({"role": "assistant", "content": "a", "tool_calls": []}, "[assistant]a", id="no calls"),
+    ],
+)
+def test_message_as_the_template_sees_it(message, expected):
+    assert render(CALLS.replace("ARGUMENTS", "call.function.arguments | tojson"), [message]) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        pytest.param({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0]", id="image"),
+        pytest.param({"role": "user", "content": ["a"]}, "messages[1].content[0]", id="bare text as a part"),
+        pytest.param(
+            {"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text", id="part without text"
+        ),
+        pytest.param({"role": "user", "content": 5}, "messages[1].content", id="number"),
+        pytest.param(
+            {"role": "assistant", "tool_calls": [{}]}, "messages[1].tool_calls[0].function.name", id="nameless call"
+        ),
+        pytest.param({"role": "assistant", "tool_calls": {}}, "messages[1].tool_calls", id="calls no list"),
+        pytest.param("hi", "messages[1]", id="text for a message"),
+        pytest.param({"content": "hi"}, "messages[1].role", id="no role"),
+    ],
+)
+def test_message_that_cannot_be_shown_names_its_member(message, param):
+    with pytest.raises(TemplateError, match=re.escape(param)) as caught:
+        render(CHATML, [USER, message])
+    assert caught.value.param == param
+
+
+def test_template_that_prints_arguments_gets_text():
+    assert render(CALLS.replace("ARGUMENTS", "call.function.arguments"), [call_message({"a": "é"})]) == (
+        '[assistant]<f:{"a": "é"}:call_1>'
+    )
+
+
+@pytest.mark.parametrize("decoded", ["call.function.arguments", "(call.function.arguments | from_json)"])
+@pytest.mark.parametrize("written", ["{oops", "[1]"])
+def test_template_that_reads_arguments_one_by_one_is_shown_what_is_no_object(decoded, written):
+    source = CALLS.replace(
+        "{{ ARGUMENTS }}", f"{{% for k, v in {decoded}.items() %}}{{{{ k }}}}={{{{ v }}}}{{% endfor %}}"
+    )
+    assert render(source, [call_message('{"a": 1}')]) == "[assistant]<f:a=1:call_1>"
+    assert render(source, [call_message(written)]) == f"[assistant]<f:arguments={written}:call_1>"
+
+
+ONE_CALL = [
+    pytest.param(CALLS.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]"), id="drops the others"),
+    pytest.param(
+        CALLS.replace(
+            "[{{ m.role", "{{ raise_exception('one!') if m.tool_calls and m.tool_calls | length > 1 }}[{{ m.role"
+        ),
+        id="refuses them",
+    ),
+]
+TWO_CALLS = {
+    **call_message({"a": 1}),
+    "content": "so",
+    "tool_calls": [call_message({"a": i}, f"call_{i}")["tool_calls"][0] for i in (1, 2)],
+}
+
+
+@pytest.mark.parametrize("source", ONE_CALL)
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param(["call_1", "call_2"], "FIRST[tool]call_1SECOND[tool]call_2[user]hi", id="in order"),
+        pytest.param(["call_2", "call_1"], "SECOND[tool]call_2FIRST[tool]call_1[user]hi", id="by their ids"),
+        pytest.param([None, None], "FIRST[tool]NoneSECOND[tool]None[user]hi", id="without ids"),
+        pytest.param(["call_1"], "FIRST[tool]call_1SECOND[user]hi", id="one is missing"),
+        pytest.param(["call_1", "x"], "FIRST[tool]call_1[tool]xSECOND[user]hi", id="of no call"),
+        pytest.param([], "FIRSTSECOND[user]hi", id="no results"),
+    ],
+)
+def test_template_that_shows_one_call_of_a_message_gets_it_with_its_result(source, results, expected):
+    told = [{"role": "tool", "content": str(id), "tool_call_id": id} for id in results]
+    calls = '[assistant]so<f:{"a": 1}:call_1>', '[assistant]<f:{"a": 2}:call_2>'
+    shown = render(source.replace("ARGUMENTS", "call.function.arguments | tojson"), [TWO_CALLS, *told, USER])
+    assert shown == expected.replace("FIRST", calls[0]).replace("SECOND", calls[1])
+
+
+def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
+    source = CALLS.replace(
+        "ARGUMENTS",
+        "raise_exception('nine, please') if call.id | length != 9 else call.function.arguments | tojson",
+    )
+    result = {"role": "tool", "content": "", "tool_call_id": "call_1"}
+    template = ChatTemplate(source.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_call_id }}"))
+    text = text_of(template.render([call_message({}), result]))
+    call_id, result_id = re.fullmatch(r"\[assistant\]<f:\{\}:(\w{9})>\[tool\](\w{9})", text.replace("\n", "")).groups()
+    assert call_id == result_id
+    assert "abc123XYZ" in text_of(template.render([call_message({}, "abc123XYZ")]))
+
+
+def test_template_that_reads_parts_gets_parts():
+    assert render("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}") == "hi"
+
+
+def test_template_that_iterates_tools_gets_a_list():
+    assert render("{% for t in tools %}{% endfor %}{{ messages[0].content }}") == "hi"
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        pytest.param({"name": "f"}, '! {"name": "f", "description": "", "parameters": EMPTY}', id="a name alone"),
+        pytest.param(
+            {"parameters": {"title": "T"}, "name": "f", "description": "d"},
+            'd! {"parameters": {"title": "T", "type": "object", "properties": {}}, "name": "f", "description": "d"}',
+            id="in its own order",
+        ),
+    ],
+)
+def test_template_that_reads_every_part_of_a_tool_gets_them_all(function, shown):
+    source = (
+        "{% for tool in tools or [] %}{{ tool.function.description + '! ' }}{{ tool.function | tojson }}{% endfor %}"
+    )
+    tools = [{"type": "function", "function": function}]
+    assert render(source + CHATML, tools=tools).startswith(
+        shown.replace("EMPTY", '{"type": "object", "properties": {}}')
+    )
+
+
+def test_template_that_reads_no_more_than_the_name_of_a_tool_gets_it_as_it_is():
+    source = "{% for tool in tools or [] %}{{ tool.function | tojson }}{% endfor %}"
+    assert render(source, tools=[{"type": "function", "function": {"name": "f"}}]) == '{"name": "f"}'
+
+
+def test_template_that_knows_the_developer_gets_one():
+    source = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}{# developer #}"
+    assert render(source, [{"role": "developer", "content": "x"}]) == "developer x"
+
+
+@pytest.mark.parametrize("other", ["", "{{ raise_exception('who?') }}"])
+def test_template_that_only_names_the_developer_gets_the_system(other):
+    source = (
+        "{% for m in messages %}{% if m.role in ('system', 'user') %}{{ m.role }} {{ m.content }}"
+        f"{{% else %}}{other}{{% endif %}}{{% endfor %}}{{# developer #}}"
+    )
+    assert render(source, [{"role": "developer", "content": "x"}]) == "system x"
+
+
+PLAIN = """{%- for m in messages %}
+{%- if m.role not in ROLES %}{{ raise_exception('no ' + m.role) }}{% endif -%}
+[{{ m.role }}]{{ m.content }}
+{%- endfor %}"""
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("roles", "messages", "expected"),
+    [
+        pytest.param(
+            ["system", "user", "assistant"],
+            [call_message({"a": 1}), {"role": "tool", "content": "3"}],
+            '[assistant]<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+            "[user]<tool_response>\n3\n</tool_response>",
+            id="call and result",
+        ),
+        pytest.param(
+            ["user", "assistant"],
+            [{"role": "system", "content": "Be brief."}, USER],
+            "[user]Be brief.\n\nhi",
+            id="no system role",
+        ),
+        pytest.param(
+            ["system", "user", "assistant", "tool"],
+            [{**call_message({}), "content": "Well."}, {"role": "tool", "content": "3"}],
+            '[assistant]Well.\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>[tool]3',
+            id="text and call",
+        ),
+    ],
+)
+def test_what_a_template_cannot_show_is_told_in_what_it_can(roles, messages, expected):
+    assert render(PLAIN.replace("ROLES", str(roles)), messages) == expected
+
+
+@pytest.mark.parametrize("roles", [["system", "user"], ["user"]], ids=["system", "no system"])
+def test_template_without_tools_gets_them_described(roles):
+    messages = [{"role": "system", "content": "Be brief."}, USER]
+    text = render(PLAIN.replace("ROLES", str(roles)), messages, tools=TOOLS)
+    assert text.startswith(f"[{roles[0]}]You can call functions.")
+    assert '\n<tools>\n{"type": "function", "function": {"name": "f"}}\n</tools>\n' in text
+    call = '{"name": "the_name", "arguments": {"an_argument": "its value"}}'
+    assert f"<tool_call>\n{call}\n</tool_call>\n\nBe brief." in text
+
+
+def test_template_of_deepseek_without_tools_describes_them_in_its_notation():
+    marks = ("<|tool▁call▁begin|>the_name<|tool▁sep|>", "<|tool▁call▁end|>")
+    begin, end = (mark.replace("|", "\uff5c") for mark in marks)
+    source = PLAIN.replace("ROLES", "['system', 'user']") + f"{{# {begin} #}}"
+    assert f'{begin}{{"an_argument": "its value"}}{end}' in render(source, tools=TOOLS)
+    assert ChatTemplate(source).format.name == "deepseek"
+
+
+def test_template_without_tools_is_parsed_in_the_form_that_it_is_told():
+    assert ChatTemplate("{{ messages[0].content }}{# <|tool_call|> #}").format.name == "hermes"
+
+
+def test_template_of_lfm_gets_calls_in_its_notation():
+    source = PLAIN.replace("ROLES", "['user', 'assistant']") + "{# <|tool_call_start|> tools #}"
+    assert render(source, [call_message({"a": "x"})]) == "[assistant]<|tool_call_start|>[f(a='x')]<|tool_call_end|>"
+
+
+def test_template_that_shows_calls_only_without_content_gets_none():
+    source = """{%- for m in messages -%}
+    {%- if m.content is none %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif -%}
+    {%- endfor -%}"""
+    assert '"name": "f"' in render(source, [call_message({})])
+
+
+@pytest.mark.parametrize("key", ["thinking", "reasoning", "reasoning_content"])
+def test_thinking_reaches_the_template_where_it_looks(key):
+    source = f"{{% for m in messages %}}{{{{ m.content }}}}({{{{ m.{key} }}}}){{% endfor %}}"
+    assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "a(b)"
+
+
+def test_template_that_looks_for_thinking_in_parts_gets_parts():
+    source = """{%- for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}
+    {%- for p in m.content %}{{ '<' + p.thinking + '>' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}
+    {%- endfor %}"""
+    assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "<b>a"
+    assert render(source, [{"role": "assistant", "content": "a"}]) == "a"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "shown"),
+    [
+        ("{% if m.content and m.thinking and m.tool_calls %}{{ raise_exception('both') }}{% endif %}", "()a"),
+        ("", "(b)a"),
+    ],
+    ids=["refused", "taken"],
+)
+def test_thinking_beside_text_and_calls_is_left_out_where_it_is_refused(refusal, shown):
+    source = (
+        "{% for m in messages %}"
+        + refusal
+        + "({{ m.thinking }}){{ m.content }}{{ (m.tool_calls or []) | tojson }}{% endfor %}"
+    )
+    message = {**call_message({}), "content": "a", "reasoning_content": "b"}
+    assert render(source, [message]).startswith(shown)
+
+
+def test_variables_are_read_but_do_not_replace_ours():
+    source = "{{ enable_thinking }} {{ messages[0].content }} {{ bos_token }}"
+    template = ChatTemplate(source, bos_token="<s>")
+    variables = {"enable_thinking": False, "messages": [], "bos_token": "no"}
+    assert text_of(template.render([USER], variables=variables)) == "False hi <s>"
+
+
+@pytest.mark.parametrize("source", [None, ""], ids=["missing", "empty"])
+def test_missing_template_is_chatml(source):
+    assert render(source) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
