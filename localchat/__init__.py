@@ -9,9 +9,6 @@ Everything is loaded when it is first used, so that importing the package costs 
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
-
 TYPE_CHECKING = False  # Type checkers know the name; importing it from typing would cost some ms.
 
 if TYPE_CHECKING:
@@ -163,14 +160,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """`chat` is a function here, and the name of a folder of the server: to import that must not take the name away."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name != "chat" or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -56,6 +56,7 @@ from .options import (
     read_any,
     read_options,
     read_request_options,
+    with_media,
 )
 from .payloads import Prompt, check_prompt
 from .settings import BaseClient
@@ -200,7 +201,7 @@ class AsyncClient(BaseClient):
 
     async def chat(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:
         """The whole answer; see Client.chat."""
-        given = self._chat_options(prompt, options, ChatKeywords, "chat")
+        given = await _with_media(self._chat_options(prompt, options, ChatKeywords, "chat"))
         for _ in range(options.get("retries_on_mismatch") or 0):
             try:
                 return await self._whole(given, chat_body, "chat/completions")
@@ -335,7 +336,8 @@ class AsyncClient(BaseClient):
         settings, expected = self._settings, given.expected
 
         async def send(call: AsyncCall) -> None:
-            body = first = make_body(settings, given, given.model or await self._default_model(call, given.headers))
+            whole = await _with_media(given)
+            body = first = make_body(settings, whole, given.model or await self._default_model(call, given.headers))
             while True:
                 try:
                     asking = body if expected is None else expected.apply(body)
@@ -379,3 +381,8 @@ class AsyncClient(BaseClient):
             if getattr(error, "status", 404) not in (404, 405, 501):
                 raise
             return []
+
+
+async def _with_media(given: CallOptions) -> CallOptions:
+    """The call with its images and audio, whose files are read in a thread."""
+    return await asyncio.to_thread(with_media, given) if given.media else given

@@ -38,7 +38,7 @@ class AsyncCall(CallState):
         self._woken: asyncio.Future[None] | None = None
 
     def cancel(self) -> None:
-        """Stop at once: whoever waits for the network gets Cancelled. For other tasks of the same loop."""
+        """Stop at once, from any task of the loop: the task that waits for the network gets Cancelled."""
         self.is_cancelled = True
         if self._connection is not None:
             self._connection.close()
@@ -99,7 +99,7 @@ class AsyncCall(CallState):
             self.release()
 
     async def read(self, at_most_s: float | None = None) -> bytes:
-        """The next bytes of the body, perhaps none; `ended` tells the proper end."""
+        """The next bytes of the body, perhaps none; `all_read` is set at the end."""
         connection, first = self._connection, self.take_first()
         if first or connection is None or self.ended:
             if self._inflate.has_more:

@@ -33,7 +33,7 @@ from .think_tags import ThinkSplitter
 from .tool_calls import ToolCalls, Warnings
 
 # Where reasoning is found, in order; the first that is text wins. During a rename vLLM sent the same text
-# in two of them, so they are never added up (K8).
+# in two of them, so they are never added up.
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 
 
@@ -55,7 +55,7 @@ class _Choice:
         self.splitter = ThinkSplitter(think_tags)
         self._joiners: dict[str, HalfJoiner] = {}  # By field.
         self.calls = ToolCalls(index, warnings)
-        # The old form of a call. Some servers send it beside the new one, so it waits for the end (C13).
+        # The old form of a call. Some servers send it beside the new one, so it waits for the end.
         self.legacy = ToolCalls(index, warnings)
         self.finished_calls: tuple[ToolCall, ...] | None = None
         self.reasoning_field: str | None = None
@@ -65,7 +65,7 @@ class _Choice:
         self.stop_reason: Any = None
 
     def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
-        """The delta first, then the finish: some servers send both in one chunk (K3)."""
+        """The delta first, then the finish: some servers send both in one chunk."""
         events: list[StreamEvent] = []
         delta = choice.get("delta")
         message = choice.get("message")
@@ -87,7 +87,7 @@ class _Choice:
             self.stop_reason = stop_reason
         return events
 
-    def _take_delta(self, delta: Json, chunk: Any, events: list[StreamEvent]) -> None:
+    def _take_delta(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool = False) -> None:
         content = delta.get("content")
         if content and len(delta) == 1:  # Nearly every delta, so nothing else is looked for.
             self._take_content(content, chunk, events)
@@ -98,23 +98,20 @@ class _Choice:
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._emit("refusal", self._joined("refusal", refusal), chunk, events)
-        self._take_calls(delta, chunk, events)
+        self._take_calls(delta, chunk, events, is_summary)
 
     def _take_message(self, message: Json, chunk: Any, events: list[StreamEvent]) -> None:
         """A whole message in place of a delta, or after deltas: only what exceeds them is new."""
         name, text = _reasoning(message)
         self._take_reasoning(name, _exceeding(text, self.reasoning), chunk, events)
-        content = message.get("content")
-        if isinstance(content, str):  # With the tags or, where the server has taken them out, without.
-            content = _exceeding(content, self.content, self.text)
-        if content:
-            self._take_content(content, chunk, events)
-        refusal = message.get("refusal")
-        if isinstance(refusal, str) and _exceeding(refusal, self.refusal):
-            self._emit("refusal", _exceeding(refusal, self.refusal), chunk, events)
-        self._take_calls(message, chunk, events, is_summary=True)
+        rest = {name: value for name, value in message.items() if not name.startswith(_REASONING_FIELDS)}
+        if isinstance(rest.get("content"), str):  # With the tags or, where the server has taken them out, without.
+            rest["content"] = _exceeding(rest["content"], self.content, self.text)
+        if isinstance(rest.get("refusal"), str):
+            rest["refusal"] = _exceeding(rest["refusal"], self.refusal)
+        self._take_delta(rest, chunk, events, is_summary=True)
 
-    def _take_calls(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool = False) -> None:
+    def _take_calls(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool) -> None:
         for call in as_list(delta.get("tool_calls")):
             event = self.calls.take(call, chunk, is_summary) if isinstance(call, dict) else None
             if event is not None:
@@ -235,7 +232,7 @@ class _Choice:
 
 
 def _completion_logprobs(logprobs: Json) -> list[Json]:
-    """Those of /completions, which are lists side by side, in the form of a chat's (L1, L7)."""
+    """Those of /completions, which are lists side by side, in the form of a chat's."""
     columns = [as_list(logprobs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")]
     items = []
     for token, value, top in itertools.zip_longest(*columns):
@@ -246,7 +243,7 @@ def _completion_logprobs(logprobs: Json) -> list[Json]:
 
 
 def _reasoning(delta: Json) -> tuple[str, str]:
-    """The member that holds reasoning, and its text."""
+    """The field that holds reasoning, and its text."""
     for name in _REASONING_FIELDS:
         text = delta.get(name)
         if text and isinstance(text, str):
@@ -306,7 +303,7 @@ class Accumulator:
         self._announced = False
         self._closed = False
         self._succeeded = False
-        # Whether every choice that was asked for has its finish reason, and has said nothing since.
+        # Whether every choice that was asked for has its finish reason, and no text after it.
         self.complete = False
         self._id: str | None = None
         self._model: str | None = None
@@ -353,6 +350,11 @@ class Accumulator:
             events += self._warnings.take()
         return events
 
+    def warn(self, text: str) -> list[StreamEvent]:
+        """The event of a warning about the whole answer; nothing if there was one with this text."""
+        self._warnings.add(text, 0)
+        return self._warnings.take()
+
     def finish(self, done: bool = False) -> list[StreamEvent]:
         """The end of the stream: complete calls, then one message_stop per choice.
 
@@ -361,7 +363,7 @@ class Accumulator:
 
         Raises:
             StreamError: The server had reported a failure.
-            IncompleteStream: There was neither a finish reason nor the end mark (K5, C33, L42).
+            IncompleteStream: There was neither a finish reason nor the end mark.
         """
         if self._closed:
             return []
@@ -415,7 +417,7 @@ class Accumulator:
         return [self._choices[index] for index in sorted(self._choices)]
 
     def _take_usage(self, raw: Json, chunk: Json) -> list[StreamEvent]:
-        """The last one that counts anything holds; some servers send zeros in every chunk (C20, K14)."""
+        """The last one that counts anything holds; some servers send zeros in every chunk."""
         usage = parse_usage(raw)
         if not usage.total_tokens:
             self._zero_usage = usage
@@ -477,7 +479,7 @@ def _native_choices(chunk: Json) -> list[Json]:
 
 
 def _with_thought(choices: list[Any], thought: Any) -> list[Any]:
-    """Some servers put the reasoning of the first choice beside the choices (G34, K8)."""
+    """Some servers put the reasoning of the first choice beside the choices."""
     first = choices[0]
     if not isinstance(first, dict):
         return choices

@@ -48,12 +48,12 @@ class Call(CallState):
         self._process = os.getpid()
 
     def cancel(self) -> None:
-        """Stop at once: whoever waits for the network gets Cancelled, and closes. From any thread."""
+        """Stop at once, from any thread: the thread that waits for the network gets Cancelled, and closes."""
         with self._lock:
             self._cancelled.set()
             if self._sock is not None and self._process == os.getpid():  # After a fork it is the parent's.
                 # close() would not wake a reader in another thread: it would wait for the next byte itself.
-                with contextlib.suppress(OSError):  # Not connected any more: then nobody waits.
+                with contextlib.suppress(OSError):  # Not connected any more, so no thread waits.
                     shut(self._sock)
 
     def open(self) -> None:
@@ -103,10 +103,10 @@ class Call(CallState):
             self.release()
 
     def read(self, at_most_s: float | None = None) -> bytes:
-        """The next bytes of the body, perhaps none; `ended` tells the proper end.
+        """The next bytes of the body, perhaps none; `all_read` is set at the end.
 
         Args:
-            at_most_s: Instead of the clocks: for bytes that are welcome but not needed.
+            at_most_s: Seconds, in place of the timeouts: for bytes that are useful but not needed.
 
         Raises:
             IncompleteStream: The body was cut.
@@ -204,7 +204,7 @@ class Call(CallState):
         settings = self.settings
         limit, kind = self.deadlines.connecting()
         proxy = find_proxy(settings.address, settings.proxy)
-        connector = Connector(settings.address, proxy, settings.verify, limit, self._watch)
+        connector = Connector(settings, proxy, limit, self._watch)
         try:
             transport = settings.transport
             sock = connector.connect() if transport is None else transport.connect(connector.connect)

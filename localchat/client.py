@@ -53,6 +53,7 @@ from .options import (
     read_any,
     read_options,
     read_request_options,
+    with_media,
 )
 from .payloads import Prompt, check_prompt
 from .settings import BaseClient, companion
@@ -179,8 +180,8 @@ class Client(BaseClient):
         follow_redirects: Whether to follow 307 and 308 on the same server, with the same body. Any other
             redirect is an error that names the target; the key never goes to another server.
         record: A file into which everything sent and received is written, the key masked; see `replay`.
-        log_bodies: Whether the logger `localchat.client`, which tells at level DEBUG what is sent where and what became
-            of it, also gets the bodies of requests and the texts of answers. The key is masked in them.
+        log_bodies: Whether the logger `localchat.client`, which reports requests and statuses at level DEBUG, also
+            reports the bodies of requests and the texts of answers. The key is masked in them.
         max_bytes: The most bytes of one answer, unpacked; 256 MiB if it is left out.
         transport: What connects instead of the client: a `replay(file)`, for tests without a server.
     """
@@ -304,10 +305,11 @@ class Client(BaseClient):
 
         Args:
             prompt: Text, or a list of messages.
-            tools: Functions; their annotations and docstrings tell the model what they do.
+            tools: Functions; their annotations and docstrings describe them to the model.
             options: `max_rounds` (10: how often the model is asked), `on_call` (asked with each ToolCall before it
                 runs: only True lets it), `parallel` (calls of one round run in threads), `raise_errors`
-                (a tool's exception is raised, not told to the model), and all that `stream` takes, for every round.
+                (a tool's exception is raised instead of reported to the model), and all that `stream` takes, for
+                every round.
 
         Raises:
             TooManyRounds: The model was still calling functions.
@@ -388,7 +390,7 @@ class Client(BaseClient):
 
     def _chat_options(self, prompt: Prompt, options: Mapping[str, Any], keywords: Any, what: str) -> CallOptions:
         check_prompt(prompt)
-        return read_options(self._settings, prompt, options, keywords, what)
+        return with_media(read_options(self._settings, prompt, options, keywords, what))
 
     def _whole(self, given: CallOptions, make_body: MakeBody, path: str) -> Reply[Any]:
         with self._start(given, make_body, path) as answer:
@@ -467,8 +469,8 @@ def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
     Takes the options of Client.chat and of Client.
 
     Raises:
-        IncompleteReply: The answer ended at a limit of tokens, `max_tokens` was not set and `allow_truncated` is not
-            True. People print the result of this function, and half an answer looks like a whole one.
+        IncompleteReply: A content filter cut the answer, or a limit of tokens while `max_tokens` was not set; unless
+            `allow_truncated` is True. People print the result of this function, and half an answer looks like a whole.
         LocalChatError: As from Client.chat.
     """
     check_keywords(options, QuickKeywords, "chat")
@@ -479,10 +481,9 @@ def chat(prompt: Prompt, /, **options: Any) -> Reply[Any]:
     own = {name: options.pop(name) for name in own_names if name in options}
     with Client(**own) as client:
         reply = client.chat(prompt, **options)
-    if reply.truncated and not (limited or allow_truncated):
-        raise IncompleteReply(
-            f"the answer was cut at a limit of tokens, after {len(reply.text)} characters: set max_tokens, or "
-            "allow_truncated=True to take what there is; the error has it as `partial`",
-            partial=reply,
-        )
+    is_filtered = reply.finish_reason == "content_filter"
+    if (is_filtered or (reply.truncated and not limited)) and not allow_truncated:
+        place, other = ("by a content filter", "") if is_filtered else ("at a limit of tokens", "max_tokens or ")
+        message = f"the answer was cut {place}, after {len(reply.text)} characters: set {other}allow_truncated=True"
+        raise IncompleteReply(f"{message} to take what there is; the error has it as `partial`", partial=reply)
     return reply

@@ -18,7 +18,7 @@ from .settings import Settings
 # Names of models that make embeddings, not text.
 _EMBEDDING_NAME = re.compile(r"embed|minilm|\b(bge|gte|e5|arctic)\b", re.IGNORECASE)
 
-# Texts in one request where the caller does not say how many.
+# Texts in one request where `batch_size` is not given.
 DEFAULT_BATCH_SIZE = 256
 
 Item = TypeVar("Item")
@@ -117,9 +117,11 @@ def parse_embeddings(body: Any, n: int, base64: bool = False) -> Embeddings[list
 
 def _vector(value: Any, base64: bool) -> list[float]:
     if isinstance(value, str) and base64:
-        return _decoded(value)
+        value = _decoded(value)
     if not isinstance(value, list) or not value or not all(type(number) in (float, int) for number in value):
         raise ProtocolError(f"an embedding is a list of numbers, not {type(value).__name__} of something else")
+    if not abs(sum(value)) < float("inf"):
+        raise ProtocolError("an embedding has NaN or infinity in it")
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import ProtocolError, cut
 from .payloads import Json
-from .sse import ServerSentEvent, SSEDecoder, SSEError
+from .sse import ServerSentEvent, SSEDecoder, SSEError, is_damaged
 
 _DECODER = json.JSONDecoder()
 
@@ -37,13 +37,19 @@ class Frames:
         self._sse = SSEDecoder(sentinel="[DONE]", fields_as_events=("error",))
         # None until known; "sse", "lines" (of JSON) or "json" (one body over several lines).
         self._kind: str | None = None
-        # How many JSON documents came, outside an event stream.
+        # How many JSON documents came, outside an event stream, and whether one was no UTF-8.
         self.documents = 0
+        self._was_damaged = False
 
     @property
     def head(self) -> str:
         """How the answer begins, for messages."""
         return cut(self._head.decode("utf-8", "replace"))
+
+    @property
+    def was_damaged(self) -> bool:
+        """Whether something came that was no UTF-8; each wrong byte became U+FFFD."""
+        return self._was_damaged or self._sse.was_damaged
 
     def feed(self, chunk: bytes) -> Iterable[ServerSentEvent]:
         """The payloads that these bytes complete."""
@@ -56,7 +62,7 @@ class Frames:
         return self._feed_sse(chunk) if self._kind == "sse" else self._feed_json(chunk)
 
     def end(self) -> Iterator[ServerSentEvent]:
-        """What was complete but for its line end (K39). A tail that is cut is not handed out."""
+        """What was complete but for its line end. A tail that is cut is not handed out."""
         if self._kind is None and self._head:
             raise self._refusal()
         if self._kind == "sse":
@@ -109,7 +115,9 @@ class Frames:
 
     def _document(self, raw: bytes) -> ServerSentEvent:
         self.documents += 1
-        return ServerSentEvent(data=raw.decode("utf-8", "replace").lstrip("\ufeff"))
+        data = raw.decode("utf-8", "replace")
+        self._was_damaged = self._was_damaged or is_damaged(raw, data)
+        return ServerSentEvent(data=data.lstrip("\ufeff"))
 
 
 def _is_whole(text: str) -> bool:
@@ -119,7 +127,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _fault_at(text: str) -> int | None:
-    """Where this stops being JSON, None if it does not. JSON that is cut has its fault at the very end."""
+    """Where this stops being JSON, None if it does not. JSON that is cut stops at its very end."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:

@@ -1,6 +1,6 @@
 """The keyword arguments of clients and of calls: their names and types, and the error for a name that is unknown.
 
-A name that is not listed here is a TypeError, since a misspelt option would change nothing and say nothing.
+A name that is not listed here is a TypeError, since a misspelt option would otherwise change nothing, unnoticed.
 `extra_body` takes any field that a server knows.
 """
 
@@ -174,14 +174,6 @@ def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
     for name in given:
         if name not in names and not (name == "response_format" and "temperature" in names):
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
-
-
-def as_options(fields: Mapping[str, Any]) -> Json:
-    """Fields of a request as options of `stream`: those that have no option go into `extra_body`."""
-    known = {*StreamKeywords.__annotations__, "response_format"}
-    options = {name: value for name, value in fields.items() if name in known}
-    others = {name: value for name, value in fields.items() if name not in options}
-    return {**options, "extra_body": {**(options.get("extra_body") or {}), **others}} if others else options
 
 
 def _hint(name: str, known: Any) -> str:

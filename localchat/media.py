@@ -1,6 +1,6 @@
 """Images and audio as parts of a message: from a file, bytes or a URL.
 
-Files and bytes become data: URIs; their first bytes tell the type. A str is a URL, never a path: text that comes
+Files and bytes become data: URIs; their first bytes decide the type. A str is a URL, never a path: text that comes
 from elsewhere cannot make the client read a file. A URL goes to the server as it is; local servers often refuse
 to fetch it (Ollama does). The client fetches a URL only on demand, by `embed=True` or `fetch`.
 """
@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import urlsplit
+
+from .network import is_loopback
 
 if TYPE_CHECKING:
     from .payloads import Prompt
@@ -136,8 +138,7 @@ def fetch(url: str) -> bytes:
     import http.client  # Late: they cost as much as the whole client.
     import urllib.request
 
-    host = urlsplit(url).hostname or ""
-    is_near = host in ("localhost", "::1") or host.startswith("127.")  # No proxy could reach that.
+    is_near = is_loopback(urlsplit(url).hostname or "")  # No proxy could reach that.
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if is_near else []))
     try:
         with opener.open(url, timeout=_FETCH_TIMEOUT_S) as response:

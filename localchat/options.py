@@ -32,6 +32,8 @@ class CallOptions(NamedTuple):
     system: str | None
     model: str | None
     headers: Mapping[str, str]
+    # `images` and `audio` that `with_media` has to put into the prompt.
+    media: Mapping[str, Any]
     options: Mapping[str, Any]
 
 
@@ -47,8 +49,7 @@ def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], ke
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} is {value}, which is no finite number")
     sent = dict(options)
-    prompt = _with_media(prompt, sent)
-    expected = None
+    media, expected = take_media(sent), None
     if _wants_value(sent.get("response_format")):
         expected = companion("structured").ExpectedValue(sent.pop("response_format"))
     timeout, headers = sent.pop("timeout", None), sent.pop("extra_headers", None) or {}
@@ -59,7 +60,19 @@ def read_options(settings: Settings, prompt: Any, options: Mapping[str, Any], ke
         sent.pop(name, None)
     system, model, max_retries = (sent.pop(name, None) for name in ("system", "model", "max_retries"))
     max_retries = settings.max_retries if max_retries is None else max_retries
-    return CallOptions(prompt, n_choices, think_tags, expected, timeout, max_retries, system, model, headers, sent)
+    made = (timeout, max_retries, system, model, headers, media, sent)
+    return CallOptions(prompt, n_choices, think_tags, expected, *made)
+
+
+def with_media(given: CallOptions) -> CallOptions:
+    """The call with images and audio in its prompt. It reads their files, and so may wait for a disk.
+
+    Raises:
+        ValueError, OSError: One cannot be read, or is of no known format.
+    """
+    if not given.media:
+        return given
+    return given._replace(prompt=companion("media").attach(given.prompt, **given.media), media={})
 
 
 MakeBody = Callable[[Settings, CallOptions, Union[str, None]], "dict[str, Any]"]
@@ -111,13 +124,13 @@ def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -
     """
     if "stream_options" in body and "stream_options" in error.body:
         return {name: value for name, value in body.items() if name != "stream_options"}
-    if given.expected is None or not given.expected.weaken(body, error):
+    if given.expected is None or not given.expected.weaken(error):
         raise error
     return body
 
 
 def corrected(given: CallOptions, error: DoesNotFit) -> CallOptions:
-    """The options of a call that asks again for an answer that did not fit, and says what was wrong with it."""
+    """The options of a call that asks again for an answer that did not fit, with what was wrong."""
     prompt = [{"role": "user", "content": given.prompt}] if isinstance(given.prompt, str) else list(given.prompt)
     return given._replace(prompt=[*prompt, *companion("structured").correction(error)])
 
@@ -129,14 +142,13 @@ def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:
     return (n if isinstance(n, int) else 1) * (max(len(prompt), 1) if several else 1)
 
 
-def _with_media(prompt: Any, options: dict[str, Any]) -> Any:
+def take_media(options: dict[str, Any]) -> dict[str, Any]:
     """Take images and audio out of the options; a mapping is OpenAI's `audio`, which is about the answer."""
-    sources = {
+    return {
         name: options.pop(name)
         for name in ("images", "audio")
         if options.get(name) is not None and not (name == "audio" and isinstance(options[name], Mapping))
     }
-    return companion("media").attach(prompt, **sources) if sources else prompt
 
 
 def _wants_value(target: Any) -> bool:

@@ -15,20 +15,23 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from .engine.proof import LIBRARY
 from .models.catalog import Catalog, ModelFile, ModelFileError, model_file
 from .models.gguf import GGUFError, check_start
 from .serving.crashes import CrashRecord
-from .serving.exchange import NO_MEMORY
-from .serving.http_server import ChatServer, EngineFailed, Stopped
-from .serving.listener import listening
-from .serving.loading import Loader, why_not_listening
-from .serving.logs import complain, log_to_stderr
+from .serving.listener import listening, why_not_listening
+from .serving.logs import NO_MEMORY, complain, log_to_stderr
 from .serving.options import comments_on, read_options, settings_of
-from .serving.routes import Settings
+from .serving.settings import Settings
 from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
 from .serving.web import is_loopback
+
+if TYPE_CHECKING:
+    from .serving.http_server import ChatServer
+
+# The engine and the HTTP server are imported by the process that serves alone, after its model has begun to load: they
+# take half as long as loading a small model does, and the supervisor needs neither.
 
 log = logging.getLogger("localchat.server")
 
@@ -46,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr(options.log_format)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
+        from .engine.proof import LIBRARY
+
         return complain(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     settings = settings_of(options)
     try:
@@ -72,10 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _serve(options, settings, file, listener)
             command = [sys.executable, "-m", "localchat.server"]
             return Supervisor([*command, *(sys.argv[1:] if arguments is None else arguments)], listener).run()
-    except OSError as error:
-        return complain(why_not_listening(settings, error))
-    except (RuntimeError, MemoryError) as error:
-        return complain(f"cannot start: {error or NO_MEMORY}")
+    except (OSError, RuntimeError, MemoryError) as error:
+        return complain(_why_not_started(settings, error))
+
+
+def _why_not_started(settings: Settings, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return why_not_listening(settings, error)
+    return f"cannot start: {error or NO_MEMORY}"
 
 
 def _serve(
@@ -86,21 +95,19 @@ def _serve(
     record: CrashRecord | None = None,
 ) -> int:
     from .generation.service import Service
+    from .serving.loading import Loader
 
-    status = 0
-    server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings, listener, record)
-    on_ready = record.set_ready if record else lambda: None
-    loader = Loader(server.service, file, options, server.url, on_ready=on_ready, on_failure=server.shutdown)
-    with contextlib.closing(server):
-        loader.start()
-        _stop_on_signals(server, options.drain)
-        try:
-            server.serve_forever()
-        except Stopped:
-            pass
-        except EngineFailed as error:
-            log.error("%s", error)
-            status = ENGINE_FAILED
+    service = Service(Catalog([file], any_name=options.any_name))
+    loader = Loader(service, file, options, on_ready=record.set_ready if record else lambda: None)
+    loader.start()
+    try:
+        from .serving.http_server import ChatServer
+
+        with contextlib.closing(ChatServer(service, settings, listener, record)) as server:
+            loader.attach(server)
+            status = _serve_until_stopped(server, options.drain)
+    except (OSError, RuntimeError, MemoryError) as error:
+        status = complain(_why_not_started(settings, error))
     if loader.has_failed:
         return 1
     if loader.is_alive():
@@ -110,8 +117,25 @@ def _serve(
     return status
 
 
+def _serve_until_stopped(server: ChatServer, drain_s: float) -> int:
+    """The exit status."""
+    from .serving.http_server import EngineFailed, Stopped
+
+    try:
+        _stop_on_signals(server, drain_s)
+        server.serve_forever()
+    except Stopped:
+        pass
+    except EngineFailed as error:
+        log.error("%s", error)
+        return ENGINE_FAILED
+    return 0
+
+
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
     """SIGTERM drains, Ctrl-C stops at once and in order; a second signal ends the process."""
+    from .serving.http_server import Stopped
+
     first_at: float | None = None
 
     def stop(number: int, frame: object) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .http1 import ResponseReader
-from .network import Address, addresses, numeric_addresses, take_tunnel, tls_context, tunnel_request
+from .network import addresses, numeric_addresses, take_tunnel, tls_context, tunnel_request
+from .settings import Settings
 
 READ_BYTES = 65536
 MAX_IDLE_CONNECTIONS = 8
@@ -120,9 +121,8 @@ class Connector:
     """Makes a connection.
 
     Args:
-        address: Of the server.
+        settings: The address of the server, and how certificates are checked.
         proxy: The URL of a proxy to go through.
-        verify: How certificates are checked; see tls_context.
         limit: Seconds for all of it, None for no limit.
         watch: Called with each socket before anything waits on it, and with None between waits. What it raises
             ends the attempt.
@@ -130,15 +130,13 @@ class Connector:
 
     def __init__(
         self,
-        address: Address,
+        settings: Settings,
         proxy: str | None,
-        verify: Any,
         limit: float | None,
         watch: Callable[[socket.socket | None], None],
     ) -> None:
-        self._address = address
+        self._address, self._verify = settings.address, settings.verify
         self._proxy = proxy
-        self._verify = verify
         self._deadline = None if limit is None else time.monotonic() + limit
         self._watch = watch
 

@@ -1,9 +1,8 @@
-"""Server-sent events without I/O: bytes in, events out, and back.
+"""Server-sent events without I/O: bytes in, events out.
 
-`SSEDecoder.feed` takes chunks as they come, cut anywhere; a chunk completes zero or more events.
-`encode` and `comment` write the same format. The decoder follows the WHATWG rules (HTML standard,
-9.2.5 and 9.2.6) to the letter and knows nothing of HTTP, JSON or chat; what chat servers need beyond
-the standard (K39) is offered as options that are off by default. Raises only SSEError.
+`SSEDecoder.feed` takes chunks as they come, cut anywhere; a chunk completes zero or more events. The decoder follows
+the WHATWG rules (HTML standard, 9.2.5 and 9.2.6) to the letter and knows nothing of HTTP, JSON or chat; what chat
+servers need beyond the standard is offered as options that are off by default. Raises only SSEError.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SSEDecoder:
         sentinel: Leniency: a data line with this text (blanks around it aside) is an event of its own.
             It closes the block before it and does not wait for an empty line. Chat uses "[DONE]".
         fields_as_events: Leniency: these unknown fields, which the standard ignores, yield at once an
-            event named after the field. Old llama.cpp servers report trouble as a line `error: {...}`.
+            event named after the field. Old llama.cpp servers report an error as a line `error: {...}`.
     """
 
     def __init__(
@@ -71,6 +70,8 @@ class SSEDecoder:
         self._fields_as_events = frozenset(name.encode() for name in fields_as_events)
         # The stream: what outlives an event.
         self.last_event_id = ""
+        # Whether data came that was no UTF-8; each wrong byte became U+FFFD.
+        self.was_damaged = False
         self.retry_ms: int | None = None
         self._id = ""
         # The line in progress.
@@ -100,10 +101,10 @@ class SSEDecoder:
         return self._take_ready()
 
     def flush(self) -> list[ServerSentEvent]:
-        """At the end of the stream: the unfinished block, which the standard throws away (K39).
+        """At the end of the stream: the unfinished block, which the standard throws away.
 
-        Some servers close right after the last line. Whoever calls this must judge whether the data is
-        whole (valid JSON, say) or cut.
+        Some servers close right after the last line. The caller has to judge whether the data is whole
+        (valid JSON, for example) or cut.
         """
         if self._error is not None:
             raise self._error
@@ -176,6 +177,7 @@ class SSEDecoder:
         self.last_event_id = self._id
         if self._data:
             data = _text(self._data[:-1])
+            self.was_damaged = self.was_damaged or is_damaged(self._data, data)
             event = self._event or "message"
             self._ready.append(ServerSentEvent(event, data, self._id, self._retry))
             self._data.clear()
@@ -203,46 +205,11 @@ _TAKE_FIELD = {
 }
 
 
-def encode(data: str, event: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:
-    """One event as bytes, closed by its empty line. `retry` is in milliseconds.
-
-    Each line of `data` becomes a data line. The format cannot carry a CR: it arrives as LF. A lone
-    surrogate, which UTF-8 cannot carry, is sent as "?".
-
-    Raises:
-        ValueError: `event` or `id` has a line end (or NUL in `id`), or `retry` is negative.
-    """
-    fields = [_field("event", event, "\r\n"), _field("id", id, "\r\n\0")]
-    if retry is not None:
-        if retry < 0:
-            raise ValueError(f"retry must not be negative: {retry}")
-        fields.append(f"retry: {retry}\n")
-    fields += [f"data: {line}\n" for line in _split_lines(data)]
-    return ("".join(fields) + "\n").encode("utf-8", "replace")
-
-
-def comment(text: str = "") -> bytes:
-    """A comment as bytes: keeps the connection alive, and no client sees an event in it.
-
-    It ends with an empty line, so send it between events only.
-    """
-    lines = [f": {line}\n" for line in _split_lines(text)]
-    return ("".join(lines) + "\n").encode("utf-8", "replace")
-
-
-def _split_lines(text: str) -> list[str]:
-    """At LF, CR and CRLF, where str.splitlines would know many others."""
-    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-
-def _field(name: str, value: str | None, forbidden: str) -> str:
-    if value is None:
-        return ""
-    if any(character in value for character in forbidden):
-        raise ValueError(f"{name} must be one line without NUL: {value!r}")
-    return f"{name}: {value}\n"
-
-
 def _text(raw: bytes | bytearray) -> str:
-    """UTF-8 whatever the server's charset says; a wrong byte becomes U+FFFD and never an exception."""
+    """UTF-8 whatever charset the server names; a wrong byte becomes U+FFFD and never an exception."""
     return raw.decode("utf-8", "replace")
+
+
+def is_damaged(raw: bytes | bytearray, text: str) -> bool:
+    """Whether U+FFFD in `text`, made of `raw`, stands for wrong bytes. It may also have been sent."""
+    return "\ufffd" in text and text.count("\ufffd") > raw.count(b"\xef\xbf\xbd")

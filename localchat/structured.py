@@ -38,7 +38,7 @@ class ExpectedValue:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the reply has to say about the way in which the value was asked for."""
+        """Warnings for the reply about the way in which the value was asked for."""
         if self._mode in ("json_schema", "wrapped"):
             return ()
         asked = "JSON without a schema" if self._mode == "json_object" else "JSON in the prompt alone"
@@ -51,14 +51,15 @@ class ExpectedValue:
         if self._mode == "wrapped":
             schema = {"name": _answer_name(self.target), "schema": self._asked_schema()}
             return {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
-        body = {**body, "messages": self._described(body["messages"])}
+        if "messages" in body:  # In the text of a completion no instruction has a place.
+            body = {**body, "messages": self._described(body["messages"])}
         if self._mode == "json_object":
             return {**body, "response_format": {"type": "json_object"}}
         return {name: value for name, value in body.items() if name != "response_format"}
 
-    def weaken(self, body: Json, error: StatusError) -> bool:
+    def weaken(self, error: StatusError) -> bool:
         """Whether to ask again in the next mode: the server refused the one that was used."""
-        if is_ready_made(self.target) or "messages" not in body or not _REFUSAL.search(error.body):
+        if is_ready_made(self.target) or not _REFUSAL.search(error.body):
             return False
         later = _MODES[_MODES.index(self._mode) + 1 :]
         if self._mode == "json_schema" and self._is_object:
@@ -149,7 +150,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _reason(reply: Reply[Any]) -> str:
-    """Why it may be that an answer does not fit, where the reply tells."""
+    """A likely reason why an answer does not fit; empty if the reply has none."""
     if reply.refusal:
         return f"; the model declined: {show(reply.refusal)}"
     return "; it was cut at the limit of tokens: raise max_tokens" if reply.finish_reason == "length" else ""

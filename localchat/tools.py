@@ -1,8 +1,8 @@
 """Python functions as tools: their definitions, and the loop that runs what the model calls.
 
-A tool is a plain function: its name, its docstring, and its annotations tell the model all. `ToolRun` asks the
-model, runs the calls, tells it the results, and asks again until it calls nothing more. What the model
-gets wrong (an unknown name, arguments that do not parse or do not fit) is told to the model, not raised.
+A tool is a plain function: its name, its docstring and its annotations describe it to the model. `ToolRun` sends
+the request, runs the calls, sends their results, and goes on until the model calls nothing more. Mistakes of the
+model (an unknown name, arguments that do not parse or do not fit) are reported to the model, not raised.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union
 from . import media, schema
 from .errors import Cancelled, DoesNotFit, TooManyRounds
 from .events import Reply, StreamEvent, ToolCall
+from .options import take_media
 
 if TYPE_CHECKING:
     from .payloads import Prompt
@@ -108,8 +109,9 @@ class ToolResult:
 
 RunEvent = Union[StreamEvent, ToolResult]
 
-# Asked before each call. True alone lets it run; text refuses it and tells the model why; every other value, such as
-# the None of a function without return, refuses it. That of an AsyncClient may be a coroutine function.
+# Called before each call of a tool. True alone lets it run; text refuses it and is the reason that the model gets;
+# every other value, such as the None of a function without return, refuses it. That of an AsyncClient may be a
+# coroutine function.
 OnCall = Callable[[ToolCall], object]
 
 
@@ -117,7 +119,7 @@ class Toolbox:
     """Tools by name, and how their calls are answered.
 
     Args:
-        tools: Functions, or Tools where a function alone does not say enough.
+        tools: Functions, or Tools where a function alone does not describe enough.
         on_call: The approval hook; see OnCall. Asked in the order of the calls, before any of them runs.
         parallel: Run the calls of one round in threads; a number is the most at a time.
         raise_errors: Let a tool's exception through. Otherwise it is logged, and the model gets its text.
@@ -266,7 +268,7 @@ def _called(item: _Ready) -> Any:
 def _refuse_awaitable(value: object, what: str) -> None:
     """Raise TypeError for what only an event loop can wait for."""
     if inspect.iscoroutine(value):
-        value.close()  # Or Python would warn that nobody has awaited it.
+        value.close()  # Or Python would warn that it was never awaited.
     if inspect.isawaitable(value):
         raise TypeError(f"only an AsyncClient can {what}")
 
@@ -314,9 +316,10 @@ class _Run:
     """What runs of both kinds have in common: what is asked, and what follows from an answer.
 
     Args:
-        client: Who asks.
-        messages: The question, and what was said before it.
+        client: The client whose `stream` is called.
+        messages: The conversation so far; the prompt is the last.
         tools: How calls are answered.
+        media: `images` and `audio` to put into the last message.
         max_rounds: How often the model is asked.
         on_done: Called with the run when `done` is set.
         options: Of every round, `tool_choice` aside: it holds for the first, or the model could never answer.
@@ -328,6 +331,7 @@ class _Run:
         messages: Sequence[Mapping[str, Any]],
         tools: Toolbox,
         *,
+        media: Mapping[str, Any] | None = None,
         max_rounds: int = DEFAULT_MAX_ROUNDS,
         on_done: Callable[[Any], object] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -340,12 +344,17 @@ class _Run:
         self._max_rounds = max_rounds
         self._on_done = on_done
         self._options = dict(options or {})
+        self._media = media or {}
         # What has come. `_reply` is that of a round which is over.
         self.messages = [dict(message) for message in messages]
         self.done = False
         self._closed = False
         self._stream: Any = None
         self._reply: Reply[Any] | None = None
+
+    def _attach(self) -> None:
+        """Put the media into the last message. It reads files, and so may wait for a disk."""
+        self.messages = media.attach(self.messages, **self._media)
 
     @property
     def reply(self) -> Reply[Any]:
@@ -356,7 +365,7 @@ class _Run:
         """The stream of the next round."""
         self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
         self._reply = None
-        self._check_closed()  # Now that it is there, for who closes at this moment.
+        self._check_closed()  # The run may have been closed while the stream was made.
         return self._stream
 
     def _check_closed(self, cause: BaseException | None = None) -> None:
@@ -365,7 +374,7 @@ class _Run:
             raise Cancelled("the run was closed", partial=self.reply) from cause
 
     def _take(self, event: StreamEvent) -> None:
-        """The model has spoken. Done before the event tells so: then nobody needs to read on."""
+        """Add the reply at the end of a round. Before the event is handed out, so that the caller may stop at it."""
         if event.type != "message_stop" or self._reply is not None:
             return
         reply: Reply[Any] = self._stream.reply
@@ -392,13 +401,14 @@ class ToolRun(_Run):
     """One question with tools, under way: iterate it for events, leave the `with` to cancel.
 
     The events are those of a Stream, round after round, and a `tool_result` for each call. `messages` is
-    what has been said so far, ready for the next request. `done` is set once the model has answered
+    the conversation so far, ready for the next request. `done` is set once the model has answered
     without calling anything, before the last event is handed out.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tools.refuse_coroutines()
+        self._attach()
         # A generator that knew this object would keep it alive, and the connection with it.
         self._events = ToolRun._rounds(weakref.proxy(self))
 
@@ -500,6 +510,10 @@ class AsyncToolRun(_Run):
         return self.reply
 
     async def _rounds(self) -> AsyncGenerator[RunEvent, None]:
+        if self._media:
+            import asyncio
+
+            await asyncio.to_thread(self._attach)
         for left in reversed(range(self._max_rounds)):
             async with self._open() as stream:
                 async for event in stream:
@@ -541,9 +555,7 @@ def start_run(
         raise ValueError("a run follows one choice: n must be 1")
     toolbox = Toolbox(tools, on_call=on_call, parallel=parallel, raise_errors=raise_errors)
     system: str | None = options.pop("system", None)
-    images = options.pop("images", None) or ()
-    # A mapping is OpenAI's `audio`, which is about the answer.
-    audio = () if isinstance(options.get("audio"), Mapping) else options.pop("audio", None) or ()
+    sources = take_media(options)
     messages = [*([] if system is None else [{"role": "system", "content": system}]), *before]
-    messages += media.attach(prompt, images, audio)
-    return kind(client, messages, toolbox, max_rounds=max_rounds, on_done=on_done, options=options)
+    messages += media.attach(prompt)
+    return kind(client, messages, toolbox, media=sources, max_rounds=max_rounds, on_done=on_done, options=options)

@@ -39,6 +39,9 @@ FILES = (
     "ask.py",
 )
 
+# Methods of Client that need files beyond these, and are left out.
+LEFT_OUT = ("map", "run", "run_stream", "conversation", "embed", "_embedding_model")
+
 # The first line of every file that this program writes. Only files that begin with it are overwritten.
 MARK = "# Written by `python -m localchat.vendor`, which overwrites it without asking: do not edit."
 
@@ -127,21 +130,27 @@ def _imports(trees: Iterable[ast.Module]) -> list[str]:
 
 
 def _body(source: str, tree: ast.Module) -> str:
-    """A file without its docstring, its imports, also those for type checkers, and its overloads."""
+    """A file without its docstring, its imports, also those for type checkers, and the functions to leave out."""
     lines = source.splitlines()
-    for node in ast.walk(tree):  # Overloads say what the annotations of the function itself say less precisely.
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and "overload" in map(
-            ast.unparse, node.decorator_list
-        ):
-            for number in range(node.decorator_list[0].lineno - 1, node.end_lineno or node.lineno):
-                lines[number] = ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and "overload" in map(ast.unparse, node.decorator_list):
+            _blank(lines, node)  # The annotations of the function itself say the same, less precisely.
+        elif isinstance(node, ast.ClassDef) and node.name == "Client":
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name in LEFT_OUT:
+                    _blank(lines, method)
     for node in tree.body:
         docstring = node is tree.body[0] and ast.get_docstring(tree) is not None
-        if not (docstring or isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node)):
-            continue
-        for number in range(node.lineno - 1, node.end_lineno or node.lineno):
-            lines[number] = ""
+        if docstring or isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node):
+            _blank(lines, node)
     return "\n".join(lines).strip("\n")
+
+
+def _blank(lines: list[str], node: ast.stmt) -> None:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    first = decorators[0].lineno if decorators else node.lineno
+    end = node.end_lineno or node.lineno
+    lines[first - 1 : end] = [""] * (end - first + 1)
 
 
 def _is_for_types(node: ast.stmt) -> bool:

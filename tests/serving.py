@@ -21,7 +21,7 @@ from localchat.models.catalog import Catalog, ModelFile
 from localchat.protocol.chat import parse_chat
 from localchat.protocol.chat_response import ChatBody
 from localchat.serving.http_server import ChatServer, EngineFailed, Stopped
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .fakes import END, FakeBackend, echo
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import math
+import os
+import threading
 import time
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +23,14 @@ from localchat.network import find_proxy, numeric_addresses, parse_base_url
 from .clients import failure, make_client
 from .raw_server import (
     ANSWER,
+    DONE,
     HELLO,
     KEY,
     OPEN,
+    STOP,
+    WHOLE,
     always,
+    chunked,
     clean_environment,
     dripping,
     piece,
@@ -96,6 +104,27 @@ def test_sum_of_a_stream_is_bounded():
     failure(dripping(OPEN, drop=pieces), ProtocolError, "more than 1000", max_bytes=1000)
 
 
+# Text that is no UTF-8
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (chunked(piece("a") + piece("b*c").replace(b"*", b"\xff"), STOP, DONE), "ab\ufffdc"),
+        (with_length(WHOLE.replace(b"Hello", b"H\xe2\x82")), "H\ufffd"),
+        (with_length(WHOLE.replace(b"Hello", b"\xef\xbf\xbd")), "\ufffd"),
+    ],
+    ids=["stream", "whole", "sent as a character"],
+)
+def test_text_that_is_no_utf8_gives_one_warning(raw, text):
+    with always(raw) as server, make_client(server) as client, client.stream("hi") as stream:
+        warnings = [event.text for event in stream if event.type == "warning"]
+        assert stream.reply.text == text
+        assert warnings == list(stream.reply.warnings)
+        assert len(warnings) == (0 if b"\xef\xbf\xbd" in raw else 1)
+        assert all("not UTF-8" in warning for warning in warnings)
+
+
 # Time
 
 
@@ -118,6 +147,44 @@ def test_names_are_looked_up_in_a_thread(host):
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.1.2.3"])
 def test_addresses_are_not_looked_up(host):
     assert numeric_addresses(host, 80)[0][4][:2] == (host, 80)
+
+
+async def is_fed_by_the_loop(fifo: Path) -> bool:
+    """Whether the loop could write to a pipe that someone reads, before a thread did it at the deadline."""
+    for _ in range(1000):
+        with contextlib.suppress(OSError):  # Nothing reads it yet.
+            pipe = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(pipe, b"\x89PNG\r\n\x1a\n")
+            os.close(pipe)
+            return True
+        await asyncio.sleep(0.002)
+    return False
+
+
+@pytest.mark.parametrize("method", ["chat", "stream", "run"])
+def test_files_are_read_beside_the_event_loop(method, tmp_path):
+    fifo = tmp_path / "image.png"
+    os.mkfifo(fifo)
+    helper = threading.Timer(3, lambda: fifo.write_bytes(b"late"))
+    helper.daemon = True
+    helper.start()
+
+    async def ask(client: AsyncClient) -> None:
+        if method != "stream":
+            await getattr(client, method)("hi", images=[fifo])
+            return
+        async with client.stream("hi", images=[fifo]) as stream:
+            assert [text async for text in stream.text] == ["Hel", "lo"]
+
+    async def main(url: str) -> bool:
+        async with AsyncClient(url, model="m") as client:
+            _, fed = await asyncio.gather(ask(client), is_fed_by_the_loop(fifo))
+            return fed
+
+    with always(HELLO) as server:
+        assert asyncio.run(main(server.url))
+        helper.cancel()
+        assert server.requests[0].json["messages"][0]["content"][0]["type"] == "image_url"
 
 
 # Secrets

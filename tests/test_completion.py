@@ -19,7 +19,7 @@ from localchat.protocol.completion_response import INTERFACE, CompletionBody
 from localchat.protocol.completions import CompletionRequest, parse_completion
 from localchat.protocol.errors import BadRequest, ContextLengthExceeded, ShuttingDown
 from localchat.protocol.events import ContentDelta, OutputEvent
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .fakes import FakeBackend, echo, endless
 from .serving import Serving, dechunked, payloads, raw_request, read_until, serving, wait_for

@@ -21,7 +21,7 @@ from localchat.generation.model import Model
 from localchat.generation.service import Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
 from localchat.serving.http_server import ChatServer
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 DEADLINE_S = 60
 # The same text alone and beside others.

@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .serving import serving
 

@@ -196,7 +196,13 @@ def test_wrong_usage_is_2(arguments):
 
 @pytest.mark.parametrize(
     ("option", "words"),
-    [('images=["no.png"]', "no.png"), ("response_format=5", "5"), ("timeout=[]", "list"), ("extra_body=x", "mapping")],
+    [
+        ('images=["no.png"]', "no.png"),
+        ("response_format=5", "5"),
+        ("timeout=[]", "list"),
+        ("api_key=sk-1", "no field"),
+        ("extra_body=x", "mapping"),
+    ],
 )
 def test_option_that_cannot_be_is_told(option, words):
     done = run(None, "-o", option, "hi")

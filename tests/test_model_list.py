@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import pickle
 import struct
 from typing import Any
@@ -116,6 +117,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unequal lengths": (body_of([1.0], [1.0, 2.0]), "different lengths: 1 and 2"),
     "empty": (body_of([], []), "list of numbers"),
     "booleans": (body_of([True], [False]), "list of numbers"),
+    "NaN": (body_of([1.0], [math.nan]), "NaN or infinity"),
+    "infinity": (body_of([1.0], [-math.inf]), "NaN or infinity"),
 }
 
 
@@ -129,18 +132,22 @@ def test_base64_where_it_was_asked_for():
     with playing([body_of(PACKED)]) as (client, script):
         assert client.embed("a", encoding_format="base64") == [0.5, -1.0]
         assert script.requests[0]["encoding_format"] == "base64"
-    with pytest.raises(ProtocolError, match="base64 of 32-bit floats"):
-        parse_embeddings(body_of("AAA="), 1, base64=True)
+    for wrong, words in (("AAA=", "base64 of 32-bit floats"), ("", "list of numbers"), ("AADAfw==", "NaN")):
+        with pytest.raises(ProtocolError, match=words):
+            parse_embeddings(body_of(wrong), 1, base64=True)
 
 
 CUT = [chunk(content="half"), chunk("length")]
 
 
 def test_answer_that_was_cut_does_not_look_whole():
-    with playing(CUT) as (_, script):
+    filtered = [chunk(content="half"), chunk("content_filter")]
+    with playing(CUT, filtered, CUT) as (_, script):
         with pytest.raises(IncompleteReply, match="cut at a limit of tokens, after 4 characters") as caught:
             chat("hi", base_url=script.base_url, model="m")
         assert caught.value.partial.text == "half"
+        with pytest.raises(IncompleteReply, match="cut by a content filter"):
+            chat("hi", base_url=script.base_url, model="m", max_tokens=3)
         for options in ({"max_tokens": 3}, {"extra_body": {"max_tokens": 3}}, {"allow_truncated": True}):
             assert chat("hi", base_url=script.base_url, model="m", **options).truncated
 

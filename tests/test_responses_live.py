@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .live import running_server
 from .response_events import check_body, check_stream, check_types

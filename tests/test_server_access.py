@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .serving import (
     GOOD,

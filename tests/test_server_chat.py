@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from localchat.generation.model import Model
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .fakes import END, FakeBackend, endless
 from .serving import (

@@ -4,7 +4,7 @@ import contextlib
 import json
 import socket
 
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .serving import (
     GOOD,

@@ -12,7 +12,7 @@ from localchat.generation.run import GenerationRun
 from localchat.generation.service import Service
 from localchat.models.catalog import DEMO_PATH, Catalog, ModelFile
 from localchat.protocol.errors import ModelLoading
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .fakes import endless
 from .generations import request_for, submit

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localchat.engine import GenerationRequest, InvalidGrammar
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .fakes import endless
 from .serving import (

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .fakes import endless
 from .serving import (

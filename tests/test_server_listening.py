@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from localchat.serving.listener import listen_at, listening
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .fakes import endless
 from .serving import DEADLINE_S, GOOD, ask, chat_request, delta_text, raw_request, read_answer, serving, wait_for

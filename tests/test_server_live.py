@@ -29,7 +29,7 @@ from localchat.generation.service import Service
 from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
 from localchat.protocol.params import NUMBERS
 from localchat.serving.http_server import ChatServer
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 DEADLINE_S = 60
 # Two log probabilities this close can change places when a batch rounds differently: those of one and the same

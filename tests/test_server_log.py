@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from localchat.serving import logs
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .serving import GOOD, raw_request, serving
 

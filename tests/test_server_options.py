@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from localchat.serving.loading import why_not_listening
+from localchat.serving.listener import why_not_listening
 from localchat.serving.options import comments_on, read_options, settings_of
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 
 @pytest.mark.parametrize(

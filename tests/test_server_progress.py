@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .fakes import endless
 from .serving import (

@@ -16,7 +16,7 @@ import pytest
 from localchat.serving import http_server as server_module
 from localchat.serving import incoming
 from localchat.serving.exchange import SEND_BYTES, Exchange, Head
-from localchat.serving.routes import Settings
+from localchat.serving.settings import Settings
 
 from .serving import (
     DEADLINE_S,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localchat.sse import ServerSentEvent, SSEDecoder, SSEError, comment, encode
+from localchat.serving.sse import comment, encode
+from localchat.sse import ServerSentEvent, SSEDecoder, SSEError
 
 BOM = b"\xef\xbb\xbf"
 

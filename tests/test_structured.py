@@ -119,6 +119,16 @@ def test_server_without_any_response_format_is_asked_in_the_prompt():
     assert [message["role"] for message in script.requests[2]["messages"]] == ["system", "user"]
 
 
+def test_completion_of_a_server_without_any_response_format_is_checked_here():
+    texts = [[{"choices": [{"index": 0, "text": text, "finish_reason": "stop"}]}] for text in (ADA, "no")]
+    with playing(NO_SCHEMA, NO_JSON, texts[0], NO_SCHEMA, texts[1]) as (client, script):
+        assert client.complete("Ada is", response_format=Person).parsed == Person("Ada", 36)
+        assert asked(script) == ["json_schema", "json_object", None]
+        assert [request["prompt"] for request in script.requests] == ["Ada is"] * 3
+        with pytest.raises(DoesNotFit, match="not JSON"):
+            client.complete("Ada is", response_format=Person)
+
+
 def test_refusal_of_all_forms_is_the_error():
     with playing(NO_SCHEMA, NO_JSON, NO_JSON) as (client, script):
         refused = pytest.raises(BadRequestError, match="must be 'text'")

@@ -96,10 +96,7 @@ with c.Client(model="m", timeout=5) as client:
         assert copy.replace(events[1], delta="x") == dataclasses.replace(events[1], delta="x")
     assert [field.name for field in dataclasses.fields(events[1])] == ["delta", "choice_index", "raw"]
     assert c.Reply().headers is not c.Reply().headers
-    try:
-        client.conversation()
-    except ImportError as error:
-        print("no more:", "conversation.py" in str(error))
+    print("no more:", not hasattr(client, "conversation"))
 """
 
 
@@ -202,7 +199,7 @@ def test_clash_of_names_is_refused():
 
 
 def test_size_of_the_one_file(one_file):
-    """Lines that hold code; what is left are docstrings, comments and blanks. The aim is 3,000 of them."""
+    """Lines that hold code; what is left are docstrings, comments and blanks."""
     source = one_file.read_text(encoding="utf-8")
     prose = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     lines: set[int] = set()
@@ -213,7 +210,7 @@ def test_size_of_the_one_file(one_file):
         documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node)
         if documented:
             lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    assert len(lines) <= 3050
+    assert len(lines) <= 3000
 
 
 COPIED = (ROOT / "docs" / "client.md").read_text(encoding="utf-8").partition("By hand, copy these files")[2]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..models.catalog import Catalog, ModelNotFound
 from ..protocol import errors
 from .in_flight import InFlight
-from .model import Model
+
+if TYPE_CHECKING:
+    from .model import Model
 
 
 class Service:

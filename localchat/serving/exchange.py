@@ -19,13 +19,12 @@ from ..protocol import errors
 from ..protocol.json_text import json_bytes
 from .body import Body, PeerGone, Readable, list_of
 from .crashes import CrashRecord, fingerprint
+from .logs import NO_MEMORY
+from .settings import DEFAULT_MAX_BODY_BYTES
 from .watch import Watcher, has_left, is_writable
 
 log = logging.getLogger("localchat.server")
 
-# A conversation of a million tokens is some 5 MB, and three times that where its characters are escaped. Some steps
-# of reading a body hold the interpreter lock for all of it.
-DEFAULT_MAX_BODY_BYTES = 16 * 1024 * 1024
 # How long a connection that ends is still read, in seconds, so that the client gets the response and no reset.
 LINGER_S = 2.0
 # The same before a response to a request without the key, which must not hold a thread.
@@ -39,9 +38,6 @@ MAX_LOGGED_CHARS = 200
 
 # Logged as the status if the client left before it got a response (nginx uses this number).
 CLIENT_GONE = 499
-
-# What an error of the memory means; Python's has no text.
-NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
 
 # Sent at once; the client must read all of it within --write-timeout, which is the socket's timeout.
 SEND_BYTES = 64 * 1024

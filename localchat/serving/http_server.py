@@ -22,10 +22,12 @@ from ..protocol import errors
 from ..protocol.json_text import to_json
 from .connections import Connections
 from .crashes import CrashRecord
-from .exchange import NO_MEMORY, Exchange, Head, linger
+from .exchange import Exchange, Head, linger
 from .incoming import Incoming, problem_of
 from .listener import listen_on
-from .routes import Routes, Settings
+from .logs import NO_MEMORY
+from .routes import Routes
+from .settings import Settings
 from .watch import Watcher
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.

@@ -6,9 +6,12 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from .settings import Settings
 
 # Connections that the system accepts before the server does. Linux limits it to net.core.somaxconn.
 _BACKLOG = 512
@@ -88,3 +91,21 @@ def _remove_stale(path: Path) -> None:
         except ConnectionRefusedError:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
+
+
+def why_not_listening(settings: Settings, error: OSError) -> str:
+    """The reason in a line, and what to do."""
+    if isinstance(error, ssl.SSLError) or (settings.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
+        return f"cannot use the certificate {settings.tls_cert}: {error.strerror or error}"
+    if settings.uds:
+        return f"cannot listen on {settings.uds}: {error.strerror or error}"
+    hint = ""
+    if error.errno == errno.EADDRINUSE:
+        other = f"--port {settings.port + 1 if settings.port < 65535 else 0}"
+        # `make run` passes options in a variable.
+        hint = (
+            f'; choose another: make run ARGS="{other}"'
+            if os.environ.get("MAKELEVEL")
+            else f"; choose another: {other}"
+        )
+    return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"

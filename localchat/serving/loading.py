@@ -6,33 +6,31 @@ import argparse
 import errno
 import gc
 import logging
-import os
-import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..engine import Engine, LoadOptions, load
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
-from .exchange import NO_MEMORY
-from .logs import complain
+from .logs import NO_MEMORY, complain
 from .options import DEFAULT_CACHE_MB
-from .routes import Settings
 from .start_block import LoadProgress, say_ready
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
     from ..generation.model import Model
     from ..generation.service import Service
+    from .http_server import ChatServer
 
 log = logging.getLogger("localchat.server")
 
 
 class Loader(threading.Thread):
-    """Gives the service its model and calls `on_ready`; without one it sets `has_failed` and calls `on_failure`.
+    """Gives the service its model and calls `on_ready`; without one it sets `has_failed` and shuts the server down.
 
-    `url` is where clients reach the server.
+    It may start before there is a server, which `attach` gives it.
     """
 
     def __init__(
@@ -40,26 +38,26 @@ class Loader(threading.Thread):
         service: Service,
         file: ModelFile,
         options: argparse.Namespace,
-        url: str,
         *,
         on_ready: Callable[[], None],
-        on_failure: Callable[[], None],
     ) -> None:
         super().__init__(name="localchat-loader", daemon=True)
         self.has_failed = False
         self._service = service
         self._file = file
         self._options = options
-        self._url = url
         self._on_ready = on_ready
-        self._on_failure = on_failure
+        self._server: SimpleQueue[ChatServer] = SimpleQueue()
         self._progress = LoadProgress(file.name, options.log_format)
+
+    def attach(self, server: ChatServer) -> None:
+        """Call it once, with the server of the same service."""
+        self._server.put(server)
 
     def run(self) -> None:
         try:
             model = self._load()
             # These objects stay. The garbage collector would look at all of them again, holding the interpreter lock.
-            gc.collect()
             gc.freeze()
             self._service.ready(model)
         except Exception as error:
@@ -67,11 +65,13 @@ class Loader(threading.Thread):
             self._progress.clear()
             log.debug("loading failed", exc_info=True)
             complain(f"cannot load {reason_of(self._file.path, error)}")
-            self._on_failure()
+            self._server.get().shutdown()
             return
         self._on_ready()
         self._progress.clear()
-        say_ready(self._file, model.engine.facts, self._url, self._progress.seconds, self._options.log_format)
+        say_ready(
+            self._file, model.engine.facts, self._server.get().url, self._progress.seconds, self._options.log_format
+        )
 
     def _load(self) -> Model:
         from ..generation.model import Model
@@ -145,21 +145,3 @@ def _last_line(error: BaseException) -> str:
         return NO_MEMORY
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-def why_not_listening(settings: Settings, error: OSError) -> str:
-    """The reason in a line, and what to do."""
-    if isinstance(error, ssl.SSLError) or (settings.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
-        return f"cannot use the certificate {settings.tls_cert}: {error.strerror or error}"
-    if settings.uds:
-        return f"cannot listen on {settings.uds}: {error.strerror or error}"
-    hint = ""
-    if error.errno == errno.EADDRINUSE:
-        other = f"--port {settings.port + 1 if settings.port < 65535 else 0}"
-        # `make run` passes options in a variable.
-        hint = (
-            f'; choose another: make run ARGS="{other}"'
-            if os.environ.get("MAKELEVEL")
-            else f"; choose another: {other}"
-        )
-    return f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}{hint}"

@@ -15,6 +15,10 @@ FORMATS = ("text", "json")
 _PLAIN = "is_plain"
 
 
+# What an error of the memory means; Python's has no text.
+NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
+
+
 def log_to_stderr(log_format: str) -> None:
     """Write the log of this package to stderr from now on. A service may have no stderr: then nothing is written."""
     handler = logging.StreamHandler()

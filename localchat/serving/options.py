@@ -14,7 +14,7 @@ from .. import __version__
 from ..protocol import errors
 from ..protocol.params import parse_default
 from .logs import FORMATS
-from .routes import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
+from .settings import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
 from .web import is_loopback
 
 # Tokens of the smallest --ctx: the chat template and a question take some dozens.

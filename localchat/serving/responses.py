@@ -7,13 +7,13 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import sse
 from ..protocol import errors
 from ..protocol.fields import parse_body
 from ..protocol.responses import ResponsesRequest, in_these_words, parse_response
 from ..protocol.responses_events import ResponseEncoder
 from ..protocol.responses_items import input_items
 from ..protocol.responses_store import ResponseStore, items_body
+from . import sse
 from .exchange import Exchange
 from .stream import StreamFormat, encode_named, send_stream, send_whole
 

@@ -1,4 +1,4 @@
-"""The table of paths, the settings of HTTP, and who may send requests: keys and web pages.
+"""The table of paths, and the checks before them: the key and the web page of a request.
 
 The endpoints themselves are in endpoints.py, except those that only ask the service about its model.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -19,48 +17,20 @@ from ..protocol.ollama import error_body as ollama_error
 from ..protocol.ollama_models import model_entry
 from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
-from .exchange import DEFAULT_MAX_BODY_BYTES, Exchange
+from .exchange import Exchange
 from .home import Home, error_page, wants_page
 from .keys import Keys
 from .messages import messages_table
 from .ollama import Ollama, model_card
 from .responses import Responses
+from .settings import Settings
 from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
     from ..generation.service import Service
 
-# A stream without output sends a comment after this many seconds: proxies close silent ones after a minute.
-DEFAULT_PING_S = 20.0
-
-# Each connection has a thread. Twice the requests that run and wait by default; most systems allow 1,024 files.
-DEFAULT_MAX_CONNECTIONS = 512
-
-# A client that reads nothing of its response for this many seconds is disconnected.
-DEFAULT_WRITE_TIMEOUT_S = 30
-
 # Endpoints that monitoring polls: their successes are not logged.
 _PROBES = ("/health", "/metrics", "/slots")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of the command line that concern HTTP."""
-
-    host: str = "127.0.0.1"
-    port: int = 8080  # 0 for any free port
-    uds: Path | None = None  # a Unix socket in place of host and port
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    api_keys: tuple[str, ...] = ()  # requests need one of these; none if empty
-    strict: bool = False  # refuse unknown fields
-    allow_chat_template: bool = False
-    thought_field: bool = False
-    ping_s: float = DEFAULT_PING_S
-    cors: tuple[str, ...] = ()  # origins of web pages, or "*"
-    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
-    max_connections: int = DEFAULT_MAX_CONNECTIONS
-    write_timeout_s: float = DEFAULT_WRITE_TIMEOUT_S
 
 
 # Paths of other servers, and what this one has in their place.

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .. import sse
 from ..engine import Cancelled
 from ..protocol import errors
 from ..protocol.interface import BodyEncoder, StreamEncoder
+from . import sse
 from .exchange import Exchange, printable
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from ..ask import finish_code, report
 from ..client import Client
 from ..events import Reply
-from ..keywords import as_options
+from ..keywords import AllClientKeywords, StreamKeywords
 from ..tools import ToolRun, start_run
 from . import saved
 from .approval import Approval, load_tool
@@ -35,7 +35,7 @@ class Session:
         self.client = client
         self.model: str | None = arguments.model
         self._arguments = arguments
-        self._options: dict[str, Any] = as_options(dict(arguments.option))
+        self._options: dict[str, Any] = _as_options(dict(arguments.option))
         self._schema = read_schema(arguments.schema) if arguments.schema else None
         if self._schema is not None:
             self._options["response_format"] = self._schema
@@ -112,3 +112,18 @@ class Session:
             show_reasoning=arguments.show_reasoning,
             runs_tools=bool(self._tools),
         )
+
+
+def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a request as options of `stream`: those that have no option go into `extra_body`.
+
+    Raises:
+        ValueError: One belongs to the client, such as a key, and must not be sent in a body.
+    """
+    known = {*StreamKeywords.__annotations__, "response_format"}
+    options = {name: value for name, value in fields.items() if name in known}
+    others = {name: value for name, value in fields.items() if name not in options}
+    for name in others:
+        if name in AllClientKeywords.__annotations__:
+            raise ValueError(f"{name} is no field of a request: --help lists the options for the server")
+    return {**options, "extra_body": {**(options.get("extra_body") or {}), **others}} if others else options

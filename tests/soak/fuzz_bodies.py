@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from .gaps import Gaps
-from .target import DOCUMENTED, Broken, Target, post, responses
+from .target import DOCUMENTED, Target, post, responses
 
 CHAT = b'"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4'
 # What a body is filled with, again and again; an item of a list each.
@@ -76,7 +76,8 @@ def run(target: Target, n: int, seed: int) -> str:
             [(status, payload)] = responses(raw)
             statuses[status] = statuses.get(status, 0) + 1
             if status not in DOCUMENTED:
-                raise Broken(f"seed {seed + i}: status {status}: {payload[:300]!r}")
+                target.fault(f"seed {seed + i}: status {status}: {payload[:300]!r}")
+        gaps.alone()
     finally:
         gaps.close()
     counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from .gaps import Gaps
-from .target import DOCUMENTED, Broken, Target, post, responses
+from .target import DOCUMENTED, Target, post, responses
 
 PATTERNS = ["a", ".", "[a-z]", r"\d", "x?", "(a|b)", "[^x]", r"\w", "é", "(?:ab|a)", r"\s*", "(a*)"]
 REPEATS = ["", "", "*", "+", "?", "{3}", "{0,9}", "{200}", "{1,1500}", "{2,}"]
@@ -99,7 +99,8 @@ def run(target: Target, n: int, seed: int) -> str:
             [(status, payload)] = responses(raw)
             statuses[status] = statuses.get(status, 0) + 1
             if status not in DOCUMENTED:
-                raise Broken(f"seed {seed + i}: status {status}: {payload[:300]!r}")
+                target.fault(f"seed {seed + i}: status {status}: {payload[:300]!r}")
+        gaps.alone()
     finally:
         gaps.close()
     counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))

@@ -1,0 +1,39 @@
+"""The settings of HTTP: address, certificate, keys, limits and time-outs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+# A conversation of a million tokens is some 5 MB, and three times that where its characters are escaped. Some steps
+# of reading a body hold the interpreter lock for all of it.
+DEFAULT_MAX_BODY_BYTES = 16 * 1024 * 1024
+
+# A stream without output sends a comment after this many seconds: proxies close silent ones after a minute.
+DEFAULT_PING_S = 20.0
+
+# Each connection has a thread. Twice the requests that run and wait by default; most systems allow 1,024 files.
+DEFAULT_MAX_CONNECTIONS = 512
+
+# A client that reads nothing of its response for this many seconds is disconnected.
+DEFAULT_WRITE_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the command line that concern HTTP."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080  # 0 for any free port
+    uds: Path | None = None  # a Unix socket in place of host and port
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    api_keys: tuple[str, ...] = ()  # requests need one of these; none if empty
+    strict: bool = False  # refuse unknown fields
+    allow_chat_template: bool = False
+    thought_field: bool = False
+    ping_s: float = DEFAULT_PING_S
+    cors: tuple[str, ...] = ()  # origins of web pages, or "*"
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    max_connections: int = DEFAULT_MAX_CONNECTIONS
+    write_timeout_s: float = DEFAULT_WRITE_TIMEOUT_S

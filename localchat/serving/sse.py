@@ -1,0 +1,43 @@
+"""Writes server-sent events: `encode` an event, `comment` what no client sees. What reads them is localchat/sse.py."""
+
+from __future__ import annotations
+
+
+def encode(data: str, event: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:
+    """One event as bytes, closed by its empty line. `retry` is in milliseconds.
+
+    Each line of `data` becomes a data line. The format cannot carry a CR: it arrives as LF. A lone
+    surrogate, which UTF-8 cannot carry, is sent as "?".
+
+    Raises:
+        ValueError: `event` or `id` has a line end (or NUL in `id`), or `retry` is negative.
+    """
+    fields = [_field("event", event, "\r\n"), _field("id", id, "\r\n\0")]
+    if retry is not None:
+        if retry < 0:
+            raise ValueError(f"retry must not be negative: {retry}")
+        fields.append(f"retry: {retry}\n")
+    fields += [f"data: {line}\n" for line in _split_lines(data)]
+    return ("".join(fields) + "\n").encode("utf-8", "replace")
+
+
+def comment(text: str = "") -> bytes:
+    """A comment as bytes: keeps the connection alive, and no client sees an event in it.
+
+    It ends with an empty line, so send it between events only.
+    """
+    lines = [f": {line}\n" for line in _split_lines(text)]
+    return ("".join(lines) + "\n").encode("utf-8", "replace")
+
+
+def _split_lines(text: str) -> list[str]:
+    """At LF, CR and CRLF, where str.splitlines would know many others."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _field(name: str, value: str | None, forbidden: str) -> str:
+    if value is None:
+        return ""
+    if any(character in value for character in forbidden):
+        raise ValueError(f"{name} must be one line without NUL: {value!r}")
+    return f"{name}: {value}\n"
