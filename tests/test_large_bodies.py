@@ -7,6 +7,7 @@ import json
 import random
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,13 @@ from localchat.protocol.json_text import json_bytes, to_json
 
 from .serving import serving
 
-LARGE = json_decoder._LARGE_CHARS
+# Longer texts are large in these tests.
+LARGE = 10_000
+
+
+@pytest.fixture(autouse=True)
+def small_texts_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_decoder, "_SMALL_CHARS", LARGE)
 
 
 def random_value(chance: random.Random, depth: int = 5) -> Any:
@@ -67,6 +74,17 @@ def test_body_of_too_many_values_is_refused(item: str, n_values: int, monkeypatc
     with pytest.raises(BadRequest, match=f"more than {MAX_VALUES} values"):
         parse_body(body)
     assert not json_decoder._working.locked()
+
+
+def test_text_of_many_lists_is_decoded_in_slices_and_one_of_an_agent_at_once(monkeypatch: pytest.MonkeyPatch):
+    pauses = []
+    monkeypatch.setattr(json_decoder, "_SMALL_CHARS", 1 << 20)
+    monkeypatch.setattr(json_decoder.time, "sleep", pauses.append)
+    tools = (Path(__file__).parent / "data" / "mcp_tools.json").read_text(encoding="utf-8")
+    assert decode_json(tools) == json.loads(tools)
+    assert pauses == []
+    decode_json("[" + "[]," * 30_000 + "0]")
+    assert len(pauses) > 100
 
 
 def test_large_value_is_encoded_as_a_small_one():

@@ -88,7 +88,7 @@ def test_chunked_body_in_pieces_and_the_next_request_after_it():
         pytest.param(chunked("-5", "hello"), 400, id="negative chunk size"),
         pytest.param(chunked("2", "hello", "0", "", ""), 400, id="chunk longer than its size"),
         pytest.param(chunked("0", *["A: x"] * 200, "", ""), 400, id="many trailers"),
-        pytest.param(raw_request(b"x" * 2000), 413, id="large body"),
+        pytest.param(raw_request(b"x" * 2000), 413, id="H18-large body"),
         pytest.param(chunked("7d0", "x" * 2000, "7d0", "x" * 2000, "0", "", ""), 413, id="large chunked body"),
     ],
 )
