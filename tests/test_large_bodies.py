@@ -160,3 +160,36 @@ def test_objects_of_the_server_are_not_collected_again():
     finally:
         gc.unfreeze()
         service.close()
+
+
+LONG = {"enum": ["a" * 1000] * 2000}
+LONG_TOOL = {"name": "f", "parameters": LONG}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "field"),
+    [
+        ("/v1/chat/completions", {"tools": [{"type": "function", "function": LONG_TOOL}]}, "tools"),
+        ("/v1/chat/completions", {"functions": [LONG_TOOL]}, "functions"),
+        ("/v1/chat/completions", {"json_schema": LONG}, "json_schema"),
+        ("/v1/chat/completions", {"guided_choice": ["a" * 1000] * 2000}, "guided_choice"),
+        ("/v1/chat/completions", {"grammar": "root ::= " + '"a" ' * 500_000}, "grammar"),
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": LONG}}},
+            "response_format.json_schema.schema",
+        ),
+        ("/v1/responses", {"input": "x", "tools": [{"type": "function", **LONG_TOOL}]}, "tools"),
+        ("/v1/messages", {"max_tokens": 1, "tools": [{"name": "f", "input_schema": LONG}]}, "tools"),
+        ("/api/chat", {"format": LONG}, "format"),
+    ],
+)
+def test_long_schema_is_refused_before_anything_is_made_of_it(path: str, fields: dict[str, Any], field: str):
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields})
+    with serving() as running, contextlib.closing(running.client()) as client:
+        client.request("POST", path, body)
+        response = client.getresponse()
+        text = response.read().decode()
+    assert response.status == 400
+    assert f"'{field}' has " in text
+    assert "characters, and 1048576 are the limit" in text

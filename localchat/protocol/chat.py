@@ -219,6 +219,8 @@ def reasoning_budget(body: Fields) -> int | None:
 
 def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
     """The tools, including the `functions` of the older form."""
+    body.bound("tools")
+    body.bound("functions")
     functions = (function_tool(function) for function in body.objects("functions"))
     return (*(_tool(tool) for tool in body.objects("tools")), *functions)
 

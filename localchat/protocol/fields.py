@@ -17,6 +17,9 @@ from .json_decoder import decode_json
 # Values are cut to this length in messages, so that a message does not repeat a whole prompt.
 _SHOWN_CHARS = 60
 
+# Six times the tools of a hundred servers. Some steps of preparing a constraint take all of it at once.
+MAX_CONSTRAINT_CHARS = 1 << 20
+
 # Deeper than any real request, and well below Python's recursion limit.
 MAX_DEPTH = 200
 
@@ -155,6 +158,14 @@ class Fields:
                 path = f"{self.at(name)}[{i}]"
                 raise BadRequest(f"'{path}' must be an object, got {show(value)}", path)
             yield Fields(value, f"{self.at(name)}[{i}]")
+
+    def bound(self, name: str) -> None:
+        """Refuse schemas, grammars and lists of tools of more than `MAX_CONSTRAINT_CHARS` characters."""
+        value = self.get(name)
+        n = len(value) if isinstance(value, str) else len(_ENCODER.encode(value))
+        if n > MAX_CONSTRAINT_CHARS:
+            path = self.at(name)
+            raise BadRequest(f"'{path}' has {n} characters, and {MAX_CONSTRAINT_CHARS} are the limit", path)
 
     def unknown(self) -> list[str]:
         """The names of the fields that have not been read."""

@@ -104,6 +104,7 @@ def _format(body: Fields) -> ResponseFormat | None:
         form = parent.object(name)
         if form is not None:
             form.choice("type", ("json_schema",))
+            form.bound("schema")
             schema = form.object("schema")
             if schema is None:
                 form.refuse("schema", "an object")
@@ -113,6 +114,7 @@ def _format(body: Fields) -> ResponseFormat | None:
 
 def _tools(body: Fields) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
     """The functions, and the names of tools that run elsewhere, which agents always send: they are left out."""
+    body.bound("tools")
     tools, ignored = [], []
     for tool in body.objects("tools"):
         kind = tool.text("type") or "custom"

@@ -68,6 +68,7 @@ def parse_chat(raw: bytes, options: ParseOptions) -> Request:
     """
     body = parse_body(raw)
     messages = _messages(body)
+    body.bound("tools")
     tools = tuple(_tool(tool) for tool in body.objects("tools"))
     return _chat(body, options, messages, tools=tools, tool_choice="auto" if tools else "none")
 
@@ -131,6 +132,7 @@ def _top_logprobs(body: Fields) -> int | None:
 
 
 def _response_format(body: Fields) -> ResponseFormat | None:
+    body.bound("format")
     value = body.get("format")
     if value is None or value == "":
         return None

@@ -61,6 +61,8 @@ def _response_formats(body: Fields) -> Iterator[ResponseFormat]:
 
 def _named(holder: Fields, names: Mapping[str, str]) -> Iterator[ResponseFormat]:
     """The response formats in fields of their own, which `names` gives for each kind."""
+    for name in names.values():
+        holder.bound(name)
     schema = names["json_schema"]
     if holder.get(schema) is not None:
         yield ResponseFormat("json_schema", _schema(holder, schema), holder.at(schema))
@@ -92,6 +94,7 @@ def read_format_object(form: Fields | None) -> ResponseFormat | None:
 
 def _schema(holder: Fields, name: str) -> Any:
     """A schema is an object, or true or false."""
+    holder.bound(name)
     value = holder.get(name)
     if not isinstance(value, (dict, bool)):
         holder.refuse(name, "a JSON schema")

@@ -46,6 +46,7 @@ def read_tools(body: Fields) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     """
     tools: list[Tool] = []
     ignored: dict[str, None] = {}
+    body.bound("tools")
     for given in body.objects("tools"):
         kind = given.text("type")
         if kind is None:
