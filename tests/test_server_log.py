@@ -60,7 +60,7 @@ def test_lines_for_people_have_no_time_in_text(log_format: str, pattern: str, mo
             raise ValueError("no")
         except ValueError:
             logs.log.exception("failed")
-        assert logs.complain("bad") == 1
+        assert logs.report_failure("bad") == 1
     assert re.fullmatch(pattern, stderr.getvalue())
 
 
