@@ -143,6 +143,7 @@ THINKING = CHATML.replace(
             id="thinking goes on",
         ),
         pytest.param({"content": "It is"}, {"prefix": " so"}, "It is so", id="with a prefix"),
+        pytest.param({"content": "It is"}, {"add_generation_prompt": False}, "It is", id="also without a new message"),
     ],
 )
 def test_final_message_opens_the_answer(final, options, opening):

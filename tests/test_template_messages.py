@@ -120,6 +120,14 @@ def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
     call_id, result_id = re.fullmatch(r"\[assistant\]<f:\{\}:(\w{9})>\[tool\](\w{9})", text.replace("\n", "")).groups()
     assert call_id == result_id
     assert "abc123XYZ" in text_of(template.render([call_message({}, "abc123XYZ")]))
+    for other in ("abc", "a" * 12, "call-1_xy"):
+        shown = text_of(template.render([call_message({}, other)])).replace("\n", "")
+        assert re.fullmatch(r"\[assistant\]<f:\{\}:[0-9a-f]{9}>", shown)
+
+
+def test_field_of_calls_is_absent_where_there_are_none():
+    source = "{% for m in messages %}{{ 'calls' if m.tool_calls is defined else 'none' }}{% endfor %}"
+    assert render(source, [{"role": "assistant", "content": "a", "tool_calls": []}]) == "none"
 
 
 def test_template_that_reads_parts_gets_parts():
