@@ -259,7 +259,7 @@ def test_text_that_is_open_does_not_reason():
     request = ChatRequest(messages=messages, continue_final_message="content", **formatted("regex", r"\d-c"))
     constraint = constraint_for(request, ChatTemplate(THINKS), PROMPT + "12")
     assert fits(constraint, "3-c")
-    assert not fits(constraint, THOUGHT + "3-c")
+    assert not fits(constraint, "<think>hm</think>3-c")
 
 
 def test_plain_text_is_bound_from_its_start():
