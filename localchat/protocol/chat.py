@@ -98,8 +98,8 @@ class ChatRequest(TextRequest):
         return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
 
     @property
-    def opening(self) -> tuple[str, str]:
-        """The thinking and the text that open the answer."""
+    def prefill(self) -> tuple[str, str]:
+        """The reasoning and the text of the assistant prefill."""
         last = self.messages[-1] if self.continue_final_message else {}
         return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
 
@@ -120,7 +120,7 @@ def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReque
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         template_vars=template_vars(body, body.text("reasoning_effort")),
         chat_template=_chat_template(body, options.allow_template),
-        **_opening(body, messages),
+        **_prefill(body, messages),
         **_reasoning_format(body),
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
@@ -146,7 +146,7 @@ def _top_logprobs(body: Fields) -> int | None:
     return (top or 0) if wanted else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
 
 
-def _opening(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """The assistant prefill. An assistant message at the end is continued, unless the request says otherwise."""
     asked, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
     continued = body.get("continue_final_message")

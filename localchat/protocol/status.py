@@ -17,7 +17,7 @@ class Slot:
     n_prompt: int
     n_cached: int
     n_computed: int
-    n_drawn: int
+    n_sampled: int
     max_tokens: int
 
 
@@ -60,14 +60,14 @@ def slots_body(slots: Sequence[Slot], n_slots: int, n_ctx: int) -> list[dict[str
 def _slot(slot: Slot | None) -> dict[str, Any]:
     if slot is None:
         return {"is_processing": False}
-    n_left = slot.max_tokens - slot.n_prompt - slot.n_drawn
+    n_left = slot.max_tokens - slot.n_prompt - slot.n_sampled
     return {
         "is_processing": True,
         "id_task": slot.id_task,
         "n_prompt_tokens": slot.n_prompt,
         "n_prompt_tokens_processed": min(slot.n_computed, slot.n_prompt),
         "n_prompt_tokens_cache": slot.n_cached,
-        "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": slot.n_drawn}],
+        "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": slot.n_sampled}],
     }
 
 
