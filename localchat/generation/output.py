@@ -107,9 +107,9 @@ class Output:
         if self._reasoning is not None:
             for token in item.tokens:
                 self._reasoning.feed(token.piece)
-        wanted = _first_call(events) if self._single_call else events
-        yield from self._tagged(wanted)
-        if self._single_call and (self._has_whole_call or len(wanted) < len(events)):
+        kept = _first_call(events) if self._single_call else events
+        yield from self._tagged(kept)
+        if self._single_call and (self._has_whole_call or len(kept) < len(events)):
             yield self._output_end("stop")
 
     @property

@@ -43,8 +43,8 @@ def _params(request: CompletionRequest) -> GenerationParams:
     params = request.params
     # Log probabilities show which of several sequences is the likeliest.
     top = 0 if request.best_of > params.n and params.top_logprobs is None else params.top_logprobs
-    wanted = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
-    return replace(params, top_logprobs=top, prompt_logprobs=max((n for n in wanted if n is not None), default=None))
+    counts = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
+    return replace(params, top_logprobs=top, prompt_logprobs=max((n for n in counts if n is not None), default=None))
 
 
 def _prompt(engine: Engine, request: CompletionRequest, i: int) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Chat templates: renders messages, tools and an assistant prefill to prompt segments.
 
-Segments tell user text from text of the template, so that no control token is parsed in user text (segments.py).
+Segments separate user text from text of the template, so that no control token is parsed in user text (segments.py).
 Raises only TemplateError.
 """
 
@@ -106,13 +106,13 @@ class ChatTemplate:
             segments = self._with_bos(self._segments(given))
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
-        thought = final.get("reasoning_content", "")
+        reasoning = final.get("reasoning_content", "")
         if continue_final_message == "reasoning_content":
-            return merged([*segments, *self.format.opened_reasoning(thought, text_of(segments))])
+            return merged([*segments, *self.format.opened_reasoning(reasoning, text_of(segments))])
         text = final.get("content", "") + prefix
-        if not thought and not text:
+        if not reasoning and not text:
             return segments
-        return merged([*segments, *self.format.opened_text(thought, text, text_of(segments))])
+        return merged([*segments, *self.format.opened_text(reasoning, text, text_of(segments))])
 
     def _given(self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         shown = prepared(messages, self.capabilities)

@@ -11,7 +11,7 @@ PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class Slot:
-    """A running sequence: its counts of tokens, and none of its text."""
+    """The token counts of a running sequence. Its text is not shown."""
 
     id_task: int
     n_prompt: int
@@ -33,7 +33,7 @@ def props_body(
     bos: str,
     eos: str,
 ) -> dict[str, Any]:
-    """The body of GET /props, with llama.cpp's field names. The path of the model file is not given out."""
+    """The body of GET /props, with llama.cpp's field names. It does not have the path of the model file."""
     return {
         "default_generation_settings": {"params": dict(sampling), "n_ctx": n_ctx},
         "total_slots": n_slots,
