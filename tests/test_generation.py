@@ -63,7 +63,7 @@ def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: 
 
 
 def test_opening_comes_before_the_first_token_and_after_progress():
-    output = Output(PlainText(), opening=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
+    output = Output(PlainText(), first_events=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
     progress, *events = read(output, Progress(1, 2, 0), Delta("a", (TOKEN,)), Finish("stop", "x", USAGE, TOKEN))
     assert isinstance(progress, PromptProgress)
     assert events == [
