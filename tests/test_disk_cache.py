@@ -242,7 +242,7 @@ def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monke
         for _ in range(2):
             assert say(engine, SYSTEM)[0] == SYSTEM
             wait_for(lambda: engine._disk_cache is not None and engine._disk_cache.patience_s is None)
-        assert engine.stats().n_cells_resting > 0
+        assert engine.stats().n_cells_idle > 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -202,7 +202,7 @@ def plain() -> Iterator[Engine]:
 def with_itself() -> Iterator[Engine]:
     """Guesses as if that cost nothing, though it costs as much as to say it."""
     with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4), draft_path=DEMO) as engine:
-        patch.setattr(engine, "_cost_of", lambda source: 0.01)
+        patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
 
 

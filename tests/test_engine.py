@@ -316,7 +316,7 @@ def test_cancel_takes_effect_in_the_next_turn_and_its_cells_can_be_freed():
         engine.step()
         generation.cancel()
         assert not engine.step()
-        assert (engine.stats().n_cells_used, engine.stats().n_cells_resting) == (0, 5)
+        assert (engine.stats().n_cells_used, engine.stats().n_cells_idle) == (0, 5)
         engine.forget()
         assert not engine.step()
         assert backend.n_cells_used() == 0
@@ -434,7 +434,7 @@ def test_capacity_recovers_after_decodes_that_were_refused_for_once(
         letters = "efghijklmn"
         assert ask_all(letters) == [letter * 12 for letter in letters]
         # No prefix is evicted while there are cells for it.
-        assert engine.stats().n_cells_resting > 200 - 2 * 24
+        assert engine.stats().n_cells_idle > 200 - 2 * 24
 
 
 def test_request_that_never_finds_room_fails_alone():
@@ -443,7 +443,7 @@ def test_request_that_never_finds_room_fails_alone():
         small, large = submit(engine, request("abc")), submit(engine, request("x" * 40))
         step_until_idle(engine)
         assert read(small)[0] == "abc"
-        with pytest.raises(EngineError, match="no room for 40 tokens"):
+        with pytest.raises(EngineError, match="no free cells for 40 tokens"):
             read(large)
 
 

@@ -32,12 +32,17 @@ PLACES: dict[str, tuple[str, ...]] = {
     "scheduler schedules": ("_scheduler.schedule",),
     "scheduler updates": ("_scheduler.update",),
     "scheduler removes": ("_scheduler.remove",),
-    "drafter drafts": ("_sources.0.drafter.draft",),
-    "drafter forgets": ("_sources.0.drafter.forget",),
-    "cost": ("_cost.note",),
+    "drafter drafts": ("_drafts._sources.0.drafter.draft",),
+    "drafter forgets": ("_drafts._sources.0.drafter.forget",),
+    "cost": ("_timer._cost.note",),
     "prefix": ("_cache._tree.rest",),
     "failure path": ("backend.decode", "_scheduler.reset"),
-    "whole failure path": ("backend.decode", "_scheduler.reset", "backend.free_sampler", "_sources.0.drafter.forget"),
+    "whole failure path": (
+        "backend.decode",
+        "_scheduler.reset",
+        "backend.free_sampler",
+        "_drafts._sources.0.drafter.forget",
+    ),
 }
 # Caught for one sequence, or for a sampler whose request has ended anyway.
 AFFECTS_ONE = {"sample", "logprobs", "allow_ends", "free_sampler", "scheduler adds"}

@@ -408,7 +408,7 @@ def test_prompt_is_read_to_its_last_token_first_where_the_memory_cannot_be_cut()
     long = with_prompt(1, *SYSTEM)
     scheduler.add(long)
     seen = []
-    while long.n_drawn < 2:
+    while long.n_sampled < 2:
         seen.append((shape(run_turn(scheduler)), long.is_at_checkpoint))
     assert seen == [
         ([(1, 30, False)], False),
@@ -425,9 +425,9 @@ def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
     n_computed = 0
     for _ in range(5):
         batch = run_turn(scheduler)
-        n_computed += sum(part.n_tokens for part in batch.parts if part.sequence.n_drawn < 2)
+        n_computed += sum(part.n_tokens for part in batch.parts if part.sequence.n_sampled < 2)
     assert n_computed == 49 + 3
-    assert [(s.n_cached, s.n_drawn > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
+    assert [(s.n_cached, s.n_sampled > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
 
 
 class Machine:
@@ -497,7 +497,7 @@ def test_long_prompt_among_many_short_ones_has_half_of_the_machine():
     while 1 not in machine.first_at:
         others = [s for s in (*machine.scheduler.running, *machine.scheduler.waiting) if s.id > 1]
         for sequence in others:
-            if sequence.n_drawn:
+            if sequence.n_sampled:
                 machine.scheduler.remove(sequence, keep=False)
         for _ in range(8 - len(others)):
             id += 1

@@ -76,10 +76,10 @@ def test_gaps_between_running_sequences_leave_idle_prefixes_as_they_were(engine:
     engine.forget()
     requests = [request_for(chat(engine, question), sampling=GREEDY, max_tokens=24) for question in QUESTIONS[:7]]
     alone = [[token.id for token in read(engine, request)[1]] for request in requests]
-    n_idle = engine.stats().n_cells_resting
+    n_idle = engine.stats().n_cells_idle
     # These go on in their slots, which are not side by side.
     assert together(engine, requests[::3]) == alone[::3]
-    assert engine.stats().n_cells_resting == n_idle
+    assert engine.stats().n_cells_idle == n_idle
     assert together(engine, requests) == alone
 
 

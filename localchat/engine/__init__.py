@@ -12,11 +12,12 @@ from pathlib import Path
 
 from ..protocol.events import OutputToken, TokenLogprob
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
-from .engine import Engine, EngineStats, SequenceStats
+from .engine import Engine
 from .histogram import Histogram, HistogramValues
 from .run import RequestRun
 from .snapshots import DEFAULT_BYTES
 from .state_files import StateFiles
+from .stats import EngineStats, SequenceStats
 from .values import (
     Cancelled,
     Constraint,

@@ -52,7 +52,7 @@ class Sequence:
         return len(self.tokens) - self.n_computed
 
     @property
-    def n_drawn(self) -> int:
+    def n_sampled(self) -> int:
         return len(self.tokens) - self.n_prompt
 
     @property

@@ -76,7 +76,7 @@ class TokenSampler:
         """
         run: TokenRun = []
         for row, drafted in zip(part.output_rows, (*part.draft, None)):
-            item = self._sample(sampler, request, row, part.sequence.n_drawn + len(run) + 1)
+            item = self._sample(sampler, request, row, part.sequence.n_sampled + len(run) + 1)
             run.append(item)
             if drafted is None or isinstance(item, EngineError):
                 break

@@ -175,7 +175,7 @@ class Endpoints:
     def _slots(self, exchange: Exchange) -> None:
         engine = self._service.model().engine
         running = engine.running()
-        slots = [Slot(s.id, s.n_prompt, s.n_cached, s.n_computed, s.n_drawn, s.max_tokens) for s in running]
+        slots = [Slot(s.id, s.n_prompt, s.n_cached, s.n_computed, s.n_sampled, s.max_tokens) for s in running]
         exchange.send_json(200, slots_body(slots, engine.facts.n_slots, engine.facts.n_ctx))
 
     def _metrics(self, exchange: Exchange) -> None:

@@ -1,0 +1,59 @@
+"""What the engine thread holds for one sequence: request, tokens, sampler, and where its output goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .backend import Backend
+from .batch import Part, Sequence
+from .end_conditions import EndConditions
+from .run import Ended, Item, RequestRun
+from .values import GenerationRequest, Progress
+
+
+@dataclass(eq=False)
+class SequenceState:
+    """One sequence of a request on the engine. Its methods run on the engine thread."""
+
+    run: RequestRun
+    index: int
+    """The index of the sequence in its run."""
+    request: GenerationRequest
+    sequence: Sequence
+    sampler: Any
+    """The backend's sampler; the engine frees it when the sequence ends."""
+    end_conditions: EndConditions
+
+    def start(self) -> None:
+        """Notes that the sequence has left the queue, before each step until its first token."""
+        self.run.start(self.index, self.sequence.n_cached or 0)
+        self.deliver_progress()
+
+    def deliver(self, item: Item) -> None:
+        self.run.deliver(self.index, item)
+
+    def deliver_progress(self) -> None:
+        """Delivers how much of the prompt is computed, if the request asks for that."""
+        if self.request.reports_progress:
+            sequence = self.sequence
+            self.deliver(Progress(sequence.n_computed, sequence.n_prompt, sequence.n_cached or 0))
+
+    def deliver_prompt_logprobs(self, part: Part, backend: Backend) -> None:
+        """Takes log probabilities of prompt tokens from the rows before them.
+
+        A preempted prompt is computed again; tokens that have log probabilities already are left out.
+        """
+        tokens, n_top = self.sequence.tokens, self.request.params.prompt_logprobs or 0
+        for i, row in enumerate(part.scored_rows, self.sequence.n_computed + 1):
+            if i > self.sequence.n_scored:
+                self.run.add_prompt_logprob(self.index, *backend.logprobs(row, tokens[i], n_top))
+
+    def first_token_s(self) -> float:
+        """Seconds from the request to the first token of this sequence."""
+        usage = self.run.usage(self.index)
+        return usage.queue_s + usage.prompt_s
+
+    def natural_end(self) -> Ended | None:
+        """The end of the sequence, if its newest token ends it."""
+        return self.end_conditions.check(self.sequence, lambda: self.run.usage(self.index).completion_s)
