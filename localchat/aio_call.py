@@ -99,7 +99,7 @@ class AsyncCall(CallState):
             self.release()
 
     async def read(self, at_most_s: float | None = None) -> bytes:
-        """The next bytes of the body, perhaps none; `ended` tells the proper end."""
+        """The next bytes of the body, perhaps none; `all_read` is set at the end."""
         connection, first = self._connection, self.take_first()
         if first or connection is None or self.ended:
             if self._inflate.has_more:

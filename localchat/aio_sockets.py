@@ -112,7 +112,7 @@ class AsyncConnection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """At once: the polite end of TLS would wait for the server."""
+        """At once, without the closing alert of TLS, which would wait for the server."""
         if self._tape is not None:
             self._tape.flush()
         with contextlib.suppress(RuntimeError):  # The event loop is closed, and all its connections with it.
@@ -199,13 +199,13 @@ async def connect(settings: Settings, proxy: str | None, limit: float | None, ta
     except BaseException:
         sock.close()
         raise
-    # From here on asyncio closes it: below its feet, the next socket would get the number that it still waits for.
+    # From here on asyncio closes the socket: else the next one would get its number while asyncio waits for it.
     await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **tls)
     return connection
 
 
 def abandon(connecting: asyncio.Task[AsyncConnection]) -> None:
-    """Close a connection that nobody waits for any more."""
+    """Close a connection that is made after its call has ended."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().close()
 
@@ -230,7 +230,7 @@ async def _open_socket(settings: Settings, proxy: str | None, limit: float | Non
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
-    """What the resolver says, which knows no limit: in a thread of its own, for which no end of a loop waits."""
+    """The addresses of a host. The resolver has no timeout: it runs in a daemon thread, which no loop waits for."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[Any]] = loop.create_future()
 

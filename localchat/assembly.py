@@ -243,7 +243,7 @@ def _completion_logprobs(logprobs: Json) -> list[Json]:
 
 
 def _reasoning(delta: Json) -> tuple[str, str]:
-    """The member that holds reasoning, and its text."""
+    """The field that holds reasoning, and its text."""
     for name in _REASONING_FIELDS:
         text = delta.get(name)
         if text and isinstance(text, str):
@@ -303,7 +303,7 @@ class Accumulator:
         self._announced = False
         self._closed = False
         self._succeeded = False
-        # Whether every choice that was asked for has its finish reason, and has said nothing since.
+        # Whether every choice that was asked for has its finish reason, and no text after it.
         self.complete = False
         self._id: str | None = None
         self._model: str | None = None

@@ -53,7 +53,7 @@ class Call(CallState):
             self._cancelled.set()
             if self._sock is not None and self._process == os.getpid():  # After a fork it is the parent's.
                 # close() would not wake a reader in another thread: it would wait for the next byte itself.
-                with contextlib.suppress(OSError):  # Not connected any more: then nobody waits.
+                with contextlib.suppress(OSError):  # Not connected any more, so no thread waits.
                     shut(self._sock)
 
     def open(self) -> None:
@@ -103,10 +103,10 @@ class Call(CallState):
             self.release()
 
     def read(self, at_most_s: float | None = None) -> bytes:
-        """The next bytes of the body, perhaps none; `ended` tells the proper end.
+        """The next bytes of the body, perhaps none; `all_read` is set at the end.
 
         Args:
-            at_most_s: Instead of the clocks: for bytes that are welcome but not needed.
+            at_most_s: Seconds, in place of the timeouts: for bytes that are useful but not needed.
 
         Raises:
             IncompleteStream: The body was cut.

@@ -31,7 +31,7 @@ from .settings import Settings
 from .sse import ServerSentEvent
 from .timeouts import Deadlines, Timeout
 
-# What an error says is worth some waiting, but not the whole time that an answer may take.
+# The limits for reading the body of an error: less than an answer may take.
 MAX_ERROR_BYTES = 65536
 ERROR_BODY_S = 5.0
 # The names of the server's models, for the message of a 404.
@@ -227,7 +227,7 @@ ANSWER_ERRORS = (StreamError, IncompleteStream, ProtocolError, TimedOut, Cancell
 class Answer:
     """One answer while its bytes come in: bytes to events, and whether it ends as it should. No I/O.
 
-    Feed it until it is `over`, then take what `finish` yields. `done` says that the end mark has come, so
+    Feed it until it is `over`, then take what `finish` yields. `done` is set once the end mark has come, so
     that what follows may be read only to use the connection again.
     """
 

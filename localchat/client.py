@@ -180,8 +180,8 @@ class Client(BaseClient):
         follow_redirects: Whether to follow 307 and 308 on the same server, with the same body. Any other
             redirect is an error that names the target; the key never goes to another server.
         record: A file into which everything sent and received is written, the key masked; see `replay`.
-        log_bodies: Whether the logger `localchat.client`, which tells at level DEBUG what is sent where and what became
-            of it, also gets the bodies of requests and the texts of answers. The key is masked in them.
+        log_bodies: Whether the logger `localchat.client`, which reports requests and statuses at level DEBUG, also
+            reports the bodies of requests and the texts of answers. The key is masked in them.
         max_bytes: The most bytes of one answer, unpacked; 256 MiB if it is left out.
         transport: What connects instead of the client: a `replay(file)`, for tests without a server.
     """
@@ -305,10 +305,11 @@ class Client(BaseClient):
 
         Args:
             prompt: Text, or a list of messages.
-            tools: Functions; their annotations and docstrings tell the model what they do.
+            tools: Functions; their annotations and docstrings describe them to the model.
             options: `max_rounds` (10: how often the model is asked), `on_call` (asked with each ToolCall before it
                 runs: only True lets it), `parallel` (calls of one round run in threads), `raise_errors`
-                (a tool's exception is raised, not told to the model), and all that `stream` takes, for every round.
+                (a tool's exception is raised instead of reported to the model), and all that `stream` takes, for
+                every round.
 
         Raises:
             TooManyRounds: The model was still calling functions.

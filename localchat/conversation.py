@@ -77,7 +77,7 @@ class _Talk:
 
 
 def _encoded(value: Any) -> bytes:
-    """JSON that people can read, where it can be: half of a surrogate pair, which models produce, is no UTF-8."""
+    """Readable JSON, or ASCII where it cannot be: half of a surrogate pair, which models produce, is no UTF-8."""
     try:
         return json.dumps(value, ensure_ascii=False, indent=1).encode()
     except UnicodeEncodeError:
@@ -85,12 +85,12 @@ def _encoded(value: Any) -> bytes:
 
 
 class Conversation(_Talk):
-    """Keeps what has been said, and asks with all of it. For one thread at a time.
+    """A list of messages that every request sends whole. For one thread at a time.
 
     `messages` is a plain list of dicts, as the server gets them; change it as you like between turns. A
     turn is added when it is complete: after an error or a cancel the list is as it was before. Arguments are
     the client, `system` (instructions, as the first message), `tools` (functions that the model may call),
-    `messages` (what was said before), and options of every turn: those of Client.run and Client.stream.
+    `messages` (those before), and options of every turn: those of Client.run and Client.stream.
     """
 
     def say(self, prompt: Prompt, /, **options: Any) -> Reply[Any]:

@@ -18,7 +18,7 @@ from .settings import Settings
 # Names of models that make embeddings, not text.
 _EMBEDDING_NAME = re.compile(r"embed|minilm|\b(bge|gte|e5|arctic)\b", re.IGNORECASE)
 
-# Texts in one request where the caller does not say how many.
+# Texts in one request where `batch_size` is not given.
 DEFAULT_BATCH_SIZE = 256
 
 Item = TypeVar("Item")

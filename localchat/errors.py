@@ -2,7 +2,7 @@
 
     LocalChatError
     |- ConnectError          no connection, or it broke before any answer
-    |- TimedOut              a clock ran out; `kind` is connect, first, idle, stall or total
+    |- TimedOut              a timeout ran out; `kind` is connect, first, idle, stall or total
     |- Cancelled             closed by the caller
     |- StatusError           the server answered no: `status`, `code`, `param`, `retry_after`, `body`
     |  |- BadRequestError        400
@@ -16,7 +16,7 @@
     |- StreamError           the server reported a failure in an answer that had begun
     |- IncompleteStream      the answer was cut
     |- ProtocolError         not a chat answer at all; `head` shows how it begins
-    |- DoesNotFit            a whole answer, but not what its `response_format` asked for; `path` says where
+    |- DoesNotFit            a whole answer, but not what its `response_format` asked for, at `path`
     |- IncompleteReply       an answer that a limit of tokens or a filter cut; only from the function `chat`
     |- ModelNotNamed         the server has several models, and the call names none
     `- TooManyRounds         the model kept calling tools
@@ -48,7 +48,7 @@ def cut(text: str, limit: int = _HEAD_CHARS) -> str:
 class LocalChatError(Exception):
     """Base of every error that this package raises on purpose.
 
-    What an error tells besides its message are its attributes; they are given by name, and have defaults.
+    Everything besides the message is an attribute, given by name, with a default.
     """
 
     def __init__(self, message: str = "", **members: Any) -> None:
@@ -68,8 +68,9 @@ class _PartialError(LocalChatError):
 
 
 class TimedOut(_PartialError):
-    """A clock ran out. `kind` names it: connect, first, idle, stall or total."""
+    """A timeout ran out."""
 
+    # Which: connect, first, idle, stall or total.
     kind: str = ""
 
 
@@ -78,18 +79,17 @@ class Cancelled(_PartialError):
 
 
 class StatusError(LocalChatError):
-    """The server answered with a status other than 2xx.
-
-    `body` is the answer as text, cut if very long; `retry_after` is in seconds.
-    """
+    """The server answered with a status other than 2xx."""
 
     status: int = 0
     error_type: str | None = None
     code: str | None = None
     param: str | None = None
+    # In seconds.
     retry_after: float | None = None
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
+    # The body as text, cut if it is long.
     body: str = ""
 
     @staticmethod
@@ -99,7 +99,7 @@ class StatusError(LocalChatError):
 
 
 class BadRequestError(StatusError):
-    """400: the request is wrong; `param` may name the member."""
+    """400: the request is wrong; `param` may name the field."""
 
 
 class AuthenticationError(StatusError):
@@ -123,7 +123,7 @@ class UnprocessableError(StatusError):
 
 
 class RateLimitError(StatusError):
-    """429: too many requests; `retry_after` may say how long to wait."""
+    """429: too many requests; `retry_after` may hold how long to wait."""
 
 
 class ServerError(StatusError):
@@ -153,15 +153,18 @@ class IncompleteStream(_PartialError):
 
 
 class ProtocolError(_PartialError):
-    """What came is not a chat answer. `head` shows how it begins."""
+    """What came is not a chat answer."""
 
+    # How it begins.
     head: str = ""
 
 
 class DoesNotFit(_PartialError):
-    """A value is not what its schema says, at `path`. Of an answer, `text` is the raw text."""
+    """A value is not what its schema demands."""
 
+    # Where in the value.
     path: str = "$"
+    # The raw text of an answer.
     text: str = ""
 
 

@@ -75,7 +75,7 @@ else:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     class _LateFields:
-        """`__dataclass_fields__` of a class, taken from a real dataclass of the same members when asked for."""
+        """`__dataclass_fields__` of a class, taken from a real dataclass of the same fields when it is read."""
 
         def __init__(self, cls):
             self._cls = cls
@@ -145,7 +145,7 @@ class ContentDelta:
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """A piece of what the model thinks before it answers, never empty."""
+    """A piece of the reasoning before the answer, never empty."""
 
     type: ClassVar[Literal["reasoning_delta"]] = "reasoning_delta"
     delta: str
@@ -178,18 +178,17 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A complete call. If its arguments are not a JSON object, `arguments` is None and `error` says why.
-
-    `extra` holds members that the server wants back with the next request, unchanged.
-    """
+    """A complete call."""
 
     type: ClassVar[Literal["tool_call"]] = "tool_call"
     id: str
     name: str
+    # None if they are not a JSON object, or not certain; then `error` is the reason.
     arguments: dict[str, Any] | None
     arguments_json: str
     error: str | None = None
     index: int = 0
+    # Fields that the server wants back with the next request, unchanged.
     extra: Mapping[str, Any] = _EMPTY
     choice_index: int = 0
     raw: Any = None
@@ -229,17 +228,15 @@ class UsageEvent:
 
 @dataclass(frozen=True)
 class MessageStop:
-    """The last event of a choice, one for each.
-
-    `reason` is stop, length, tool_calls, content_filter or error; `reason_raw` is the server's word;
-    `inferred` says that the server gave none. `stop_reason` is the stop string or token that was hit,
-    from the servers that report it.
-    """
+    """The last event of a choice, one for each."""
 
     type: ClassVar[Literal["message_stop"]] = "message_stop"
+    # stop, length, tool_calls, content_filter, error or unknown.
     reason: str
+    # The server's word; `inferred` is set if it gave none.
     reason_raw: str | None = None
     inferred: bool = False
+    # The stop string or token that was hit, from the servers that report it.
     stop_reason: Any = None
     choice_index: int = 0
     raw: Any = None
@@ -247,7 +244,7 @@ class MessageStop:
 
 @dataclass(frozen=True)
 class WarningEvent:
-    """Something in the stream was off and has been repaired; `text` says how."""
+    """Something in the stream was wrong and has been repaired, as `text` describes."""
 
     type: ClassVar[Literal["warning"]] = "warning"
     text: str
@@ -285,21 +282,19 @@ StreamEvent = Union[
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the answers; there are several only when the request asks for `n` of them.
-
-    `finish_reason` is None while the answer is under way. `reasoning_field` is the member in which the
-    server sends reasoning, and in which it understands it when it is sent back.
-    """
+    """One of the answers; there are several only when the request asks for `n` of them."""
 
     index: int = 0
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    # None while the answer is under way.
     finish_reason: str | None = None
     finish_reason_raw: str | None = None
     stop_reason: Any = None
     logprobs: tuple[Any, ...] = ()
+    # The field in which the server sends reasoning, and reads it when it is sent back.
     reasoning_field: str | None = None
 
     @property
@@ -323,10 +318,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Reply(Generic[Value]):
-    """A whole answer, or what there is of it so far. `str(reply)` is the text of the first choice.
-
-    `raw` is the JSON body; of a stream, its members outside `choices`, the last one of each name.
-    """
+    """A whole answer, or what there is of it so far. `str(reply)` is the text of the first choice."""
 
     choices: tuple[Choice, ...] = ()
     id: str | None = None
@@ -335,6 +327,7 @@ class Reply(Generic[Value]):
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
     headers: Mapping[str, str] = _EMPTY
+    # The JSON body; of a stream, its fields outside `choices`, the last one of each name.
     raw: Any = None
     # The value that the text holds, where the `response_format` of the call names a type or a schema.
     parsed: Value = None  # type: ignore[assignment]  # Only calls without a response_format leave it out.
@@ -385,5 +378,5 @@ _Copied = TypeVar("_Copied", bound="Reply[Any] | ErrorEvent")
 
 
 def changed(value: _Copied, **members: Any) -> _Copied:
-    """A copy with other values for some members: dataclasses.replace without loading dataclasses."""
+    """A copy with other values for some fields: dataclasses.replace without loading dataclasses."""
     return type(value)(**{**vars(value), **members})

@@ -1,4 +1,4 @@
-"""Failures of the network and refusals of a server as errors that say what to do, and which are retried. No I/O."""
+"""Failures of the network and refusals of a server as errors with what to do next, and which are retried. No I/O."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def unreachable(settings: Settings, error: Exception, proxy: str | None) -> str:
             f"SSL_CERT_FILE ({error})"
         )
     if "WRONG_VERSION_NUMBER" in str(error):
-        return f"{settings.address.shown} does not speak TLS: use http:// ({error})"
+        return f"{settings.address.shown} does not use TLS: use http:// ({error})"
     return f"no connection to {settings.address.shown}: {error}"
 
 
@@ -103,7 +103,7 @@ def not_json(settings: Settings, what: str, raw: bytes) -> ProtocolError:
 
 
 def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], said: ErrorEvent) -> str:
-    """What to do about it, if that can be told."""
+    """What to do about it; empty if that is unknown."""
     if 300 <= status < 400:
         base = re.sub("/(models|embeddings|(chat/)?completions)$", "", headers.get("location", "nowhere"))
         return f"it redirects to {base}: use that as the base URL"

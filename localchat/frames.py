@@ -127,7 +127,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _fault_at(text: str) -> int | None:
-    """Where this stops being JSON, None if it does not. JSON that is cut has its fault at the very end."""
+    """Where this stops being JSON, None if it does not. JSON that is cut stops at its very end."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:

@@ -37,7 +37,7 @@ def check_header(name: str, value: str) -> None:
     if not _TOKEN.fullmatch(name):
         raise ValueError(f"this is no name of a header: {cut(name, 40)!r}")
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
-        raise ValueError(f"the header {name} is no text, or has characters that cannot be sent, a line end say")
+        raise ValueError(f"the header {name} is no text, or has characters that cannot be sent, such as a line end")
 
 
 def request_head(line: str, headers: Mapping[str, str]) -> bytes:
@@ -49,7 +49,7 @@ class ResponseReader:
     """One HTTP/1 response: bytes in, body out.
 
     `status` is 0 until the head is complete; `begun` tells whether any byte has come. Once `ended`, `rest` is
-    what came after the response. A `fault` in the framing of the body says why no more can be read of it.
+    what came after the response. A `fault` in the framing of the body is the reason why no more can be read of it.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class ResponseReader:
         self._held = line
 
     def _take_trailer(self, data: bytes) -> bytes:
-        """Lines that nobody reads, up to an empty one."""
+        """Skip the trailer: lines up to an empty one."""
         end = _EMPTY_LINE.search(data)
         if end is None:
             self._held = data[-2:]
@@ -215,7 +215,7 @@ class Inflate:
             raise ProtocolError(f"the server compresses with {encoding!r}, which we did not offer")
 
     def feed(self, data: bytes) -> bytes:
-        """The next bytes of the body, at most a MiB; `has_more` tells that another call, without data, gives more."""
+        """The next bytes of the body, at most a MiB; `has_more` is set where another call, without data, gives more."""
         if self._inflate is None:
             return data
         self._held, out, self.has_more = self._held + data, b"", False

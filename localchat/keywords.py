@@ -1,6 +1,6 @@
 """The keyword arguments of clients and of calls: their names and types, and the error for a name that is unknown.
 
-A name that is not listed here is a TypeError, since a misspelt option would change nothing and say nothing.
+A name that is not listed here is a TypeError, since a misspelt option would otherwise change nothing, unnoticed.
 `extra_body` takes any field that a server knows.
 """
 

@@ -41,7 +41,7 @@ def map_prompts(
             if on_progress is not None:
                 on_progress(n_done, len(futures))
         return [future.result() for future in futures]
-    finally:  # After Ctrl-C, or an error of `on_progress`, nobody waits for the others.
+    finally:  # After Ctrl-C, or an error of `on_progress`, the other answers are not wanted.
         pool.shutdown(wait=False, cancel_futures=True)
         for reference in started:
             call = reference()

@@ -1,6 +1,6 @@
 """Images and audio as parts of a message: from a file, bytes or a URL.
 
-Files and bytes become data: URIs; their first bytes tell the type. A str is a URL, never a path: text that comes
+Files and bytes become data: URIs; their first bytes decide the type. A str is a URL, never a path: text that comes
 from elsewhere cannot make the client read a file. A URL goes to the server as it is; local servers often refuse
 to fetch it (Ollama does). The client fetches a URL only on demand, by `embed=True` or `fetch`.
 """

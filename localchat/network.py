@@ -95,7 +95,7 @@ def parse_base_url(text: str) -> Address:
 
 
 def _clean(path: str) -> str:
-    """The prefix of all paths; many people paste the whole address of the chat endpoint."""
+    """The prefix of all paths; the whole address of the chat endpoint is often pasted."""
     return _quoted(path.rstrip("/")).removesuffix("/chat/completions")
 
 
@@ -118,7 +118,7 @@ def is_loopback(host: str) -> bool:
 def find_proxy(address: Address, proxy: str | bool | None) -> str | None:
     """The proxy to use. None looks into the environment, False means never.
 
-    Loopback and unix sockets never go through a proxy, whatever the environment says: it could not
+    Loopback and unix sockets never go through a proxy, whatever the environment has: it could not
     reach them.
     """
     if address.socket_path or is_loopback(address.host) or proxy is False:
@@ -181,13 +181,13 @@ def proxy_headers(proxy: str) -> dict[str, str]:
 
 
 def tunnel_request(address: Address, proxy: str) -> bytes:
-    """What asks a proxy for a tunnel to the server."""
+    """The CONNECT request for a tunnel to the server."""
     headers = {"Host": address.authority, **proxy_headers(proxy)}
     return request_head(f"CONNECT {address.authority} HTTP/1.1", headers)
 
 
 def take_tunnel(response: ResponseReader, data: bytes) -> bool:
-    """Whether the tunnel is open, by what the proxy has said so far, these bytes included.
+    """Whether the tunnel is open, by the response of the proxy so far, these bytes included.
 
     Raises:
         OSError: It refuses.

@@ -130,7 +130,7 @@ def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -
 
 
 def corrected(given: CallOptions, error: DoesNotFit) -> CallOptions:
-    """The options of a call that asks again for an answer that did not fit, and says what was wrong with it."""
+    """The options of a call that asks again for an answer that did not fit, with what was wrong."""
     prompt = [{"role": "user", "content": given.prompt}] if isinstance(given.prompt, str) else list(given.prompt)
     return given._replace(prompt=[*prompt, *companion("structured").correction(error)])
 

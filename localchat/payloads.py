@@ -20,13 +20,13 @@ Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 
 def check_prompt(prompt: object) -> None:
-    """Raise TypeError for what is neither text nor a list of messages, and say what to write instead."""
+    """Raise TypeError for what is neither text nor a list of messages, with what to write instead."""
     if isinstance(prompt, str):
         return
     if isinstance(prompt, Mapping):
         raise TypeError("a prompt is text or a list of messages; one message goes into a list: [message]")
     if isinstance(prompt, (bytes, bytearray)):
-        raise TypeError('a prompt is text or a list of messages, not bytes: decode it first, data.decode("utf-8") say')
+        raise TypeError('a prompt is text or a list of messages, not bytes: decode it first, data.decode("utf-8")')
     if not isinstance(prompt, Sequence):
         raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
     for place, message in enumerate(prompt):
@@ -71,10 +71,10 @@ def build_request(
     system: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Json:
-    """The body of a chat request. Text becomes one user message; every option becomes a member.
+    """The body of a chat request. Text becomes one user message; every option becomes a field.
 
     Only what the caller set is sent: None means "not set". An empty list of tools is left out,
-    since servers refuse it, and a stream asks for its usage unless `stream_options` says otherwise.
+    since servers refuse it, and a stream asks for its usage unless `stream_options` is given.
     `extra_body` may hold any field and comes last; {"stream": False} is for servers that cannot stream.
 
     Raises:
@@ -110,7 +110,7 @@ def _messages(prompt: Prompt, system: str | None) -> list[Json]:
 
 
 def parse_error(body: Any) -> ErrorEvent:
-    """What an error body says, in any of the forms that servers send: text, JSON text or JSON.
+    """The error of a body, in any of the forms that servers send: text, JSON text or JSON.
 
     Never raises; what is not understood becomes the message, cut.
     """

@@ -52,7 +52,7 @@ def _without_secrets(head: bytes) -> bytes:
         text = line.rstrip(b"\r\n")
         header = _HEADER.match(text)
         if text.startswith(b"HTTP/1."):
-            name = b"server"  # The status line says nothing about the client.
+            name = b"server"  # The status line holds nothing of the client.
         elif not lines:
             text = _masked_query(text)
         else:  # A line that begins with a blank continues the header before it.
@@ -74,7 +74,7 @@ def replay(path: str | os.PathLike[str], *, ignore: Collection[str] = VOLATILE_F
     """A transport that answers from a recording.
 
     Each request gets the next recorded response to an equal one: of the same method, path and body. A request
-    that is not in the recording is a LocalChatError that says how it differs.
+    that is not in the recording is a LocalChatError that names the differences.
 
     Args:
         path: The file that `record` wrote.
@@ -113,7 +113,7 @@ class Recorder:
         return _TapedSocket(connect(), self.tape())
 
     def write(self, connection: int, kind: str, pieces: Collection[bytes]) -> None:
-        """Add lines to the file. Bytes that are no UTF-8, a cut character say, become lone surrogates."""
+        """Add lines to the file. Bytes that are no UTF-8, such as a cut character, become lone surrogates."""
         seconds = round(time.monotonic() - self._start, 4)
         lines = [
             json.dumps({"connection": connection, "at": seconds, kind: piece.decode("utf-8", "surrogateescape")})
@@ -302,7 +302,7 @@ class PlayingTape:
 
 def _request_line(request: bytes) -> bytes:
     """Method and path. The query may hold a secret, which is masked in a recording and another in a replay; a proxy is
-    told the host, too."""
+    sent the host, too."""
     line = b" ".join(request.split(b"\r\n", 1)[0].split(b" ")[:2]).partition(b"?")[0]
     return re.sub(rb" http://[^/]*", b" ", line, count=1)
 

@@ -109,7 +109,7 @@ class Settings:
         return dict(json.loads(masked))
 
     def mask(self, text: str) -> str:
-        """Text without the key. JSON writes some characters, / and + say, behind a backslash or by their number."""
+        """Text without the key. JSON may write a character, such as /, behind a backslash or by its number."""
         key = "".join(rf"(?:\\?{re.escape(char)}|\\u(?i:{ord(char):04x}))" for char in self.key)
         return re.sub(key, "***", text) if len(self.key) > 3 else text
 

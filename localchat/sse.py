@@ -52,7 +52,7 @@ class SSEDecoder:
         sentinel: Leniency: a data line with this text (blanks around it aside) is an event of its own.
             It closes the block before it and does not wait for an empty line. Chat uses "[DONE]".
         fields_as_events: Leniency: these unknown fields, which the standard ignores, yield at once an
-            event named after the field. Old llama.cpp servers report trouble as a line `error: {...}`.
+            event named after the field. Old llama.cpp servers report an error as a line `error: {...}`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SSEDecoder:
         """At the end of the stream: the unfinished block, which the standard throws away.
 
         Some servers close right after the last line. The caller has to judge whether the data is whole
-        (valid JSON, say) or cut.
+        (valid JSON, for example) or cut.
         """
         if self._error is not None:
             raise self._error
@@ -206,7 +206,7 @@ _TAKE_FIELD = {
 
 
 def _text(raw: bytes | bytearray) -> str:
-    """UTF-8 whatever the server's charset says; a wrong byte becomes U+FFFD and never an exception."""
+    """UTF-8 whatever charset the server names; a wrong byte becomes U+FFFD and never an exception."""
     return raw.decode("utf-8", "replace")
 
 

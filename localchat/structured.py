@@ -38,7 +38,7 @@ class ExpectedValue:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the reply has to say about the way in which the value was asked for."""
+        """Warnings for the reply about the way in which the value was asked for."""
         if self._mode in ("json_schema", "wrapped"):
             return ()
         asked = "JSON without a schema" if self._mode == "json_object" else "JSON in the prompt alone"
@@ -150,7 +150,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _reason(reply: Reply[Any]) -> str:
-    """Why it may be that an answer does not fit, where the reply tells."""
+    """A likely reason why an answer does not fit; empty if the reply has none."""
     if reply.refusal:
         return f"; the model declined: {show(reply.refusal)}"
     return "; it was cut at the limit of tokens: raise max_tokens" if reply.finish_reason == "length" else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 _TAGS = {"<think>": "</think>", "<thinking>": "</thinking>", "<thought>": "</thought>"}
 _OPEN, _CLOSE = "<think>", "</think>"
 
-# A model that begins with more blanks than this is not about to think.
+# After more blanks than this no tag is looked for.
 _MAX_LEADING_BLANKS = 256
 
 
@@ -15,7 +15,7 @@ class ThinkSplitter:
     Modes: "auto" looks for a tag as the first thing that is not blank; "prefilled" knows that the
     template has opened the tag already, so that only the closing one comes; "off" passes all through.
     In "auto" a closing tag that ends a line or begins one, without an opening one, means that the
-    template had opened it after all: "reclassify" says that the content before was reasoning.
+    template had opened it after all: "reclassify" means that the content before was reasoning.
     """
 
     def __init__(self, mode: str = "auto") -> None:
@@ -59,7 +59,7 @@ class ThinkSplitter:
             self._last = text[-1]
             self._out.append((kind, text))
 
-    # Each step consumes what it can of what is held and says whether another step has to go on.
+    # Each step consumes what it can of what is held and returns whether another step has to go on.
 
     def _start(self) -> bool:
         text = self._held.lstrip()
@@ -118,7 +118,7 @@ class ThinkSplitter:
         self._emit("content", closing)
         rest = self._held[len(_CLOSE) :]
         if not rest and not self._ended and self._last != "\n":
-            return False  # Only the next character tells whether the tag ends its line.
+            return False  # The next character decides whether the tag ends its line.
         if self._last == "\n" or rest.startswith("\n"):
             self._out.append(("reclassify", ""))
             self._held = rest

@@ -12,20 +12,17 @@ _AFTER_FINISH_S = 5.0
 
 
 class Timeout(NamedTuple):
-    """Limits in seconds; None means no limit.
+    """Limits in seconds; None means no limit."""
 
-    Attributes:
-        connect: Until the connection is made.
-        first: From the request to the first event. A local server may load a model and read a long prompt.
-        idle: Between two reads of bytes, after the first event.
-        stall: Between two events that carry something. Keep-alive comments satisfy `idle`, not this.
-        total: The whole call, with its retries.
-    """
-
+    # Until the connection is made.
     connect: float | None = 5.0
+    # From the request to the first event. A local server may load a model and compute a long prompt.
     first: float | None = 600.0
+    # Between two reads of bytes, after the first event.
     idle: float | None = 120.0
+    # Between two events that carry something. Keep-alive comments satisfy `idle`, not this.
     stall: float | None = 600.0
+    # The whole call, with its retries.
     total: float | None = None
 
     @classmethod

@@ -53,7 +53,7 @@ class _OpenCall:
         return not any(part.strip() for part in self.parts)
 
     def is_open(self) -> bool:
-        """Whether arguments may be missing. The last character tells most of the time."""
+        """Whether arguments may be missing. The last character decides it most of the time."""
         if self._whole is None:
             last = next((part for part in reversed(self.parts) if part.strip()), "")
             self._whole = last.rstrip().endswith("}") and _loads(self.text())[1] is None

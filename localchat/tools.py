@@ -1,8 +1,8 @@
 """Python functions as tools: their definitions, and the loop that runs what the model calls.
 
-A tool is a plain function: its name, its docstring, and its annotations tell the model all. `ToolRun` asks the
-model, runs the calls, tells it the results, and asks again until it calls nothing more. What the model
-gets wrong (an unknown name, arguments that do not parse or do not fit) is told to the model, not raised.
+A tool is a plain function: its name, its docstring and its annotations describe it to the model. `ToolRun` sends
+the request, runs the calls, sends their results, and goes on until the model calls nothing more. Mistakes of the
+model (an unknown name, arguments that do not parse or do not fit) are reported to the model, not raised.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ class ToolResult:
 
 RunEvent = Union[StreamEvent, ToolResult]
 
-# Asked before each call. True alone lets it run; text refuses it and tells the model why; every other value, such as
-# the None of a function without return, refuses it. That of an AsyncClient may be a coroutine function.
+# Called before each call of a tool. True alone lets it run; text refuses it and is the reason that the model gets;
+# every other value, such as the None of a function without return, refuses it. That of an AsyncClient may be a
+# coroutine function.
 OnCall = Callable[[ToolCall], object]
 
 
@@ -118,7 +119,7 @@ class Toolbox:
     """Tools by name, and how their calls are answered.
 
     Args:
-        tools: Functions, or Tools where a function alone does not say enough.
+        tools: Functions, or Tools where a function alone does not describe enough.
         on_call: The approval hook; see OnCall. Asked in the order of the calls, before any of them runs.
         parallel: Run the calls of one round in threads; a number is the most at a time.
         raise_errors: Let a tool's exception through. Otherwise it is logged, and the model gets its text.
@@ -267,7 +268,7 @@ def _called(item: _Ready) -> Any:
 def _refuse_awaitable(value: object, what: str) -> None:
     """Raise TypeError for what only an event loop can wait for."""
     if inspect.iscoroutine(value):
-        value.close()  # Or Python would warn that nobody has awaited it.
+        value.close()  # Or Python would warn that it was never awaited.
     if inspect.isawaitable(value):
         raise TypeError(f"only an AsyncClient can {what}")
 
@@ -316,7 +317,7 @@ class _Run:
 
     Args:
         client: The client whose `stream` is called.
-        messages: The question, and what was said before it.
+        messages: The conversation so far; the prompt is the last.
         tools: How calls are answered.
         media: `images` and `audio` to put into the last message.
         max_rounds: How often the model is asked.
@@ -373,7 +374,7 @@ class _Run:
             raise Cancelled("the run was closed", partial=self.reply) from cause
 
     def _take(self, event: StreamEvent) -> None:
-        """The model has spoken. Done before the event tells so: then nobody needs to read on."""
+        """Add the reply at the end of a round. Before the event is handed out, so that the caller may stop at it."""
         if event.type != "message_stop" or self._reply is not None:
             return
         reply: Reply[Any] = self._stream.reply
@@ -400,7 +401,7 @@ class ToolRun(_Run):
     """One question with tools, under way: iterate it for events, leave the `with` to cancel.
 
     The events are those of a Stream, round after round, and a `tool_result` for each call. `messages` is
-    what has been said so far, ready for the next request. `done` is set once the model has answered
+    the conversation so far, ready for the next request. `done` is set once the model has answered
     without calling anything, before the last event is handed out.
     """
 

@@ -196,7 +196,7 @@ def test_tls_untrusted_certificate_says_which_knob(certificate):
 def test_tls_to_a_plain_server_says_so():
     with Server(lambda peer, server: peer.send(b"HTTP/1.1 400 Bad\r\n\r\n")) as server:
         client = Client(server.url.replace("http:", "https:"), model="m", max_retries=0)
-        with pytest.raises(ConnectError, match="does not speak TLS"):
+        with pytest.raises(ConnectError, match="does not use TLS"):
             client.chat("hi")
 
 

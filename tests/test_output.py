@@ -158,7 +158,7 @@ WEATHER = '{"city": "Paris"}'
         pytest.param(
             tool_call('{"name": "f", "x": [1, {"y": 2}], "arguments": {}}'), call("f", "{}"), id="further fields"
         ),
-        pytest.param(tool_call('{"name": "f", "name": "get_weather"}'), call("f", "{}"), id="second name"),
+        pytest.param(tool_call('{"name": "f", "name": "g"}'), call("f", "{}"), id="second name"),
         pytest.param(
             tool_call('{"name": "f", "arguments": {}, "arguments": {"a": 1}}'), call("f", "{}"), id="second arguments"
         ),

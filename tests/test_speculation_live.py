@@ -39,7 +39,7 @@ def plain() -> Iterator[Engine]:
 def guessing() -> Iterator[Engine]:
     """Guesses as if that cost nothing, or the machine's speed would decide what is tested."""
     with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4)) as engine:
-        patch.setattr(engine, "_cost_of", lambda source: 0.01)
+        patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
 
 

@@ -16,11 +16,27 @@ from typing import Any
 
 import pytest
 
+from localchat import Client
 from localchat.terminal import saved
+from localchat.terminal.chat import _greeting
 from localchat.terminal.markdown import Markdown
 
 from .live import running_server
-from .raw_server import DEADLINE_S, DONE, HELLO, MODELS, Peer, Server, always, choice, chunked, piece, serving, sse
+from .raw_server import (
+    DEADLINE_S,
+    DONE,
+    HELLO,
+    MODELS,
+    Peer,
+    Server,
+    always,
+    choice,
+    chunked,
+    piece,
+    serving,
+    sse,
+    with_length,
+)
 from .test_main import OPEN, environment
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
@@ -130,6 +146,21 @@ def test_chat_with_the_built_in_model(tmp_path, url):
     assert "What is your name?" in (tmp_path / "localchat" / "history").read_text(encoding="utf-8")
     for path in (tmp_path / "localchat").iterdir():
         assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "greeting"),
+    [
+        (["a"], None, "a at "),
+        (["a", "b"], None, "2 models, of which /model NAME takes one, at "),
+        (["a", "b"], "b", "b at "),
+        ([], None, "the server's model at "),
+    ],
+)
+def test_greeting_names_the_model_that_answers(names, model, greeting):
+    raw = with_length(json.dumps({"data": [{"id": name} for name in names]}).encode())
+    with serving(lambda request, number: raw) as server, Client(server.url) as client:
+        assert _greeting(client, model) == greeting + server.url
 
 
 def test_commands_of_the_chat(tmp_path):

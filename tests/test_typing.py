@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,9 +29,21 @@ def errors_of_mypy(*files: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if ": error:" in line]
 
 
-def test_program_of_a_user(tmp_path):
-    """With the README's and the page's own programs, in one run: mypy reads the package once."""
-    pytest.importorskip("mypy")
+def errors_of_pyright(*files: Path) -> list[str]:
+    """The lines of errors that pyright has about these files."""
+    command = [shutil.which("pyright") or "", "--pythonpath", sys.executable, *map(str, files)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return [line.strip().replace(f"{ROOT}/", "") for line in done.stdout.splitlines() if " - error:" in line]
+
+
+@pytest.mark.parametrize("checker", [errors_of_mypy, errors_of_pyright])
+def test_program_of_a_user(checker, tmp_path):
+    """With the README's and the page's own programs, in one run: the package is read once."""
+    if checker is errors_of_mypy:
+        pytest.importorskip("mypy")
+    elif shutil.which("pyright") is None:
+        pytest.skip("there is no pyright on this machine")
     pages = []
     for page in ("README.md", "docs/client.md"):
         blocks = re.findall(
@@ -40,7 +53,7 @@ def test_program_of_a_user(tmp_path):
             path = tmp_path / f"{Path(page).stem.lower()}_{number}.py"
             path.write_text(re.sub(r"^async def main\(\):", "async def main() -> None:", block, flags=re.MULTILINE))
             pages.append(path)
-    found = errors_of_mypy(USER, *pages)
+    found = checker(USER, *pages)
     refused = {int(line.split(":")[1]) for line in found if line.startswith("tests/typing/user.py:")}
     marked = {number for number, line in enumerate(USER.read_text().splitlines(), 1) if line.endswith("# refused")}
     assert refused == marked, found

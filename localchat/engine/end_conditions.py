@@ -1,6 +1,6 @@
 """When a sequence ends by itself: end-of-generation tokens, stop tokens, the length limit, the time limit.
 
-Stop texts are not searched here, but by the thread that reads the output (text.py).
+Stop texts are not searched here, but by the thread that reads the output (stop_texts.py).
 """
 
 from __future__ import annotations

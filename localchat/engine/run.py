@@ -17,7 +17,7 @@ from typing import Union
 from ..protocol.events import OutputToken, TokenLogprob
 from ..protocol.usage import Usage
 from .backend import Backend
-from .text import TextStream
+from .stop_texts import TextStream
 from .values import Delta, EngineError, Finish, GenerationRequest, Progress
 
 

@@ -32,7 +32,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
         "-b", "--base-url", help="else OPENAI_BASE_URL, else http://127.0.0.1:8080/v1 (unix:/path works too)"
     )
     group.add_argument("-k", "--api-key", help="else OPENAI_API_KEY; others can see this in the process list")
-    group.add_argument("-m", "--model", help="else LOCALCHAT_MODEL, else the server's first")
+    group.add_argument("-m", "--model", help="else LOCALCHAT_MODEL, else the only one of the server")
     group.add_argument("--models", action="store_true", help="list the server's models and stop")
     group.add_argument(
         "--timeout", type=_seconds, metavar="SECONDS", help="longest wait for the connection, an answer, its next piece"

@@ -21,7 +21,7 @@ def chat(session: Session, images: list[str]) -> int:
     """Answer what the user types; `images` go with the first question. The exit code.
 
     Raises:
-        LocalChatError: There is no server to talk to.
+        LocalChatError: The server cannot be reached.
     """
     report(f"{_greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _history():
@@ -68,7 +68,9 @@ def _greeting(client: Client, model: str | None) -> str:
         names = [str(name) for name in client.models()]
     except StatusError:  # Some servers list no models.
         names = []
-    chosen = model or (names[0] if names else "the server's model")
+    chosen = model or (names[0] if len(names) == 1 else "the server's model")
+    if model is None and len(names) > 1:
+        chosen = f"{len(names)} models, of which /model NAME takes one,"
     return f"{chosen} at {client.base_url.partition('?')[0]}"
 
 

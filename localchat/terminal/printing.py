@@ -20,7 +20,7 @@ class Printer:
     """Prints one answer.
 
     Args:
-        hold: Print nothing before `end`: nobody gets an answer that is cut or does not fit its schema.
+        hold: Print nothing before `end`, so that an answer that is cut or does not fit its schema is not printed.
         as_json: Print one line of JSON in the place of the text; implies `hold`.
         markdown: Add styles.
         show_reasoning: Print the reasoning to stderr.

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from localchat.engine.text import TextStream
+from localchat.engine.stop_texts import TextStream
 
 
 def read(pieces: list[bytes], stop: tuple[str, ...] = ()) -> tuple[str, str | None]:

@@ -1,4 +1,4 @@
-"""Token bytes to text that is safe to show: split characters and possible stop texts are held back.
+"""Search for stop texts: token bytes become text, and what may begin a stop text or a character is held back.
 
 Pure: pieces (bytes) in, text out. However the bytes are cut into pieces, the same text comes out.
 """
