@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tools import wheelhouse
-from tools.install import InstallError, packages_for, run_logged, step_of
+from tools.install import InstallError, packages_for, run_logged, step_of, telling
 
 from .raw_server import HELLO, always
 
@@ -91,6 +91,22 @@ def test_failed_command_is_reported_with_the_end_of_its_log(tmp_path):
     assert "\n99\nthe last line" in str(caught.value)
     assert "\n50\n" not in str(caught.value)
     assert log.read_text().startswith("0\n1\n")
+
+
+def test_first_complaint_of_cmake_is_shown():
+    output = [*(f"line {i}\n" for i in range(50)), "  CMake Error at x:178:\n", *(f"line {i}\n" for i in range(50, 99))]
+    assert telling(output)[:2] == ["  CMake Error at x:178:\n", "line 50\n"]
+    assert telling(output[:50])[-1] == "line 49\n"
+
+
+@pytest.mark.parametrize("name", wheelhouse.COMPILERS)
+def test_compiler_of_a_graphics_card_that_is_missing_is_named(name, tmp_path, monkeypatch):
+    program, _, package = wheelhouse.COMPILERS[name]
+    monkeypatch.setitem(wheelhouse.COMPILERS, name, (program, "", package))
+    with pytest.raises(InstallError, match=f"ACCEL={name} needs {program}, which was not found: install "):
+        wheelhouse.check_accelerator(name, str(tmp_path))
+    (tmp_path / program).touch(0o755)
+    wheelhouse.check_accelerator(name, str(tmp_path))
 
 
 def test_old_python_is_refused_in_one_line(tmp_path):

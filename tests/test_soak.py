@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real server needs llama-cpp-python")
 
-from .soak import fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
+from .soak import fuzz_bodies, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
 from .soak.__main__ import target_at
 
 
@@ -20,8 +20,8 @@ def target():
 
 @pytest.mark.parametrize(
     ("program", "n"),
-    [(fuzz_http.run, 200), (fuzz_json.run, 200), (fuzz_constraints.run, 10)],
-    ids=["http", "json", "constraints"],
+    [(fuzz_http.run, 200), (fuzz_json.run, 200), (fuzz_constraints.run, 10), (fuzz_bodies.run, 3)],
+    ids=["http", "json", "constraints", "bodies"],
 )
 def test_fuzz(target, program, n):
     assert f"{n} " in program(target, n, 1)

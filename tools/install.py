@@ -189,9 +189,14 @@ def run_logged(command: Sequence[str], task: str, log: Path, environment: Mappin
             progress.show(step)
     progress.end()
     if process.returncode:
-        tail = "".join(output[-SHOWN_LINES:])
-        raise InstallError(f"{task} failed after {progress.elapsed}. The end of {log}:\n{tail}")
+        raise InstallError(f"{task} failed after {progress.elapsed}. From {log}:\n{''.join(telling(output))}")
     return "".join(output)
+
+
+def telling(output: list[str]) -> list[str]:
+    """The lines that tell why a command failed: what CMake complained of first, else the last ones."""
+    first = next((i for i, line in enumerate(output) if "CMake Error" in line), len(output) - SHOWN_LINES)
+    return output[max(first, 0) :][:SHOWN_LINES]
 
 
 def _put_lines(stream: Iterable[str], lines: queue.SimpleQueue[str | None]) -> None:

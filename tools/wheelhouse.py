@@ -35,6 +35,14 @@ ACCELERATORS = {
     "metal": "-DGGML_METAL=on",
 }
 
+# The compiler that each needs, where else than in PATH it usually is, and what brings it.
+COMPILERS = {
+    "cuda": ("nvcc", "/usr/local/cuda/bin", "NVIDIA's CUDA toolkit, with its development files"),
+    "vulkan": ("glslc", "", "the Vulkan SDK; on Debian and Ubuntu: sudo apt install glslc libvulkan-dev"),
+    "hip": ("hipcc", "/opt/rocm/bin", "AMD's ROCm, with its development files"),
+    "metal": ("xcrun", "", "Apple's command line tools, on a Mac: xcode-select --install"),
+}
+
 # On Linux a variant of the CPU code for each generation of CPUs, of which ggml loads the best at run time. Each backend
 # is a file beside the library, which finds the others there. Elsewhere ggml's default: on x86 a CPU with AVX2.
 VARIANTS = (
@@ -58,6 +66,23 @@ def cmake_args(accelerator: str, system: str, extra: str) -> str:
     """
     parts = ["-DGGML_NATIVE=off", VARIANTS if system == "linux" else "", ACCELERATORS[accelerator], extra]
     return " ".join(filter(None, parts))
+
+
+def check_accelerator(accelerator: str, path: str) -> None:
+    """Look for the compiler of a graphics card; the libraries that go with it are CMake's to find.
+
+    Args:
+        accelerator: A key of `ACCELERATORS`.
+        path: The folders of the environment variable PATH.
+
+    Raises:
+        InstallError: It is not there; with what brings it.
+    """
+    if accelerator not in COMPILERS:
+        return
+    program, folder, package = COMPILERS[accelerator]
+    if shutil.which(program, path=os.pathsep.join(filter(None, [path, folder]))) is None:
+        raise InstallError(f"ACCEL={accelerator} needs {program}, which was not found: install {package}")
 
 
 def requirement() -> str:
@@ -101,13 +126,16 @@ class Wheelhouse:
             print(f"{built[0].name} is there with these options: kept.")
         else:
             check_compiler()
-            for wheel in built:
-                wheel.unlink()
             print(f"Building {LIBRARY} with {options}; this takes some minutes.", flush=True)
-            pip = self._pip(sys.executable, "wheel", "--verbose", "--no-deps", "--wheel-dir", str(self._wheels))
+            pip = self._pip(sys.executable, "wheel", "--verbose", "--no-deps", "--wheel-dir", str(self._scratch))
             # pip's cache may hold a build for this machine alone.
             command = [*pip, "--no-cache-dir", "--no-binary", LIBRARY, requirement()]
             run_logged(command, f"Building {LIBRARY}", self._log, {**os.environ, "CMAKE_ARGS": options})
+            # Only now, so that a build that fails leaves the folder as it was.
+            for wheel in built:
+                wheel.unlink()
+            for wheel in self._scratch.glob("llama_cpp_python-*.whl"):
+                shutil.move(wheel, self._wheels / wheel.name)
             self._add_openmp()
             # If a later step fails, the next run need not build again.
             (self._folder / "folder.json").write_text(json.dumps({"cmake_args": options}), encoding="utf-8")
@@ -219,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder: Path = options.folder.resolve()
     cmake = cmake_args(options.accel, sys.platform, os.environ.get("CMAKE_ARGS", ""))
     try:
+        check_accelerator(options.accel, os.environ.get("PATH", ""))
         with tempfile.TemporaryDirectory() as scratch:
             wheelhouse = Wheelhouse(folder, options.extras, options.pythons.split(), Path(scratch))
             wheelhouse.build_library(cmake)

@@ -34,6 +34,7 @@ from .values import (
     PromptTooLong,
     QueueFull,
     Resources,
+    TextTooLong,
     WritesNoText,
     WrongDraftModel,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "OutputToken",
     "Progress",
     "PromptTooLong",
+    "TextTooLong",
     "QueueFull",
     "RequestRun",
     "Resources",

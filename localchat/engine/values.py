@@ -189,6 +189,13 @@ class PromptTooLong(EngineError):
         self.n_ctx = n_ctx
 
 
+class TextTooLong(EngineError):
+    """A text of more tokens than any context holds."""
+
+    def __init__(self, n_tokens: int, n_max: int):
+        super().__init__(f"a text has {n_tokens} tokens, and {n_max} are the limit: shorten it")
+
+
 class QueueFull(EngineError):
     """More requests wait than the queue holds: try again later."""
 

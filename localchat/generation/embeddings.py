@@ -81,7 +81,8 @@ class VectorRun:
 
 def _tokens(engine: Engine, given: Input, name: str) -> Sequence[int]:
     if isinstance(given, str):
-        return engine.tokenize(given, add_bos=True, parse_special=False)
+        with wire_errors(engine, name):
+            return engine.tokenize(given, add_bos=True, parse_special=False)
     check_tokens(given, engine.facts.n_vocab, name)
     return given
 

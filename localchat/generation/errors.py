@@ -14,6 +14,7 @@ from ..engine import (
     InvalidToken,
     PromptTooLong,
     QueueFull,
+    TextTooLong,
     WritesNoText,
 )
 from ..prompt.errors import TemplateError
@@ -23,6 +24,7 @@ PROMPT = "the field of the prompt"
 # The first class that matches counts; any other error is an InferenceError.
 _API_ERRORS: tuple[tuple[type[EngineError], type[errors.ApiError], str | None], ...] = (
     (PromptTooLong, errors.ContextLengthExceeded, PROMPT),
+    (TextTooLong, errors.ContextLengthExceeded, PROMPT),
     (InvalidToken, errors.BadRequest, PROMPT),
     (QueueFull, errors.QueueFull, None),
     (WritesNoText, errors.NotSupported, "model"),

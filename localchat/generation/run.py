@@ -144,4 +144,6 @@ def start(model: Model, request: Request, build: PromptBuilder[Request], id_pref
     Raises:
         ApiError: The request cannot run.
     """
-    return GenerationRun(model, build(model, request), id_prefix)
+    with wire_errors(model.engine, "prompt"):
+        prepared = build(model, request)
+    return GenerationRun(model, prepared, id_prefix)

@@ -7,21 +7,20 @@ type or range raises BadRequest; the message names the path of the field, the ex
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 from .errors import BadRequest
+from .json_decoder import decode_json
 
 # Values are cut to this length in messages, so that a message does not repeat a whole prompt.
 _SHOWN_CHARS = 60
 
-# The largest double has 309 digits. Python reads integers of any length, in quadratic time.
-_MAX_INTEGER_DIGITS = 300
-
 # Deeper than any real request, and well below Python's recursion limit.
 MAX_DEPTH = 200
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 # A lone half of a surrogate pair can only come from such an escape, since the body is decoded as UTF-8.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -37,7 +36,7 @@ def parse_body(raw: bytes) -> Fields:
         BadRequest: The body is not one JSON object in UTF-8, or is nested more than MAX_DEPTH levels deep.
     """
     try:
-        value = DECODER.decode(raw.decode("utf-8-sig"))
+        value = decode_json(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequest(f"the body must be a JSON object in UTF-8: {reason}", "body") from error
@@ -53,8 +52,12 @@ def parse_body(raw: bytes) -> Fields:
 
 def show(value: object) -> str:
     """Format a value as JSON for an error message, cut to a readable length."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
+    text = ""
+    for piece in _ENCODER.iterencode(value):  # A large value is not encoded to its end.
+        text += piece
+        if len(text) > _SHOWN_CHARS:
+            return text[:_SHOWN_CHARS] + "..."
+    return text
 
 
 class Fields:
@@ -207,26 +210,6 @@ def _range(low: float | None, high: float | None) -> str:
     if high is None:
         return "" if low is None else f" of at least {low}"
     return f" from {low} to {high}"
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"the number {digits[:_SHOWN_CHARS]} is too large")
-    return value
-
-
-def _bounded(digits: str) -> int:
-    if len(digits) > _MAX_INTEGER_DIGITS:
-        raise ValueError(f"an integer of {len(digits)} digits is too large")
-    return int(digits)
-
-
-DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
 
 
 def _replace_surrogates(value: Any) -> Any:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Union
 
 from .errors import BadRequest
-from .fields import DECODER, Fields, refuse_unsupported, show
+from .fields import Fields, refuse_unsupported, show
+from .json_decoder import decode_json
 
 # Each stop text is searched for at each token.
 MAX_STOPS = 64
@@ -383,6 +384,6 @@ def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
 
 def _json_or_text(text: str) -> Any:
     try:
-        return DECODER.decode(text)
+        return decode_json(text)
     except (ValueError, RecursionError):
         return text

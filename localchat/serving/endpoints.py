@@ -138,9 +138,12 @@ class Endpoints:
         return request, self._service.resolve(request.model)
 
     def _tokenize(self, exchange: Exchange) -> None:
+        from ..generation.errors import wire_errors
+
         request, model = self.parsed(exchange, tokens.parse_tokenize)
         engine = model.engine
-        ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
+        with wire_errors(engine, "content"):
+            ids = engine.tokenize(request.text, add_bos=request.adds_special, parse_special=request.parses_special)
         exchange.send_json(200, tokens.tokens_body(ids, request, lambda token: engine.backend.piece(token, True)))
 
     def _detokenize(self, exchange: Exchange) -> None:

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..protocol import errors
-from ..protocol.json_text import to_json
+from ..protocol.json_text import json_bytes
 from .body import Body, PeerGone, Readable, list_of
 from .crashes import CrashRecord, fingerprint
 from .logs import NO_MEMORY
@@ -151,7 +151,7 @@ class Exchange:
         return has_left(self.head.socket) is True
 
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
-        self._send_body(status, "application/json", to_json(value).encode("utf-8", "replace"), headers)
+        self._send_body(status, "application/json", json_bytes(value), headers)
 
     def send_text(self, type: str, text: str, headers: Mapping[str, str] = {}) -> None:
         self._send_body(200, type, text.encode(), headers)

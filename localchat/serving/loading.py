@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -56,6 +57,8 @@ class Loader(threading.Thread):
     def run(self) -> None:
         try:
             model = self._load()
+            # These objects stay. The garbage collector would look at all of them again, holding the interpreter lock.
+            gc.freeze()
             self._service.ready(model)
         except Exception as error:
             self.has_failed = True

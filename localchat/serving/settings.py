@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# A conversation of a million tokens is some 5 MB; images need the rest.
-DEFAULT_MAX_BODY_BYTES = 64 * 1024 * 1024
+# A conversation of a million tokens is some 5 MB, and three times that where its characters are escaped. Some steps
+# of reading a body hold the interpreter lock for all of it.
+DEFAULT_MAX_BODY_BYTES = 16 * 1024 * 1024
 
 # A stream without output sends a comment after this many seconds: proxies close silent ones after a minute.
 DEFAULT_PING_S = 20.0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ..live import running_process
-from . import faults, fuzz_client, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
+from . import faults, fuzz_bodies, fuzz_client, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
 from .target import Broken, Target
 
 ARGUMENTS = ("--ctx", "512", "--parallel", "8", "--max-tokens", "16", "--max-connections", "600", "--queue", "600")
@@ -18,6 +18,7 @@ ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
     "http": (fuzz_http.run, 100_000),
     "json": (fuzz_json.run, 50_000),
     "constraints": (fuzz_constraints.run, 1_000),
+    "bodies": (fuzz_bodies.run, 500),
     "load": (load.run, 1_200),
 }
 ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
@@ -28,16 +29,16 @@ ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
 
 
 @contextlib.contextmanager
-def target_at(url: str | None) -> Iterator[Target]:
+def target_at(url: str | None, *, keeps_going: bool = False) -> Iterator[Target]:
     """The server at `url`, or one that is started here with the built-in model."""
     if url:
-        yield Target(url)
+        yield Target(url, keeps_going=keeps_going)
         return
     with running_process(*ARGUMENTS) as (own, pid):
-        yield Target(own, pid)
+        yield Target(own, pid, keeps_going=keeps_going)
 
 
-def run(name: str, n: int | None, seed: int, url: str | None = None) -> str:
+def run(name: str, n: int | None, seed: int, url: str | None = None, *, keeps_going: bool = False) -> str:
     """Run one program; its line for the report.
 
     Raises:
@@ -47,8 +48,11 @@ def run(name: str, n: int | None, seed: int, url: str | None = None) -> str:
         alone, default = ALONE[name]
         return alone(default if n is None else n, seed)
     on_server, default = ON_SERVER[name]
-    with target_at(url) as target:
-        return on_server(target, default if n is None else n, seed)
+    with target_at(url, keeps_going=keeps_going) as target:
+        line = on_server(target, default if n is None else n, seed)
+    if target.faults:
+        line += f"; {len(target.faults)} faults, the first: {target.faults[0][:300]}"
+    return line
 
 
 def main() -> int:
@@ -56,14 +60,15 @@ def main() -> int:
     parser.add_argument("name", choices=[*ON_SERVER, *ALONE, "all"])
     parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--url", help="a running server of any kind, for http, json, constraints and load")
+    parser.add_argument("--url", help="a running server of any kind, for http, json, constraints, bodies and load")
+    parser.add_argument("--keep-going", action="store_true", help="count faults of the server, for comparisons")
     arguments = parser.parse_args()
     names = [*ON_SERVER, *ALONE] if arguments.name == "all" else [arguments.name]
     n_broken = 0
     for name in names:
         start = time.monotonic()
         try:
-            line = run(name, arguments.n, arguments.seed, arguments.url)
+            line = run(name, arguments.n, arguments.seed, arguments.url, keeps_going=arguments.keep_going)
         except Broken as error:
             n_broken, line = n_broken + 1, f"BROKEN: {error}"
         print(f"{name}: {line} ({time.monotonic() - start:.0f} s)", flush=True)

@@ -1,18 +1,14 @@
-"""Hostile schemas, patterns and grammars, beside a stream whose gaps between tokens are measured."""
+"""Hostile schemas, patterns and grammars, beside a stream whose gaps are measured."""
 
 from __future__ import annotations
 
 import json
 import random
-import socket
-import threading
-import time
 from typing import Any
 
-from .target import DEADLINE_S, DOCUMENTED, QUESTION, Broken, Target, post, responses
+from .gaps import Gaps
+from .target import DOCUMENTED, Target, post, responses
 
-# Larger ones are not sent: to write them would hold up the reader, which runs in the same process.
-MAX_BODY_BYTES = 8 << 20
 PATTERNS = ["a", ".", "[a-z]", r"\d", "x?", "(a|b)", "[^x]", r"\w", "é", "(?:ab|a)", r"\s*", "(a*)"]
 REPEATS = ["", "", "*", "+", "?", "{3}", "{0,9}", "{200}", "{1,1500}", "{2,}"]
 
@@ -88,68 +84,24 @@ def constraint(chance: random.Random) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema(chance)}}}
 
 
-class Reader(threading.Thread):
-    """Reads one ordinary stream after the other, and measures the gaps between the chunks."""
-
-    def __init__(self, target: Target) -> None:
-        super().__init__(daemon=True)
-        self.target = target
-        self.must_end = threading.Event()
-        self.gaps_s: list[float] = []
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        fields = {
-            "messages": [{"role": "user", "content": QUESTION}],
-            "stream": True,
-            "max_tokens": 64,
-            "ignore_eos": True,
-        }
-        try:
-            while not self.must_end.is_set():
-                self._read(post("/v1/chat/completions", json.dumps(fields).encode()))
-        except BaseException as error:
-            self.failure = error
-
-    def _read(self, raw: bytes) -> None:
-        with socket.create_connection(self.target.address, timeout=DEADLINE_S) as sock:
-            sock.sendall(raw)
-            sock.recv(65536)
-            last = time.perf_counter()
-            while sock.recv(65536) and not self.must_end.is_set():
-                now = time.perf_counter()
-                self.gaps_s.append(now - last)
-                last = now
-
-
 def run(target: Target, n: int, seed: int) -> str:
-    """Send `n` constraints, one after the other, while the reader reads."""
-    reader = Reader(target)
-    reader.start()
+    """Send `n` constraints, one after the other, beside a stream."""
+    gaps = Gaps(target)
     statuses: dict[int, int] = {}
-    worst: tuple[float, int] = (0.0, 0)
     try:
+        gaps.wait_until_read()
         for i in range(n):
             chance = random.Random(seed + i)
             fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, **constraint(chance)}
             body = json.dumps(fields).encode()
-            if len(body) > MAX_BODY_BYTES:
-                continue
-            n_before = len(reader.gaps_s)
-            raw = target.send(post("/v1/chat/completions", body), timeout_s=60)
+            with gaps.during(f"seed {seed + i}"):
+                raw = target.send(post("/v1/chat/completions", body), timeout_s=60)
             [(status, payload)] = responses(raw)
             statuses[status] = statuses.get(status, 0) + 1
             if status not in DOCUMENTED:
-                raise Broken(f"seed {seed + i}: status {status}: {payload[:300]!r}")
-            if reader.failure is not None:
-                raise Broken(f"seed {seed + i}: the stream beside it failed: {reader.failure!r}")
-            worst = max(worst, (max(reader.gaps_s[n_before:], default=0.0), seed + i))
+                target.fault(f"seed {seed + i}: status {status}: {payload[:300]!r}")
+        gaps.alone()
     finally:
-        reader.must_end.set()
-        reader.join(DEADLINE_S)
-    gaps = sorted(reader.gaps_s) or [0.0]
+        gaps.close()
     counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))
-    return (
-        f"{n:,} hostile constraints: {counted}; the gaps between chunks of another stream: median "
-        f"{1000 * gaps[len(gaps) // 2]:.0f} ms, at most {1000 * worst[0]:.0f} ms (seed {worst[1]})"
-    )
+    return f"{n:,} hostile constraints: {counted}; the gaps between chunks of another stream: {gaps.report()}"

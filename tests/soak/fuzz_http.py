@@ -58,11 +58,12 @@ def run(target: Target, n: int, seed: int) -> str:
         try:
             found = [status for status, _ in responses(target.send(raw, half_close=True), may_be_cut=True)]
         except (Broken, ValueError) as error:
-            raise Broken(f"seed {seed + i}: {error}") from error
+            target.fault(f"seed {seed + i}: {error}")
+            continue
         for status in found:
             statuses[status] = statuses.get(status, 0) + 1
             if status not in DOCUMENTED:
-                raise Broken(f"seed {seed + i}: status {status} for {raw[:500]!r}")
+                target.fault(f"seed {seed + i}: status {status} for {raw[:500]!r}")
         if i % BATCH == BATCH - 1:
             target.check()
     counted = ", ".join(f"{count} times {status}" for status, count in sorted(statuses.items()))

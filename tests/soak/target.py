@@ -31,6 +31,15 @@ class Target:
     pid: int | None = None
     # Seconds that ordinary requests took, sent between the hostile ones.
     ordinary_s: list[float] = field(default_factory=list)
+    # With `keeps_going`, what the server did that it must not do is counted and does not end the program.
+    keeps_going: bool = False
+    faults: list[str] = field(default_factory=list)
+
+    def fault(self, message: str) -> None:
+        """Raise Broken, or count it."""
+        if not self.keeps_going:
+            raise Broken(message)
+        self.faults.append(message)
 
     @property
     def address(self) -> tuple[str, int]:

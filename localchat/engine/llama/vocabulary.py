@@ -6,13 +6,18 @@ import ctypes
 import re
 import threading
 import time
+from itertools import chain
 
 import numpy as np
 
+from ..values import TextTooLong
 from .compiled_grammar import GrammarCache
 from .library import L, Model, quick
 from .token_trie import TokenTrie
 
+# A longer text fits no context. Python's list of its tokens would hold the interpreter lock for long, so that of a
+# shorter one is made in slices.
+MAX_TOKENS, _SLICE = 2_000_000, 20_000
 # How many texts of tokens are read between two pauses, and a pause in seconds: all 152,000 take about two seconds.
 _CHUNK, _PAUSE_S = 256, 0.002
 
@@ -73,8 +78,10 @@ class Vocabulary:
         while True:
             buffer = (L.llama_token * n_buffer)()
             n = L.llama_tokenize(self.pointer, data, len(data), buffer, n_buffer, add_bos, parse_special)
+            if n > MAX_TOKENS:
+                raise TextTooLong(n, MAX_TOKENS)
             if n >= 0:
-                return list(buffer[:n])
+                return list(chain.from_iterable(buffer[i : min(i + _SLICE, n)] for i in range(0, n, _SLICE)))
             n_buffer = -n
 
     def token_named(self, name: str) -> int | None:

@@ -1,0 +1,105 @@
+"""Decodes the JSON of request bodies. A large body is decoded in slices, so that no other thread waits for long.
+
+Python's decoder in C holds the interpreter lock until it is done, which takes a second for 3 MB of empty lists. So a
+large body is decoded by the one in Python, which calls functions for each value: they count, and pause after a slice.
+"""
+
+from __future__ import annotations
+
+import json
+import json.decoder
+import json.scanner
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+# Longer texts are decoded in slices. The decoder in C takes some milliseconds for this, whatever the text is.
+_LARGE_CHARS = 64 * 1024
+# A slice is about a millisecond of work.
+_SLICE_VALUES = 1000
+_PAUSE_S = 0.001
+
+MAX_VALUES = 1_000_000
+"""Numbers and strings in a body, and lists and objects, which count as four. Freeing them holds the lock as well."""
+_CONTAINER_VALUES = 4
+
+# The largest double has 309 digits. Python reads integers of any length, in quadratic time.
+_MAX_INTEGER_DIGITS = 300
+_SHOWN_DIGITS = 60
+
+# Held during a slice: several large bodies are decoded in turns.
+_working = threading.Lock()
+
+
+def decode_json(text: str) -> Any:
+    """The value. NaN, infinities and numbers beyond a double are refused, which Python's json accepts.
+
+    Raises:
+        ValueError: The text is not JSON, or has too many values.
+        RecursionError: It is nested too deeply.
+    """
+    if len(text) <= _LARGE_CHARS:
+        return _DECODER.decode(text)
+    slices = _Slices()
+    decoder = json.JSONDecoder(
+        parse_constant=_refuse_constant,
+        parse_float=slices.counted(_finite),
+        parse_int=slices.counted(_bounded),
+    )
+    # The decoder in Python takes these from its attributes; the one in C is made with the decoder.
+    parts: Any = decoder
+    parts.parse_string = slices.counted(json.decoder.scanstring)  # type: ignore[attr-defined]  # not in typeshed
+    parts.parse_array = slices.counted(json.decoder.JSONArray, _CONTAINER_VALUES)  # type: ignore[attr-defined]
+    parts.parse_object = slices.counted(json.decoder.JSONObject, _CONTAINER_VALUES)  # type: ignore[attr-defined]
+    parts.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
+    with _working:
+        return decoder.decode(text)
+
+
+class _Slices:
+    """Counts values, and pauses after each slice. Its thread holds the lock `_working`."""
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._pause_at = _SLICE_VALUES
+
+    def counted(self, parse: Callable[..., Any], n_values: int = 1) -> Callable[..., Any]:
+        """The function, which counts its calls as so many values."""
+
+        def parse_and_count(*args: Any) -> Any:
+            self._n += n_values
+            if self._n >= self._pause_at:
+                self._pause()
+            return parse(*args)
+
+        return parse_and_count
+
+    def _pause(self) -> None:
+        if self._n > MAX_VALUES:
+            raise ValueError(f"it has more than {MAX_VALUES} values, of which a list or object counts as four")
+        self._pause_at = self._n + _SLICE_VALUES
+        _working.release()
+        time.sleep(_PAUSE_S)
+        _working.acquire()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"the number {digits[:_SHOWN_DIGITS]} is too large")
+    return value
+
+
+def _bounded(digits: str) -> int:
+    if len(digits) > _MAX_INTEGER_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits is too large")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)

@@ -1,0 +1,144 @@
+"""Large requests and responses: decoded and encoded in slices, so that no other thread waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from localchat.protocol import json_decoder
+from localchat.protocol.errors import BadRequest
+from localchat.protocol.fields import parse_body, show
+from localchat.protocol.json_decoder import MAX_VALUES, decode_json
+from localchat.protocol.json_text import json_bytes, to_json
+
+from .serving import serving
+
+LARGE = json_decoder._LARGE_CHARS
+
+
+def random_value(chance: random.Random, depth: int = 5) -> Any:
+    kind = chance.randrange(8 if depth else 5)
+    if kind < 5:
+        return chance.choice([None, True, -5, 2.5e-3, "", 'é"\\\n', "\U0001f600", 10**30, chance.random()])
+    items = [random_value(chance, depth - 1) for _ in range(chance.randrange(6))]
+    return items if kind == 5 else {f"n{i}": item for i, item in enumerate(items)}
+
+
+@pytest.mark.parametrize("ascii", [True, False])
+def test_large_text_is_decoded_as_a_small_one(ascii: bool):
+    chance = random.Random(1)
+    value = [random_value(chance) for _ in range(8000)]
+    text = json.dumps(value, ensure_ascii=ascii, indent=1)
+    assert len(text) > LARGE
+    assert decode_json(text) == value
+
+
+@pytest.mark.parametrize("end", ["", "1,}", "NaN]", "1e999]", "1] 2", '"\\x"]', '{"a" 1}]', "1" * 400 + "]"])
+def test_large_text_that_is_wrong_gets_the_error_of_a_small_one(end: str):
+    with pytest.raises(ValueError, match=r".") as small:
+        decode_json("[" + end)
+    with pytest.raises(ValueError, match=r".") as large:
+        decode_json("[" + " " * LARGE + end)
+    assert getattr(large.value, "msg", str(large.value)) == getattr(small.value, "msg", str(small.value))
+
+
+@pytest.mark.parametrize("item", ["[],", "{},", "1,", '"",', "1.5,", '{"a":[]},'])
+def test_other_threads_run_while_a_large_text_is_decoded(item: str, monkeypatch: pytest.MonkeyPatch):
+    """A slice is a thousand values: between two of them the lock is free."""
+    pauses = []
+    monkeypatch.setattr(json_decoder.time, "sleep", lambda s: pauses.append(json_decoder._working.locked()))
+    text = "[" + item * 40_000 + "0]"
+    decode_json(text)
+    assert len(pauses) >= 35
+    assert not any(pauses)
+
+
+@pytest.mark.parametrize(("item", "n_values"), [("1,", 1), ("[],", 4)])
+def test_body_of_too_many_values_is_refused(item: str, n_values: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(json_decoder.time, "sleep", lambda s: None)
+    body = b'{"x":[%b0]}' % (item.encode() * (MAX_VALUES // n_values + 1000))
+    with pytest.raises(BadRequest, match=f"more than {MAX_VALUES} values"):
+        parse_body(body)
+    assert not json_decoder._working.locked()
+
+
+def test_large_value_is_encoded_as_a_small_one():
+    chance = random.Random(2)
+    for _ in range(200):
+        value = random_value(chance, 9)
+        assert json_bytes(value) == to_json(value).encode()
+    assert json_bytes({"a": "\ud800", "b": ((1, 2), [])}) == b'{"a":"?","b":[[1,2],[]]}'
+
+
+def test_large_value_in_a_message_is_encoded_no_further_than_shown():
+    assert show(["a" * 30, "b" * 30, object()]) == f'["{"a" * 30}", "{"b" * 24}...'
+    assert show({"a": [1]}) == '{"a": [1]}'
+
+
+@pytest.fixture(scope="module")
+def real_model() -> Iterator[Any]:
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    from localchat.engine import LoadOptions, load
+    from localchat.generation.model import Model
+    from localchat.models.catalog import DEMO_PATH
+
+    with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_slots=2)) as engine:
+        yield Model("Fake", engine)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b c d e f g h"}]}),
+        ("/v1/completions", {"prompt": "a b c d e f g h"}),
+        ("/v1/embeddings", {"input": "a b c d e f g h"}),
+        ("/tokenize", {"content": "a b c d e f g h"}),
+    ],
+)
+def test_text_of_more_tokens_than_any_context_holds_is_refused(
+    real_model: Any, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    from localchat.engine.llama import vocabulary
+
+    monkeypatch.setattr(vocabulary, "MAX_TOKENS", 4)
+    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+        running.server.service.ready(real_model)
+        client.request("POST", path, json.dumps(fields))
+        response = client.getresponse()
+        error = json.loads(response.read())["error"]
+        running.server.service._model = None  # It is closed by the fixture.
+    assert (response.status, error["code"]) == (400, "context_length_exceeded")
+    assert "tokens, and 4 are the limit" in error["message"]
+
+
+def test_objects_of_the_server_are_not_collected_again():
+    """A collection of all objects holds up the engine thread for tens of milliseconds."""
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    import argparse
+    import gc
+
+    from localchat.generation.service import Service
+    from localchat.models.catalog import Catalog, ModelFile, model_file
+    from localchat.serving.loading import Loader
+    from localchat.serving.options import read_options
+
+    options: argparse.Namespace = read_options(["--ctx", "512"])
+    file: ModelFile = model_file(None, alias=None)
+    service, ready = Service(Catalog([file])), threading.Event()
+    try:
+        loader = Loader(service, file, options, on_ready=ready.set)
+        loader.attach(SimpleNamespace(url="http://x/v1", shutdown=ready.set))
+        loader.start()
+        assert ready.wait(60)
+        assert gc.get_freeze_count() > 1000
+        loader.join(60)
+    finally:
+        gc.unfreeze()
+        service.close()
