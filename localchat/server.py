@@ -1,6 +1,7 @@
 """`python -m localchat.server [MODEL.gguf]`: an OpenAI-compatible chat server on http.server.
 
-Reads the command line, listens at once, and loads the model meanwhile. serving/http_server.py has the HTTP.
+Reads the command line, opens the port at once and loads the model meanwhile. The HTTP server itself is in
+serving/http_server.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .models.catalog import Catalog, ModelFile, ModelFileError, model_file
 from .models.gguf import GGUFError, check_start
 from .serving.crashes import CrashRecord
 from .serving.listener import listening, why_not_listening
-from .serving.logs import NO_MEMORY, complain, log_to_stderr
+from .serving.logs import NO_MEMORY, log_to_stderr, report_failure
 from .serving.options import comments_on, read_options, settings_of
 from .serving.settings import Settings
 from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
@@ -30,15 +31,15 @@ from .serving.web import is_loopback
 if TYPE_CHECKING:
     from .serving.http_server import ChatServer
 
-# The engine and the HTTP server are imported by the process that serves alone, after its model has begun to load: they
-# take half as long as loading a small model does, and the supervisor needs neither.
+# Only the process that serves imports the engine and the HTTP server, and only after it has begun to load the model:
+# these imports take half as long as loading a small model, and the supervisor needs neither.
 
 log = logging.getLogger("localchat.server")
 
-# How often Python switches between threads that compute. Its default, 5 ms, is longer than a step of the engine,
-# which would wait for the parsing of a request.
+# The interval in which Python switches between threads that compute. With its default, 5 ms, a thread that parses a
+# request would delay the engine by more than one step.
 SWITCH_INTERVAL_S = 0.001
-# Signals within this time are one: `timeout` and systemd send them to a process and again to its group.
+# Signals within this time count as one: `timeout` and systemd send them to a process and again to its group.
 ONE_SIGNAL_S = 0.5
 
 
@@ -51,15 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         from .engine.proof import LIBRARY
 
-        return complain(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
+        return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     settings = settings_of(options)
     try:
         file = model_file(options.model, alias=options.alias)
         check_start(file.path)
     except GGUFError as error:
-        return complain(f"cannot load {error}")
+        return report_failure(f"cannot load {error}")
     except (ModelFileError, OSError) as error:
-        return complain(str(error))
+        return report_failure(str(error))
     if options.check:
         from .serving.check import check
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = [sys.executable, "-m", "localchat.server"]
             return Supervisor([*command, *(sys.argv[1:] if arguments is None else arguments)], listener).run()
     except (OSError, RuntimeError, MemoryError) as error:
-        return complain(_why_not_started(settings, error))
+        return report_failure(_why_not_started(settings, error))
 
 
 def _why_not_started(settings: Settings, error: Exception) -> str:
@@ -107,7 +108,7 @@ def _serve(
             loader.attach(server)
             status = _serve_until_stopped(server, options.drain)
     except (OSError, RuntimeError, MemoryError) as error:
-        status = complain(_why_not_started(settings, error))
+        status = report_failure(_why_not_started(settings, error))
     if loader.has_failed:
         return 1
     if loader.is_alive():

@@ -55,12 +55,12 @@ def test_request_is_an_object_with_fields(monkeypatch: pytest.MonkeyPatch):
 )
 def test_lines_for_people_have_no_time_in_text(log_format: str, pattern: str, monkeypatch: pytest.MonkeyPatch):
     with logged(log_format, monkeypatch) as stderr:
-        logs.say("plain", n=1)
+        logs.report("plain", n=1)
         try:
             raise ValueError("no")
         except ValueError:
             logs.log.exception("failed")
-        assert logs.complain("bad") == 1
+        assert logs.report_failure("bad") == 1
     assert re.fullmatch(pattern, stderr.getvalue())
 
 

@@ -1,1 +1,1 @@
-"""The server behind `localchat.server`: HTTP exchanges, routes, and a request's way to the engine and back."""
+"""The HTTP server: connections, requests and responses, routes, API keys, CORS, streaming, metrics, command line."""

@@ -1,4 +1,4 @@
-"""The body of one HTTP request, read as it is framed: Content-Length or chunked (RFC 9112, 6 and 7)."""
+"""Reads the body of an HTTP request, with Content-Length or chunked transfer coding (RFC 9112, 6 and 7)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..protocol import errors
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILERS = 100
 
-# Lines of a chunked body end with CRLF and nothing else: readers that disagree on it see different requests.
+# Only CRLF ends a line of a chunked body: parsers that disagree on this see different requests.
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(;[^\r\n]*)?\r\n")
 
 
 class Readable(Protocol):
-    """A buffered byte stream; what is read after `limit` must arrive within that many seconds."""
+    """A buffered byte stream; after `limit`, all further reads must end within that many seconds."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -35,19 +35,20 @@ class PeerGone(Exception):
 class Body:
     """Reads or skips the body of one request.
 
-    `invite` sends "100 Continue" to a client that waits for it. After `is_read` the stream stands at the next request.
+    `send_continue` sends "100 Continue" to a client that waits for it. Once `is_read` is set, the next request follows
+    in the stream.
     """
 
-    def __init__(self, headers: Message, stream: Readable, invite: Callable[[], None], max_bytes: int) -> None:
+    def __init__(self, headers: Message, stream: Readable, send_continue: Callable[[], None], max_bytes: int) -> None:
         self.is_read = False
         self._headers = headers
         self._stream = stream
-        self._invite = invite
+        self._send_continue = send_continue
         self._max_bytes = max_bytes
         self._pieces = self._framed()
 
     def read(self) -> bytes:
-        """All of it.
+        """The whole body.
 
         Raises:
             BodyTooLarge, LengthRequired, MalformedRequest: The framing is wrong, or the body too large.
@@ -64,10 +65,10 @@ class Body:
         return bytes(body)
 
     def skip(self, seconds: float) -> None:
-        """Read and drop what is left of the body, for this many seconds at most; `is_read` tells whether it was all."""
+        """Read and drop the rest of the body, for at most this many seconds; then `is_read` if this was all of it."""
         if self._is_announced and not self.is_read:
-            if self._expects_invitation:
-                return  # The client may take the response for a refusal, or send the body all the same.
+            if self._expects_continue:
+                return  # The client waits for "100 Continue". It may send no body now, or send it all the same.
             self._stream.limit(seconds)
         n_left = self._max_bytes
         with contextlib.suppress(errors.ApiError, OSError):
@@ -79,7 +80,7 @@ class Body:
     def _framed(self) -> Iterator[bytes]:
         lengths, codings = self._lengths(), self._codings()
         if codings:
-            # Both at once is how requests are smuggled past proxies (RFC 9112, 6.1).
+            # A request with both headers can be smuggled past a proxy (RFC 9112, 6.1).
             if lengths:
                 raise errors.MalformedRequest("Content-Length and Transfer-Encoding cannot both be right")
             if codings != ["chunked"]:
@@ -95,8 +96,8 @@ class Body:
         self.is_read = True
 
     def _accept(self) -> None:
-        if self._expects_invitation:
-            self._invite()
+        if self._expects_continue:
+            self._send_continue()
             del self._headers["Expect"]
 
     @property
@@ -104,7 +105,7 @@ class Body:
         return bool(self._lengths() or self._codings())
 
     @property
-    def _expects_invitation(self) -> bool:
+    def _expects_continue(self) -> bool:
         return self._headers.get("Expect", "").lower() == "100-continue"
 
     def _lengths(self) -> list[str]:
@@ -150,7 +151,7 @@ class Body:
 
 
 def list_of(values: Iterable[str]) -> list[str]:
-    """The elements of list headers, stripped of HTTP's white space only: Python's `strip` takes more than that."""
+    """The elements of list headers, without HTTP's white space around them; `str.strip` would remove more."""
     return [part.strip(" \t\r\n") for value in values for part in value.split(",")]
 
 

@@ -1,6 +1,6 @@
-"""`--check`: does the server work on this machine with this model, what would it take, and how fast is it.
+"""`--check`: reports whether the model runs on this machine, with how much memory and context, and how fast.
 
-Loads the model as the server would, generates a few tokens, and reports. Listens nowhere.
+Loads the model as the server would, and generates a few tokens. Opens no port.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ..protocol.usage import Usage
 from .loading import load_engine, reason_of
 from .start_block import LoadProgress
 
-# The exit status: all is well, the model cannot be served, it can be and something should be better.
+# Exit statuses: the model works; it cannot be served; it works and the report has advice.
 WORKS, FAILS, COULD_BE_BETTER = 0, 1, 3
 
-# The tokens that the speed is measured with.
+# The speed is measured with this many tokens of a prompt and of output.
 _N_PROMPT, _N_OUTPUT = 256, 32
-# Where Linux shows the GPUs of a vendor, and how llama.cpp is built for them.
+# Device files that Linux has beside GPUs of a vendor, and the build option of llama.cpp for these.
 _GPU_FILES = {"/dev/nvidiactl": "-DGGML_CUDA=on", "/dev/kfd": "-DGGML_HIP=on"}
 
 
 @dataclass
 class Report:
-    """What was found. `problems` keep the model from being served; `advice` is what should be better."""
+    """The findings. `problems` prevent serving the model; `advice` lists what to improve."""
 
     versions: dict[str, str] = field(default_factory=dict)
     build: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Report:
 
 
 def check(options: argparse.Namespace, file: ModelFile) -> int:
-    """Write the report to stdout; the exit status by its verdict."""
+    """Write the report to stdout, and return the exit status."""
     report = Report()
     _check_build(report)
     _check_memory(report)
@@ -150,7 +150,7 @@ def _choice(options: argparse.Namespace, facts: ModelFacts) -> dict[str, Any]:
 def _speed(engine: Engine) -> dict[str, Any]:
     """Tokens per second of one request; empty for a model that writes no text."""
     try:
-        usages = [_generate(engine, i) for i in range(2)]  # The first one reads the weights for the first time.
+        usages = [_generate(engine, i) for i in range(2)]  # The first run reads the weights from disk.
     except WritesNoText:
         return {}
     return {
@@ -161,7 +161,7 @@ def _speed(engine: Engine) -> dict[str, Any]:
 
 def _generate(engine: Engine, i: int) -> Usage:
     n_prompt = min(_N_PROMPT, engine.facts.n_ctx // 2)
-    # Prompts that begin alike would be computed once.
+    # The prompts differ from the start: a cached prefix would not be computed again.
     tokens = engine.tokenize(f"{i} is a number, and the quick brown fox jumps over the lazy dog. " * n_prompt)
     params = GenerationParams(max_tokens=_N_OUTPUT, ignore_eos=True)
     usages: list[Usage] = []

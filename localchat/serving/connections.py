@@ -1,4 +1,4 @@
-"""The open connections: their number is limited, and idle ones are closed before a new one is refused."""
+"""Limits the number of open connections, and closes idle ones before it refuses new ones."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import threading
 
 
 class Connections:
-    """Up to `limit` connections are served. As many again may be open for a moment, to be refused or to end."""
+    """Serves up to `limit` connections. As many more may be open while they are refused or closed."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        # Guards the rest, and is notified when a connection ends.
+        # Guards the attributes below, and is notified when a connection ends.
         self._changed = threading.Condition()
         self._open: set[socket.socket] = set()
-        # Those of them that do not count: they are refused, or were idle and end now.
+        # Open connections that do not count: those being refused, and idle ones being closed.
         self._surplus: set[socket.socket] = set()
-        # Those that wait for a request, the longest idle first.
+        # Connections that wait for a request, the longest idle first.
         self._idle: dict[socket.socket, None] = {}
 
     def add(self, sock: socket.socket) -> bool:
@@ -31,7 +31,7 @@ class Connections:
             return True
 
     def is_surplus(self, sock: socket.socket) -> bool:
-        """Whether this connection is one too many, or was idle and is being closed."""
+        """Whether this connection exceeds the limit, or was idle and is being closed."""
         with self._changed:
             return sock in self._surplus
 

@@ -41,7 +41,7 @@ def fingerprint(method: str, path: str, body: bytes) -> bytes:
 
 
 class CrashRecord:
-    """The record in an open file of which `fd` is the descriptor; the file may be empty."""
+    """The record in an open file. `fd` is its descriptor; the file may be empty."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -54,7 +54,7 @@ class CrashRecord:
     # --- the server ---
 
     def set_ready(self) -> None:
-        """The server has its model."""
+        """Note that the model is loaded."""
         os.pwrite(self._fd, b"\1", 0)
 
     @contextlib.contextmanager
@@ -105,7 +105,7 @@ class CrashRecord:
         return os.pread(self._fd, 1, 0) == b"\1"
 
     def settle(self) -> int:
-        """After a crash, count the requests in flight as suspects; how many these were."""
+        """After a crash, count the requests in flight as suspects, and return their number."""
         suspects = dict(self._entries(1))
         in_flight = [request for request, _ in self._entries(_IN_FLIGHT_AT)]
         for request in in_flight:

@@ -1,4 +1,4 @@
-"""The endpoints: which interface, prompt builder or other function serves which path."""
+"""The table of endpoints: which interface and prompt builder, or which other function, serves a path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # These need jinja2, and the server checks first whether that
 
 log = logging.getLogger("localchat.server")
 
-# A client that makes up names must not fill the memory.
+# Limit of the unknown field names that are remembered, since clients choose them.
 MAX_REPORTED_FIELDS = 100
 
 Handler = Callable[[Exchange], None]
@@ -55,14 +55,14 @@ Generated = TypeVar("Generated", bound=TextRequest)
 
 
 class Endpoints:
-    """Responds on exchanges."""
+    """The handlers of the endpoints."""
 
     def __init__(self, service: Service, options: ParseOptions, *, ping_s: float) -> None:
         self.metrics = Metrics()
         self._service = service
         self._options = options
         self._ping_s = ping_s
-        # Unknown fields that the log has named: once each is enough.
+        # Unknown fields that were logged: each is logged once.
         self._reported: set[str] = set()
 
     def table(self) -> Table:
@@ -182,7 +182,7 @@ class Endpoints:
         exchange.send_json(200, slots_body(slots, engine.facts.n_slots, engine.facts.n_ctx))
 
     def _metrics(self, exchange: Exchange) -> None:
-        """Also while the model loads, or after its engine has failed."""
+        """Responds also while the model loads, and after its engine has failed."""
         found = [*self.metrics.of_requests(), metrics.up(self._service)]
         with contextlib.suppress(errors.ApiError):
             found += metrics.of_engine(self._service.model().engine)
@@ -204,7 +204,7 @@ class Endpoints:
 
     @contextlib.contextmanager
     def busy(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
-        """As `_in_flight`, and the log reports how the run went."""
+        """As `_in_flight`; afterwards the log line has the summary of the run."""
         exchange.id = run.head.id
         exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
         try:
@@ -214,7 +214,7 @@ class Endpoints:
             exchange.summary = run.summary
 
     def silence_s(self, request: TextRequest) -> float | None:
-        """A stream that has sent nothing for so many seconds sends a ping; None is never."""
+        """After this many seconds without a chunk a stream sends a ping; None: never."""
         return (self._ping_s if request.ping_s is None else request.ping_s) or None
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""One HTTP request and its response on a socket: JSON, text, or a stream of events. Knows no paths and no models."""
+"""One HTTP request and its response on a socket: JSON, text, or a stream of events. Independent of paths and models."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from .watch import Watcher, has_left, is_writable
 
 log = logging.getLogger("localchat.server")
 
-# How long a connection that ends is still read, in seconds, so that the client gets the response and no reset.
+# Seconds for which a connection that ends is still read: unread bytes would reset it, and the client could lose the
+# response.
 LINGER_S = 2.0
-# The same before a response to a request without the key, which must not hold a thread.
+# The same for a request without a valid key, which must not hold a thread.
 UNAUTHORIZED_LINGER_S = 0.05
 
 # The client's id of a request goes into headers and the log as it is.
@@ -72,15 +73,15 @@ class Head:
 
     @property
     def host(self) -> str | None:
-        """`host[:port]` of the request: that of an absolute target goes before the Host header (RFC 9112, 3.2.2)."""
+        """`host[:port]` of the request; an absolute target overrides the Host header (RFC 9112, 3.2.2)."""
         absolute = _ABSOLUTE.match(self.target)
         return absolute[1] if absolute else self.headers.get("Host")
 
 
 class Exchange:
-    """Reads one request and writes its response. `headers` are added to the response, whatever it is.
+    """Reads one request and writes its response. `headers` are added to every response, errors included.
 
-    With a `record` the request stands in it from when its body has arrived until it ends.
+    The request is in the `record`, if any, from the arrival of its body to its end.
     """
 
     def __init__(
@@ -96,22 +97,22 @@ class Exchange:
         options = [option.lower() for option in list_of(head.headers.get_all("Connection", ()))]
         self.keep_alive = head.keep_alive and head.version >= "HTTP/1.1" and "close" not in options
         self.status: int | None = None
-        # For the log: the id of the response, and what it took.
+        # For the log: the id of the response, and its tokens and times.
         self.id = "-"
         self.summary = ""
         # Called with True when the client has not read for `STALL_S`, and with False when it reads again.
         self.on_stall: Callable[[bool], None] | None = None
-        # The body of an error, in the form of the interface that the request uses.
+        # Makes the body of an error response, in the format of the interface that the request uses.
         self.error_body: Callable[[errors.ApiError], Any] = errors.ApiError.body
-        # An error as a page of HTML, where a browser asked for one.
+        # Makes an HTML page of an error, where the request accepts HTML.
         self.error_page: Callable[[errors.ApiError], str] | None = None
         # The headers of the response that repeat the id of the request.
         self.id_headers: tuple[str, ...] = ("X-Request-Id",)
-        # What follows in the path where an endpoint serves all paths with one beginning.
+        # The rest of the path, for an endpoint that serves all paths with a prefix.
         self.tail = ""
-        # Monitoring polls these endpoints; their successes are not logged.
+        # Whether successes are not logged, since monitoring polls this endpoint.
         self.is_probe = False
-        # The client's id of the request; the response has one of ours if there is none.
+        # The client's id of the request; without it the response gets a new one.
         self._given_id: str | None = None
         self.name_request(head.headers.get("X-Request-Id"))
         self._headers = headers
@@ -122,8 +123,8 @@ class Exchange:
         self._linger_s = LINGER_S
         self._is_chunked = False
         if head.version < "HTTP/1.1":
-            del head.headers["Expect"]  # older clients do not know it (RFC 9110, 10.1.1)
-        self._body = Body(head.headers, head.stream, self._invite, max_body_bytes)
+            del head.headers["Expect"]  # HTTP/1.0 has no "100 Continue" (RFC 9110, 10.1.1)
+        self._body = Body(head.headers, head.stream, self._send_continue, max_body_bytes)
 
     def body(self) -> bytes:
         """The body of the request.
@@ -188,7 +189,7 @@ class Exchange:
         self.on_stall(False)
 
     def _send(self, payload: bytes) -> None:
-        # `sendall` has the socket's timeout for all that it sends: a large body needs it for each part.
+        # `sendall` applies the socket's timeout to all that it sends; a large body needs the timeout for each part.
         for start in range(0, len(payload), SEND_BYTES):
             self.head.socket.sendall(payload[start : start + SEND_BYTES])
 
@@ -251,7 +252,7 @@ class Exchange:
         text = "%s %s %s %.3f s: %s%s"
         log.info(text, self.id, self.status, request, seconds, self.summary or "-", given, extra={"fields": fields})
 
-    def _invite(self) -> None:
+    def _send_continue(self) -> None:
         self.head.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _send_head(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:

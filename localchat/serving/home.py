@@ -1,4 +1,4 @@
-"""What a browser gets: a page at `/`, also for an error there, a list of endpoints at `/v1`, no icon.
+"""The home page for browsers at `/`, its error page, the list of endpoints at `/v1`, and an empty favicon.
 
 Without `text/html` in Accept, as from curl, the page is plain text and an error is JSON.
 """
@@ -55,7 +55,7 @@ class Home:
         url = self._base_url(exchange)
         state, is_loading = self._state()
         command = f"""curl -s {url}/chat/completions -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'"""
-        if not wants_page(exchange):
+        if not accepts_html(exchange):
             text = f"localchat: {state}\n\n{command}\n\n{'  '.join(_LINKS)}\nDocumentation: {', '.join(_DOCS)}\n"
             exchange.send_text("text/plain; charset=utf-8", text, {"Cache-Control": "no-store"})
             return
@@ -74,7 +74,7 @@ class Home:
         exchange.send_nothing(_DAY)
 
     def _state(self) -> tuple[str, bool]:
-        """What the server does, and whether it loads its model."""
+        """The state of the server in words, and whether the model is loading."""
         try:
             model = self._service.model()
         except errors.ModelLoading as error:
@@ -90,8 +90,8 @@ class Home:
         return f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}/v1"
 
 
-def wants_page(exchange: Exchange) -> bool:
-    """Whether a browser sent the request, for a page and not for data."""
+def accepts_html(exchange: Exchange) -> bool:
+    """Whether the request accepts HTML, as those of browsers for pages do."""
     return "text/html" in (exchange.head.headers.get("Accept") or "")
 
 

@@ -1,6 +1,6 @@
-"""The HTTP server: http.server parses requests, one thread per connection, HTTP/1.1 with keep-alive.
+"""The HTTP server: HTTP/1.1 with keep-alive, one thread per connection; http.server parses requests.
 
-Each request becomes an Exchange, and routes.py finds its endpoint.
+Each request becomes an Exchange (exchange.py), and routes.py finds its endpoint.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = logging.getLogger("localchat.server")
 IDLE_TIMEOUT_S = 120.0
 # How long a client may take to send the head of a request, once it has begun, or to agree on TLS.
 HEAD_TIMEOUT_S = 30.0
-# How long to wait for a file to be closed when the process may open no other.
+# How long to pause before the next `accept` when the process has too many open files.
 NO_FILES_PAUSE_S = 0.5
-# How long responses get to end when the server closes.
+# How long responses may take to end when the server closes.
 CLOSE_TIMEOUT_S = 5.0
 
 # Sent without a thread, when none can be started.
@@ -52,7 +52,7 @@ _NO_THREAD = (
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """The requests of one connection, parsed by http.server. Keeps nothing of a request itself."""
+    """The requests of one connection, parsed by http.server. The state of a request is in its Exchange."""
 
     server: ChatServer
     request: socket.socket
@@ -153,7 +153,7 @@ class EngineFailed(KeyboardInterrupt):
 
 
 class ChatServer(http.server.ThreadingHTTPServer):
-    """Accepts connections from its creation on; responds with 503 until the service has its model.
+    """Accepts connections from its creation on; responds with 503 until the model is loaded.
 
     `listener` is its socket, by default one at the host and port of the settings. A supervised server has a `record`
     of its requests in flight, and ends if its engine fails.
@@ -177,7 +177,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.routes = Routes(service, settings)
         self.connections = Connections(settings.max_connections)
         self._tls = _tls_context(settings)
-        # When a server that drains ends its last requests; None while it does not.
+        # The time at which a draining server ends the requests that are left; None: it is not draining.
         self._drained_by: float | None = None
         super().__init__(("", 0), Handler, bind_and_activate=False)
         self.socket.close()
@@ -202,16 +202,16 @@ class ChatServer(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where clients on this machine reach the server."""
+        """The URL for clients on this machine."""
         if self.settings.uds:
             return f"unix:{self.settings.uds}"
-        # Not every system connects to the addresses that stand for all of them.
+        # Not every system connects to the wildcard addresses, 0.0.0.0 and ::.
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.settings.host, self.settings.host)
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.server_port}/v1"
 
     def drain(self, seconds: float) -> None:
-        """Refuse new requests, and leave `serve_forever` when those in flight have ended or after some seconds."""
+        """Refuse new requests, and leave `serve_forever` when those in flight have ended, or after `seconds`."""
         self.service.in_flight.refuse()
         self._drained_by = time.monotonic() + seconds
 
@@ -235,11 +235,11 @@ class ChatServer(http.server.ThreadingHTTPServer):
     def close(self) -> None:
         """End everything: running responses with an error, and the connections."""
         self.server_close()
-        # First, since it would take the connections that are closed here for clients that leave.
+        # The watcher first: it would take the connections that are closed here for clients that disconnect.
         self.watcher.close()
         self.service.stop()
         self.connections.close_all(CLOSE_TIMEOUT_S)
-        # Last, since the end of a response still needs the model's vocabulary.
+        # The model last: the end of a response still needs its vocabulary.
         self.service.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:

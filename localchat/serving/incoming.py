@@ -1,4 +1,4 @@
-"""The bytes that a client sends, for http.server to read: with a time limit, and a check of the lines of a head."""
+"""The bytes that a client sends, as a file for http.server: reads have deadlines, and header lines are checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from email import errors as defects
 from email.message import Message
 from typing import Any
 
-# Python's parser gets the head of a message without its body, and reports these defects of bodies in parts.
+# Defects of multipart bodies. Python's parser reports them here because it gets the head without the body.
 _DEFECTS_OF_BODIES = (
     defects.NoBoundaryInMultipartDefect,
     defects.StartBoundaryNotFoundDefect,
@@ -47,8 +47,8 @@ class _Source(io.RawIOBase):
 class Incoming(io.BufferedReader):
     """The buffered bytes of one connection.
 
-    `is_ambiguous` is set by a line that has a NUL or a carriage return within it, or that continues the line before,
-    since `begin_head`. Parsers differ on these: what a proxy takes for one header could be two here.
+    `is_ambiguous` is set if a line since `begin_head` has a NUL or a carriage return within it, or continues the line
+    before. Parsers differ on such lines: one header for a proxy could be two here.
     """
 
     def __init__(self, sock: socket.socket) -> None:

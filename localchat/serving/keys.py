@@ -1,4 +1,4 @@
-"""The API keys of the server, and whether a request has one of them."""
+"""The API keys of the server: checks whether a request has one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Keys:
     def accept(self, headers: Message) -> bool:
         """Whether `Authorization: Bearer KEY` or `X-Api-Key: KEY` has one of the keys.
 
-        Compares digests, and with every key: the time that it takes depends on no key.
+        Compares digests, and always with every key, so that the time it takes reveals nothing about a key.
         """
         is_known = not self._digests
         for given in _given(headers):

@@ -13,13 +13,13 @@ from typing import Any
 
 from .settings import Settings
 
-# Connections that the system accepts before the server does. Linux limits it to net.core.somaxconn.
+# The backlog: connections that the system holds until the server accepts them. Linux limits it to net.core.somaxconn.
 _BACKLOG = 512
 
 
 @contextlib.contextmanager
 def listening(host: str, port: int, path: Path | None) -> Iterator[socket.socket]:
-    """A listening socket, at the path if there is one, which is removed at the end.
+    """A listening socket: a Unix socket if there is a path, which is removed at the end, else TCP.
 
     Raises:
         OSError: As `listen_on` and `listen_at`.
@@ -82,7 +82,7 @@ def listen_at(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a Unix socket on which nobody listens any more."""
+    """Remove a Unix socket on which no server listens any more."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

@@ -1,4 +1,4 @@
-"""Loads the model on a thread of its own, while the server responds with 503 and how long it will take."""
+"""Loads the model on a thread of its own, while the server responds with 503 and Retry-After."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ..engine import Engine, LoadOptions, load
 from ..models.catalog import DEMO_PATH, ModelFile
 from ..models.gguf import GGUFError, read_header
-from .logs import NO_MEMORY, complain
+from .logs import NO_MEMORY, report_failure
 from .options import DEFAULT_CACHE_MB
-from .start_block import LoadProgress, say_ready
+from .start_block import LoadProgress, report_ready
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
     from ..generation.model import Model
@@ -28,9 +28,10 @@ log = logging.getLogger("localchat.server")
 
 
 class Loader(threading.Thread):
-    """Gives the service its model and calls `on_ready`; without one it sets `has_failed` and shuts the server down.
+    """Loads the model, gives it to the service and calls `on_ready`.
 
-    It may start before there is a server, which `attach` gives it.
+    If the model cannot be loaded, it sets `has_failed` and shuts the server down. The thread may start before the
+    server exists; `attach` sets the server.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Loader(threading.Thread):
         self._progress = LoadProgress(file.name, options.log_format)
 
     def attach(self, server: ChatServer) -> None:
-        """Call it once, with the server of the same service."""
+        """Set the server that is shut down if loading fails. Call it once, with the server of the same service."""
         self._server.put(server)
 
     def run(self) -> None:
@@ -64,12 +65,12 @@ class Loader(threading.Thread):
             self.has_failed = True
             self._progress.clear()
             log.debug("loading failed", exc_info=True)
-            complain(f"cannot load {reason_of(self._file.path, error)}")
+            report_failure(f"cannot load {reason_of(self._file.path, error)}")
             self._server.get().shutdown()
             return
         self._on_ready()
         self._progress.clear()
-        say_ready(
+        report_ready(
             self._file, model.engine.facts, self._server.get().url, self._progress.seconds, self._options.log_format
         )
 
@@ -129,7 +130,7 @@ def reason_of(path: Path, error: BaseException) -> str:
 
 
 def _problem_of(path: Path) -> str:
-    """What is wrong with a model file by its header, in plainer words than llama.cpp's; "" for nothing."""
+    """What is wrong with the header of a model file, in plainer words than llama.cpp's; "" if nothing is."""
     try:
         read_header(path)
     except GGUFError as error:

@@ -1,4 +1,4 @@
-"""What the server writes to stderr: its log as text or JSON, and lines for the person who starts it."""
+"""Logging to stderr as text or JSON, and messages to the person who starts the server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ log = logging.getLogger("localchat.server")
 
 FORMATS = ("text", "json")
 
-# Marks a record that is for a person: in text it has no time before it.
+# Marks a record that is a message to a person: as text it has no time before it.
 _PLAIN = "is_plain"
 
 
-# What an error of the memory means; Python's has no text.
+# The message of a MemoryError, which has no text of its own.
 NO_MEMORY = "no memory is left: raise the limit (ulimit -v), or use a smaller --ctx or --parallel"
 
 
@@ -30,13 +30,13 @@ def log_to_stderr(log_format: str) -> None:
     logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
 
 
-def say(message: str, **fields: Any) -> None:
-    """Write a line for the person who starts the server; `fields` are added to it in JSON."""
+def report(message: str, **fields: Any) -> None:
+    """Write a message to the person who starts the server; `fields` are added to it in JSON."""
     log.info("%s", message, extra={_PLAIN: True, "fields": fields})
 
 
-def complain(message: str) -> int:
-    """Write why the server cannot start; the exit status for it."""
+def report_failure(message: str) -> int:
+    """Write why the server cannot start, and return the exit status."""
     log.error("localchat.server: %s", message, extra={_PLAIN: True})
     return 1
 

@@ -1,4 +1,4 @@
-"""The endpoints of Ollama's interface."""
+"""The endpoints of Ollama's API, such as /api/chat and /api/tags."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _line(chunk: str) -> bytes:
     return chunk.encode("utf-8", "replace") + b"\n"
 
 
-# Nothing in it could be skipped by a client, so there is no ping.
+# Clients skip no line of this format, so there is no ping.
 LINES = StreamFormat("application/x-ndjson", _line, None, b"")
 
 
@@ -44,7 +44,7 @@ def _prepare(model: Model, request: Request) -> Prepared:
 
 
 class Ollama:
-    """Answers in Ollama's form, errors too."""
+    """The handlers. All responses have Ollama's format, errors too."""
 
     def __init__(self, service: Service, endpoints: Endpoints) -> None:
         self._service = service
@@ -77,7 +77,7 @@ class Ollama:
 
 
 def model_card(model: Model) -> ModelCard:
-    """What is known of a model, for lists of models."""
+    """The description of a model in Ollama's lists."""
     facts = model.engine.facts
     capabilities = {
         "completion": True,

@@ -17,16 +17,16 @@ from .logs import FORMATS
 from .settings import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
 from .web import is_loopback
 
-# Tokens of the smallest --ctx: the chat template and a question take some dozens.
+# The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 MIN_CONTEXT = 256
-# Limit of the folder of --cache-dir, in MB, without --cache-size.
+# The default of --cache-size, in MB.
 DEFAULT_CACHE_MB = 4096
-# Requests at once beyond which a comment is due.
+# More parallel requests than this get a comment.
 _MANY_REQUESTS = 64
 # Numbers may be written as 8k or 1M, in powers of 1024 as the sizes of contexts are.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-# Less than the 10 seconds that containers get before they are killed.
+# Less than the 10 seconds after which container runtimes kill a process.
 DEFAULT_DRAIN_S = 5
 
 
@@ -60,7 +60,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def comments_on(options: argparse.Namespace) -> Iterator[str]:
-    """What the person should know who gave these options, a line each."""
+    """Hints about these options for the person who starts the server, a line each."""
     n_cores = os.cpu_count() or 1
     if options.threads > n_cores:
         yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other, {n_cores} are faster"

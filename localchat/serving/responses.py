@@ -1,4 +1,4 @@
-"""The endpoints of the Responses API, and the conversations that its requests may go on with."""
+"""The endpoints of the Responses API: responses and conversations."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ class Responses:
 
 
 def _submitted(model: Model, request: ResponsesRequest) -> GenerationRun:
-    """The request at work; with `truncates` without the oldest turns for which the context has no room.
+    """Submit the request. With `truncates`, drop its oldest turns until the prompt fits into the context.
 
     Raises:
-        ApiError: It cannot be run. The error has the names of this interface.
+        ApiError: The request cannot run. The error has the field names of this interface.
     """
     from ..generation.chat_prompt import prepare_chat
     from ..generation.run import start

@@ -1,6 +1,6 @@
-"""The table of paths, and the checks before them: the key and the web page of a request.
+"""Routing: checks the API key and the origin of a request, and finds the endpoint of its path.
 
-The endpoints themselves are in endpoints.py, except those that only ask the service about its model.
+The endpoints are in endpoints.py, except /health and /models.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..protocol.ollama_models import model_entry
 from ..protocol.request import ParseOptions
 from .endpoints import Endpoints, Table
 from .exchange import Exchange
-from .home import Home, error_page, wants_page
+from .home import Home, accepts_html, error_page
 from .keys import Keys
 from .messages import messages_table
 from .ollama import Ollama, model_card
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PROBES = ("/health", "/metrics", "/slots")
 
 
-# Paths of other servers, and what this one has in their place.
+# Paths that other servers have, and what to use here instead.
 _CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
 _ONLY_TEXT = "this server reads and writes text alone"
 _KEEPS_NOTHING = "this server keeps nothing of what it is asked"
@@ -95,7 +95,7 @@ class Routes:
         head = exchange.head
         path = _without_prefix(head.path)
         exchange.is_probe = path in _PROBES
-        if path == "/" and wants_page(exchange):
+        if path == "/" and accepts_html(exchange):
             exchange.error_page = error_page
         elif path.startswith("/api/"):
             exchange.error_body = ollama_error
@@ -123,14 +123,14 @@ class Routes:
         endpoint(exchange)
 
     def _row(self, path: str) -> str | None:
-        """The row of the table for a path: its own, or one that ends in a slash and with which it begins."""
+        """The key of the table for a path: the path itself, or a prefix of it that ends in a slash."""
         if path in self._table:
             return path
         return next((row for row in self._table if row.endswith("/") and row != "/" and path.startswith(row)), None)
 
     def _check_access(self, exchange: Exchange, is_options: bool) -> None:
         headers = exchange.head.headers
-        # Web pages know no key and reach no Unix socket, so with either their origin does not matter.
+        # A web page has no key and cannot connect to a Unix socket: with either, no origin needs to be checked.
         if not self._keys and not self._settings.uds:
             self.pages.check(headers, exchange.head.host, is_local=self._is_local)
         # A preflight never carries the key.

@@ -1,4 +1,4 @@
-"""The settings of HTTP: address, certificate, keys, limits and time-outs."""
+"""Settings of the HTTP server: address, certificate, API keys, limits and timeouts."""
 
 from __future__ import annotations
 

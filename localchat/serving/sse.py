@@ -1,4 +1,4 @@
-"""Writes server-sent events: `encode` an event, `comment` what no client sees. What reads them is localchat/sse.py."""
+"""The framing of server-sent events (SSE): events and comments as bytes. The client's decoder is localchat/sse.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start shows: progress while the model loads, then the model, its memory, its device and what to try."""
+"""Output at start: progress while the model loads, then the model, its memory, its device and a command to try."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ..engine import ModelFacts
 from ..models.catalog import ModelFile
 from ..models.sizes import gigabytes
-from .logs import say
+from .logs import report
 
 log = logging.getLogger("localchat.server")
 
@@ -23,7 +23,7 @@ _LOG_PAUSE_S = 10.0
 
 
 class LoadProgress:
-    """Shows how far a model is loaded: as a bar on a terminal, elsewhere as a line in the log now and then."""
+    """Shows the progress of loading a model: as a bar on a terminal, elsewhere as a line in the log now and then."""
 
     def __init__(self, name: str, log_format: str) -> None:
         self._name = name
@@ -33,11 +33,11 @@ class LoadProgress:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
+        """Seconds since the load began."""
         return time.monotonic() - self._began_at
 
     def show(self, done: float) -> None:
-        """Show a number from 0 to 1."""
+        """Show the progress, from 0 to 1."""
         percent = int(done * 100)
         if self._is_bar and percent != self._shown_percent:
             self._shown_percent = percent
@@ -54,16 +54,16 @@ class LoadProgress:
             self._shown_percent = -1
 
 
-def say_ready(file: ModelFile, facts: ModelFacts, url: str, seconds: float, log_format: str) -> None:
+def report_ready(file: ModelFile, facts: ModelFacts, url: str, seconds: float, log_format: str) -> None:
     """Write the start block. In JSON it is one line with all values."""
     if log_format == "json":
-        say(f"localchat is ready: {file.name} at {url}", **_fields(file, facts, url, seconds))
+        report(f"localchat is ready: {file.name} at {url}", **_fields(file, facts, url, seconds))
         return
     for name, text in _rows(file, facts, seconds):
-        say(f"{name:<9}{text}")
-    say(f"localchat is ready: {file.name} at {url} (Ctrl-C ends it)")
+        report(f"{name:<9}{text}")
+    report(f"localchat is ready: {file.name} at {url} (Ctrl-C ends it)")
     if url.startswith("http"):
-        say(f'try: {_interpreter()} -m localchat --base-url {url} "What is your name?"')
+        report(f'try: {_interpreter()} -m localchat --base-url {url} "What is your name?"')
 
 
 def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[str, str]]:
@@ -108,7 +108,7 @@ def _fields(file: ModelFile, facts: ModelFacts, url: str, seconds: float) -> dic
 
 
 def _interpreter() -> str:
-    """The Python that runs, as one types it here."""
+    """The command that runs this Python, as a user would type it."""
     path = sys.executable or "python"
     folder = os.getcwd() + os.sep
     return shlex.quote(path[len(folder) :] if path.startswith(folder) else path)

@@ -1,4 +1,4 @@
-"""Sends a response as a stream: the first events decide the status, and there is exactly one end."""
+"""Streams a response, or sends it whole. The first events decide the status; a stream has exactly one end."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class StreamFormat:
 
     content_type: str
     encode: Callable[[str], bytes]
-    """One chunk."""
+    """Frames a chunk, such as an SSE event or a line."""
     end: str | None
     """The last chunk, if the format has one."""
     ping: bytes
-    """Written after a silence; empty if the format has nothing that clients skip."""
+    """Sent when no chunk has come for a while; empty if clients of this format skip nothing."""
 
 
 CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.comment())
-# Streams in which the last chunk shows that it is the last.
+# For interfaces whose last chunk shows that it is the last.
 WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.comment())
 
 # The type of an event is the first field of its JSON text.

@@ -28,7 +28,7 @@ log = logging.getLogger("localchat.server")
 # The exit status of a child whose engine has failed: start it again (EX_SOFTWARE of sysexits.h).
 ENGINE_FAILED = 70
 
-# Names the descriptors that a child inherits.
+# The environment variable that has the file descriptors which a child inherits.
 _VARIABLE = "LOCALCHAT_SUPERVISED"
 
 # Pauses before the restarts after crashes within a minute of each other, in seconds.
@@ -45,7 +45,7 @@ class Inherited:
 
 
 def inherited() -> Inherited | None:
-    """The same, in a child; None in a process without a supervisor. Call it once.
+    """What this process got from its supervisor; None in a process without one. Call it once.
 
     When the supervisor dies, however that happens, the child gets SIGTERM.
     """

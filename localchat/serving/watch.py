@@ -1,7 +1,7 @@
-"""Notices when a client closes its connection while its response is being computed.
+"""Detects client disconnects: calls a function when a client closes its connection before its response is complete.
 
-One thread watches the sockets of all running requests. The thread that waits for the next token cannot, and without
-a stream there is no write that would fail. Knows sockets, nothing of HTTP.
+One thread watches the sockets of all requests in flight. The thread of a request cannot, since it waits for the next
+token, and only a streamed response has writes that would fail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 
-# How many bytes of an early request are looked at.
+# How many bytes of a pipelined request are peeked at.
 _N_PEEKED = 64
 # How long after the last bytes of TLS the end of the connection may arrive, in milliseconds.
 _TLS_END_MS = 50
@@ -23,7 +23,7 @@ _TLS_END_MS = 50
 class Watcher:
     """Calls a function when the client of a watched socket has closed its end.
 
-    A client that only shuts down its writing side counts as gone: the two look the same from here.
+    A client that only shuts down its writing side counts as disconnected: on the socket the two look the same.
     """
 
     def __init__(self) -> None:

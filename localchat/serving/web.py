@@ -1,4 +1,4 @@
-"""Which web pages may use this server: checks of Host, Origin and Sec-Fetch-Site, and the headers of CORS."""
+"""CORS and protection from web pages of other sites: checks of Host, Origin and Sec-Fetch-Site, and CORS headers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pages:
         return ANY_ORIGIN in self._origins or origin.lower() in self._origins
 
     def check(self, headers: Message, host: str | None, *, is_local: bool) -> None:
-        """Refuse requests of web pages that are not allowed, also of a page whose host name resolves to this machine.
+        """Refuse requests of web pages that are not allowed, also after DNS rebinding (a host name of this machine).
 
         Programs send no Origin. They reach a server on the loopback interface (`is_local`) by one of its names.
         `host` is the one that the request is for; HTTP/1.0 may leave it out.
@@ -93,7 +93,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_friendly(origin: str, host: str | None) -> bool:
-    """Whether this is a page of this machine or of this server, or a program that shows pages of its own."""
+    """Whether this is the origin of a page of this machine or this server, or of a program with pages of its own."""
     match = _ORIGIN.fullmatch(origin.lower())
     if match is None or match["scheme"] not in ("http", "https"):
         return match is not None  # a browser's extension or a desktop program; "null" is any page in a sandbox
@@ -103,7 +103,7 @@ def _is_friendly(origin: str, host: str | None) -> bool:
 
 
 def _is_unforgeable(name: str) -> bool:
-    """Whether no one on the internet can make this name resolve to an address of their choice."""
+    """Whether nobody on the internet can choose the address that this name resolves to."""
     return "." not in name or name.endswith(".local") or _address(name) is not None
 
 
