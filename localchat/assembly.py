@@ -62,6 +62,8 @@ class _Choice:
         self.reason_raw: str | None = None
         # Whether text came after a finish reason: some servers give one with every piece, which proves no end.
         self.went_on = False
+        # Whether the finish reason proves the end: it is known, and no text came after it.
+        self.has_ended = False
         self.stop_reason: Any = None
 
     def take(self, choice: Json, chunk: Any) -> list[StreamEvent]:
@@ -82,6 +84,8 @@ class _Choice:
         reason = choice.get("finish_reason")
         if reason is not None and (self.reason_raw is None or self.went_on) and str(reason).strip():
             self.reason_raw = str(reason)
+        if self.reason_raw is not None:
+            self.has_ended = self._reason() != "unknown" and not self.went_on
         stop_reason = choice.get("stop_reason", choice.get("stop_str"))
         if stop_reason is not None:
             self.stop_reason = stop_reason
@@ -206,10 +210,6 @@ class _Choice:
         cut_off = normal_reason(self.reason_raw or "") in ("length", "content_filter", "error")
         return (self.calls if self.calls else self.legacy).finish(cut_off)
 
-    def has_ended(self) -> bool:
-        """Whether the finish reason proves the end: it is known, and no text came after it."""
-        return self._reason() not in (None, "unknown") and not self.went_on
-
     def _reason(self) -> str | None:
         """Our word for the server's finish reason, "unknown" for one that is none of those known."""
         return None if self.reason_raw is None else normal_reason(self.reason_raw) or "unknown"
@@ -301,6 +301,7 @@ class Accumulator:
         ThinkSplitter(think_tags)  # A wrong mode is reported here and not in the middle of a stream.
         self._choices: dict[int, _Choice] = {}
         self._announced = False
+        self._n_ended = 0
         self._closed = False
         self._succeeded = False
         # Whether every choice that was asked for has its finish reason, and no text after it.
@@ -322,7 +323,11 @@ class Accumulator:
         return bool(self._choices)
 
     def add(self, chunk: Json) -> list[StreamEvent]:
-        """One payload. Order of the events: start, then per choice text and calls, usage, error."""
+        """One payload. Order of the events: start, then per choice text and calls, usage, error.
+
+        Raises:
+            ProtocolError: There are more tool calls than any answer has.
+        """
         events: list[StreamEvent] = []
         self._members.update(chunk)
         self._n_chunks += 1
@@ -333,18 +338,21 @@ class Accumulator:
             choices = _native_choices(chunk)
         if "thought" in chunk and choices:
             choices = _with_thought(choices, chunk["thought"])
-        error = chunk.get("error")
+        error, failed = chunk.get("error"), None
         for place, choice in enumerate(choices):
             if isinstance(choice, dict):
                 error = error or choice.get("error")
-                events += self._choice(choice, place).take(choice, chunk)
-                if choice.get("finish_reason") or self.complete:
-                    self._take_finish()
+                taker = self._choice(choice, place)
+                had_ended = taker.has_ended
+                events += taker.take(choice, chunk)
+                self._n_ended += taker.has_ended - had_ended
+                failed = taker if taker.has_ended and normal_reason(taker.reason_raw or "") == "error" else failed
+        self.complete = self._n_ended >= self._n and self._n_ended == len(self._choices)
         usage = find_usage(chunk)
         if usage is not None:
             events += self._take_usage(usage, chunk)
         if self.error is None:
-            self.error = self._find_error(chunk, error)
+            self.error = _find_error(chunk, error, failed)
             events += [] if self.error is None else [self.error]
         if self._warnings.new:
             events += self._warnings.take()
@@ -426,23 +434,6 @@ class Accumulator:
         self._usage = usage
         return [UsageEvent(usage, 0, chunk)]
 
-    def _take_finish(self) -> None:
-        ended = [choice.has_ended() for choice in self._choices.values()]
-        self.complete = len(ended) >= self._n and all(ended)
-
-    def _find_error(self, chunk: Json, error: Any) -> ErrorEvent | None:
-        groq = chunk.get("x_groq")
-        error = error or (groq.get("error") if isinstance(groq, dict) else None)
-        if error:
-            return changed(parse_error({**chunk, "error": error}), raw=chunk)
-        if _is_flat_error(chunk):
-            return changed(parse_error(chunk), raw=chunk)
-        for choice in self._choices.values():
-            if choice.reason_raw is not None and normal_reason(choice.reason_raw) == "error":
-                message = f"the server ended the answer with the finish reason {choice.reason_raw!r}"
-                return ErrorEvent(message, code=choice.reason_raw, choice_index=choice.index, raw=chunk)
-        return None
-
     def _cut_message(self, done: bool) -> str:
         if done:
             return "the server ended the answer before it began"
@@ -455,6 +446,20 @@ class Accumulator:
         elif any(choice.reason_raw for choice in self._choices.values()):
             proof = "with an unknown finish reason"
         return f"the answer was cut after {texts} characters: the connection ended {proof} and without [DONE]"
+
+
+def _find_error(chunk: Json, error: Any, failed: _Choice | None) -> ErrorEvent | None:
+    """The failure that a payload reports: in `error`, as a flat error, or by the finish reason of a choice."""
+    groq = chunk.get("x_groq")
+    error = error or (groq.get("error") if isinstance(groq, dict) else None)
+    if error:
+        return changed(parse_error({**chunk, "error": error}), raw=chunk)
+    if _is_flat_error(chunk):
+        return changed(parse_error(chunk), raw=chunk)
+    if failed is None:
+        return None
+    message = f"the server ended the answer with the finish reason {failed.reason_raw!r}"
+    return ErrorEvent(message, code=failed.reason_raw, choice_index=failed.index, raw=chunk)
 
 
 def is_whole_answer(payload: Json) -> bool:

@@ -9,10 +9,13 @@ import json
 import os
 from typing import Any
 
-from .errors import cut
+from .errors import ProtocolError, cut
 from .events import StreamEvent, ToolCall, ToolCallDelta, WarningEvent
 from .payloads import Json, as_index, dump, filled
 from .surrogates import HalfJoiner
+
+# Each piece is compared with all calls of its choice, so their number is bounded.
+_MAX_CALLS = 1000
 
 
 class _OpenCall:
@@ -218,6 +221,8 @@ class ToolCalls:
         return call
 
     def _open(self, index: int | None, raw: Any) -> _OpenCall:
+        if len(self._calls) >= _MAX_CALLS:
+            raise ProtocolError(f"the answer has more than {_MAX_CALLS} tool calls")
         call = _OpenCall(len(self._calls), index, raw, HalfJoiner(self._warn))
         self._calls.append(call)
         self._by_index.setdefault(index, []).append(call)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import localchat.call
-from localchat import AsyncClient, Client, NotFoundError, ProtocolError, ServerError, TimedOut, Timeout
+from localchat import Accumulator, AsyncClient, Client, NotFoundError, ProtocolError, ServerError, TimedOut, Timeout
 from localchat.http1 import Inflate
 from localchat.network import find_proxy, numeric_addresses, parse_base_url
 
@@ -30,11 +30,13 @@ from .raw_server import (
     STOP,
     WHOLE,
     always,
+    choice,
     chunked,
     clean_environment,
     dripping,
     piece,
     serving,
+    sse,
     with_length,
 )
 
@@ -102,6 +104,19 @@ def test_sum_of_a_stream_is_bounded():
     error = failure_of_both(dripping(OPEN, drop=pieces), ProtocolError, "max_bytes", max_bytes=1000)
     assert error.partial.text.startswith("amore")
     failure(dripping(OPEN, drop=pieces), ProtocolError, "more than 1000", max_bytes=1000)
+
+
+def test_many_choices_and_calls_take_linear_time_or_are_refused():
+    accumulator, start = Accumulator(), time.monotonic()
+    for index in range(5000):
+        accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
+    accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
+    assert not accumulator.complete
+    call = {"id": "a", "function": {"name": "f", "arguments": "{"}}
+    calls = [choice({"tool_calls": [{**call, "index": index, "id": f"a{index}"}]}) for index in range(1001)]
+    raw = chunked(piece("Hello"), *(sse({"choices": [item]}) for item in calls))
+    assert failure_of_both(always(raw), ProtocolError, "more than 1000 tool calls").partial.text == "Hello"
+    assert time.monotonic() - start < 5
 
 
 # Text that is no UTF-8

@@ -27,7 +27,7 @@ class Budget:
     def __init__(self, n_steps: int, pause: Callable[[], None] | None = None, outer: Budget | None = None):
         """`pause` is called after every `SLICE` steps; it may sleep, or raise to end the work.
 
-        What is spent is spent from `outer` too.
+        Steps are taken from `outer` too.
         """
         self._outer = outer
         self.n_steps = n_steps
@@ -78,7 +78,7 @@ def spend(n: int = 1) -> None:
 
 @contextmanager
 def at_most(n_steps: int) -> Iterator[Budget]:
-    """Let the work of the block take so many steps of those that are left."""
+    """Limit the work of the block to this many of the steps that are left."""
     with limited_to(Budget(n_steps, outer=_current.get())) as budget:
         yield budget
 
