@@ -1,8 +1,9 @@
-"""`python -m localchat.vendor FILE.py`: the client as one file, for projects that take in no packages.
+"""`python -m localchat.vendor FILE.py` or `FOLDER`: the client as one file or several, for projects without packages.
 
 The files of the client are joined in the order of their imports: what they import of each other is left out,
 what they import of the standard library is listed once. The file runs under `python -I -S`. As a program it
-asks the server that the environment names: `python FILE.py "Why is the sky blue?"`.
+asks the server that the environment names: `python FILE.py "Why is the sky blue?"`. A folder gets the files as they
+are, with those of the features that are named, and the licence in each.
 """
 
 from __future__ import annotations
@@ -41,6 +42,20 @@ FILES = (
 
 # Methods of Client that need files beyond these, and are left out.
 LEFT_OUT = ("map", "run", "run_stream", "conversation", "embed", "_embedding_model")
+
+# The part of FILES that is a program of its own.
+_PROGRAM = "ask.py"
+
+# The further files of each feature, in a folder.
+FEATURES = {
+    "asyncio": ("aio_sockets.py", "aio_call.py", "aio.py"),
+    "tools": ("tools.py", "schema.py", "validator.py", "media.py"),
+    "structured": ("structured.py", "schema.py", "validator.py"),
+    "conversations": ("tools.py", "schema.py", "validator.py", "media.py", "conversation.py"),
+    "embeddings": ("embeddings.py", "mapping.py"),
+    "media": ("media.py",),
+    "record": ("record.py",),
+}
 
 # The first line of every file that this program writes. Only files that begin with it are overwritten.
 MARK = "# Written by `python -m localchat.vendor`, which overwrites it without asking: do not edit."
@@ -180,6 +195,22 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, str]]:
     yield from found.items()
 
 
+def write_folder(folder: Path, features: Iterable[str]) -> None:
+    """Write the files of the client and of these features into a folder, each with the licence.
+
+    Raises:
+        FileExistsError: A file of this name is somebody else's. Those before it are written.
+        OSError: A file cannot be written.
+    """
+    names = [name for name in FILES if name != _PROGRAM]
+    names += [name for feature in features for name in FEATURES[feature]]
+    head = "\n".join([MARK, *(f"# {line}".rstrip() for line in LICENSE.splitlines())])
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "__init__.py", head + "\n")
+    for name in dict.fromkeys(names):
+        write(folder / name, f"{head}\n{(Path(__file__).parent / name).read_text(encoding='utf-8')}")
+
+
 def write(path: Path, source: str) -> None:
     """Write the file, if there is none yet or if this program wrote the one that is there.
 
@@ -195,26 +226,39 @@ def write(path: Path, source: str) -> None:
             first_line = existing.readline(len(MARK) + 2)
         if first_line.rstrip(b"\r\n") != MARK.encode():
             reason = "it exists and was not written by this program. Give another name, or remove the file"
-            raise FileExistsError(errno.EEXIST, reason) from None
+            raise FileExistsError(errno.EEXIST, reason, str(path)) from None
         path.write_text(source, encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the file."""
+    """Write the file or the folder."""
     parser = argparse.ArgumentParser(
         prog="python -m localchat.vendor",
-        description="Write the client as one file of standard-library Python. A file that this program did not "
-        "write is never overwritten.",
+        description="Write the client as one file of standard-library Python, or as several in a folder. A file that "
+        "this program did not write is never overwritten.",
     )
-    parser.add_argument("file", type=Path, help="the file to write, chat_client.py for example")
-    path: Path = parser.parse_args(argv).file
+    parser.add_argument("path", type=Path, help="the file to write, chat_client.py for example, or the folder")
+    parser.add_argument(
+        "--with",
+        dest="features",
+        choices=FEATURES,
+        action="append",
+        default=[],
+        help="a feature that the folder gets as well (may be repeated)",
+    )
+    options = parser.parse_args(argv)
+    path: Path = options.path
+    if options.features and path.suffix == ".py":
+        parser.error(f"--with adds files to a folder, and {path} is one file: name a folder")
     from . import __version__
 
-    source = joined(__version__)
     try:
-        write(path, source)
+        if path.suffix == ".py":
+            write(path, joined(__version__))
+        else:
+            write_folder(path, options.features)
     except OSError as error:
-        parser.error(f"cannot write {path}: {error.strerror or error}")
+        parser.error(f"cannot write {error.filename or path}: {error.strerror or error}")
     print(f"wrote {path}")
     return 0
 

@@ -63,7 +63,7 @@ def test_k6_finish_reason(reason: str, has_calls: bool, is_cut: bool, expected: 
 
 
 def test_opening_comes_before_the_first_token_and_after_progress():
-    output = Output(PlainText(), opening=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
+    output = Output(PlainText(), first_events=lambda tokens: [ContentDelta("Once")], reports_prompt=True)
     progress, *events = read(output, Progress(1, 2, 0), Delta("a", (TOKEN,)), Finish("stop", "x", USAGE, TOKEN))
     assert isinstance(progress, PromptProgress)
     assert events == [
@@ -91,6 +91,7 @@ def test_reasoning_is_in_the_content_too_within_its_tags():
 @pytest.mark.parametrize("second", [[], [ToolCallStart(1, "b", "g"), ToolCallArguments(1, "{")]])
 def test_v3_output_ends_after_a_single_call(second: list[OutputEvent]):
     first: list[OutputEvent] = [ToolCallStart(0, "a", "f"), ToolCallArguments(0, "{}")]
-    output = Output(Scripted({"x": [*first, *second]}, has_calls=True), single_call=True)  # type: ignore[arg-type]
+    parser = Scripted({"x": [*first, *second]}, has_calls=True, is_inside=bool(second))
+    output = Output(parser, single_call=True)  # type: ignore[arg-type]
     assert read(output, Delta("x")) == [*first, OutputEnd("tool_calls")]
     assert output.is_over

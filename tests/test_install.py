@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tools import wheelhouse
-from tools.install import InstallError, packages_for, run_logged, step_of, telling
+from tools.install import InstallError, packages_for, run_logged, step_of, telling, unusable
 
 from .raw_server import HELLO, always
 
@@ -91,6 +91,12 @@ def test_failed_command_is_reported_with_the_end_of_its_log(tmp_path):
     assert "\n99\nthe last line" in str(caught.value)
     assert "\n50\n" not in str(caught.value)
     assert log.read_text().startswith("0\n1\n")
+
+
+def test_index_without_connection_is_told_from_one_without_wheels():
+    broken = "connection broken by 'NewConnectionError('<pip...>: Failed to establish a new connection')'"
+    assert unusable(f"{broken}\nERROR: No matching distribution found") == "cannot be reached"
+    assert unusable("ERROR: No matching distribution found").startswith("does not have all")
 
 
 def test_first_complaint_of_cmake_is_shown():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localchat.protocol.errors import BadRequest, NotFound
-from localchat.protocol.responses import in_these_words
+from localchat.protocol.responses import with_own_field_names
 from localchat.protocol.responses_items import IGNORED_ITEMS, encode_reasoning
 from localchat.protocol.responses_store import ResponseStore
 
@@ -293,13 +293,13 @@ def test_strict_refuses_unknown_fields_and_the_log_names_them():
 
 def test_errors_of_generation_get_the_names_of_this_interface():
     request = parse(tools=[{"type": "web_search"}, FUNCTION])
-    error = in_these_words(
+    error = with_own_field_names(
         BadRequest("'tools[0].function.parameters#/if' is wrong", "tools[0].function.parameters#/if"), request
     )
     assert (error.message, error.param) == ("'tools[1].parameters#/if' is wrong", "tools[1].parameters#/if")
-    error = in_these_words(BadRequest("'messages[3].content' is wrong", "messages[3].content"), request)
+    error = with_own_field_names(BadRequest("'messages[3].content' is wrong", "messages[3].content"), request)
     assert (error.message, error.param) == ("'input' is wrong", "input")
-    error = in_these_words(BadRequest("'temperature' is wrong: see messages", "temperature"), request)
+    error = with_own_field_names(BadRequest("'temperature' is wrong: see messages", "temperature"), request)
     assert (error.message, error.param) == ("'temperature' is wrong: see messages", "temperature")
 
 

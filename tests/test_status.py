@@ -15,7 +15,7 @@ from localchat.serving.web import Pages
 
 
 def test_slots_are_as_many_as_can_run():
-    busy = Slot(id_task=7, n_prompt=10, n_cached=4, n_computed=12, n_drawn=3, max_tokens=20)
+    busy = Slot(id_task=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_tokens=20)
     body = slots_body([busy, busy, busy], n_slots=2, n_ctx=64)
     assert [slot["is_processing"] for slot in body] == [True, True]
     first, second = slots_body([busy], n_slots=2, n_ctx=64)

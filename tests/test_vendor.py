@@ -186,10 +186,11 @@ def test_only_a_file_that_this_program_wrote_is_overwritten(one_file, tmp_path, 
 
 
 def test_file_that_cannot_be_written_is_told(tmp_path, capsys):
+    (tmp_path / "chat.py").mkdir()
     with pytest.raises(SystemExit) as left:
-        vendor.main([str(tmp_path)])
+        vendor.main([str(tmp_path / "chat.py")])
     assert left.value.code == 2
-    assert f"cannot write {tmp_path}: " in capsys.readouterr().err
+    assert f"cannot write {tmp_path / 'chat.py'}: " in capsys.readouterr().err
 
 
 def test_clash_of_names_is_refused():
@@ -215,16 +216,22 @@ def test_size_of_the_one_file(one_file):
 
 COPIED = (ROOT / "docs" / "client.md").read_text(encoding="utf-8").partition("By hand, copy these files")[2]
 CLIENT_FILES = re.findall(r"`(\w+\.py)`", COPIED.partition(": ")[2].partition(".\n")[0])
-FEATURES = re.findall(r"^\| ([\w ,]+) \| ([^|]+) \| `from \.chat\.(\w+) import (\w+)` \|", COPIED, re.MULTILINE)
+FEATURES = re.findall(
+    r"^\| ([\w ,]+) \| (\w+) \| ([^|]+) \| `from \.chat\.(\w+) import (\w+)` \|", COPIED, re.MULTILINE
+)
 
 
-@pytest.mark.parametrize(("feature", "files", "module", "name"), FEATURES, ids=[row[0] for row in FEATURES])
-def test_feature_works_with_the_files_that_the_docs_name(feature, files, module, name, tmp_path):
-    tools = next(names for other, names, _, _ in FEATURES if "tools" in other)
+@pytest.mark.parametrize(("feature", "option", "files", "module", "name"), FEATURES, ids=[row[1] for row in FEATURES])
+def test_feature_works_with_the_files_that_the_docs_name(feature, option, files, module, name, tmp_path):
+    tools = next(names for _, other, names, _, _ in FEATURES if other == "tools")
     names = {*CLIENT_FILES, *re.findall(r"`(\w+\.py)`", files + (tools if "those of tools" in files else ""))}
-    (tmp_path / "chat").mkdir()
-    for file in names:
-        (tmp_path / "chat" / file).write_bytes((ROOT / "localchat" / file).read_bytes())
+    assert vendor.main([str(tmp_path / "chat"), "--with", option]) == 0
+    assert {path.name for path in (tmp_path / "chat").iterdir()} == names | {"__init__.py"}
+    licence = (ROOT / "LICENSE").read_text(encoding="utf-8").split()
+    assert all(
+        " ".join(licence) in " ".join(path.read_text(encoding="utf-8").replace("\n#", "\n").split())
+        for path in (tmp_path / "chat").iterdir()
+    )
     modules = ", ".join(sorted(file[:-3] for file in names))
     code = f"import sys; sys.path.insert(0, sys.argv[1]); from chat import {modules}; {module}.{name}"
     done = subprocess.run(
@@ -237,8 +244,19 @@ def test_feature_works_with_the_files_that_the_docs_name(feature, files, module,
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_folder_keeps_files_of_others(tmp_path, capsys):
+    (tmp_path / "sse.py").write_text("mine", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        vendor.main([str(tmp_path)])
+    assert (tmp_path / "sse.py").read_text(encoding="utf-8") == "mine"
+    assert f"cannot write {tmp_path / 'sse.py'}: it exists" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        vendor.main([str(tmp_path / "one.py"), "--with", "tools"])
+    assert "name a folder" in capsys.readouterr().err
+
+
 def test_docs_name_the_files_of_every_feature():
     sources = [(ROOT / "localchat" / name).read_text(encoding="utf-8") for name in CLIENT_FILES]
     companions = {f"{name}.py" for source in sources for name in re.findall(r'companion\("(\w+)"\)', source)}
     assert companions
-    assert companions <= set(re.findall(r"`(\w+\.py)`", "".join(files for _, files, _, _ in FEATURES)))
+    assert companions <= set(re.findall(r"`(\w+\.py)`", "".join(files for _, _, files, _, _ in FEATURES)))

@@ -199,6 +199,13 @@ def telling(output: list[str]) -> list[str]:
     return output[max(first, 0) :][:SHOWN_LINES]
 
 
+def unusable(message: str) -> str:
+    """Why a source of wheels did not help, from pip's message."""
+    if "NewConnectionError" in message or "ConnectTimeoutError" in message:
+        return "cannot be reached"
+    return "does not have all that is needed for this platform"
+
+
 def _put_lines(stream: Iterable[str], lines: queue.SimpleQueue[str | None]) -> None:
     for line in stream:
         lines.put(line)
@@ -229,24 +236,23 @@ class Environment:
         """Whether llama-cpp-python is installed and can be loaded."""
         return self._runs("import llama_cpp")
 
-    def install_binary(self, *source: str) -> bool:
+    def install_binary(self, *source: str) -> str:
         """Install the project with a library that is installed already, or with a prebuilt one.
 
         Args:
             source: Options of pip: where prebuilt libraries are.
 
         Returns:
-            Whether there is one for this platform, and it can be loaded.
+            Why there is none that can be used; empty if it is installed.
         """
         try:
             self._pip("Installing", "--only-binary", LIBRARY, *source, *self._project)
-        except InstallError:
-            return False
+        except InstallError as error:
+            return unusable(str(error))
         if self.has_library():
-            return True
-        print(f"The wheel of {LIBRARY} cannot be loaded on this machine.")
+            return ""
         self._pip("Removing it", "uninstall", "--yes", LIBRARY)
-        return False
+        return f"has a wheel of {LIBRARY} that cannot be loaded on this machine"
 
     def install_from_source(self) -> None:
         """Install the project and build the library for this CPU, or with CMAKE_ARGS."""
@@ -292,12 +298,13 @@ def install(folder: Path, extras: str, index: str) -> None:
     environment.create()
     had_library = environment.has_library()
     for source, options in [] if os.environ.get("CMAKE_ARGS") and not had_library else _sources(index):
-        if environment.install_binary(*options):
+        reason = environment.install_binary(*options)
+        if not reason:
             if not had_library:
                 print(f"{LIBRARY} is a prebuilt wheel of {source}.")
                 print("To build it for this CPU: make clean run WHEELHOUSE= LLAMA_CPP_INDEX=")
             return
-        print(f"{source} does not have all that is needed for this platform.")
+        print(f"{source} {reason}.")
     environment.install_from_source()
 
 

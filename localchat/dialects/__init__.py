@@ -1,6 +1,6 @@
-"""How model families write reasoning and tool calls: one module per family, which declares its markers once.
+"""Dialects: the markers of reasoning and tool calls of each model family. One module per family declares them once.
 
-`detect` chooses one from the text of a chat template, `DIALECTS` by name.
+`detect` chooses a dialect by the text of a chat template; `DIALECTS` has them by name.
 """
 
 from __future__ import annotations

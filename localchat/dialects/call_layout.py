@@ -1,6 +1,6 @@
-"""How tool calls are laid out as text: what stands around their names, arguments and values. Values alone.
+"""Layouts of tool calls: the texts around names, arguments and values, as a model family declares them.
 
-The parser, the grammar of calls and the writer of histories all read these declarations of a model family.
+The output parser, the grammar of calls and the writer of calls in the history all use these declarations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Callable
 # indentation, an id.
 A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\x04"
 _GAPS = re.compile("[\x00-\x04]")
-# What a history has in the gaps.
+# The texts of the gaps in a history.
 _FILLED = str.maketrans({A_NUMBER: "0", A_BREAK: "\n", A_SPACE: "", AN_ID: "0"})
 
 ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
@@ -42,11 +42,11 @@ class ValueLayout:
     start: str
     end: str
     mark: str = ""
-    """The beginning of `end`. Strings are bare text that does not hold it; other values are JSON. "": all are JSON."""
+    """The beginning of `end`. Strings are bare text without it; other values are JSON. "": strings are JSON too."""
     names_type: bool = True
-    """Whether the reader knows the types by `start`."""
+    """Whether `start` shows the parser the type of the value."""
     not_start: str = ""
-    """Bare text may not begin with this, since it would be read as the start of another layout. "": with anything."""
+    """Bare text may not begin with this, the start of another layout. "": no restriction."""
 
 
 @dataclass(frozen=True)
@@ -93,28 +93,28 @@ class CallLayout:
     separator: str = ""
     end: str = ""
     opener: str = ""
-    """The marker with which the calls begin. "": only a whole head distinguishes a call from text."""
+    """The marker with which the calls begin. "": only the text up to the arguments distinguishes a call from text."""
     json_name: bool = True
     """Whether the name is written as the inside of a JSON string."""
     indent: int | None = None
-    """The arguments may be broken into lines and indented by so many spaces. None: they are on one line."""
+    """The arguments may be on several lines, indented by this many spaces. None: they are on one line."""
     notation: str = "json"
     """How arguments that are one object are written: "json", "gemma" or "python"."""
     end_marker: str = ""
-    """The marker for which the parser searches before it reads the arguments: no string may hold it. "": none."""
+    """The marker up to which the parser collects the arguments, so that no string may hold it. "": none."""
     arguments: ArgumentsLayout | None = None
-    """How arguments are written one by one, where the schema lets them. None: they are one object."""
+    """How arguments are written one by one, if the schema permits it. None: they are one object."""
     is_native: bool = True
-    """Models write calls so of their own accord. False: only where a request asks for calls."""
+    """Models write this layout without being prompted for it. False: only where the request requires calls."""
     after_reasoning: str = "\n\n"
-    """What stands between reasoning and calls."""
+    """The text between reasoning and calls."""
     mark: str = ""
-    """A template without this text belongs to a model that writes calls otherwise."""
+    """The layout applies only to models with this text in their template."""
     more: CallLayout | None = None
     """How calls after the first are written. None: in this layout."""
 
     def head(self, name: str) -> str:
-        """How a call of the tool of that name begins, up to its arguments."""
+        """The beginning of a call of the tool of that name, up to its arguments."""
         inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.json_name else name
         return (self.before_name + inside + self.before_arguments).replace(THE_NAME, inside)
 
@@ -124,7 +124,7 @@ class CallLayout:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The texts that all such calls have, in pieces without gaps."""
+        """The texts that all calls in this layout have, in pieces without gaps."""
         texts = [self.begin, self.before_name, self.before_arguments, self.after_call, self.separator, self.end]
         if self.arguments is not None:
             texts += [self.arguments.before_key, self.arguments.after_key]
@@ -132,7 +132,7 @@ class CallLayout:
         return tuple(piece for text in (*texts, self.after_reasoning) for piece in _GAPS.split(text) if piece)
 
     def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Calls, of which name and arguments are read, as a model writes them."""
+        """Write calls (dicts with `name` and `arguments`) as a model does."""
         texts = [self.head(call["name"]) + self._arguments(call["arguments"]) + self.after_call for call in calls]
         return (self.begin + self.separator.join(texts) + self.end).translate(_FILLED)
 

@@ -1,4 +1,4 @@
-"""Ways of writing tool calls. A family declares each of its own once; the parser and the grammar both read it."""
+"""The base class of call styles: the layouts of tool calls in one format, and the parser of this format."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from .scan import Cursor, Reader
 
 
 class CallStyle:
-    """One way of writing calls, and how it is read. Subclasses are the declarations."""
+    """One format of tool calls: its layouts, for writing and for the grammar, and its parser."""
 
     @property
     def layouts(self) -> tuple[CallLayout, ...]:
-        """How such calls are written, for the grammar; the usual layout first."""
+        """The layouts of such calls, for the grammar; the usual one first."""
         raise NotImplementedError
 
     @property
     def openers(self) -> tuple[str, ...]:
-        """The markers after which `read` is called. Without any, calls stand at the beginning of the output only."""
+        """The markers after which `read` is called. Without any, calls are only at the beginning of the output."""
         return tuple(dict.fromkeys(layout.opener for layout in self.layouts if layout.opener))
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """Markers that stand before all calls and mean nothing more; a call is read without them too."""
+        """Optional markers before all calls, which the parser drops."""
         return ()
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Markers that stand after all calls and mean nothing more."""
+        """Optional markers after all calls, which the parser drops."""
         return ()
 
     @property
@@ -36,5 +36,5 @@ class CallStyle:
         return tuple(marker for layout in self.layouts for marker in layout.markers)
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-        """Read what follows an opener. False if that is no call; then nothing was sent and all is on record."""
+        """Parse the text after an opener. False if it is no call: then no event was sent, and the text is recorded."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The tool calls of one output: which tools are offered, which calls were made, whether one is still open."""
+"""The state of tool calls in one output: which tools are offered, which calls were made, whether one is open."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ID = re.compile("[!-~]{1,64}")
 
 
 def new_call_id() -> str:
-    """A unique id for a call (K17)."""
+    """A unique id for a call."""
     return "call_" + secrets.token_hex(12)
 
 
 class Calls:
-    """Makes the events of calls, and knows the tools that may be called.
+    """Makes the events of calls, and has the tools that may be called.
 
-    A name that was not offered is no call (K35); without tools there are no calls at all (K22).
+    Text like a call of any other tool is content; without tools, all text is.
     """
 
     def __init__(self, tools: Sequence[Mapping[str, Any]] = (), new_id: Callable[[], str] = new_call_id) -> None:
@@ -32,7 +32,7 @@ class Calls:
         self._new_id = new_id
         self._ids: set[str] = set()
         self.made = 0
-        # A head was sent and the arguments are not complete: an output cut here is cut in a call (K6).
+        # The start of a call was sent and its arguments are incomplete: an output that ends here ends as "length".
         self.is_open = False
 
     @property
@@ -49,7 +49,7 @@ class Calls:
         return self._schemas.get(name, {})
 
     def head(self, name: str, call_id: str | None = None) -> Event:
-        """Begin a call. The id that the model wrote is kept if it is one and no other call of the output has it."""
+        """Begin a call. The id that the model wrote is kept if it is valid and no other call of the output has it."""
         if call_id is None or not _ID.fullmatch(call_id) or call_id in self._ids:
             call_id = self._new_id()
         self._ids.add(call_id)

@@ -1,4 +1,4 @@
-"""Outputs in messages, each with a header for its kind: reasoning, text or a call (gpt-oss, Muse)."""
+"""The parser of outputs in channels: messages with headers for reasoning, text or a call (gpt-oss, Muse)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kind(Enum):
 
 
 class ChannelReader(OutputReader):
-    """Reads headers up to <|message|>, and bodies up to an end of the dialect or the next header."""
+    """Reads headers up to <|message|>, and bodies up to one of the dialect's end markers or the next header."""
 
     _dialect: ChannelDialect
 
@@ -54,7 +54,7 @@ class ChannelReader(OutputReader):
         return start + text if end else None
 
     def _loose_text(self) -> Reader[None]:
-        """Text without a header: what turned out to be no header, and all up to the next one."""
+        """Read text without a header up to the next header, as content."""
         raw = self._cursor.recorded() or (yield from one_of(self._cursor, START))
         if raw:
             yield ContentDelta(raw)
@@ -78,7 +78,7 @@ class ChannelReader(OutputReader):
 
     def _body(self, kind: Kind, event: Callable[[str], Event]) -> Reader[str]:
         """Send a body up to the marker that ends it, which is not read yet; "" at the end of the output or a call."""
-        # A text that a constraint binds goes on to the end of the output, and may hold the texts of markers.
+        # A constrained text extends to the end of the output, and may contain the texts of markers.
         is_bound_text = self._is_bound and kind is Kind.TEXT
         markers = Markers() if is_bound_text else Markers(*self._dialect.ends, START, CHANNEL, *self._openers)
         while True:

@@ -1,6 +1,6 @@
-"""What a model family declares: how its output marks reasoning, text and tool calls.
+"""The declaration of a model family: the markers of reasoning, text and tool calls in its output.
 
-The streaming parser, the grammars of calls and the writer of histories are all made of this declaration.
+The streaming parser, the grammar of calls and the writer of calls in the history are derived from it.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from .reasoning import THINK, ReasoningStart, ReasoningTags, reasoning_tags
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one family writes its output: reasoning first, then text and calls."""
+    """The output format of one family: reasoning first, then text and calls."""
 
     name: str
-    """For `--tool-format`."""
+    """The key in `DIALECTS`."""
     detected_by: tuple[tuple[str, ...], ...]
     """Sets of texts. A template that holds all texts of one set belongs to this family."""
     calls: tuple[CallStyle, ...] = ()
-    """The ways in which its models write calls, the usual one first."""
+    """The formats in which its models write calls, the usual one first."""
     also_read: tuple[CallStyle, ...] = ()
-    """Ways of other families that its models write now and then; where grammars bind the calls they do not."""
+    """Formats of other families that its models write now and then: they are parsed, but grammars do not allow them."""
     sections: tuple[str, ...] = ()
-    """Markers that open the text or a message of an output. They mean nothing more, but reasoning ends there."""
+    """Markers that open the text or a message of an output. They are dropped, and end reasoning."""
     dropped: tuple[str, ...] = ()
-    """Other markers around text that mean nothing more."""
+    """Other markers around text, which are dropped."""
     reasoning: ReasoningTags = THINK
     reasons_anywhere: bool = False
-    """Reasoning may come again after text, and its end tag alone means nothing."""
+    """Reasoning may come again after text; an end tag without a start tag is dropped."""
     no_reasoning: str = ""
-    """What an output begins with that has no reasoning. "": nothing shows that."""
+    """The beginning of an output without reasoning. "": such an output has no special beginning."""
     text_start: tuple[str, str] = ("", "\n\n")
-    """What opens the text at the beginning of an output, and after reasoning."""
+    """The markers that open the text: at the beginning of an output, and after reasoning."""
     text_end: str = ""
-    """What must end a text before calls can follow."""
+    """The marker that ends text before calls."""
     part_mark: str = ""
-    """What stands between the parts of an output, each of which begins with its kind."""
+    """The text between the parts of an output, for families in which each part has a header."""
     has_own_tool_prompt: bool = False
-    """Where the template shows no tools, the system message shows calls as this family writes them, not Hermes."""
+    """If the template shows no tools, the system message describes calls in this family's format instead of Hermes'."""
     reader: type[OutputReader] = OutputReader
-    """Reads the outputs."""
+    """The class of the parser."""
     layouts: tuple[CallLayout, ...] = ()
-    """How calls may be written, the usual layout first: those of `calls`, unless they are given."""
+    """The layouts of calls, the usual one first. Default: those of `calls`."""
 
     def __post_init__(self) -> None:
         if not self.layouts:
@@ -63,7 +63,7 @@ class Dialect:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The markers that mean nothing more where they stand in text."""
+        """The markers that are dropped from text."""
         of_calls = (marker for style in self.calls for marker in (*style.sections, *style.dropped))
         return tuple(dict.fromkeys((*self.sections, *self.dropped, *of_calls)))
 
@@ -74,7 +74,7 @@ class Dialect:
 
     @property
     def reasoning_ends(self) -> tuple[str, ...]:
-        """The markers that end reasoning. A call does so too, so that one in reasoning that was never closed counts."""
+        """The markers that end reasoning, openers of calls included: models call without closing their reasoning."""
         return (self.reasoning.end, *self.reasoning_sections, *self.openers)
 
     @property
@@ -90,12 +90,12 @@ class Dialect:
         return any(all(mark in template for mark in marks) for marks in self.detected_by)
 
     def for_template(self, template: str) -> Dialect:
-        """This dialect with the reasoning tags and the layouts of calls that the template names, if it does."""
+        """This dialect with the reasoning tags and the layouts of calls that are in the template, if any."""
         named = tuple(layout for layout in self.layouts if layout.mark in template)
         return replace(self, reasoning=reasoning_tags(template) or self.reasoning, layouts=named or self.layouts)
 
     def write_calls(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Calls, of which name and arguments are read, as a model of the family writes them."""
+        """Write calls (dicts with `name` and `arguments`) as a model of the family does."""
         return self.layouts[0].written(calls)
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
@@ -103,13 +103,13 @@ class Dialect:
         return self.reasoning.start_state(prompt)
 
     def opened_reasoning(self, reasoning: str, prompt: str) -> list[Segment]:
-        """What a prompt needs more to go on with this reasoning (K24)."""
+        """The text to append to a prompt so that the output continues this reasoning (assistant prefill)."""
         is_open = self.reasoning_start(prompt) is ReasoningStart.OPEN
         start = [] if is_open else [Segment(self.reasoning.start + "\n", True)]
         return [*start, Segment(reasoning, False)]
 
     def opened_text(self, reasoning: str, text: str, prompt: str) -> list[Segment]:
-        """What a prompt needs more to go on with this text after this reasoning, if any (K24)."""
+        """The text to append to a prompt so that the output continues this text, after this reasoning if any."""
         if not reasoning and self.reasoning_start(prompt) is not ReasoningStart.OPEN:
             return [Segment(self.text_start[0], True), Segment(text, False)]
         end = Segment("\n" + self.reasoning.end + self.text_start[1], True)

@@ -36,9 +36,9 @@ class _Reader(OutputReader):
         self.reasoning_may_open = False
         names = {name + "\n": name for name in self._calls.offered}
         marks = {_NEXT + recipient: recipient for recipient in (_ALL, *names)}
-        # A text that a constraint binds goes on to the end of the output, and may hold the text of a mark.
+        # A constrained text extends to the end of the output, and may contain the text of a marker.
         text_markers = Markers(*(() if self._is_bound else marks))
-        # The prompt may have written the first mark up to its recipient.
+        # The prompt may end with the first marker and its recipient.
         mark = yield from one_of(cursor, *marks, *marks.values())
         while True:
             recipient = marks.get(mark, mark) if mark else None
@@ -52,7 +52,7 @@ class _Reader(OutputReader):
 
 
 class _V32(Dialect):
-    """Everything stands under a recipient: `all` for text, a name for a call. There is no reasoning."""
+    """Each part has a recipient: `all` for text, the name of a tool for a call. There is no reasoning."""
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
         return ReasoningStart.CLOSED
@@ -64,7 +64,7 @@ V32 = _V32(
     reader=_Reader,
     text_start=(_ALL, _ALL),
     text_end=_NEXT,
-    # Its prompt ends with the mark already.
+    # The prompt ends with the marker already.
     part_mark=_NEXT,
     layouts=(CallLayout(before_name="", before_arguments="\n", after_call="", separator=_NEXT, json_name=False),),
 )

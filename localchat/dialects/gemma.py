@@ -27,7 +27,7 @@ _WORDS = {"None": "null", "True": "true", "False": "false"}
 
 
 def as_json(text: str) -> str:
-    """Gemma's notation as JSON; what it does not know stays as it is."""
+    """Gemma's notation as JSON; anything else stays as it is."""
     return _PARTS.sub(_part_json, text)
 
 

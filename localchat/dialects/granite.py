@@ -1,6 +1,6 @@
 """Granite 3: <response>text</response>, then <|tool_call|>[{"name": "f", "arguments": {}}].
 
-Both marks of the text are ordinary text: they count around the whole text only, as anywhere else they may be XML.
+The tags of the text are no control tokens: they count only around the whole text, since they may be XML elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Reader(OutputReader):
         yield from space(cursor)
         is_opened = (yield from one_of(cursor, _START)) is not None
         yield from self._after_first(is_opened)
-        # What was not opened is not closed: that end is of the text itself.
+        # Without the start tag, an end tag belongs to the text.
         markers = Markers(*self._openers, *((_END,) if is_opened else ()))
         while True:
             marker = yield from stream(cursor, markers, ContentDelta)

@@ -33,7 +33,7 @@ DIALECT = ChannelDialect(
     reasoning_headers=("analysis",),
     text_start=(_FINAL, START + "assistant" + _FINAL),
     text_end=_TEXT_END,
-    # The header is written in more than one order, so only its whole gives a call away.
+    # The parts of the header come in several orders, so only the whole header shows that a call begins.
     layouts=(
         _calls(CHANNEL + "commentary to=functions.", " <|constrain|>json"),
         _calls(CHANNEL + "commentary to=functions.", " json"),

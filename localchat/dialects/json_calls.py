@@ -1,4 +1,4 @@
-"""Calls written as JSON objects that hold a name and arguments, alone, in a row or in a list."""
+"""Tool calls as JSON objects with a name and arguments: one, several in a row, or a list."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ _WRAPPER = "function"
 class Outcome(Enum):
     """How reading a call went."""
 
-    CALL = auto()  # read to its end
-    BROKEN = auto()  # its head was sent, then it was cut or no JSON
-    NO_CALL = auto()  # nothing was sent
+    CALL = auto()  # a complete call
+    BROKEN = auto()  # the start of a call was sent; its arguments are cut or no JSON
+    NO_CALL = auto()  # no call: no event was sent
 
 
 @dataclass(frozen=True)
 class JsonCalls(CallStyle):
-    """Calls as JSON objects between `opener` and `end`. What is read may have its fields in any order, and more."""
+    """Calls as JSON objects between `opener` and `end`. The parser accepts fields in any order, and more."""
 
     opener: str = ""
     """The marker before the calls. "": they are the whole output."""
     end: str = ""
     name: str = "name"
-    """The field of the name, as `arguments` and `id` are those of the arguments and the id."""
+    """The field with the tool's name. `arguments` and `id` below are the fields with the arguments and the id."""
     arguments: str = "arguments"
     id: str = "id"
     id_gap: str = ""
-    """What an id is: A_NUMBER or AN_ID. "": models write none."""
+    """The format of ids: A_NUMBER or AN_ID. "": models write none."""
     id_is_last: bool = False
-    """The id comes after the arguments. As it is sent before them, calls are sent when they are complete."""
+    """The id comes after the arguments. Events have it first, so calls are sent only when they are complete."""
     is_list: bool = False
     is_each: bool = False
-    """Each call has the markers, instead of all together."""
+    """Each call has markers of its own, instead of one pair around all."""
     line: str = ""
-    """What stands between the markers and the calls."""
+    """The text between the markers and the calls."""
     separator: str = ""
-    """What stands between calls that are no list."""
+    """The text between calls that are no list."""
     space: str = ""
-    """What stands beside the braces and between the fields of an object."""
+    """The white space inside the braces and between the fields of an object."""
     indent: int | None = None
-    """Arguments may be indented by so many spaces."""
+    """Arguments may be on several lines, indented by this many spaces."""
     is_strict: bool = False
-    """An object with any other field is no call: it may be a text in JSON, which should not wait for its end."""
+    """An object with any other field is no call. It may be an output in JSON, which is then streamed at once."""
     other_ends: tuple[str, ...] = ()
-    """Markers that some models write in the place of `end`."""
+    """Markers that some models write instead of `end`."""
     mark: str = ""
-    """A template without this text belongs to a model that writes calls otherwise."""
+    """The style applies only to models with this text in their template."""
 
     @property
     def layouts(self) -> tuple[CallLayout, ...]:
@@ -126,7 +126,7 @@ class JsonCalls(CallStyle):
 
 
 def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
-    """Send what follows a broken call's head as its arguments, since it can be nothing else (K19); the end, if any."""
+    """Send the text of a broken call as its arguments, up to one of the ends, which is returned, if any."""
     end = yield from stream(cursor, Markers(*ends), calls.arguments)
     if end:
         read(cursor, end)
@@ -142,7 +142,7 @@ class _CallObject:
         self._calls = calls
         self._style = style
         self._is_wrapped = False
-        # The name of the tool, once it was read: then the object is a call.
+        # The name of the tool, once it is known: then the object is a call.
         self._called: str | None = None
         self._has_head = False
         self._has_arguments = False
@@ -172,8 +172,7 @@ class _CallObject:
             if self._called is not None:
                 self._cursor.begin()
             complete = yield from self._field()
-            # Before the name all is kept, since it may be text; after it what is broken can be nothing else than
-            # arguments, unless it was sent as such.
+            # Before the name, broken text is content. After it, broken text counts as arguments, except what was sent.
             broken = self._cursor.recorded() if self._called is not None else ""
             if broken and not complete and self._called is not None:
                 yield from self._head(self._called)
@@ -218,7 +217,7 @@ class _CallObject:
         return True
 
     def _head(self, name: str) -> Reader[None]:
-        """Send the name, the id and the arguments as far as they were read, if that was not done yet."""
+        """Send the name, the id and the arguments so far, unless they were sent already."""
         if self._has_head:
             return
         self._has_head = True
@@ -234,7 +233,7 @@ class _CallObject:
             self._has_arguments = True
             return (yield from stream_value(self._cursor, self._calls.arguments))
         raw, complete = yield from read_value(self._cursor)
-        # Arguments written as a string are JSON within JSON: callers want the inner text.
+        # Arguments may be a string with JSON inside: send the decoded string.
         text = (decoded(raw) if is_text else None) or raw
         self._has_arguments = True
         if self._has_head:

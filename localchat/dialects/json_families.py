@@ -1,4 +1,4 @@
-"""Families that write calls as JSON objects between markers of their own: a table."""
+"""The families whose tool calls are JSON objects between markers: Command R, Nemotron, GigaChat, Llama 3 and others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a JSON value in generated text ends, found while it comes.
+"""Finds the end of a JSON value in generated text while it is streamed.
 
-The scanner decides on nesting, strings and escapes; it leaves it to the caller of a tool whether
-the value within is well formed, since its text is passed on as it is (K19).
+The scanner follows nesting, strings and escapes. It does not check that the value is well-formed: the arguments of
+calls are passed on as the model wrote them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .scan import Cursor, Reader, more, space
 
 
 class State(Enum):
-    """What the scanner is inside of."""
+    """The state of the scanner: the kind of value that it is in."""
 
     START = auto()
     NESTED = auto()
@@ -28,8 +28,8 @@ class State(Enum):
 
 
 _CLOSER = {"{": "}", "[": "]"}
-# What may stand between the strings and brackets of a value; anything else breaks it, so that a
-# value that is never closed does not swallow the rest of the output.
+# The characters that may come between the strings and brackets of a value. Any other one ends it as broken, so that an
+# unclosed value does not take in the rest of the output.
 _BETWEEN = re.compile(r"[\s,:+\-.\w]*")
 _SCALAR = re.compile(r"[+\-.\w]*")
 _IN_STRING = re.compile(r'[^"\\]*')
@@ -37,7 +37,7 @@ _ENDS = frozenset({State.DONE, State.BROKEN})
 
 
 class JsonScanner:
-    """Finds the end of one JSON value that starts with the first character it is fed."""
+    """Finds the end of one JSON value, which starts with the first character fed."""
 
     def __init__(self) -> None:
         self.state = State.START
@@ -50,7 +50,7 @@ class JsonScanner:
         return at
 
     def end(self) -> None:
-        """No more text comes: that completes a number or a word at the top level."""
+        """End of the text, which completes a number or a literal at the top level."""
         self.state = State.DONE if self.state in (State.SCALAR, State.DONE) else State.BROKEN
 
     def _start(self, text: str, at: int) -> int:
@@ -145,8 +145,7 @@ def read_value(cursor: Cursor) -> Reader[tuple[str, bool]]:
 
 
 def maybe_nested(cursor: Cursor) -> Reader[str]:
-    """The raw text of a JSON object or list, if one comes and is complete, else nothing. Its strings may hold
-    whatever else would end a value that is written as text."""
+    """The raw text of a JSON object or list, if one comes and is complete, else "". Its strings may contain markers."""
     cursor.begin()
     yield from space(cursor)
     if (yield from more(cursor)) and cursor.peek() in "{[":

@@ -1,6 +1,6 @@
-"""LFM2 and LFM2.5: <|tool_call_start|>[f(a=1, b="x"), g()]<|tool_call_end|>, calls as Python writes them.
+"""LFM2 and LFM2.5: <|tool_call_start|>[f(a=1, b="x"), g()]<|tool_call_end|>, calls in Python's syntax.
 
-Where the prompt asks for it they write JSON instead: [{"name": "f", "arguments": {"a": 1}}]
+If the prompt asks for it, they write JSON instead: [{"name": "f", "arguments": {"a": 1}}]
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 def parsed_calls(text: str, offered: Sequence[str] = ()) -> list[tuple[str, str]]:
     """The names of Python calls, alone or in a list, and their arguments as JSON.
 
-    None if the text is anything else. Names of functions on offer may be such as Python would not allow.
+    An empty list if the text is anything else. Offered names need not be valid in Python.
     """
     aliases = {name: f"_function_{i}" for i, name in enumerate(offered) if not _is_plain(name)}
     text = _renamed(text, aliases)
     try:
-        # A line break can only stand within a string, where templates print it as it is.
+        # A line break can only be inside a string: templates print it unescaped.
         body = ast.parse(text.strip().replace("\n", "\\n"), mode="eval").body
         items = body.elts if isinstance(body, ast.List) else [body]
         found = [_call(item) for item in items]
@@ -57,7 +57,7 @@ def _renamed(text: str, aliases: Mapping[str, str]) -> str:
     if not aliases:
         return text
     longest_first = "|".join(map(re.escape, sorted(aliases, key=len, reverse=True)))
-    # Strings are found first, so that nothing is looked for within them.
+    # Strings match first, so that names inside them are not replaced.
     pattern = re.compile(rf"({_STRING})|(?<![\w.-])({longest_first})(?=\()", re.DOTALL)
     return pattern.sub(lambda match: match[1] or aliases[match[2]], text)
 
@@ -126,7 +126,7 @@ class _PythonCalls(CallStyle):
         return (layout,)
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-        # Only Python's own parser knows where a Python literal ends, so the calls are read as a whole.
+        # Python's own parser finds the ends of the literals, so it needs the whole text of the calls.
         text, _ = yield from until(cursor, Markers(_END))
         found = parsed_calls(text, calls.offered)
         if not found or not all(calls.may_call(name) for name, _ in found):

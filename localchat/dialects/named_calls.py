@@ -1,4 +1,4 @@
-"""Calls written as a name, then arguments as one JSON object, each between markers."""
+"""Tool calls as a name and a JSON object of arguments, each between markers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NamedCalls(CallStyle):
     """The markers around all calls."""
     after_reasoning: str = "\n\n"
     mark: str = ""
-    """A template without this text belongs to a model that writes calls otherwise."""
+    """The style applies only to models with this text in their template."""
     has_own_id: bool = False
     """The name with the texts around it, up to the last marker, is the id of the call."""
 
@@ -88,7 +88,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _fixed_text(cursor: Cursor, *texts: str) -> Reader[list[str] | None]:
-    """Read the texts, with any white space before each piece: what stands in their gaps, or None if others come."""
+    """Read the texts, with white space before each piece. Returns the texts of the gaps; None if others come."""
     pieces = [piece for text in texts for piece in _pieces(text)]
     found: list[str] = []
     while pieces:
@@ -109,7 +109,7 @@ def _fixed_text(cursor: Cursor, *texts: str) -> Reader[list[str] | None]:
 def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
     """Read an offered name and one of the markers that may end it; None if anything else comes.
 
-    Only what may still become an offered name waits.
+    Text is held back only as long as it may still become an offered name.
     """
     names = {name + end: name for name in calls.offered for end in ends}
     found = yield from one_of(cursor, *names)
@@ -119,7 +119,7 @@ def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]
 def json_arguments(
     cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: str | None = None
 ) -> Reader[str | None]:
-    """Send a call whose name was read: its arguments follow as one JSON value, then an end, which is returned."""
+    """Send a call whose name was read: its arguments, one JSON value. Returns the marker that was read after it."""
     yield calls.head(name, call_id)
     cursor.commit()
     yield from space(cursor)

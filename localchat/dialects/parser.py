@@ -1,8 +1,7 @@
-"""Generated text to typed events, as it comes.
+"""The streaming output parser: splits generated text into events for reasoning, content and tool calls.
 
-Feed pieces cut anywhere: the events are the same, but for where their texts are cut. Every
-character is read once, and none is lost: what only begins like a call is content. Stop strings and
-end-of-turn tokens are handled by the engine and must not be in the text.
+Pieces may be cut anywhere: the events are the same, except where their texts are split. No text is lost: what only
+begins like a call is content. The text must not contain stop texts and end-of-turn tokens, which the engine removes.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class OutputParser:
 
         Args:
             dialect: of the model, see `detect`.
-            tools: the tools offered, as OpenAI's API has them; none means that nothing is a call (K22).
-            prompt: the end of the rendered prompt, or all of it: it may have opened reasoning.
+            tools: the tools offered, in OpenAI's format; without tools, nothing is a call.
+            prompt: the rendered prompt, or its end, which may open reasoning.
             splits_reasoning: False leaves reasoning with its tags in the content.
-            is_bound: a response format binds the output unless it calls: all after the reasoning is content.
+            is_bound: the output has a response format, so unless it is calls, all text after the reasoning is content.
         """
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id)
@@ -52,12 +51,12 @@ class OutputParser:
 
     @property
     def inside_tool_call(self) -> bool:
-        """Whether a call was begun and is not complete: cut now, the output ends as `length` (K6)."""
+        """Whether a call is incomplete: if the output ends now, its finish reason is `length`."""
         return self._calls.is_open
 
     @property
     def reasoning_is_open(self) -> bool:
-        """Whether the output stands inside reasoning."""
+        """Whether reasoning is open at the end of the text so far."""
         return self._output.reasoning_is_open
 
     @property
@@ -66,12 +65,12 @@ class OutputParser:
         return self._output.reasoning_may_open
 
     def feed(self, text: str) -> list[Event]:
-        """The events that this text completes; text that may still become a marker waits."""
+        """The events of this text. Text that may still become a marker is held back."""
         self._cursor.feed(text)
         return self._read()
 
     def finish(self) -> list[Event]:
-        """The events of what still waits, since no more text will come."""
+        """The events of the text that was held back, at the end of the output."""
         self._cursor.ended = True
         return self._read()
 

@@ -1,4 +1,4 @@
-"""Reads the output of most families: reasoning first, then text and calls."""
+"""The parser of most families' outputs: reasoning first, then text and calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OutputReader:
 
         Args:
             splits_reasoning: False leaves reasoning in the content, with its tags.
-            is_bound: The output is calls, or a text that is kept to the character.
+            is_bound: The output is calls, or text of which every character is content.
         """
         self.reasoning_is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
         self.reasoning_may_open = True
@@ -87,7 +87,7 @@ class OutputReader:
             self._cursor.put_back()
 
     def _call(self, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
-        """Read a call from its opener on. What only begins like one is sent as text, in such events."""
+        """Read a call from its opener on. Text that only begins like a call is sent with `event`."""
         self._cursor.begin()
         read(self._cursor, opener)
         is_call = yield from self._styles(opener)
@@ -95,7 +95,7 @@ class OutputReader:
         return is_call
 
     def _styles(self, opener: str) -> Reader[bool]:
-        """Read what follows an opener in the first style in which it is a call."""
+        """Read the text after an opener in the first style in which it is a call."""
         n_read = self._cursor.n_recorded
         for style in (*self._dialect.calls, *self._dialect.also_read):
             if opener in style.openers:
@@ -160,13 +160,13 @@ class OutputReader:
         return end
 
     def _after_end_tag(self) -> Reader[None]:
-        """Read the white space after an end tag. Where a constraint binds the text it may be part of that."""
+        """Read the white space after an end tag. In a constrained output it may belong to the text."""
         if not self._is_bound:
             yield from space(self._cursor)
         yield from self._tag(self._cursor.recorded())
 
     def _reasoning_in_text(self, tag: str) -> Reader[None]:
-        """Read reasoning in the midst of text, or an end tag that ends none. The white space around is of the text."""
+        """Read reasoning between text, or an end tag without reasoning. White space around it belongs to the text."""
         cursor = self._cursor
         before = cursor.text[cursor.at : cursor.text.index(tag, cursor.at)]
         if before:
@@ -185,14 +185,14 @@ class OutputReader:
             yield from self._tag(cursor.recorded())
 
     def _tag(self, text: str) -> Reader[None]:
-        """A tag and the white space around it: content where reasoning is."""
+        """Send a tag and the white space around it as content, if reasoning is sent as content."""
         if text and not self._splits_reasoning:
             yield ContentDelta(text)
 
     def _reasoning(self) -> Reader[str]:
         """Read open reasoning up to the marker that ends it, which is not read yet; "" if the output ends first.
 
-        A call ends it too, and its opener is the marker then. What only begins like a call is part of the reasoning.
+        A call ends it too: then the marker is its opener. Text that only begins like a call is part of the reasoning.
         """
         dialect = self._dialect
         event: Callable[[str], Event] = ReasoningDelta if self._splits_reasoning else ContentDelta

@@ -1,7 +1,7 @@
-"""Reasoning of a model: the tags around it, whether an output begins inside it, and the tracker that counts it.
+"""Reasoning: its tags, whether a prompt leaves it open, and the tracker that counts its tokens and enforces a budget.
 
-`ReasoningTracker` is the one place that follows reasoning token by token. The usage counts and the budget
-both use it. It reads the output with the parser of the dialect, so the three cannot disagree.
+Only `ReasoningTracker` follows reasoning token by token; the usage and the budget both use it. It reads the output with
+the parser of the dialect, so that counts and events agree.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _KNOWN: tuple[ReasoningTags, ...] = (
 
 
 def reasoning_tags(template: str) -> ReasoningTags | None:
-    """The tags that a template's text names, or None: many models use tags that their template does not name."""
+    """The tags in the text of a template; None if it has none, although its model may still use tags."""
     return next((tags for tags in _KNOWN if tags.start in template and tags.end in template), None)
 
 
 @dataclass(frozen=True)
 class ReasoningBudget:
-    """How many tokens of reasoning an output may have, and what is written where they are used up."""
+    """The limit of reasoning tokens of an output, and the tokens that are forced at the limit."""
 
     max_tokens: int
     # The tokens that end the reasoning: those of a last message, then those of the end tag.
@@ -83,9 +83,9 @@ class ReasoningParser(Protocol):
 
 
 class ReasoningTracker:
-    """Follows the tokens of one output: whether reasoning is open, how many tokens it has, which one a budget forces.
+    """Follows the tokens of one output: whether reasoning is open, its number of tokens, and tokens forced by a budget.
 
-    It has a parser of its own, which reads the bytes of all tokens, control tokens included.
+    It has a parser of its own, which gets the bytes of all tokens, control tokens included.
     """
 
     def __init__(self, parser: ReasoningParser, budget: ReasoningBudget | None = None) -> None:
@@ -99,13 +99,13 @@ class ReasoningTracker:
         self._budget = budget
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_open = parser.reasoning_is_open
-        # Tokens of the output before reasoning: if it begins the output they are its start tag and so part of it.
+        # Tokens before reasoning. If reasoning begins the output, they are its start tag, and count as reasoning.
         self._n_before: int | None = 0
         self._n_tokens = 0
         # Reasoning without any text counts no tokens.
         self._has_text = False
         self._n_left = budget.max_tokens if budget else None
-        # Tokens that have to come next.
+        # The forced tokens that are left.
         self._closing: Sequence[int] = ()
         # Whether this stretch of reasoning was closed by force: it is not closed twice.
         self._is_closed = False
@@ -128,11 +128,11 @@ class ReasoningTracker:
 
     @property
     def forced_token(self) -> int | None:
-        """The token that has to come next; None where the model is free."""
+        """The token that must come next; None if the model is free."""
         return self._closing[0] if self._closing else None
 
     def feed(self, piece: bytes) -> None:
-        """The bytes of the next token; of the forced one if there is any."""
+        """Feed the bytes of the next token, which is the forced one if there is any."""
         if self.is_over:
             return
         was_open, self._closing, is_forced = self._is_open, self._closing[1:], bool(self._closing)
@@ -147,7 +147,7 @@ class ReasoningTracker:
         self._force_end_if_due()
 
     def finish(self) -> None:
-        """No more tokens come: text that could have become a tag is decided."""
+        """End of the output: text that could have become a tag is text."""
         if not self.is_over:
             self._count_text(self._parser.finish())
 

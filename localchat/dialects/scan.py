@@ -1,9 +1,8 @@
-"""Reading text that is still being generated, from left to right and once.
+"""The building blocks of streaming parsers: a cursor over text that is still being generated, and readers of markers.
 
-A reader is a generator: it yields an event when it knows one and None when it needs more text, and
-it returns what it found. So a reader has the order of the text that it reads. All readers
-share one hold-back rule: what may be the beginning of a marker, and white space that may turn out
-to be the space before one, waits; everything else goes out at once.
+A reader is a generator: it yields events, yields None when it needs more text, and returns its result. So its code has
+the order of the text. All readers hold back the same text: what may be the beginning of a marker, and white space that
+may come before one. All other text is sent at once.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class Cursor:
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
-        # True when no more text will come: what waits must be decided now.
+        # True when no more text will come, so that no text is held back.
         self.ended = False
-        # What was read since `begin`: it becomes content again if it was no call.
+        # The text read since `begin`; it becomes content if it turns out to be no call.
         self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
@@ -38,11 +37,11 @@ class Cursor:
         self.at = 0
 
     def left(self) -> int:
-        """How many characters wait."""
+        """The number of unread characters."""
         return len(self.text) - self.at
 
     def peek(self) -> str:
-        """The next character; the caller has seen that there is one."""
+        """The next character. There must be one (see `more`)."""
         return self.text[self.at]
 
     def take(self, size: int) -> str:
@@ -54,29 +53,26 @@ class Cursor:
         return piece
 
     def begin(self) -> None:
-        """Record from here."""
+        """Start recording."""
         self._record = []
 
     def commit(self) -> None:
-        """What was recorded is accounted for."""
+        """Stop recording, and drop the record."""
         self._record = None
 
     def recorded(self) -> str:
-        """Stop recording and give what was read since `begin`."""
+        """Stop recording, and return the text read since `begin`."""
         text = "".join(self._record or ())
         self._record = None
         return text
 
     @property
     def n_recorded(self) -> int:
-        """How many characters were read since `begin`."""
+        """The number of characters read since `begin`."""
         return sum(map(len, self._record or ()))
 
     def put_back(self, n_kept: int = 0) -> None:
-        """Unread what was read since `begin`, but for the first characters; without these, stop recording too.
-
-        For openings only: it is read again.
-        """
+        """Unread the text read since `begin`, except the first `n_kept` characters; with 0, stop recording too."""
         text = self.recorded()
         self._record = [text[:n_kept]] if n_kept else None
         self.text = text[n_kept:] + self.text[self.at :]
@@ -99,7 +95,7 @@ class Markers:
         return (match.start(), match.group()) if match else None
 
     def safe_end(self, text: str, at: int) -> int:
-        """Up to where `text` holds no beginning of a marker that its end cuts off."""
+        """The index up to which `text` has no incomplete marker at its end."""
         start = max(at, len(text) - self._longest + 1)
         for place in range(start, len(text)):
             tail = text[place:]
@@ -177,9 +173,8 @@ def until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
 def stream(cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, seam: bool = True) -> Reader[str | None]:
     """Send the text before a marker as it comes and return the marker, which is not read yet.
 
-    With `seam` the white space before the marker stays unread as well: it belongs to the format. Where there are no
-    markers at all nothing waits.
-    Without a marker everything is sent and None returned.
+    With `seam` the white space before the marker stays unread as well, since it belongs to the format. If there are no
+    markers to search for, nothing is held back. If no marker comes, everything is sent and None returned.
     """
     while True:
         hit = markers.find(cursor.text, cursor.at)

@@ -1,6 +1,6 @@
-"""Calls written in tags, with each argument's value as bare text: the JSON is put together here.
+"""Tool calls in XML-like tags, with the value of each argument as bare text, converted to JSON arguments.
 
-Values are typed by the tool's schema. A value that can only be a string is sent as it comes.
+The tool's schema decides the types of values. A value that can only be a string is streamed.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from .values import is_text_only, parameter_types, text_json, value_json
 
 @dataclass(frozen=True)
 class TaggedCalls(CallStyle):
-    """Calls in the tags of one family, which are declared in the order of a call."""
+    """Calls in the tags of one family. The fields are in the order of a call."""
 
     call: str
-    """What comes before the name of the tool."""
+    """The text before the name of the tool."""
     name_end: str
     key: str
-    """What comes before the name of an argument."""
+    """The text before the name of an argument."""
     key_end: str
     value_ends: tuple[str, ...]
-    """What comes after a value: the last one is what may be written."""
+    """The texts that end a value; grammars and histories use the last one."""
     call_end: str
     attributes_end: str = ""
-    """What ends the attributes that may stand after `name_end`. "": there are none."""
+    """The end of the attributes that may come after `name_end`. "": there are none."""
     attributes: str = ""
     """What stands before that, if a template writes any."""
     value: str = ""
-    """What comes before a value; between it and `key_end` stand attributes. "": `key_end`."""
+    """The text before a value; between `key_end` and this are attributes. "": as `key_end`."""
     around: tuple[tuple[str, str], ...] = ()
-    """Pairs of tags that may stand around all calls."""
+    """Pairs of tags that may be around all calls."""
     is_around_each: bool = False
-    """Each call has such tags, instead of all together."""
+    """Each call has such tags of its own, instead of one pair around all."""
     is_on_lines: bool = False
-    """A value stands on lines of its own: one line break before it is not part of it."""
+    """A value is on lines of its own: one line break before it is not part of it."""
     quotes: tuple[str, str] | None = None
-    """Tags that may stand around a value that is a string, and are not part of it."""
+    """Tags that may be around a string value, and are not part of it."""
     attribute_types: Callable[[str], frozenset[str] | None] = lambda attributes: None
-    """The types that the attributes of a value name. None: they name none."""
+    """The JSON types that the attributes of a value name. None: they name none."""
     typed_values: tuple[tuple[frozenset[str], str], ...] = ()
-    """What stands between a name and values of these types, where it names them."""
+    """The attributes between a name and its value, with the types for which they stand."""
     is_json: bool = False
-    """The arguments are written as one JSON object, and only read in tags."""
+    """Grammars and histories have the arguments as one JSON object; tags are only parsed."""
 
     @property
     def openers(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class TaggedCalls(CallStyle):
     @property
     def layouts(self) -> tuple[CallLayout, ...]:
         within = [self._layout(*tags) for tags in self.around]
-        # A template without these tags belongs to a model that does not call without them either.
+        # If the template does not have these tags, its model does not write the calls without them either.
         bare = self._layout("", "")
         return (*within, *(replace(bare, mark=start) for start, _ in self.around or (("", ""),)))
 
@@ -149,7 +149,7 @@ class TaggedCalls(CallStyle):
             opening = ", "
             tag = self.call_end if is_end else (yield from closing(cursor, self.key, self.call_end))
         if tag in (None, self.call_end):
-            # Text that is no tag ends the call too: it can only be content.
+            # Text that is no tag ends the call too, and is content.
             yield calls.arguments("{}" if opening == "{" else "}")
             calls.close()
         return True

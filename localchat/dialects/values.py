@@ -1,4 +1,4 @@
-"""Argument values that a family writes as bare text, as JSON of the type that the schema asks for."""
+"""Converts argument values that are bare text to JSON of the type in the tool's schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .call_layout import ALL_TYPES, STRING, TYPE_NAMES
 
-# A chain of references may be a circle; no real schema needs more.
+# Limit of a chain of references, which may be a circle. No real schema needs more.
 _MAX_REFERENCES = 8
 
 
@@ -76,7 +76,7 @@ def text_json(text: str) -> str:
 def value_json(raw: str, types: frozenset[str]) -> str:
     """The JSON of a value written as `raw`: as it is if it is JSON of an allowed type, else a string.
 
-    Python's words and literals are understood too, since some templates print them.
+    Python's literals, such as True and None, are accepted too, since some templates print them.
     """
     text = raw.strip()
     for convert in (_from_json, _from_python):
@@ -108,7 +108,7 @@ def _from_python(text: str) -> tuple[Any, str]:
 
 def _is_allowed(value: Any, types: frozenset[str]) -> bool:
     name = TYPE_NAMES.get(type(value))
-    # A string that was meant as one has no quotes of its own here.
+    # Strings are written without quotes: text in quotes is a string that contains them.
     if name is None or name == "string":
         return False
     if name == "integer" or (isinstance(value, float) and value.is_integer()):

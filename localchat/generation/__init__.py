@@ -1,1 +1,1 @@
-"""A request on its way to the engine and back: prompt, constraint, generations, output events, usage."""
+"""Runs requests on the engine: builds prompts and constraints, submits sequences, and parses their output to events."""

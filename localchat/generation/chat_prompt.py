@@ -1,4 +1,4 @@
-"""The prompt builder of chat: messages, tools and options become a prompt, a constraint, and what reads the output."""
+"""The prompt builder of chat: renders messages and tools to a prompt, and adds the constraint and the output parser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .run import Prepared
 
 
 def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
-    """Renders the prompt; `n` sequences share it.
+    """Render the prompt, and make the `n` sequences that share it.
 
     Raises:
         ApiError: The request is not one that this model can run.
@@ -38,12 +38,12 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
             constraint=constraint_for(request, template, text),
             reasoning_limit=reasoning_limit(request, dialect, text, model.tokenize, model.reasoning),
             reports_progress=request.stream and request.return_progress,
-            # What follows the one call is neither read nor counted.
+            # With one call at most, the output ends with it: later tokens are neither parsed nor counted.
             one_by_one=not request.parallel_tool_calls,
         )
         n = request.params.n
         first, *others = sequences_of(sequence, n)
-        # All choices have the same prompt: its log probabilities are computed once.
+        # All choices have the same prompt, so only the first sequence computes its log probabilities.
         params = replace(first.params, prompt_logprobs=None)
         return Prepared(
             sequences=[first, *(replace(other, params=params) for other in others)],
@@ -54,7 +54,7 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
 
 
 def prompt_text(model: Model, request: ChatRequest) -> str:
-    """The prompt as text, in which user text that looks like a control token is like any other.
+    """The prompt as text. It does not show which parts are user text.
 
     Raises:
         BadRequest: The template refuses the request.
@@ -80,11 +80,11 @@ def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> lis
 def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> Output:
     parser = output_parser(request, dialect, prompt, splits_reasoning=request.splits_reasoning)
     if request.continue_final_message == "reasoning_content":
-        # White space at its end would wait for what follows, and then come with that.
-        parser.feed(request.opening[0].rstrip())
+        # The parser would hold white space at the end back, and send it with the first text of the output.
+        parser.feed(request.prefill[0].rstrip())
 
-    def opening(tokens: object) -> Iterator[OutputEvent]:
-        reasoning, text = request.opening if request.echo else ("", "")
+    def first_events(tokens: object) -> Iterator[OutputEvent]:
+        reasoning, text = request.prefill if request.echo else ("", "")
         if reasoning:
             yield ReasoningDelta(reasoning)
         if text:
@@ -93,7 +93,7 @@ def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> 
     return Output(
         parser,
         reasoning=reasoning_tracker(request, dialect, prompt) if request.splits_reasoning else None,
-        opening=opening,
+        first_events=first_events,
         single_call=not request.parallel_tool_calls,
         reasoning_tags=dialect.reasoning if request.keeps_reasoning else None,
         reports_prompt=index == 0 and request.params.prompt_logprobs is not None,

@@ -1,4 +1,4 @@
-"""The constraint of a request: tool_choice and the response format become a grammar. Pure.
+"""Constraints: makes a grammar of the tool_choice and the response format of a request.
 
 Constraints are cached, since agents send the same tools with every request.
 """
@@ -25,10 +25,10 @@ MAX_CACHED = 64
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a request of which `prompt` is the rendered prompt; None if nothing binds its output.
+    """The constraint of a request with this rendered prompt; None if the output is free.
 
     Raises:
-        BadRequest: It cannot be honoured; the error names the place in the request.
+        BadRequest: The constraint cannot be enforced; the error names the place in the request.
     """
     tools, response_format = request.callable_tools, request.response_format
     if not tools and response_format is None:
@@ -41,7 +41,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
         GrammarKey(
             dialect=template.format,
             reasoning=reasoning_start(request, template, prompt),
-            has_prefill=bool(request.opening[1]),
+            has_prefill=bool(request.prefill[1]),
             tools=tuple((request.tools.index(tool), json.dumps(tool["function"])) for tool in tools),
             must_call=request.tool_choice == "required",
             max_calls=None if request.parallel_tool_calls else 1,
@@ -53,10 +53,10 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
 
 
 def plain_constraint(request: CompletionRequest) -> Constraint | None:
-    """The constraint of a text completion; None if nothing binds its output.
+    """The constraint of a text completion; None if the output is free.
 
     Raises:
-        BadRequest: It cannot be honoured; the error names the place in the request.
+        BadRequest: The constraint cannot be enforced; the error names the place in the request.
     """
     if request.response_format is None:
         return None
@@ -73,13 +73,13 @@ def _constraint(key: GrammarKey) -> Constraint:
     except TooMuchWork as error:
         raise BadRequest(f"'tools' cannot be honoured: {error}", "tools") from error
     except GrammarError as error:
-        # A tool's schema that JSON arguments can enforce, but not the notation in which this family writes them.
+        # The schema of a tool can be enforced in JSON, but not in the notation of this family's arguments.
         path = error.path if error.path.startswith("tools") else "tools"
         raise BadRequest(f"'{path}' cannot be honoured: {error.message}", path) from error
 
 
 def _check_sampling(params: GenerationParams) -> None:
-    """What forbids the end would leave no token at all once the grammar's text is complete."""
+    """Refuse options that forbid the end of generation: once the text is complete, no token would be allowed."""
     for name, is_set in (("ignore_eos", params.ignore_eos), ("min_tokens", bool(params.min_tokens))):
         if is_set:
             raise BadRequest(f"'{name}' cannot be combined with tools or a response format", name)
@@ -101,8 +101,8 @@ def _check_names(request: ChatRequest) -> None:
 
 
 def _check_prefill(request: ChatRequest, response_format: ResponseFormat) -> None:
-    """A JSON response format is that of the whole output, and the grammar did not make the assistant prefill."""
-    _, text = request.opening
+    """Refuse a JSON response format after an assistant prefill: the format is that of the whole output."""
+    _, text = request.prefill
     if text and response_format.kind in ("json_object", "json_schema"):
         field = "response_prefix" if request.prefix else "messages"
         raise BadRequest(f"'{response_format.param}' cannot hold for an output that '{field}' has begun", field)

@@ -1,4 +1,4 @@
-"""Embeddings and rerankings: a request becomes vectors or scores."""
+"""Runs requests for embeddings and reranking on the engine: inputs become vectors or scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .model import Model
 
 
 class VectorRun:
-    """One request in flight; it can be ended between two steps."""
+    """One request in flight. It can be cancelled between two steps of the engine."""
 
     def __init__(self, model: Model) -> None:
         self.n_tokens = 0

@@ -1,4 +1,4 @@
-"""The engine's and the template's errors as those of the wire."""
+"""Converts errors of the engine and the chat template to API errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _API_ERRORS: tuple[tuple[type[EngineError], type[errors.ApiError], str | None], 
 
 @contextlib.contextmanager
 def wire_errors(engine: Engine, prompt_field: str) -> Iterator[None]:
-    """Within the `with`, errors of the engine and of the template become ApiErrors, all but Cancelled.
+    """Within the `with`, convert errors of the engine and of the template to ApiErrors, except Cancelled.
 
     `prompt_field` is the field of the request that has the prompt, such as "messages".
     """

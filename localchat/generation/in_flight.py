@@ -9,20 +9,20 @@ from typing import Protocol
 
 
 class Stoppable(Protocol):
-    """What a request computes."""
+    """A request in flight."""
 
     def stop(self) -> None:
         """End it soon, because the server shuts down; called from any thread."""
 
 
 class InFlight:
-    """The requests in flight. First `refuse`, then `stop` end them."""
+    """The requests in flight. At shutdown, `refuse` rejects new ones, then `stop` ends those that are left."""
 
     def __init__(self) -> None:
-        # Whether new requests are refused. Those in flight go on until `stop`.
+        # New requests are refused. Those in flight go on until `stop`.
         self.is_stopping = False
         self._is_stopped = False
-        # Guards the rest.
+        # Guards the attributes below.
         self._lock = threading.Lock()
         self._requests: set[Stoppable] = set()
 
@@ -37,7 +37,7 @@ class InFlight:
 
     @contextlib.contextmanager
     def during(self, request: Stoppable) -> Iterator[None]:
-        """Within the `with`, this request is in flight. After `stop` it is stopped at once."""
+        """Within the `with`, this request is in flight. If `stop` was called before, it is stopped at once."""
         with self._lock:
             self._requests.add(request)
             if self._is_stopped:

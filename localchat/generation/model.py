@@ -1,4 +1,4 @@
-"""A loaded model: its engine, its defaults, its chat templates, and how parameters are resolved for it."""
+"""A loaded model: its engine, its sampling defaults, its chat template, and the parameters of requests for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..protocol.models import model_body
 from ..protocol.params import GenerationParams, SamplingParams
 from .reasoning import ReasoningDefaults
 
-# Compiled templates of requests: to find out what one expects takes some milliseconds.
+# Size of the cache of templates that requests bring: compiling and testing one takes some milliseconds.
 MAX_TEMPLATES = 8
 
 
 class TemplateTokens(NamedTuple):
-    """A chat template, and the control tokens with which its model writes calls and reasoning."""
+    """A chat template, and the control tokens that its model writes around calls and reasoning."""
 
     template: ChatTemplate
     visible: frozenset[int]
@@ -31,8 +31,8 @@ class TemplateTokens(NamedTuple):
 class Model:
     """A loaded model under its public name.
 
-    `defaults` are sampling values that count before the model's own and after those of a request; `reasoning` has the
-    budget of requests that set none. With `keep_tools` the model sees the tools even if it must not call any.
+    `defaults` are sampling values that override the model's own; values of a request override both. `reasoning` has
+    the budget of requests that set none. With `keep_tools` the prompt has the tools even if none may be called.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Model:
         return {
             "supports_string_content": not found.typed_content,
             "supports_typed_content": found.typed_content,
-            "supports_system_role": found.knows_system,
+            "supports_system_role": found.has_system_role,
             "supports_tools": found.shows_tools,
             "supports_tool_calls": found.shows_calls,
             "supports_parallel_tool_calls": found.shows_calls and not found.one_call,
@@ -105,7 +105,7 @@ class Model:
     def prompt_and_params(
         self, prompt: tuple[int, ...], params: GenerationParams
     ) -> tuple[tuple[int, ...], GenerationParams, SamplingParams]:
-        """The first three fields of a GenerationRequest: defaults fill what a request leaves out.
+        """The prompt, parameters and sampling of a GenerationRequest, with defaults for what a request leaves out.
 
         Raises:
             BadRequest: The request names a token that the model does not have.
@@ -130,7 +130,7 @@ class Model:
         return TemplateTokens(template, frozenset(itertools.chain(*markers)))
 
     def _biases(self, params: GenerationParams) -> Iterator[tuple[int, float]]:
-        """The bias of a text is that of each of its tokens."""
+        """Apply the bias of a text to each of its tokens."""
         for token, bias in params.logit_bias:
             tokens = self.tokenize(token, True) if isinstance(token, str) else [token]
             self._check_tokens("logit_bias", tokens)
@@ -145,11 +145,11 @@ class Model:
 
 
 def sequences_of(request: GenerationRequest, n: int) -> list[GenerationRequest]:
-    """The sequences of one prompt. With a seed each has its own, since all would be equal otherwise."""
+    """The `n` sequences of one prompt. A seed is counted up, since equal seeds give equal texts."""
     seed = request.sampling.seed
     sequences = [request]
     for i in range(1, n):
         sampling = request.sampling if seed is None else replace(request.sampling, seed=seed + i)
-        # The first one reports the progress of the prompt for all.
+        # The first sequence reports the progress of the prompt for all.
         sequences.append(replace(request, sampling=sampling, reports_progress=False))
     return sequences

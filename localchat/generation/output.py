@@ -1,4 +1,4 @@
-"""The output of one sequence: what the engine delivers becomes output events. No HTTP, no JSON."""
+"""Converts the tokens and text of one sequence to output events: content, reasoning, tool calls, log probabilities."""
 
 from __future__ import annotations
 
@@ -53,9 +53,8 @@ class PlainText:
 class Output:
     """Reads one sequence.
 
-    `opening` are the events that come before the first token; they may need the tokens of the prompt. With
-    `single_call` the output ends after its first tool call. With `reasoning_tags` the content has the reasoning too,
-    in these tags.
+    `first_events` makes the events before the first token from the tokens of the prompt. With `single_call` the output
+    ends after its first tool call. With `reasoning_tags` the content has the reasoning too, in these tags.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Output:
         parser: Parser,
         *,
         reasoning: ReasoningTracker | None = None,
-        opening: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
+        first_events: Callable[[PromptTokens], Iterable[OutputEvent]] = lambda tokens: (),
         single_call: bool = False,
         reasoning_tags: ReasoningTags | None = None,
         reports_prompt: bool = False,
@@ -71,7 +70,7 @@ class Output:
         self.finish_reason: str | None = None
         self._parser = parser
         self._reasoning = reasoning
-        self._opening = opening
+        self._first_events = first_events
         self._single_call = single_call
         self._tags = reasoning_tags
         self._reports_prompt = reports_prompt
@@ -90,7 +89,7 @@ class Output:
         return 0 if self._reasoning is None else self._reasoning.n_tokens
 
     def read(self, item: Progress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
-        """The events of the next item. Once `is_over` is set the rest of the sequence is not wanted."""
+        """The events of the next item. Once `is_over` is set, the rest of the sequence is to be dropped."""
         if isinstance(item, Progress):
             yield PromptProgress(item.n_done, item.n_prompt, item.n_cached, time.monotonic() - self._submitted_at)
             return
@@ -98,7 +97,7 @@ class Output:
             self._is_begun = True
             if self._reports_prompt:
                 yield PromptLogprobs(prompt_tokens())
-            yield from self._opening(prompt_tokens)
+            yield from self._first_events(prompt_tokens)
         if isinstance(item, Finish):
             yield from self._end(item)
             return
@@ -108,9 +107,9 @@ class Output:
         if self._reasoning is not None:
             for token in item.tokens:
                 self._reasoning.feed(token.piece)
-        wanted = _first_call(events) if self._single_call else events
-        yield from self._tagged(wanted)
-        if self._single_call and (self._has_whole_call or len(wanted) < len(events)):
+        kept = _first_call(events) if self._single_call else events
+        yield from self._tagged(kept)
+        if self._single_call and (self._has_whole_call or len(kept) < len(events)):
             yield self._output_end("stop")
 
     @property
@@ -127,13 +126,13 @@ class Output:
         yield self._output_end(end.reason, end.stop, end.last)
 
     def _output_end(self, reason: str, stop: str | int | None = None, last: OutputToken | None = None) -> OutputEnd:
-        # Calls show in the reason, unless a limit cut one of them.
+        # The finish reason is "tool_calls" if there are calls, unless a limit cut one of them.
         is_cut = reason == "length" and self._parser.inside_tool_call
         self.finish_reason = "tool_calls" if self._parser.has_tool_calls and not is_cut else reason
         return OutputEnd(self.finish_reason, stop, last)
 
     def _tagged(self, events: Iterable[Event]) -> Iterator[OutputEvent]:
-        """The events; where there are tags, with the reasoning as content too."""
+        """The events. With `reasoning_tags`, reasoning comes as content too, between the tags."""
         for event in events:
             if self._tags is not None:
                 was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)
@@ -145,6 +144,6 @@ class Output:
 
 
 def _first_call(events: list[Event]) -> list[Event]:
-    """The events before a second call."""
+    """The events up to the end of the first call."""
     second = (i for i, event in enumerate(events) if isinstance(event, ToolCallStart) and event.index > 0)
     return events[: next(second, len(events))]

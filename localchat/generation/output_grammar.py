@@ -48,24 +48,24 @@ log = logging.getLogger("localchat.server")
 MAX_REPORTED = 1000
 MAX_LOGGED_CHARS = 300
 
-# Our rules have names with this prefix, since they may stand beside the grammar of a request.
+# The prefix of rule names here: the text of these rules may be joined with the grammar of a request.
 _PREFIX = "localchat-"
 _FORMAT_ROOT = "root"
 
 
 @dataclass(frozen=True)
 class GrammarKey:
-    """Everything that decides the grammar of a request. Equal keys have equal grammars."""
+    """Everything that the grammar of a request depends on: the key of the cache."""
 
     dialect: Dialect
     reasoning: ReasoningStart
     has_prefill: bool
-    """The request has begun the text of the output."""
+    """The request has an assistant prefill of text."""
     tools: tuple[tuple[int, str], ...]
-    """The tools that may be called: the place of each in the request, and its function as JSON."""
+    """The tools that may be called: the index of each in the request, and its function as JSON."""
     must_call: bool
     max_calls: int | None
-    """None: any number."""
+    """The limit of calls in one output; None: no limit."""
     response_format: tuple[str, str, str] | None
     """The kind, the value as JSON and the field of the request."""
 
@@ -104,11 +104,13 @@ _CONVERTERS: Mapping[str, Callable[[Any], str]] = {
 
 @dataclass(frozen=True)
 class _Output:
-    """What may be the output, the same after the end of reasoning, and what may follow the marker that opens text."""
+    """Expressions for an output without its reasoning."""
 
     first: Expr
+    """At the beginning of the output."""
     after_reasoning: Expr
     after_text_marker: Expr = NEVER
+    """After the marker that opens text."""
 
 
 class OutputGrammar:
@@ -121,14 +123,14 @@ class OutputGrammar:
         self._tools = [self._tool(place, json.loads(function)) for place, function in key.tools]
 
     def constraint(self) -> Constraint:
-        """The grammar, with the triggers from which it binds."""
+        """The grammar, and the triggers after which it binds (a lazy grammar)."""
         response_format = None
         if self._key.response_format is not None:
             kind, value, field = self._key.response_format
             response_format = ResponseFormat(kind, json.loads(value), field)
         if self._key.must_call:
             if response_format is not None:
-                # Calls leave no place for a response format, but an invalid one is refused in every mode.
+                # The output is calls alone, without a response format; an invalid one is refused all the same.
                 format_grammar(response_format)
             return self._required()
         return self._auto() if response_format is None else self._formatted(response_format)
@@ -148,7 +150,7 @@ class OutputGrammar:
             return Constraint(grammar, origin=response_format.param)
         text = self._rules.external(_FORMAT_ROOT)
         first, after = (seq(Literal(start), text) for start in starts)
-        # An assistant prefill is text, which the output goes on with.
+        # After an assistant prefill the output continues that text.
         if self._tools and not self._key.has_prefill:
             calls = self._usual_calls()
             first, after = alt(first, calls.first), alt(after, calls.after_reasoning)
@@ -169,7 +171,7 @@ class OutputGrammar:
         return self._rendered(alt(*map(self._calls, layouts)), tuple(triggers))
 
     def _parts(self, layouts: Sequence[CallLayout]) -> Constraint:
-        """Parts that each begin with their kind, so that the first token already distinguishes calls from text."""
+        """The grammar of an output in parts with headers: the first token already distinguishes calls from text."""
         mark = Literal(self._dialect.part_mark)
         part = self._rules.declare("part")
         text = free_text(self._rules, {self._dialect.part_mark: part}, may_end=True)
@@ -182,7 +184,7 @@ class OutputGrammar:
         if self._key.reasoning is ReasoningStart.CLOSED:
             return self._rendered(output.first)
         dialect = self._dialect
-        # Calls end reasoning. After the other markers that end it no rule would bind the text.
+        # A call ends reasoning too. After the other markers that end it, the text would be free.
         ends: dict[str, Expr] = {end: NEVER for end in dialect.reasoning_ends if end not in dialect.openers}
         for layout in dialect.layouts if self._tools else ():
             if layout.opener in dialect.reasoning_ends:
@@ -230,7 +232,7 @@ class OutputGrammar:
             ) from error
 
     def _loosened(self, tool: ToolSchema) -> ToolSchema:
-        """The tool with what a grammar can enforce of its schema in every layout of the family's calls."""
+        """The tool with its schema reduced to what a grammar can enforce in every layout of the family's calls."""
 
         def convert(parameters: object) -> ToolSchema:
             loose = replace(tool, parameters=parameters)
@@ -247,5 +249,5 @@ class OutputGrammar:
 
 @functools.lru_cache(MAX_REPORTED)
 def _report(name: str, place: str, reason: str) -> None:
-    """Log that a constraint of a tool is not enforced, once: an agent sends its tools in every request."""
+    """Log that a constraint of a tool is not enforced. Once, since agents send the same tools in every request."""
     log.warning('%s of the tool "%s" is not enforced: %s', ascii(place), name, ascii(reason[:MAX_LOGGED_CHARS])[1:-1])

@@ -1,4 +1,4 @@
-"""Reasoning of a request: where it starts, the parser that reads it, the tracker that counts it and its limit. Pure."""
+"""Reasoning of a request: whether the prompt opens it, its parser, the tracker that counts it, and its token budget."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class ReasoningDefaults:
 
     # Tokens of reasoning; None: no limit.
     max_tokens: int | None = None
-    # The last words of reasoning that is ended by the limit.
+    # The text that is appended to reasoning which reaches the limit.
     message: str = ""
 
 
 @dataclass(frozen=True)
 class ReasoningLimit:
-    """A budget, and what a parser of the outputs needs to know. The engine takes it as its `ReasoningLimit`."""
+    """A budget, and what the parser of an output needs. Implements the `ReasoningLimit` protocol of the engine."""
 
     request: ChatRequest
     dialect: Dialect
@@ -41,20 +41,20 @@ def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -
     start = template.format.reasoning_start(parser_prompt(request, template.format, prompt))
     is_named = template.format.reasoning.start in template.source
     is_off = request.template_vars.get("enable_thinking") is False or not is_named
-    if start is ReasoningStart.POSSIBLE and (is_off or request.opening[1]):
+    if start is ReasoningStart.POSSIBLE and (is_off or request.prefill[1]):
         return ReasoningStart.CLOSED
     return start
 
 
 def parser_prompt(request: ChatRequest, dialect: Dialect, prompt: str) -> str:
-    """The prompt as a parser of the output takes it: reasoning that the request leaves open is open."""
+    """The prompt for the parser of the output; only the start tag where the request continues reasoning."""
     return dialect.reasoning.start if request.continue_final_message == "reasoning_content" else prompt
 
 
 def output_parser(
     request: ChatRequest, dialect: Dialect, prompt: str, *, splits_reasoning: bool = True
 ) -> OutputParser:
-    """A parser for one output of a request of which `prompt` is the rendered prompt."""
+    """A parser for one output of a request with this rendered prompt."""
     return OutputParser(
         dialect,
         tools=request.callable_tools,
@@ -78,10 +78,10 @@ def reasoning_limit(
     tokenize: Callable[[str, bool], list[int]],
     defaults: ReasoningDefaults,
 ) -> ReasoningLimit | None:
-    """The limit on the reasoning of a request of which `prompt` is the rendered prompt; None if there is none.
+    """The limit on the reasoning of a request with this rendered prompt; None if there is none.
 
-    `tokenize(text, parse_special)` adds nothing of its own. The message counts as text of the model, and so
-    do its tokens, but no control token is read in it.
+    `tokenize(text, parse_special)` must not add BOS. The tokens of the message count as output; control tokens in its
+    text are not parsed.
     """
     max_tokens = defaults.max_tokens if request.reasoning_budget is None else request.reasoning_budget
     if max_tokens is None or max_tokens < 0:

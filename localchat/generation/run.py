@@ -1,4 +1,4 @@
-"""One request for generated text, from the engine's tokens to output events, whichever interface it came by."""
+"""One request for generated text in flight: submits its sequences, and returns their output events."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .output import Output
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a prompt builder makes of a request: the sequences for the engine, and what reads their output.
+    """The result of a prompt builder: the sequences for the engine, and the readers of their output.
 
-    The sequences of one prompt stand together.
+    The sequences of one prompt are neighbours.
     """
 
     sequences: Sequence[GenerationRequest]
     outputs: Sequence[Output]
-    """One for each sequence."""
+    """One reader for each sequence."""
     per_prompt: int
     """Sequences for each prompt."""
     prompt_field: str
@@ -45,13 +45,13 @@ PromptBuilder = Callable[[Model, Request], Prepared]
 
 
 class GenerationRun:
-    """A request in flight. Leaving the `with` ends what still runs."""
+    """A request in flight. Leaving the `with` cancels the sequences that still run."""
 
     def __init__(self, model: Model, prepared: Prepared, id_prefix: str) -> None:
         """Submits the sequences.
 
         Raises:
-            ApiError: The request cannot run; nothing of it is left in the engine.
+            ApiError: The request cannot run; none of its sequences is in the engine.
         """
         n, max_open = len(prepared.sequences), model.engine.max_open
         if n > max_open:
@@ -79,7 +79,7 @@ class GenerationRun:
         return self._run.is_running
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
-        """The events since the last time, each with the index of its sequence; waits for some, at most so long.
+        """The events since the last call, each with the index of its sequence. Waits up to the timeout for the first.
 
         Raises:
             ApiError: The request failed.
@@ -104,31 +104,31 @@ class GenerationRun:
         return events
 
     def cancel(self) -> None:
-        """Ends all sequences within one step of the engine; any thread. `take` then raises Cancelled."""
+        """End all sequences within one step of the engine. `take` then raises Cancelled. Thread-safe."""
         self._run.cancel()
 
     def stop(self) -> None:
-        """As `cancel`, because the server ends; any thread. `take` then raises ShuttingDown."""
+        """As `cancel`, for a shutdown: `take` then raises ShuttingDown. Thread-safe."""
         self._is_stopped = True
         self.cancel()
 
     def suspend(self) -> None:
-        """Until `resume` other requests that wait get its slots; any thread."""
+        """Let waiting requests take the slots of this one until `resume`. Thread-safe."""
         self._run.suspend()
 
     def resume(self) -> None:
-        """The sequences go on; any thread."""
+        """Continue the sequences. Thread-safe."""
         self._run.resume()
 
     def usage(self) -> Usage:
-        """So far, over all sequences."""
+        """The usage so far, over all sequences."""
         outputs = self._prepared.outputs
         usages = [replace(self._run.usage(i), n_reasoning=output.n_reasoning) for i, output in enumerate(outputs)]
         return Usage.total(usages, self._prepared.per_prompt)
 
     @property
     def summary(self) -> str:
-        """Tokens, speeds and ends, for the log."""
+        """Tokens, speeds and finish reasons, for the log."""
         usage = self.usage()
         counted = Counter(output.finish_reason or "cut" for output in self._prepared.outputs)
         ends = ", ".join(reason if n == 1 else f"{n} {reason}" for reason, n in counted.items())

@@ -1,4 +1,4 @@
-"""The model that the server has: being loaded, loaded or failed; and the requests in flight on it."""
+"""The state of the served model (loading, loaded or failed), and the requests in flight on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """The model of this server: being loaded since this was made, loaded, or failed. `clock` is in seconds."""
+    """The model of this server: loading (since this object was made), loaded, or failed. `clock` is in seconds."""
 
     def __init__(self, catalog: Catalog, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = 0.0
@@ -24,7 +24,7 @@ class Service:
         self._catalog = catalog
         self._clock = clock
         self._started_at = clock()
-        # Guards the rest against a model whose loading ends while the server ends.
+        # Guards the attributes below: the model may become ready while the server shuts down.
         self._lock = threading.Lock()
         self._model: Model | None = None
         self._is_closed = False
@@ -67,7 +67,7 @@ class Service:
         return model
 
     def _loading_left_s(self) -> float:
-        """By the progress so far; as long again as it took until now where there is none."""
+        """Estimated from the progress so far; without progress, as long again as the load has taken."""
         passed_s = self._clock() - self._started_at
         return passed_s * (1 - self.progress) / self.progress if self.progress else passed_s
 

@@ -1,4 +1,4 @@
-"""The prompt builder of text completions: prompts become tokens; nothing is a message, and the output is plain text."""
+"""The prompt builder of text completions and fill-in-the-middle: prompts become tokens; the output is plain text."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def prepare_text(model: Model, request: CompletionRequest) -> Prepared:
 
 
 def _params(request: CompletionRequest) -> GenerationParams:
-    """The parameters of the sequences: with log probabilities where only the choice or the echo needs them."""
+    """The parameters of the sequences, with log probabilities also where only `best_of` or `echo` needs them."""
     params = request.params
     # Log probabilities show which of several sequences is the likeliest.
     top = 0 if request.best_of > params.n and params.top_logprobs is None else params.top_logprobs
-    wanted = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
-    return replace(params, top_logprobs=top, prompt_logprobs=max((n for n in wanted if n is not None), default=None))
+    counts = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
+    return replace(params, top_logprobs=top, prompt_logprobs=max((n for n in counts if n is not None), default=None))
 
 
 def _prompt(engine: Engine, request: CompletionRequest, i: int) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def _tokens(engine: Engine, given: Input, request: CompletionRequest) -> tuple[i
 
 
 def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:
-    """The tokens with which models fill a gap between two texts (fill-in-the-middle)."""
+    """The prompt tokens for the text between a prefix and a suffix (fill-in-the-middle)."""
     facts = engine.facts
     if facts.fill_in is None:
         field = request.suffix_field
@@ -86,7 +86,7 @@ def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionReq
 
 
 def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: Sequence[SourceFile]) -> list[int]:
-    """Files, each after its name and the token for that, then the start of the file that has the gap."""
+    """Other files, each after the file-separator token and its name; then the header of the file to fill."""
     if not files:
         return []
     if facts.fim_file is None:
@@ -98,17 +98,17 @@ def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: S
 
 
 def _output(engine: Engine, request: CompletionRequest, given: Input) -> Output:
-    def opening(tokens: PromptTokens) -> Iterator[OutputEvent]:
+    def first_events(tokens: PromptTokens) -> Iterator[OutputEvent]:
         if not request.echo:
             return
         text = _text_of(engine, given)
         yield ContentDelta(text)
         if request.scores_prompt:
-            # The tokens before the text of the prompt are not repeated.
+            # BOS and the like are not echoed.
             n_begin = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
             yield EchoedTokens(_echoed(tokens()[n_begin:], text))
 
-    return Output(PlainText(), opening=opening, reports_prompt=request.params.prompt_logprobs is not None)
+    return Output(PlainText(), first_events=first_events, reports_prompt=request.params.prompt_logprobs is not None)
 
 
 def _text_of(engine: Engine, given: Input) -> str:
@@ -118,7 +118,7 @@ def _text_of(engine: Engine, given: Input) -> str:
 
 
 def _echoed(tokens: tuple[OutputToken, ...], text: str) -> tuple[OutputToken, ...]:
-    # Many vocabularies begin every text with a space that is not in it.
+    # Many vocabularies put a space before the first token that the text does not have.
     if b"".join(token.piece for token in tokens) == b" " + text.encode():
         return (replace(tokens[0], piece=tokens[0].piece[1:]), *tokens[1:])
     return tokens

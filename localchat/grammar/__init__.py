@@ -1,8 +1,8 @@
 """Grammars for structured output: JSON Schemas, regular expressions, choices and tool calls as GBNF of llama.cpp.
 
-Pure, and of the standard library alone. The functions `*_to_grammar` return the text of a grammar. The functions
-`*_rule` return parts of a grammar that is composed with `Rules`. `check_grammar` refuses a grammar from a request that
-would harm the process. Every refusal is a GrammarError with a path and a message.
+Needs only the standard library. The functions `*_to_grammar` return the text of a grammar. The functions `*_rule`
+return parts of a grammar that is composed with `Rules`. `check_grammar` rejects a grammar from a request that could not
+be matched in finite time. Input is refused by a GrammarError with a path and a message.
 
 From the schema to the text:
     schema_nodes       a schema document: nodes with paths, keywords, references

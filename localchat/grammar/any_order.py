@@ -1,4 +1,4 @@
-"""Items that may come in any order, each at most once: one rule for every set of items that are left."""
+"""Expressions for items in any order, each at most once, such as tool arguments: one rule per set of items left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def in_any_order(rules: Rules, items: Sequence[tuple[Expr, bool]], separator: Ex
     """
     exprs = [NEVER if item == NEVER else rules.add("pair", item) for item, _ in items]
     required = {index for index, (_, is_required) in enumerate(items) if is_required}
-    # By the items that are left: the next item and all that follows, and the same after a separator.
+    # Keys are the items that are left. Values: the next item and all that follows; the same with a separator first.
     first: Expr = NEVER
     rest: dict[frozenset[int], Expr] = {}
     for n_left in range(len(items) + 1):

@@ -48,7 +48,7 @@ class _Array:
         return self._converter.value(self._keywords.item(n))
 
     def _rest(self, n: int) -> Expr:
-        """What may follow `n` items. It is made from the last item to the first: each contains what follows it."""
+        """The text that may follow `n` items. Made from the last item to the first: each contains the next."""
         low, high = self._keywords.low, self._keywords.high
         start = max(self._keywords.n_prefix, n)
         item = seq(self._notation.comma, self._item(start))
@@ -76,7 +76,7 @@ class _Array:
         return self._notation.wrap("[", seq(wanted, more, after), "]")
 
     def _unique(self) -> Expr:
-        """Items of a small set of values, each at most once: what may follow depends on which ones were used."""
+        """Items of a small set of values, each at most once: the rest depends on the values used so far."""
         keywords = self._keywords
         values = self._converter.listed_values(keywords.item(0)) or []
         if not 0 < len(values) <= MAX_UNIQUE or keywords.n_prefix or keywords.contained:

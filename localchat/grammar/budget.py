@@ -1,7 +1,8 @@
 """Bounds on the work that one constraint may cause, counted in steps.
 
-A step is a small constant amount of work, about a microsecond. Steps are counted and not timed, so that the same
-constraint is always accepted or always refused, however fast the machine is and whatever else it does.
+A step is a small bounded amount of work; steps of different kinds take different times. Steps are counted and not
+timed, so that the same constraint is always accepted or always refused, however fast the machine is and whatever else
+it does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextvars import ContextVar
 
 from .errors import TooLarge
 
-# A thread that compiles a grammar calls `pause` after this many steps, which take about a millisecond.
+# A thread that compiles a grammar calls `pause` after this many steps, some milliseconds of work.
 SLICE = 1000
 
 
@@ -26,7 +27,7 @@ class Budget:
     def __init__(self, n_steps: int, pause: Callable[[], None] | None = None, outer: Budget | None = None):
         """`pause` is called after every `SLICE` steps; it may sleep, or raise to end the work.
 
-        What is spent is spent from `outer` too.
+        Steps are taken from `outer` too.
         """
         self._outer = outer
         self.n_steps = n_steps
@@ -77,7 +78,7 @@ def spend(n: int = 1) -> None:
 
 @contextmanager
 def at_most(n_steps: int) -> Iterator[Budget]:
-    """Let the work of the block take so many steps of those that are left."""
+    """Limit the work of the block to this many of the steps that are left."""
     with limited_to(Budget(n_steps, outer=_current.get())) as budget:
         yield budget
 

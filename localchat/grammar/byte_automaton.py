@@ -1,4 +1,4 @@
-"""A grammar as an automaton over bytes of UTF-8, built while texts are matched.
+"""Matches a grammar: an automaton over the bytes of UTF-8, built while texts are matched.
 
 The grammar is context-free, so a state is a set of parse stacks, as in llama.cpp: each stack is one way in which the
 text so far may go on. Equal states are one object and remember where each byte leads. So a text that stays within a few
@@ -55,7 +55,7 @@ class _Node:
 
 
 class Stack:
-    """What is left to match: `node` from `position` on, and then the stack `below`. Equal stacks are one object."""
+    """A parse stack: to match are `node` from `position` on, then the stack `below`. Equal stacks are one object."""
 
     __slots__ = ("below", "node", "position", "unfolded")
 
@@ -72,7 +72,7 @@ _END = Stack(None, 0, None)
 
 
 class State:
-    """A set of stacks. What follows from them is computed by `ByteAutomaton.expand`, once."""
+    """A set of stacks. `ByteAutomaton.expand` computes its transitions, once."""
 
     __slots__ = ("classes", "kernel", "may_end", "targets", "token_stacks")
 
@@ -87,18 +87,18 @@ class State:
         """The stacks with a token rule on top."""
 
 
-# Of a stack in a state, by its number there, the position that follows; several where the grammar is ambiguous.
+# For each stack of a state, by its index: its next position. Several for one stack where the grammar is ambiguous.
 _Moves = tuple[tuple[int, int], ...]
 
 
 class ByteAutomaton:
-    """The states of one grammar. Any thread may use it; states are expanded by one thread at a time."""
+    """The states of one grammar. Thread-safe; one thread at a time expands states."""
 
     def __init__(self, text: str, root: str, token_id: Callable[[str], int | None]):
         """`token_id` gives the number of the token that a token rule names, and None if there is none.
 
         Raises:
-            GrammarError: The text is no grammar, or it cannot be followed.
+            GrammarError: The text is no grammar, or it cannot be matched.
         """
         self._rules = parse_gbnf(text)
         if root not in self._rules:
@@ -115,7 +115,7 @@ class ByteAutomaton:
         self.start = self._state((self._stack(self._node(RuleRef(root)), 0, _END),))
 
     def expand(self, state: State, budget: Budget) -> None:
-        """Compute what follows from a state, unless that is known. Raises TooMuchWork."""
+        """Compute the transitions of a state, unless it is expanded. Raises TooMuchWork."""
         with self._lock:
             if state.classes is not None:
                 return
@@ -309,7 +309,7 @@ class ByteAutomaton:
     # Which bytes lead from a state to the next ones
 
     def _partition(self, heads: tuple[Stack, ...], budget: Budget) -> tuple[bytes, tuple[_Moves, ...]]:
-        """The number of each byte, and of each number but 0 where the stacks on that byte go."""
+        """The class of each byte, and for each class except 0 the moves of the stacks on its bytes."""
         if len(heads) == 1 and heads[0].node is not None and heads[0].node.kind == _Kind.LITERAL:
             (((byte, _, after),),) = (_ranges(heads[0]),)
             return _ONE_BYTE[byte], (((0, after),),)

@@ -1,7 +1,7 @@
-"""Notations of values other than JSON in which some models write the arguments of tool calls.
+"""Notations of tool arguments other than JSON: Gemma's and Python's.
 
-They write the same values with other quotes and names. The parser searches for the marker that ends the calls before
-it reads the values, so no string may hold that marker.
+Values are the same as in JSON, with other quotes and names. The parser searches for the marker that ends the calls
+before it parses the values, so no string may contain that marker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_IN_PYTHON = dict.fromkeys(map(chr, (*range(0x0A), *range(0x0B, 0x20), 0x7F)
 
 
 class GemmaNotation(JsonNotation):
-    """Gemma 4: names are unquoted and sorted, strings stand without escapes between quotes of its own."""
+    """Gemma 4: names are unquoted and sorted; strings have special quotes and no escapes."""
 
     def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
         super().__init__(rules, indent, (GEMMA_QUOTE, *end_markers))
@@ -62,7 +62,7 @@ class GemmaNotation(JsonNotation):
 
 
 class PythonNotation(JsonNotation):
-    """LFM2: literals of Python. Their strings only have the escapes that mean the same in JSON."""
+    """LFM2: Python literals. Strings only use the escapes that Python and JSON share."""
 
     def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
         super().__init__(rules, indent, end_markers)

@@ -1,7 +1,6 @@
-"""Check of a GBNF grammar: a grammar that the matcher could follow without end is refused.
+"""Checks a GBNF grammar for left recursion and for repetitions of the empty text, which no matcher could finish.
 
-That is left recursion, also behind rules that are empty only by way of other rules, and the repetition of something
-that may be empty. The time of the check grows linearly with the size of the grammar.
+Left recursion is also found behind rules that can be empty by way of other rules. The check takes linear time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MAX_CHARS = 500_000
 
 
 def check_grammar(text: str) -> None:
-    """Refuse a grammar from a request that cannot be followed, and one that is too long.
+    """Refuse a grammar from a request that cannot be matched or is too long.
 
     Raises:
         GrammarError: The reason, with a position in the text where there is one.
@@ -41,7 +40,7 @@ def check_rules(rules: Mapping[str, Expr]) -> None:
 
 
 def has_token_rules(rules: Mapping[str, Expr]) -> bool:
-    """Whether a grammar names tokens as such, <[5]> or <|end|>. These are allowed whatever their text is."""
+    """Whether a grammar has token rules, such as <[5]> or <|end|>. They allow a token whatever its text is."""
     return any(isinstance(part, TokenRef) for body in rules.values() for part in _all_parts(body))
 
 
@@ -110,7 +109,7 @@ def _first_rules(expr: Expr, nullable: set[str]) -> Iterator[str]:
 
 
 def _check_left_recursion(first_rules: Mapping[str, list[str]]) -> None:
-    """Follow the first rules of rules, depth first: no path may lead back."""
+    """Search depth-first for a cycle among the rules with which rules may begin."""
     is_done: set[str] = set()
     for root in first_rules:
         path, todo = {root: None}, [iter(first_rules[root])]

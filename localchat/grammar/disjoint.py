@@ -1,4 +1,4 @@
-"""Whether two schemas can match the same value. A grammar is a union, so it is oneOf only for disjoint branches."""
+"""Checks whether two schemas are disjoint: a grammar is a union, so it enforces oneOf only for disjoint branches."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MAX_DEPTH = 4
 
 @dataclass(frozen=True)
 class DisjointCheck:
-    """Searches for what keeps schemas apart. All methods raise SchemaError."""
+    """Searches for a difference that makes schemas disjoint. All methods raise SchemaError."""
 
     resolver: SchemaResolver
     is_alone: bool
-    """Whether the value must match nothing beside the schemas: only then are the names they list all names."""
+    """Whether the value must match no further schema, which could allow more property names than these list."""
     depth: int = MAX_DEPTH
 
     def are_disjoint(self, left: AllOf, right: AllOf) -> bool:

@@ -1,4 +1,4 @@
-"""Why a schema, a pattern, a list of choices or a grammar is refused, and where in it the reason is.
+"""The errors of this package: a schema, pattern, list of choices or grammar is refused, with the place of the reason.
 
 GrammarError            base class; `path` and `message`
   SchemaError           a JSON Schema that no grammar enforces exactly
@@ -39,7 +39,7 @@ class PatternError(GrammarError):
 
 
 class Interrupted(Exception):
-    """The caller ended the work, by an exception of this class from the `pause` of a `Budget`."""
+    """The caller cancelled the work: the `pause` of a `Budget` raises this."""
 
 
 class TooLarge(ValueError):

@@ -1,4 +1,4 @@
-"""Languages without the texts that hold a marker: a string may not hold the marker that ends it or the tool calls."""
+"""Excludes markers from strings: a string may not contain the marker that ends it or the tool calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .regular_languages import (
     repeated,
 )
 
-# Characters of a language that are counted beside the markers. More of them would need too many states.
+# Limit of characters whose position is counted while markers are excluded. More would need too many states.
 _MAX_COUNTED = 20
 
 
@@ -42,9 +42,9 @@ def without_marker(marker: str) -> Language:
 
 
 def without_markers(language: Language, markers: Sequence[str]) -> Language:
-    """The texts of the language that hold no marker, or fewer of them where that takes too large a grammar.
+    """The texts of the language that contain no marker; a subset of these if the exact grammar would be too large.
 
-    Of a language of long texts only those are left that do not hold one character of each marker.
+    The subset has the texts that do not contain one chosen character of each marker.
 
     Raises:
         TooLarge: The grammar would be too large, and the language needs every character of a marker.

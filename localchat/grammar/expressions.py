@@ -176,9 +176,9 @@ def alt(*options: Expr) -> Expr:
 
 
 def left_factored(*options: Expr) -> Expr:
-    """One of the options, with the text that several of them begin with written once.
+    """One of the options, with common prefixes factored out.
 
-    llama.cpp keeps one parse stack for every option that still matches, so long lists are faster like this.
+    The matcher keeps one parse stack for every option that still matches, so long lists are faster in this form.
     """
     groups: dict[str, list[tuple[str, Expr]]] = {}
     others = []

@@ -1,4 +1,4 @@
-"""Free text up to the first of several markers, where other content begins: the end of reasoning, for example."""
+"""Expressions for free text up to the first of several markers, such as the end of reasoning or a tool call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .gbnf import Rules
 def free_text(rules: Rules, markers: Mapping[str, Expr], *, may_end: bool) -> Expr:
     """Any text without a marker, then one of the markers, then the expression that belongs to it.
 
-    With `may_end` the text may also end before any marker. llama.cpp has one parse stack for it, however long the
-    text is: after each character there is exactly one rule that can go on.
+    With `may_end` the text may also end before any marker. The matcher needs one parse stack, however long the text is:
+    after each character exactly one rule can continue.
     """
     key = ("free text", frozenset(markers.items()), may_end)
     return rules.once(key, lambda: _free_text(rules, markers, may_end))

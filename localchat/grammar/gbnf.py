@@ -37,15 +37,15 @@ class Rules:
         self._refs: dict[Expr, RuleRef] = {}
         # Rules that are defined in another grammar.
         self._external: set[str] = set()
-        # The last number appended to each name: one hint may name thousands of rules.
+        # The last number appended to each name: thousands of rules may have one hint.
         self._last_numbers: dict[str, int] = {}
-        # What `once` has made.
+        # The results of `once`.
         self._made: dict[Hashable, Any] = {}
-        # Rules that are known to match some finite text. A rule that does so once always does.
+        # Rules that are known to match some finite text; more rules cannot change that.
         self._productive: set[str] = set()
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What `make` returned for this key: many tools of one grammar then share their rules."""
+        """The result of `make` for this key, made once, so that the tools of one grammar share rules."""
         if key not in self._made:
             self._made[key] = make()
         found: _T = self._made[key]
@@ -240,7 +240,7 @@ _NAMED_ESCAPES = {9: "\\t", 10: "\\n", 13: "\\r", 0x22: '\\"', 0x5C: "\\\\"}
 
 
 def _escaped(char: int, safe: str = "") -> str:
-    """A character within quotes or brackets, in ASCII, without a special meaning there."""
+    """A character for use within quotes or brackets: in ASCII, escaped if it has a special meaning there."""
     if char in _NAMED_ESCAPES:
         return _NAMED_ESCAPES[char]
     if (char < 0x80 and chr(char).isalnum()) or chr(char) in " _{}():;,./<>=+*?!@#$%&'|~`" + safe:

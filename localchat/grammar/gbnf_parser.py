@@ -50,7 +50,7 @@ _ANY_CHAR = char_complement(CharClass(()))
 
 
 def parse_gbnf(text: str) -> dict[str, Expr]:
-    """The rules of a grammar by their names. A rule that is defined twice has its last definition.
+    """The rules of a grammar by their names. If a rule is defined twice, the last definition counts.
 
     Raises:
         GrammarError: The text is no grammar; the message names the character.

@@ -67,7 +67,7 @@ class SchemaResolver:
         return self._branches[nodes]
 
     def simplified(self, nodes: AllOf) -> AllOf:
-        """The same intersection without nodes that allow anything, and with the targets of mere references."""
+        """The same intersection without nodes that allow everything; mere references are replaced by their targets."""
         found = dict.fromkeys(self._target(node) for node in nodes)
         return tuple(node for node in found if node.assertions() != frozenset())
 
@@ -94,8 +94,8 @@ class SchemaResolver:
     def _expanded(self, node: SchemaNode, trail: AllOf, is_alone: bool) -> list[AllOf]:
         """The branches of one node.
 
-        `trail` has the nodes that referred to it for the same value. `is_alone` says that the value must match nothing
-        else: something else may add names to those that a branch of oneOf lists.
+        `trail` has the nodes that referred to it for the same value. With `is_alone` the value must match no other
+        schema, which could add property names to those of a oneOf branch.
         """
         if node.schema is True or node.schema is False:
             return [()] if node.schema else []
@@ -169,7 +169,7 @@ class SchemaResolver:
         return None if found is None else list(found.values())
 
     def _without(self, branch: Branch, node: SchemaNode) -> Branch | None:
-        """What the `not` of a node leaves of a branch. Only some schemas can be negated."""
+        """The branch without the values of the node's `not`. Only some schemas can be negated."""
         negated = node.child("not")
         assertions = negated.assertions() or frozenset()
         if negated.schema is False:

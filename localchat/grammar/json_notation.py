@@ -1,7 +1,7 @@
-"""How values are written as JSON: the rules for values of any kind, for strings, and for the space between tokens.
+"""Grammar rules for JSON text: any value, strings, and the white space between tokens.
 
 Compact JSON with at most one space after `:` and `,`, optionally with line breaks and bounded indentation.
-Knows nothing of schemas. Other notations of values are subclasses (call_notations.py).
+Other notations of values are subclasses (call_notations.py). Schemas are handled in schema_rules.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEX = chars("09", "AF", "af")
 
 
 class JsonEncoding:
-    """Characters inside a JSON string, each in one spelling: otherwise a name that is excluded had another one."""
+    """Characters inside a JSON string, each in one spelling, since another one would let an excluded name through."""
 
     def chars(self, chars: CharClass) -> Expr:
         return _json_chars(chars)

@@ -1,4 +1,4 @@
-"""The texts around the parts of tool calls: literal text in which some gaps may vary."""
+"""Expressions for the texts around the parts of tool calls: literal text with gaps that may vary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_INDENT, _MAX_ID = 16, 64
 
 
 def layout_text(rules: Rules, text: str, name: str = "") -> Expr:
-    """What such a text matches. `name` stands in its gaps for a name."""
+    """The expression of a text with gaps. `name` fills the gap for a name."""
     return seq(*(_part(rules, part) for part in _GAPS.split(text.replace(THE_NAME, name)) if part))
 
 

@@ -1,4 +1,4 @@
-"""Loosen a JSON Schema where no grammar can enforce it: drop the constraint that an error names, and no other."""
+"""Loosens a JSON Schema that no grammar can enforce: drops the constraint that an error names, and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .budget import TooMuchWork, at_most, steps_left
 from .errors import SchemaError, errors_located
 from .schema_nodes import ASSERTIONS
 
-# Constraints of one schema that are dropped. If this is not enough, nothing of the schema is enforced.
+# Limit of constraints of one schema that are dropped. Beyond it nothing of the schema is enforced.
 MAX_PLACES = 40
 # Steps to convert one schema once: a hundred times what a large one takes, and enough for the limits of its parts.
 MAX_STEPS = 150_000
@@ -25,7 +25,7 @@ _ONE = frozenset(("additionalItems", "additionalProperties", "contains", "items"
 _SEVERAL = frozenset(
     ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies")
 ) | {"allOf", "anyOf", "oneOf", "prefixItems"}
-# Keywords with a schema that are refused as such.
+# Keywords with a schema that are always refused.
 _REFUSED = frozenset(("contains", "not"))
 
 # Where an error names a whole schema, the keywords of the first group of which it has one are dropped.
@@ -61,7 +61,7 @@ class _Place:
 
     def drop(self) -> None:
         if self.holder is not self.schemas[-1]:
-            self.holder[self.key] = True  # it should be a schema, and is none
+            self.holder[self.key] = True  # in place of a value that is no schema
             return
         value = self.schemas[-1].pop(self.key)
         # Overlapping branches of oneOf are allowed by anyOf.
@@ -70,7 +70,7 @@ class _Place:
 
 
 def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> tuple[_T, list[SchemaError]]:
-    """What `convert` makes of a schema of an object, loosened until no SchemaError is left.
+    """Convert a schema of an object, loosening it until no SchemaError is left.
 
     Args:
         path: The path of the schema, with which the paths of its errors begin.
@@ -100,8 +100,8 @@ def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> 
 def loosened(schema: object, pointer: str) -> Any:
     """A schema of an object without the keyword at a JSON pointer.
 
-    If the pointer names a schema and no keyword, the keywords are dropped there that most likely are the cause. If
-    there are none, the schema around it is loosened.
+    If the pointer names a schema and no keyword, its keywords that are the most likely cause are dropped.
+    If it has none of these, the schema around it is loosened.
     """
     place = _followed(schema, pointer)
     if place.key is not None:
@@ -112,7 +112,7 @@ def loosened(schema: object, pointer: str) -> Any:
 
 
 def _without_constraints(schema: object, pointer: str, n_levels: int) -> Any:
-    """A schema of an object in which the schema `n_levels` above the one at a JSON pointer keeps its type alone."""
+    """A schema of an object in which the schema `n_levels` above the one at a JSON pointer keeps only its type."""
     schemas = _followed(schema, pointer).schemas
     for node in schemas[len(schemas) - 1 - n_levels :: -1] if n_levels < len(schemas) else ():
         found = (ASSERTIONS - {"type", "nullable"}) & node.keys()
@@ -124,7 +124,7 @@ def _without_constraints(schema: object, pointer: str, n_levels: int) -> Any:
 
 
 def _followed(schema: object, pointer: str) -> _Place:
-    """Where the pointer leads, as far as it leads anywhere."""
+    """The place at the pointer, or the last place on the way that exists."""
     root = copy.deepcopy(schema) if isinstance(schema, dict) else dict(_ANY_OBJECT)
     root.setdefault("type", "object")
     schemas: list[dict[str, Any]] = [root]

@@ -1,4 +1,4 @@
-"""The keywords of several schema nodes merged: what a string, number, array or object must be to match all of them.
+"""Merges the keywords of several schema nodes: the constraints on a string, number, array or object.
 
 The nodes are those of a branch (intersection.py): without references and combinations. All functions raise SchemaError.
 """
@@ -109,7 +109,7 @@ class ArrayKeywords:
     """Schemas, each with the number of items that must match it at least."""
 
     def item(self, n: int) -> AllOf:
-        """What the item at an index must match."""
+        """The nodes that the item at an index must match."""
         return tuple(found for node in self.nodes for found in _item(node, n))
 
 
@@ -165,13 +165,13 @@ class ObjectKeywords:
     high: int | None
     """The greatest number of properties; None is without limit."""
     names: AllOf
-    """What every name must match (propertyNames)."""
+    """The nodes that every name must match (propertyNames)."""
 
     def is_closed(self) -> bool:
         """Whether only names that some node knows are generated.
 
-        A schema that lists properties and has no additionalProperties allows other names, but it does not want a model
-        to invent some.
+        A schema that lists properties and has no additionalProperties allows other names, but a model should not invent
+        any.
         """
         is_listed = any(node.has("properties", "patternProperties") for node in self.nodes)
         return is_listed and not any(node.has("additionalProperties") for node in self.nodes)
@@ -205,12 +205,12 @@ def object_keywords(nodes: AllOf) -> ObjectKeywords:
 
 
 def property_schemas(nodes: AllOf, name: str) -> AllOf:
-    """What the value under a name must match."""
+    """The nodes that the value under a name must match."""
     return tuple(found for node in nodes for found in _property(node, name, _matching_patterns(node, name)))
 
 
 def undeclared_property_schemas(nodes: AllOf, patterns: tuple[str, ...]) -> AllOf:
-    """What the value must match under a name that is not declared and matches exactly these patterns."""
+    """The nodes that a value must match if its name is not declared and matches exactly these patterns."""
     found: list[SchemaNode] = []
     for node in nodes:
         own = node.mapping("patternProperties") if node.has("patternProperties") else {}

@@ -1,8 +1,7 @@
-"""Numbers as digits: the texts of the integers and decimals within bounds.
+"""Expressions for integers and decimals within bounds (minimum, maximum, multipleOf).
 
-Bounds are exact fractions. Numbers of unlimited size get a limit of digits, since a model that goes on
-writing digits would never come to an end. Within bounds, decimals are written without exponent. Knows
-nothing of schemas.
+Bounds are exact fractions. Numbers of unlimited size get a limit of digits, since a model could write digits without
+end. Within bounds, decimals are written without exponent.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ MAX_DIGITS = 80
 MAX_EXPONENT_DIGITS = 3
 # Decimals of up to 15 digits keep their order as IEEE doubles; beyond, a reader may round to the bound.
 DOUBLE_DIGITS = 15
-# A bound of more digits before its point is far from most numbers: it takes no places from them.
+# A bound with more digits than this before its point does not reduce the number of digits after the point.
 MAX_NEAR_DIGITS = 7
 MAX_FRACTION_DIGITS = 60
 # Multiples within bounds are listed one by one up to this many.
 MAX_LISTED = 1000
-# Without bounds they are told by their remainders, which takes a rule for each.
+# Without bounds, multiples are recognized by their remainders, with one rule for each, up to this divisor.
 MAX_REMAINDERS = 200
 
 DIGIT = chars("09")
@@ -131,7 +130,7 @@ def _naturals(rules: Rules, low: int, high: int | None) -> Expr:
 
 
 def _by_length(rules: Rules, low: int, high: int) -> Iterator[Expr]:
-    """Numbers of as many digits as `low`, those of as many as `high`, and all those between."""
+    """Numbers from `low` to `high`, grouped by their number of digits."""
     while low <= high:
         n = len(str(low))
         if low == 10 ** (n - 1) and high >= 10**n - 1:
@@ -195,7 +194,7 @@ def _round(rules: Rules, first: int | None, last: int | None, zeros: Literal) ->
 
 
 def _by_remainder(rules: Rules, first: int | None, last: int | None, step: int) -> Expr:
-    """The multiples of `step`, digit by digit: what counts is the remainder of what is written so far."""
+    """The multiples of `step`: one rule for each remainder of the digits so far."""
     refs = [rules.declare(f"multiple-{step}") for _ in range(step)]
     for n, ref in enumerate(refs):
         more = [seq(Literal(str(d)), refs[(10 * n + d) % step]) for d in range(10)]
@@ -298,8 +297,8 @@ def _as_read(high: Bound | None, n_places: int) -> Bound | None:
     if abs(high.value) > 10 ** (MAX_DIGITS + 1):
         return high
     double = float(high.value)
-    # What is within is read as this double at most. It is within itself, or is what a fraction was written for;
-    # only some long integers have the nearest one beyond them.
+    # Numbers within the bound are read as this double at most, which is within the bound itself, or is the double that
+    # a fraction was written for. Only some long integers have their nearest double beyond them.
     if high.inclusive and (high.value >= double or high.value.denominator > 1):
         return high
     scale = 10**n_places
@@ -343,7 +342,7 @@ class _Decimals:
         return alt(EMPTY if _may_end(low, high) else NEVER, seq(Literal("."), digits))
 
     def tail(self, low: Rest, high: Rest, n: int, started: bool = True) -> Expr:
-        """Up to `n` more digits. A bound counts as long as all digits before were its own."""
+        """Up to `n` more digits. A bound matters as long as all digits so far equal its own."""
         if low is None and high is None:
             return self.rules.repeat(DIGIT, 0 if started else 1, n)
         options: list[Expr] = [EMPTY] if started and _may_end(low, high) else []
@@ -358,7 +357,7 @@ def _may_end(low: Rest, high: Rest) -> bool:
 
 
 def _splits(low: Rest, high: Rest) -> Iterator[tuple[int, int, Rest, Rest]]:
-    """The next digits, and what of the bounds still counts after them."""
+    """The next digits, and the rest of the bounds that matters after them."""
     first = int(low[0][:1] or 0) if low else 0
     last = int(high[0][:1] or 0) if high else 9
     low_rest, high_rest = _after_digit(low), _after_digit(high)

@@ -1,7 +1,7 @@
 """Objects of a schema as grammar expressions.
 
-Properties come in the order of the schema, or in any order if the caller wants that and they are few; properties whose
-names are not declared come last.
+Properties come in the order of the schema, or in any order if the caller asks for it and they are few; properties with
+undeclared names come last.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Object:
         comma = self._notation.comma
         # Without an upper limit it does not matter by how much the lower limit is exceeded.
         counts = range((low if high is None else min(high, len(declared) + low + 1)) + 1)
-        spend(3 * len(declared) * len(counts))  # before the work: what too much work has made takes long to be freed
+        spend(3 * len(declared) * len(counts))  # before the work, since freeing the result of too much work is slow
         rest = [self._undeclared_rest(undeclared, n) for n in counts]
         # Where more than one property is missing, two names that are not declared might be the same one.
         first = [NEVER if low - n > 1 else seq(undeclared, self._next(rest, n)) for n in counts]

@@ -1,8 +1,8 @@
-"""Regular expressions, read by the rules of ECMA-262 as JSON Schema asks, into languages.
+"""Parses regular expressions of ECMA-262, as in JSON Schema's `pattern`, into expressions.
 
-`parse_pattern` reads a pattern that may match anywhere in the text, `parse_full` one for the whole text.
-What needs to look around or to remember raises PatternError. `\\d`, `\\w` and `\\s` are those of ECMA-262:
-ASCII digits, ASCII letters with digits and `_`, and Unicode's white space.
+`parse_pattern` parses a pattern that may match anywhere in the text, `parse_full` one for the whole text.
+Lookaround and backreferences raise PatternError. `\\d`, `\\w` and `\\s` are those of ECMA-262: ASCII digits, ASCII
+letters with digits and `_`, and Unicode's white space.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DOT = char_complement(chars("\n", "\r", "\u2028\u2029"))
 CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 MAX_COUNT = 100_000
-# Reading takes time with the square of the length: about 0.1 s for this much.
+# Parsing takes time with the square of the length: about 0.1 s for this length.
 MAX_PATTERN = 5000
 
 # Whether an expression starts with ^ and ends with $, and what it matches then.
@@ -151,7 +151,7 @@ class _Parser:
         return result
 
     def _group_kind(self) -> None:
-        """Reads what follows `(?`: only groups that match like plain ones are taken."""
+        """Read the text after `(?`. Only groups that match like plain ones are supported."""
         if self._take(":"):
             return
         self._take("P")

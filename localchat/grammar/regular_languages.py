@@ -350,7 +350,7 @@ def _transitions(state: Language) -> Iterator[tuple[Language, CharClass]]:
 
 
 def _partition(state: Language) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Groups of characters by which the state has the same derivative, each with one of its characters."""
+    """Groups of characters with the same derivative of the state, each with one of its characters."""
     classes = list(dict.fromkeys(_first_chars(state)))
     edges = {cut for a, b in ANY_CHAR.ranges for cut in (a, b + 1)}
     cuts = sorted(edges | {cut for first in classes for a, b in first.ranges for cut in (a, b + 1)})

@@ -1,6 +1,6 @@
 """A JSON Schema document as nodes: a schema and its path, keywords with their types checked, and references.
 
-Knows which keywords exist and what their values look like, not what they mean.
+Checks which keywords exist and the types of their values. Their meaning is in the other modules.
 """
 
 from __future__ import annotations

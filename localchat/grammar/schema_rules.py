@@ -1,7 +1,7 @@
-"""Schema nodes to grammar expressions: what a value that matches an intersection of nodes looks like as text.
+"""Converts schema nodes to grammar expressions: the texts of the values that match an intersection of nodes.
 
-Every intersection becomes one expression, made once; one that contains itself becomes a named rule. What no text can
-match becomes NEVER, and `Rules` removes the options that lead there.
+Every intersection becomes one expression, made once; one that contains itself becomes a named rule. An intersection
+that no text can match becomes NEVER, and `Rules` removes the options that lead there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The formats of JSON Schema that are honoured, as patterns for the whole text. Others are annotations.
+"""The `format` values of JSON Schema that are enforced, as patterns for the whole text. Others are annotations.
 
-Where a standard needs more than a pattern can say in reason, the texts are a subset of the valid ones:
-every text that is generated is valid, some valid ones never are.
+Where the exact pattern of a standard would be too large, the pattern matches a subset: every generated text is valid,
+but some valid texts are never generated.
 """
 
 from __future__ import annotations

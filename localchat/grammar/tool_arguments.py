@@ -1,8 +1,8 @@
 """Tool arguments that are written one by one, each between tags, with its value as bare text or as JSON.
 
-Bare text has no quotes: the parser decides by the schema which type a text is. A value that the parser would not read
-back as a value that matches the schema may not be written so. If a schema cannot be enforced in this layout,
-`arguments_expr` returns None, and the arguments are better written as one JSON object.
+Bare text has no quotes: the parser decides by the schema which type a text is. A value may only be written in this way
+if the parser reads it back as a value that matches the schema. If a schema cannot be enforced in this layout,
+`arguments_expr` returns None, and the arguments should be one JSON object.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def arguments_expr(
 
 
 class _NotExact(Exception):
-    """The parser would not read back what is written as the value that the schema asks for."""
+    """The parser would read the text back as a value that does not match the schema."""
 
 
 class _Arguments:
@@ -74,7 +74,7 @@ class _Arguments:
         self._read_types = read_types
         # Any text up to the marker that ends it, made once for each layout of values.
         self._any_texts: dict[ValueLayout, Expr] = {}
-        # Intersections that are being written, so that one that contains itself comes to an end.
+        # Intersections that are being converted, to stop at one that contains itself.
         self._open: set[AllOf] = set()
 
     def expr(self, root: SchemaNode) -> Expr | None:
@@ -121,7 +121,7 @@ class _Arguments:
         if 1 < len(pairs) <= MAX_ANY_ORDER:
             none = NEVER if any(is_required for _, is_required in pairs) else EMPTY
             return alt(none, in_any_order(self._rules, pairs, separator))
-        # What may come as the first pair, and what may come after a pair, from the last pair to the first.
+        # From the last pair to the first: the text with this pair or a later one first, and the text after a pair.
         first, more = EMPTY, EMPTY
         for pair, is_required in reversed(pairs):
             more = self._rules.add("arguments", more) if more != EMPTY else more
@@ -174,7 +174,7 @@ class _Arguments:
             types = sorted(layout.types)
             nodes = (*nodes, SchemaNode(f"#as-{'-'.join(types)}", {"type": types}))
         branches = self._resolver.branches(nodes)
-        # If the layout itself shows the type, the parser does not ask the schema for it.
+        # If the layout itself shows the type, the parser does not use the schema.
         is_typed = layout.types != ALL_TYPES and layout.names_type
         types_read = layout.types if is_typed else self._read_types(*path)
         if not branches or not types_read <= layout.types:

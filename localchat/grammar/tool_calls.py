@@ -1,6 +1,6 @@
-"""Tool calls as grammars: one call or several, each with arguments that match the schema of its tool.
+"""Grammar rules for tool calls: one call or several, each with arguments that match the schema of its tool.
 
-How calls are written differs from model to model: a CallLayout has the texts around the parts.
+The format of calls differs from model to model: a CallLayout has the texts around the parts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ToolSchema:
     rule: Expr | None = None
     """The result of `arguments_rule` for this tool, so that it is made once; None to make it when it is needed."""
     read_types: ReadTypes = lambda *path: ALL_TYPES
-    """As which types the parser reads an argument that is written as bare text."""
+    """The types as which the parser reads an argument in bare text."""
     path: str = ""
     """The place of the parameters in the request, for errors; "" for the name of the tool."""
 

@@ -1,1 +1,1 @@
-"""Model files: what their headers say, and which one a name means."""
+"""Model files: reads GGUF headers, finds the file of a model argument, and resolves model names."""

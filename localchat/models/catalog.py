@@ -1,4 +1,4 @@
-"""Which file a model argument means, and which model a request's name means."""
+"""Finds the model file of a command line argument, and the model that a request names."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .sizes import gigabytes
 DEMO = "demo"
 DEMO_PATH = Path(__file__).with_name("demo.gguf")
 
-# llama.cpp opens all parts of a model in several files by the first one's name.
+# A split model: llama.cpp opens all parts when it gets the name of the first.
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model to serve, and the name that it is listed and answers under."""
+    """A model to serve, and its name in lists and requests."""
 
     path: Path
     name: str
 
 
 class ModelFileError(ValueError):
-    """The command line names no model file."""
+    """The model argument of the command line names no model file."""
 
 
 class ModelNotFound(LookupError):
@@ -49,7 +49,7 @@ def model_file(argument: str | None = None, *, alias: str | None = None) -> Mode
 
     Raises:
         ModelFileError: there is no such file; the message says what was found instead.
-        OSError: it cannot be looked at.
+        OSError: it cannot be read.
     """
     if argument is None or argument == DEMO:
         path, name = DEMO_PATH, DEMO
@@ -58,12 +58,12 @@ def model_file(argument: str | None = None, *, alias: str | None = None) -> Mode
         name = _PART.sub("", path.stem)
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}")
-    # Bytes that are no UTF-8 cannot be sent: the name that is listed must be the one that is found.
+    # Bytes that are no UTF-8 cannot be sent, and clients must be able to send the listed name back.
     return ModelFile(path, (alias or name).encode("utf-8", "replace").decode())
 
 
 def _existing(argument: str) -> Path:
-    """The model's path, after a look at what people write in its place."""
+    """The path of the model; for what is none, such as a name on Hugging Face, an error that says what to do."""
     if re.match(r"[a-z]+://", argument):
         raise ModelFileError(
             f"{argument} is a URL, and the server downloads nothing: get the file with curl -LO {argument}"
@@ -109,7 +109,7 @@ class Catalog:
     """The models on offer, found by name."""
 
     def __init__(self, models: Sequence[ModelFile], *, any_name: bool = False) -> None:
-        """Offer these models; with `any_name` a single one answers to every name."""
+        """Offer these models. With `any_name` and a single model, every name means that model."""
         self.models: tuple[ModelFile, ...] = tuple(models)
         self._any_name = any_name
 
@@ -141,7 +141,7 @@ class Catalog:
         rules: tuple[Callable[[str], bool], ...] = (
             lambda known: known == name,
             lambda known: known.casefold() == folded,
-            # "llama:8b" may mean the only file of the family "llama", not one of several.
+            # "llama:8b" may stand for the only model of the family "llama", but not for one of several.
             lambda known: ":" in folded and known.casefold() == family,
         )
         matches = ([model for model in self.models if rule(model.name)] for rule in rules)

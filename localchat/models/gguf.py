@@ -1,4 +1,4 @@
-"""The header of a GGUF file, read with the standard library alone.
+"""Reads the header of a GGUF file (metadata and tensor list) with the standard library alone.
 
 Reads versions 2 and 3 in both byte orders. Long arrays (a vocabulary) are skipped, not decoded.
 Raises only GGUFError, which names the file, what was expected and what was found.
@@ -72,7 +72,7 @@ class SkippedArray:
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """What a model file says about itself."""
+    """The metadata of a model file."""
 
     path: Path
     version: int
@@ -92,7 +92,7 @@ class GGUFHeader:
 
     @property
     def architecture(self) -> str:
-        """The model family as llama.cpp names it, or "" if it is not said."""
+        """The architecture as llama.cpp names it, such as "llama"; "" if the file has none."""
         return self.text("general.architecture") or ""
 
     @property
@@ -124,7 +124,7 @@ def check_start(path: str | Path) -> None:
     """Check by its first bytes that a file is a GGUF file.
 
     Raises:
-        NotGGUF: it is something else; the message says what, if that is known.
+        NotGGUF: it is another kind of file, which the message names if it is known.
         OSError: the file cannot be read.
     """
     path = Path(path)
@@ -195,7 +195,7 @@ class _Reader:
         self.string()
         shape = [self.number("Q") for _ in range(self.number("I"))]
         kind, offset = self.number("I"), self.number("Q")
-        # Of a type that is newer than this table only the start is checked.
+        # For a type that is missing in this table only the start is checked.
         per_block, block_bytes = _BLOCKS.get(kind, (1, 0))
         size = 1
         for length in shape:
@@ -222,7 +222,7 @@ class _Reader:
         return SkippedArray(length)
 
     def _skip_strings(self, length: int) -> None:
-        # One call per string of a vocabulary: nothing here may be slower than it must.
+        # A vocabulary has 100,000 strings and more, so this loop is written for speed.
         unpack: Callable[..., tuple[int]] = struct.Struct(f"{self._order}Q").unpack_from
         data, at = self._data, self._at
         try:

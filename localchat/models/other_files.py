@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-# What has to be read of a file to tell.
+# The number of bytes from the start that are needed to recognize a file.
 N_BYTES_READ = 512
 
 _BY_START: tuple[tuple[bytes, str], ...] = (

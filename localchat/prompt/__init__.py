@@ -1,1 +1,1 @@
-"""From a conversation to a prompt: the model's chat template in a sandbox, and user text kept apart from markers."""
+"""Chat templates: renders messages and tools to a prompt in a Jinja sandbox; user text never becomes control tokens."""

@@ -1,7 +1,7 @@
-"""What a chat template expects of messages, found by rendering small conversations with it.
+"""Detects what a chat template supports (roles, tools, calls, reasoning) by rendering small test conversations.
 
-Templates differ in the roles, fields and types that they read. Each test conversation has one word in the place
-in question; the template supports the place if the word is in the rendered text.
+Templates differ in the roles, fields and types that they read. Each test conversation has a word in one place, such
+as a field; the template supports this place if the word is in the rendered text.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Capabilities(NamedTuple):
     short_ids: bool = False
     """It refuses tool call ids that are not nine letters or digits."""
     reasoning_key: str = "reasoning_content"
-    """The field of a message that it reads reasoning from."""
+    """The field of a message from which it reads reasoning."""
     shows_reasoning: bool = False
     """It prints the reasoning of earlier messages."""
     reasoning_part: bool = False
     """It reads reasoning from a part of the content."""
     lone_reasoning: bool = False
     """It refuses reasoning in a message that has both text and calls."""
-    knows_developer: bool = False
+    has_developer_role: bool = False
     """It has a role "developer"; otherwise such a message gets the role "system"."""
-    knows_system: bool = True
+    has_system_role: bool = True
     """It has a role "system"; otherwise the text of such a message begins the first user message."""
     shows_tools: bool = True
     """It prints the tools; otherwise a system message describes them."""
@@ -77,10 +77,10 @@ class _Probe:
         shows_tools = self._shows(_HAY, found, tools=_TOOLS)
         keys = [key for key in _REASONING_KEYS if re.search(rf"[.'\"]{key}\b", self._source)]
         return found._replace(
-            # A template that prints any role does not know this one, and one that names it may mean something else.
-            knows_developer="developer" in self._source
-            and self._shows(_DEVELOPER, found._replace(knows_developer=True)),
-            knows_system=self._shows(_SYSTEM, found),
+            # A template that prints any role has no special support for this one; one that names it may mean another.
+            has_developer_role="developer" in self._source
+            and self._shows(_DEVELOPER, found._replace(has_developer_role=True)),
+            has_system_role=self._shows(_SYSTEM, found),
             # A template that reads tools may still refuse those of the test.
             shows_tools="tools" in self._source or shows_tools,
             whole_tools=shows_tools and not self._shows(_HAY, found, tools=_BARE_TOOLS),

@@ -1,8 +1,8 @@
 """Fallbacks for chat templates that do not support tools, calls, results, or the system role.
 
-The content that a template does not support moves to messages that it does. For templates without tools the form
+Content that a template does not support moves to messages that it supports. For templates without tools the format
 is that of Hermes: a system message describes the tools, calls are <tool_call> objects in the text, and a user
-message has the result. If the family of the model has a form of its own, that is used instead.
+message has the result. If the model family has a format of its own, this is used instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Callable
 from .capabilities import Capabilities
 
 Message = dict[str, Any]
-# Writes calls (`name` and `arguments`) in the form of a model family.
+# Writes calls (`name` and `arguments`) in the format of a model family.
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 
 _INSTRUCTIONS = """You can call functions. These are on offer, each with a JSON schema of its arguments:
@@ -41,10 +41,10 @@ def adapted(
         messages = [_with_calls_as_text(message, write_calls) for message in messages]
     if not capabilities.shows_results:
         messages = [_with_result_as_text(message) for message in messages]
-    if not capabilities.knows_system:
+    if not capabilities.has_system_role:
         messages = [{**message, "role": "user"} if _is_system(message) else message for message in messages]
     # Templates that lack a role often insist on alternating roles too.
-    if not (capabilities.shows_tools and capabilities.shows_results and capabilities.knows_system):
+    if not (capabilities.shows_tools and capabilities.shows_results and capabilities.has_system_role):
         messages = _joined(messages)
     return [_with_content(message, capabilities) for message in messages]
 

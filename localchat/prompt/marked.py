@@ -1,4 +1,4 @@
-"""Taint tracking: a str that knows which of its characters come from a message.
+"""Taint tracking: a str that records which of its characters are user text.
 
 `Marked` behaves like `str`, so a template renders the same text with it; in addition it has the ranges of
 characters that come from a user. Methods that cut, join or trim keep the ranges. Methods that rewrite the text
@@ -118,7 +118,7 @@ class Marked(str):
 
 
 def user_ranges(text: str) -> tuple[Range, ...]:
-    """The ranges of `text` that a user wrote: none for a plain string."""
+    """The ranges of user text in `text`; none for a plain string."""
     return text._ranges if isinstance(text, Marked) else ()
 
 

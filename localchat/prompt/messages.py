@@ -49,7 +49,7 @@ def _prepared(message: Mapping[str, Any], where: str, capabilities: Capabilities
     result = {key: value for key, value in message.items() if value is not None}
     if not isinstance(result.get("role"), str):
         raise TemplateError(f"{where}.role must be text", param=f"{where}.role")
-    if result["role"] == "developer" and not capabilities.knows_developer:
+    if result["role"] == "developer" and not capabilities.has_developer_role:
         result["role"] = "system"
     result["content"] = _content_text(result.get("content", ""), f"{where}.content")
     if "tool_calls" in result:
@@ -95,7 +95,7 @@ def _tool_call(call: Any, where: str, capabilities: Capabilities) -> dict[str, A
         raise TemplateError(f"{where}.function.name is missing", param=f"{where}.function.name")
     arguments = function.get("arguments") or {}
     if capabilities.only_objects and not isinstance(_arguments_object(arguments), dict):
-        # The model wrote invalid arguments. The conversation has to go on with them.
+        # The model wrote invalid arguments. The conversation continues with them as text.
         arguments = {"arguments": arguments}
     as_wanted = _arguments_text(arguments) if capabilities.text_arguments else _arguments_object(arguments)
     result = {**call, "function": {**function, "arguments": as_wanted}}

@@ -29,7 +29,7 @@ from .marked import Marked, holds_mark, join, marking
 MAX_LOOP_STEPS = 2_000_000
 # Limit of characters or items of one `*`. Published templates repeat a space or a dash.
 MAX_REPEATED = 100_000
-# Limit of characters of one `+`, which bounds doubling in a loop. No context holds that much.
+# Limit of characters of one `+`, against doubling in a loop. No context holds that many.
 MAX_TEXT = 1 << 24
 
 # Filters and methods that pad to any width or reach outside the text. No published template needs them.
@@ -197,7 +197,7 @@ def _tojson(
     if isinstance(value, Iterator):
         value = list(value)
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    # The whole text counts as the user's. The JSON around a user's strings holds no special token.
+    # The whole text is marked as user text: the JSON around the strings has no control token.
     return Marked(text) if holds_mark(value) else text
 
 

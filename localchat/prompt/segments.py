@@ -24,7 +24,7 @@ class Segment:
 
     text: str
     is_markup: bool
-    """Whether it is text of the template, not of a user."""
+    """Whether it is text of the template; otherwise it is user text."""
 
 
 def text_of(segments: Iterable[Segment]) -> str:
@@ -54,7 +54,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 class SpecialTexts:
-    """The texts of a vocabulary's control tokens."""
+    """The texts of the control tokens of a vocabulary, searched for in other texts."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         longest_first = sorted(filter(None, texts), key=len, reverse=True)

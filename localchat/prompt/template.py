@@ -1,7 +1,7 @@
-"""A model's chat template: messages in, prompt segments out.
+"""Chat templates: renders messages, tools and an assistant prefill to prompt segments.
 
-Which text of the prompt comes from a user is known afterwards, so that control tokens are never read in it
-(segments.py). This module knows neither HTTP nor the engine, and raises only TemplateError.
+Segments separate user text from text of the template, so that no control token is parsed in user text (segments.py).
+Raises only TemplateError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# Roles of which templates make markers. Any other role is text of a user.
+# Roles that templates write as markers. Any other role counts as user text.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 
 
@@ -57,8 +57,8 @@ class ChatTemplate:
         Args:
             add_bos: whether the prompt has to begin with a BOS. It then has exactly one, whether or not the
                 template writes it.
-            special_texts: the texts of the control tokens. Without them the parts of the user are followed in
-                every rendering; with them only if a message holds such a text.
+            special_texts: the texts of the control tokens. If given, user text is tracked only in conversations that
+                hold one of them; otherwise in all.
 
         Raises:
             TemplateError: the source is not a Jinja template.
@@ -72,7 +72,7 @@ class ChatTemplate:
         self.format = detect(self.source)
         self.capabilities = find_capabilities(self.source, self._render_test)
         if not self.capabilities.shows_tools and not self.format.has_own_tool_prompt:
-            # The system message shows the model the generic form of calls, so its output has that form.
+            # The system message shows the generic format of calls to the model, so its output has that format.
             self.format = DIALECTS["hermes"].for_template(self.source)
 
     def render(
@@ -88,8 +88,8 @@ class ChatTemplate:
         """Render the prompt for these messages, including BOS: tokenize it without adding one.
 
         Args:
-            continue_final_message: the last assistant message is a prefill of the output instead of a turn of
-                its own; "reasoning_content" leaves its reasoning open.
+            continue_final_message: the last assistant message is a prefill of the output, not a complete turn;
+                "reasoning_content" leaves its reasoning open.
             prefix: a prefill of the output, after that message if both are given.
             variables: further variables of the template: `chat_template_kwargs`, `documents`,
                 `enable_thinking`. Those that this class sets take precedence.
@@ -106,13 +106,13 @@ class ChatTemplate:
             segments = self._with_bos(self._segments(given))
         except RecursionError as error:
             raise TemplateError("the messages or tools are nested too deeply") from error
-        thought = final.get("reasoning_content", "")
+        reasoning = final.get("reasoning_content", "")
         if continue_final_message == "reasoning_content":
-            return merged([*segments, *self.format.opened_reasoning(thought, text_of(segments))])
+            return merged([*segments, *self.format.opened_reasoning(reasoning, text_of(segments))])
         text = final.get("content", "") + prefix
-        if not thought and not text:
+        if not reasoning and not text:
             return segments
-        return merged([*segments, *self.format.opened_text(thought, text, text_of(segments))])
+        return merged([*segments, *self.format.opened_text(reasoning, text, text_of(segments))])
 
     def _given(self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         shown = prepared(messages, self.capabilities)
@@ -127,7 +127,7 @@ class ChatTemplate:
         if self.special and not _mentions(given, self.special):
             return merged([Segment(plain, True)])
         marked = self._run(_marked(given))
-        # The two differ only if a method of Marked differs from that of str. The text without marks is right then.
+        # The two differ only if a method of Marked differs from that of str: then the text without marks is correct.
         return segments_of(marked) if marked == plain else merged([Segment(plain, True)])
 
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:

@@ -1,4 +1,4 @@
-"""The wire formats: one module per API turns a body into a request, and results into a body or chunks.
+"""Wire formats: one module per API parses a request body, and encodes results as a response body or stream chunks.
 
-Knows nothing of HTTP, the engine, templates or models: values in, values out, and errors of its own.
+Independent of HTTP, the engine, templates and models; it has its own errors (errors.py).
 """

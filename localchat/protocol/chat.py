@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, the request: a JSON body becomes a ChatRequest, or a BadRequest.
+"""POST /v1/chat/completions, the request: parses a JSON body into a ChatRequest, or raises BadRequest.
 
 Every check that needs no model is here. The response is in chat_response.py.
 """
@@ -14,12 +14,12 @@ from .fields import Fields, parse_body, refuse_unsupported, show, unknown_fields
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
-# Each choice is a sequence of its own: bounded by what one machine runs at a time.
+# Each choice is a sequence of its own, and one machine runs only so many at a time.
 MAX_N = 32
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-# Fields that mean something which this server does not do, and their values that ask for nothing.
+# Fields of features that this server does not have, and the values that do not need these.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
@@ -31,7 +31,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 
-# What an older form of the API calls the role of a result.
+# The role of a tool's result in the older form of the API.
 _OLD_TOOL_ROLE = "function"
 
 # The values of `continue_final_message` that name the field of the last message to continue.
@@ -60,9 +60,9 @@ class ChatRequest(TextRequest):
     """A checked chat request. None stands for a field that the request leaves out."""
 
     messages: tuple[dict[str, Any], ...] = ()
-    """JSON values in the form that templates expect: content is text or missing, and no field is null."""
+    """Messages in the format of templates: content is text or missing, and no field is null."""
     tools: tuple[dict[str, Any], ...] = ()
-    """Tools in the same form, `{"type": "function", "function": {...}}`."""
+    """Tools in the same format, `{"type": "function", "function": {...}}`."""
     tool_choice: str = "none"
     """"none", "auto" or "required"."""
     allowed: tuple[str, ...] = ()
@@ -72,17 +72,17 @@ class ChatRequest(TextRequest):
     chat_template: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool | str = False
-    """Whether the last message opens the output; "reasoning_content" if its reasoning does."""
+    """Whether the last message is an assistant prefill; "reasoning_content" if its reasoning is."""
     prefix: str = ""
-    """Text that opens the output, after the last message where that does."""
+    """More text of the assistant prefill, after that of the last message."""
     splits_reasoning: bool = True
-    """Reasoning is apart from the content."""
+    """Reasoning is a field of its own."""
     keeps_reasoning: bool = False
     """The content has the reasoning too, in its tags."""
     reasoning_budget: int | None = None
-    """Tokens of reasoning; -1 is any number."""
+    """The limit of reasoning tokens; -1: no limit, None: the server's default."""
     reasoning_budget_message: str | None = None
-    """The last words of reasoning that the budget ends."""
+    """Text that is appended to reasoning which reaches the budget."""
 
     @property
     def role(self) -> str:
@@ -98,8 +98,8 @@ class ChatRequest(TextRequest):
         return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
 
     @property
-    def opening(self) -> tuple[str, str]:
-        """The thinking and the text that open the answer."""
+    def prefill(self) -> tuple[str, str]:
+        """The reasoning and the text of the assistant prefill."""
         last = self.messages[-1] if self.continue_final_message else {}
         return last.get("reasoning_content", ""), last.get("content", "") + self.prefix
 
@@ -120,7 +120,7 @@ def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReque
         parallel_tool_calls=body.boolean("parallel_tool_calls") is not False,
         template_vars=template_vars(body, body.text("reasoning_effort")),
         chat_template=_chat_template(body, options.allow_template),
-        **_opening(body, messages),
+        **_prefill(body, messages),
         **_reasoning_format(body),
         reasoning_budget=reasoning_budget(body),
         reasoning_budget_message=body.text("reasoning_budget_message"),
@@ -139,26 +139,26 @@ def _n(body: Fields) -> int:
 
 def _top_logprobs(body: Fields) -> int | None:
     """The number of alternatives per token, 0 for the sampled token alone, None for no log probabilities."""
-    wanted = body.boolean("logprobs")
+    is_on = body.boolean("logprobs")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
-    if top and not wanted:
+    if top and not is_on:
         raise BadRequest(f"'top_logprobs' is {top}, which needs 'logprobs' to be true", "top_logprobs")
-    return (top or 0) if wanted else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
+    return (top or 0) if is_on else body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
 
 
-def _opening(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """The assistant prefill. An assistant message at the end is continued, unless the request says otherwise."""
-    asked, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
+    adds_prompt, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
     continued = body.get("continue_final_message")
     if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
         body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
-    if continued and asked:
+    if continued and adds_prompt:
         raise BadRequest(
             "'continue_final_message' and 'add_generation_prompt' cannot both be true: one goes on with the last "
             "message, the other begins a new one",
             "continue_final_message",
         )
-    if prefix and asked is False:
+    if prefix and adds_prompt is False:
         raise BadRequest("'response_prefix' needs 'add_generation_prompt' not to be false", "response_prefix")
     is_open = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     if continued and not is_open:
@@ -173,8 +173,8 @@ def _opening(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, An
             "continue_final_message",
         )
     return {
-        "add_generation_prompt": asked is not False,
-        "continue_final_message": (is_open and not asked) if continued is None else continued,
+        "add_generation_prompt": adds_prompt is not False,
+        "continue_final_message": (is_open and not adds_prompt) if continued is None else continued,
         "prefix": prefix,
     }
 
@@ -194,7 +194,7 @@ def _chat_template(body: Fields, is_allowed: bool) -> str | None:
 
 
 def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
-    """The variables of the template: free ones under both names, then those with fields of their own."""
+    """The template's variables: `chat_template_kwargs` and its alias, then those with fields of their own."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
         given = body.object(name) or Fields({})
@@ -210,7 +210,7 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
 
 
 def reasoning_budget(body: Fields) -> int | None:
-    """The first that is said: llama.cpp's names, vLLM's and Qwen's, and what templates are told by."""
+    """The first that the request has, under llama.cpp's, vLLM's and Qwen's names or as a template variable."""
     values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
     variables = body.object("chat_template_kwargs") or Fields({})
     values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))
@@ -242,43 +242,43 @@ def function_tool(function: Fields) -> dict[str, Any]:
 def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """The mode and the allowed names. The default is "auto" if there are tools."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
-    member = "function_call" if older else "tool_choice"
-    value = body.get(member)
+    field_name = "function_call" if older else "tool_choice"
+    value = body.get(field_name)
     if isinstance(value, dict):
-        mode, names = _chosen(body, member)
+        mode, names = _chosen(body, field_name)
     else:
-        mode, names = body.choice(member, ("none", "auto", "required")) or "auto", ()
+        mode, names = body.choice(field_name, ("none", "auto", "required")) or "auto", ()
     offered = [tool["function"]["name"] for tool in tools]
     if mode == "required" and not offered:
-        raise BadRequest(f"'{member}' is {show(value)}, which needs 'tools'", member)
+        raise BadRequest(f"'{field_name}' is {show(value)}, which needs 'tools'", field_name)
     for name in names:
         if name not in offered:
-            raise BadRequest(f"'{member}' names \"{name}\"; 'tools' offers {show(offered)}", member)
+            raise BadRequest(f"'{field_name}' names \"{name}\"; 'tools' offers {show(offered)}", field_name)
     return {"tool_choice": mode if offered else "none", "allowed": names}
 
 
-def _chosen(body: Fields, member: str) -> tuple[str, tuple[str, ...]]:
+def _chosen(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
     """The mode and the allowed names of a `tool_choice` that is an object."""
-    choice = body.object(member) or Fields({})
-    if member == "tool_choice" and choice.get("type") == "allowed_tools":
-        # OpenAI's two interfaces differ in whether the members stand in an object of their own.
+    choice = body.object(field_name) or Fields({})
+    if field_name == "tool_choice" and choice.get("type") == "allowed_tools":
+        # In one of OpenAI's two APIs the fields are in an object of their own, in the other they are not.
         listed = choice.object("allowed_tools") or choice
         mode = listed.choice("mode", ("auto", "required")) or "auto"
         names = tuple(_chosen_name(tool, listed.at("tools")) for tool in listed.objects("tools"))
         if not names:
             listed.refuse("tools", "a list of at least one function")
         return mode, names
-    return "required", (_chosen_name(choice, member),)
+    return "required", (_chosen_name(choice, field_name),)
 
 
-def _chosen_name(choice: Fields, member: str) -> str:
+def _chosen_name(choice: Fields, field_name: str) -> str:
     function = choice.object("function") or choice
     name = function.text("name")
     if not name:
         raise BadRequest(
-            f"'{member}' must name a function: "
+            f"'{field_name}' must name a function: "
             'a mode or {"type": "function", "function": {"name": ...}}, got ' + show(choice.raw),
-            member,
+            field_name,
         )
     return name
 

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, the response: output events become one body or a stream of chunks.
+"""POST /v1/chat/completions, the response: encodes output events as one body or a stream of chunks.
 
 Nothing here waits, reads a clock or makes an id.
 """
@@ -28,7 +28,7 @@ from .usage import Usage, progress_body
 
 
 class ChatStream:
-    """Chunks of a chat completion, each written as JSON text. What stays equal over a stream is written once."""
+    """Chunks of a chat completion as JSON text. The parts that all chunks of a stream share are encoded once."""
 
     def __init__(self, head: ResponseHead, request: ChatRequest, usage: Callable[[], Usage]) -> None:
         shared = {"id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model}
@@ -56,7 +56,7 @@ class ChatStream:
             function = f'{{"arguments":{to_json(event.text)}}}'
             self._add(index, f'{{"tool_calls":[{{"index":{event.index},"function":{function}}}]}}')
         elif isinstance(event, ToolCallStart):
-            # The head of a call has its name and empty arguments, which then come in pieces.
+            # The first chunk of a call has its name and empty arguments, which then come in pieces.
             head = {"index": event.index, "id": event.id, "type": "function"}
             self._add(index, to_json({"tool_calls": [{**head, "function": {"name": event.name, "arguments": ""}}]}))
         elif isinstance(event, PromptProgress):
@@ -72,7 +72,7 @@ class ChatStream:
         return chunks
 
     def finish(self) -> list[str]:
-        """The closing chunk, where usage is asked for. The timings are on the last chunk, whichever that is."""
+        """The last chunk, if the request asks for usage. The last chunk of any kind has the timings."""
         chunks, usage, request = self.take(), self._usage(), self._request
         timings = f',"timings":{to_json(usage.timings())}}}'
         if request.include_usage:
@@ -83,7 +83,7 @@ class ChatStream:
         return chunks
 
     def failed(self, error: ApiError) -> list[str]:
-        """An error takes the place of all that would follow."""
+        """The error, in place of all further chunks."""
         return [*self.take(), to_json(error.body())]
 
     def _add(self, index: int, delta: str, beside: str = "") -> None:
@@ -194,7 +194,7 @@ class _Choice:
         message: dict[str, Any] = {"role": self._request.role}
         if self.reasoning:
             message["reasoning_content"] = "".join(self.reasoning)
-        # Beside calls, null rather than empty.
+        # With calls, empty content is null.
         message["content"] = "".join(self.content) or (None if self.calls else "")
         if self.calls:
             message["tool_calls"] = [

@@ -1,4 +1,4 @@
-"""POST /v1/completions, the response: output events become one body or a stream of chunks."""
+"""POST /v1/completions, the response: encodes output events as one body or a stream of chunks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LogprobWriter:
         after_sampling = request.params.post_sampling_probs
         self._names = ("token_probs", "top_probs") if after_sampling else ("token_logprobs", "top_logprobs")
         self._value: Callable[[float], float] = math.exp if after_sampling else floored
-        # More may be known of the prompt's tokens, for `prompt_logprobs`.
+        # The prompt's tokens may have more alternatives than `logprobs` asks for, because of `prompt_logprobs`.
         self._n_top = request.params.top_logprobs
         self._as_ids = request.tokens_as_ids
         # Where the next token begins in the text: one that ends inside a character begins no new one.
@@ -56,7 +56,7 @@ class LogprobWriter:
                 continue
             value = self._value(token.logprob)
             values.append(value)
-            # Of tokens with the same text the likeliest; the token itself is always among them, as at OpenAI.
+            # Of tokens with the same text the likeliest; the sampled token is always included, as in OpenAI's API.
             top: dict[str, float] = {}
             for other in token.top[: self._n_top]:
                 top.setdefault(self._name(other.token, other.piece), self._value(other.logprob))
@@ -68,7 +68,7 @@ class LogprobWriter:
 
 
 class _Choice:
-    """One choice: what came since it was last written."""
+    """One choice, and its text and tokens since the last chunk."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
         self.index = index
@@ -77,13 +77,13 @@ class _Choice:
         self._text: list[str] = []
         self._tokens: list[OutputToken] = []
         self._token_ids: list[int] = []
-        # Fields beside the first text.
+        # Fields that come with the first text.
         prompt = head.prompts[index // request.best_of]
         self._prompt_ids = {"prompt_token_ids": prompt} if request.return_token_ids else {}
         self._prompt_logprobs: dict[str, Any] = {}
         self.has_text = False
         self.end: OutputEnd | None = None
-        # Of the sampled tokens with a log probability.
+        # The log probabilities of the sampled tokens.
         self._sum_of_logprobs = 0.0
         self._n_scored = 0
 
@@ -109,11 +109,11 @@ class _Choice:
         elif isinstance(event, OutputEnd):
             self.end = event
             if event.last is not None:
-                # It is counted, and its text is no part of the output.
+                # The token that ended the output is counted, but its text is no part of the output.
                 self._score((replace(event.last, piece=b""),))
 
     def body(self, end: OutputEnd | None) -> dict[str, Any]:
-        """What has come since the last time."""
+        """The choice with the text and tokens since the last chunk."""
         body: dict[str, Any] = {
             "index": self.index,
             "text": "".join(self._text),
@@ -164,7 +164,7 @@ class CompletionStream:
         self._request = request
         self._usage = usage
         self._choices = [_Choice(head, request, i) for i in range(request.n_choices)]
-        # What is new since the last time.
+        # The indices of the choices with something new since the last chunk.
         self._progress: list[tuple[int, PromptProgress]] = []
         self._changed: dict[int, _Choice] = {}
 
@@ -197,7 +197,7 @@ class CompletionStream:
         return chunks
 
     def failed(self, error: ApiError) -> list[str]:
-        """An error takes the place of all that would follow."""
+        """The error, in place of all further chunks."""
         return [to_json(error.body())]
 
     def _chunk(self, choice: dict[str, Any], **beside: Any) -> str:
@@ -224,7 +224,7 @@ def _shared(head: ResponseHead) -> dict[str, Any]:
 
 
 def _text(piece: bytes) -> str:
-    """A piece that is part of a character is spelled by its bytes, as at OpenAI."""
+    """The text of a token; a token that ends inside a character is spelled by its bytes, as in OpenAI's API."""
     try:
         return piece.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""POST /v1/completions, the request: a JSON body becomes a CompletionRequest, or a BadRequest.
+"""POST /v1/completions, the request: parses a JSON body into a CompletionRequest, or raises BadRequest.
 
-The older API, in which prompts are plain text or token ids and nothing is a message. Choices are counted
-over all prompts: those of the first prompt come first.
+This is OpenAI's older API: prompts are plain text or token ids, not messages. Choices are numbered over all prompts,
+those of the first prompt first.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .inputs import Input, read_inputs
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
-# Each choice is a sequence of its own: as many may be in one request, over all its prompts.
+# Limit of the sequences of one request, over all its prompts.
 MAX_CHOICES = 128
 
 
 class SourceFile(NamedTuple):
-    """A file of the project whose code has the gap."""
+    """Another file of the project, as context for fill-in-the-middle."""
 
     name: str
     text: str
@@ -32,17 +32,17 @@ class CompletionRequest(TextRequest):
 
     prompts: tuple[Input, ...] = ()
     suffix: str | None = None
-    """The text after the gap that the output fills."""
+    """The text after the gap that the output fills (fill-in-the-middle); None: the output follows the prompt."""
     suffix_field: str = "suffix"
-    """The field of the request that has it, for errors."""
+    """The field of the request that has the suffix, for errors."""
     files: tuple[SourceFile, ...] = ()
-    """What the model sees before the text that has the gap; as much of the end as the context holds."""
+    """Files that come before the prefix. If the context cannot hold all, their end is kept."""
     begun: str = ""
-    """The beginning of what fills the gap."""
+    """The text with which the filling begins."""
     best_of: int = 1
-    """Sequences for each prompt, of which the likeliest `n` are returned."""
+    """The number of sequences for each prompt; the likeliest `n` of them are returned."""
     adds_special: bool = True
-    """A text begins with the model's begin token."""
+    """A text prompt begins with the model's BOS."""
 
     @property
     def n_choices(self) -> int:
@@ -50,7 +50,7 @@ class CompletionRequest(TextRequest):
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether `logprobs` are also those of the prompt, which is part of the answer."""
+        """Whether `logprobs` include the prompt's, because the prompt is echoed."""
         return self.echo and self.params.top_logprobs is not None
 
 
@@ -78,8 +78,8 @@ def parse_completion(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Com
 
 def _top_logprobs(body: Fields) -> int | None:
     older = body.integer("n_probs", 0, MAX_TOP_LOGPROBS) or None
-    wanted = body.integer("logprobs", 0, MAX_TOP_LOGPROBS)
-    return older if wanted is None else wanted
+    given = body.integer("logprobs", 0, MAX_TOP_LOGPROBS)
+    return older if given is None else given
 
 
 def _check_combinations(request: CompletionRequest) -> None:
@@ -97,7 +97,7 @@ def _check_combinations(request: CompletionRequest) -> None:
     if request.scores_prompt and request.suffix is not None:
         raise BadRequest("'logprobs' with 'echo' are those of the prompt alone: leave out 'suffix'", "suffix")
     if request.scores_prompt and request.params.post_sampling_probs:
-        raise BadRequest("'post_sampling_probs' cannot be of an echoed prompt, which was not drawn", "echo")
+        raise BadRequest("'post_sampling_probs' cannot apply to an echoed prompt, which was not sampled", "echo")
     if request.scores_prompt and request.params.n_prompt_kept:
         message = "'logprobs' with 'echo' are those of the whole prompt: leave out 'truncate_prompt_tokens'"
         raise BadRequest(message, "truncate_prompt_tokens")

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: the request from a body, and vectors as JSON numbers or base64."""
+"""POST /v1/embeddings: parses the request, and encodes vectors as JSON numbers or base64."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .request import DEFAULT_OPTIONS, ParseOptions
 # As OpenAI's own limit.
 MAX_INPUTS = 2048
 
-# Fields that would give other vectors, and their values that ask for those which are given: of length 1, of whole
-# texts, with the model's begin and end. A text that is too long for the model is an error.
+# Fields for vectors that this server does not make, and the values of these fields that it fulfils: vectors have length
+# 1, texts are not truncated (one that is too long is an error) and get the model's BOS and EOS.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "embd_normalize": (2,),
     "truncate_prompt_tokens": (-1,),
@@ -29,7 +29,7 @@ _WITHOUT_EFFECT = ("user", "priority")
 
 @dataclass(frozen=True)
 class EmbeddingsRequest:
-    """Texts or token ids to make vectors of; with `dimensions` only the first numbers of each."""
+    """Texts or token ids to embed; with `dimensions`, vectors are cut to their first numbers."""
 
     model: str
     inputs: tuple[Input, ...]
@@ -42,7 +42,7 @@ def parse_embeddings(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Emb
     """The request in a body.
 
     Raises:
-        BadRequest: Anything is not as it should be.
+        BadRequest: A field is invalid.
     """
     body = parse_body(raw)
     refuse_unsupported(body, UNSUPPORTED)

@@ -73,7 +73,7 @@ class ContextLengthExceeded(BadRequest):
 
 
 class MalformedRequest(BadRequest):
-    """The request is not valid HTTP, or the end of it cannot be determined; the connection is closed."""
+    """The request is not valid HTTP, or its end cannot be determined; the connection is closed."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -108,7 +108,7 @@ class UnknownPath(ApiError):
 
 
 class NotFound(ApiError):
-    """A stored object of this id does not exist."""
+    """There is no stored object with this id."""
 
     status = 404
     type = "invalid_request_error"

@@ -1,4 +1,4 @@
-"""The output of a generation as events, in their order: what encoders of all interfaces turn into responses."""
+"""Output events (content, reasoning, tool calls, log probabilities, end), from which interfaces encode responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Union
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token, its bytes, and the natural logarithm of its probability, before any sampling step or after all."""
+    """A token, its bytes, and the natural logarithm of its probability before all sampling steps, or after them."""
 
     token: int
     piece: bytes
@@ -21,11 +21,11 @@ class OutputToken:
 
     id: int
     piece: bytes
-    """The bytes that it stands for."""
+    """The bytes of the token."""
     logprob: float | None = None
-    """Set where the request asks for log probabilities, as is `top`."""
+    """Set, like `top`, if the request asks for log probabilities."""
     top: tuple[TokenLogprob, ...] = ()
-    """The likeliest tokens in its place."""
+    """The likeliest tokens at this position."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ToolCallArguments:
 
 
 Event = Union[ContentDelta, ReasoningDelta, ToolCallStart, ToolCallArguments]
-"""What generated text turns out to be."""
+"""The events that a parser makes of generated text."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PromptProgress:
     n_prompt: int
     n_cached: int
     seconds: float
-    """Since the request was submitted."""
+    """Seconds since the request was submitted."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class EchoedTokens:
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """Sampled tokens. Their text comes in later events, or has no event, as that of markers."""
+    """Sampled tokens. Later events have their text, except that of markers."""
 
     tokens: tuple[OutputToken, ...]
 
@@ -104,7 +104,7 @@ class OutputEnd:
     stop: str | int | None = None
     """The stop text or stop token that ended it, if one did."""
     last: OutputToken | None = None
-    """The token that ended it, if one did. It is counted, and is in no other event."""
+    """The token that ended it, if one did. It counts as sampled, but is in no other event."""
 
 
 OutputEvent = Union[Event, PromptProgress, PromptLogprobs, EchoedTokens, SampledTokens, OutputEnd]

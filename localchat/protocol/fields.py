@@ -1,7 +1,7 @@
-"""Typed and validated reading of JSON request bodies.
+"""Parses and validates the fields of JSON request bodies, for all interfaces.
 
-This module knows JSON and no interface. A field whose value is null counts as absent. A field of the wrong
-type or range raises BadRequest; the message names the path of the field, the expected value and the given one.
+A field whose value is null counts as absent. A field of the wrong type or range raises BadRequest; the message names
+the path of the field, the expected value and the given one.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def unknown_fields(body: Fields, without_effect: Collection[str], strict: bool) 
 def refuse_unsupported(body: Fields, harmless: Mapping[str, tuple[Any, ...]]) -> None:
     """Refuse fields that the server does not implement and cannot ignore without giving a wrong response.
 
-    `harmless` maps the name of each such field to the values that ask for nothing.
+    `harmless` maps the name of each such field to the values that can be ignored.
 
     Raises:
         BadRequest: A field has another value.

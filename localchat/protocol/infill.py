@@ -1,4 +1,4 @@
-"""POST /infill, llama.cpp's interface for the completion of code in editors: the text of a gap (fill-in-the-middle).
+"""POST /infill, llama.cpp's interface for code completion in editors (fill-in-the-middle).
 
 The response is that of POST /completion.
 """

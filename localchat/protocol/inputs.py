@@ -1,4 +1,4 @@
-"""Prompts and inputs as text or as token ids, one or many: the form that completions and embeddings share."""
+"""Parses prompts and inputs, each a text or a list of token ids, one or many; completions and embeddings share this."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXPECTED = "a string, a list of token ids, or a list of these"
 
 
 def read_inputs(body: Fields, name: str, most: int) -> tuple[Input, ...]:
-    """The inputs in a member, in order: at least one, none of them empty but a text.
+    """The inputs in a field, in order: at least one. A text may be empty, a list of token ids may not.
 
     Raises:
         BadRequest: It is missing, of another type, or has more than `most`.
@@ -27,7 +27,7 @@ def read_inputs(body: Fields, name: str, most: int) -> tuple[Input, ...]:
     if not isinstance(value, list) or not value:
         body.refuse(name, _EXPECTED)
     if len(value) > most:
-        raise BadRequest(f"'{name}' has {len(value)} members, and {most} are the limit", name)
+        raise BadRequest(f"'{name}' has {len(value)} items, and the limit is {most}", name)
     return tuple(_listed(item, f"{body.at(name)}[{i}]") for i, item in enumerate(value))
 
 
@@ -51,7 +51,7 @@ def is_token(value: Any) -> bool:
 
 
 def check_tokens(tokens: Sequence[int], n_vocab: int, name: str) -> None:
-    """Raises BadRequest where a model has no such token."""
+    """Raise BadRequest if the model does not have all these tokens."""
     highest = max(tokens, default=0)
     if highest >= n_vocab:
         raise BadRequest(f"'{name}' has the token {highest}, and this model's go from 0 to {n_vocab - 1}", name)

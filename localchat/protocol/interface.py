@@ -1,4 +1,4 @@
-"""An interface that generates text, as one value: how a request is parsed, and how events become a response.
+"""The declaration of a wire interface that generates text: a request parser, and encoders of streams and bodies.
 
 To add one, write a module with a parser, an encoder of streams and an encoder of bodies, declare an Interface, and
 add a line to the table in serving/endpoints.py.
@@ -17,7 +17,7 @@ from .usage import Usage
 
 
 class ResponseHead(NamedTuple):
-    """What identifies a response, and the prompts that it is for."""
+    """The fields that identify a response, and the prompts of the request."""
 
     id: str
     created: int
@@ -34,13 +34,13 @@ class StreamEncoder(Protocol):
         """The next event of output number `index`."""
 
     def take(self) -> list[str]:
-        """The chunks since the last time."""
+        """The chunks since the last call."""
 
     def finish(self) -> list[str]:
         """The last chunks, after the end of every output."""
 
     def failed(self, error: ApiError) -> list[str]:
-        """The last chunks where the request fails after the first chunk."""
+        """The last chunks if the request fails after the first chunk."""
 
 
 class BodyEncoder(Protocol):

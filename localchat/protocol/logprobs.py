@@ -1,4 +1,4 @@
-"""Log probabilities of tokens in the forms of chat completions, and of vLLM's prompt_logprobs."""
+"""Encodes log probabilities, in the format of chat completions and of vLLM's `prompt_logprobs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOGPROB_FLOOR = -9999.0
 
 
 def logprob_entry(token: OutputToken, *, as_ids: bool = False, after_sampling: bool = False) -> dict[str, Any]:
-    """One position of `logprobs.content`: a token, and the likeliest ones in its place.
+    """One position of `logprobs.content`: a token, and the likeliest tokens at its position.
 
     With `as_ids` a token is spelled as its id. `after_sampling` gives probabilities under llama.cpp's names.
     """
@@ -43,7 +43,7 @@ def _entry(id: int, piece: bytes, logprob: float, as_ids: bool, after_sampling: 
 
 
 def _prompt_entry(token: OutputToken, n_top: int) -> dict[str, Any]:
-    """The token and the likeliest in its place, by id. The rank of a token that is not among these is unknown."""
+    """The token and the likeliest ones at its position, by id. The rank of a token that is none of these is unknown."""
     top = [(other.token, other.piece, other.logprob) for other in token.top[:n_top]]
     ranks = {id: rank for rank, (id, _, _) in enumerate(top, 1)}
     return {

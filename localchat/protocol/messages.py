@@ -1,4 +1,4 @@
-"""POST /v1/messages, the request: a body in the form of Anthropic's Messages API becomes a ChatRequest.
+"""POST /v1/messages (Anthropic's Messages API), the request: parses a JSON body into a ChatRequest.
 
 A message of blocks becomes one or several chat messages: thinking, text and tool calls of the assistant are fields of
 one message, and each tool result is a message of its own.
@@ -18,8 +18,8 @@ from .params import read_params
 from .request import DEFAULT_OPTIONS, ParseOptions
 from .response_format import ResponseFormat
 
-# Agents begin the first system block with a line that differs in every request. It tells a model nothing, and with it
-# no request could use the cached prefix of another one.
+# Agents begin the first system block with a line that differs in every request. It is dropped: it is of no use to a
+# model, and with it no request could use the cached prefix of another one.
 _VOLATILE_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
 
 # The marker that a tool failed, before a result that does not begin in this way by itself.
@@ -112,7 +112,7 @@ def _format(body: Fields) -> ResponseFormat | None:
 
 
 def _tools(body: Fields) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
-    """The functions, and the names of tools that run elsewhere, which agents always send: they are left out."""
+    """The functions, and the names of the tools that are left out: agents also send tools that run on other servers."""
     tools, ignored = [], []
     for tool in body.objects("tools"):
         kind = tool.text("type") or "custom"
@@ -191,7 +191,7 @@ def _assistant(message: Fields) -> dict[str, Any]:
             calls.append(_call(block))
         elif kind == "thinking":
             texts["reasoning_content"].append(block.text("thinking") or "")
-        elif kind != "redacted_thinking":  # which only its author can read
+        elif kind != "redacted_thinking":  # encrypted by another server
             texts["content"].append(_text_of(block))
     joined = {name: "".join(parts) for name, parts in texts.items()}
     reasoning = {"reasoning_content": joined["reasoning_content"]} if joined["reasoning_content"] else {}

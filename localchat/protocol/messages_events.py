@@ -1,4 +1,4 @@
-"""POST /v1/messages, the response: one encoder makes the events of the stream and the message at their end.
+"""POST /v1/messages, the response: encodes output events as a stream of events, or as one message.
 
 A content block is opened, grows and is closed before the next one begins.
 """
@@ -37,12 +37,12 @@ PING = '{"type":"ping"}'
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """An error in the form of this interface."""
+    """An error in the format of this interface."""
     return {"type": "error", "error": {"type": _ERROR_TYPES.get(error.status, "api_error"), "message": error.message}}
 
 
 def stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -> str:
-    """This interface's word for the `finish_reason` of chat; `stop` is what the output ended at, if it was a stop."""
+    """The `stop_reason` for a `finish_reason` of chat. `stop` is the stop text or token of the end, if any."""
     if reason == "length":
         return "model_context_window_exceeded" if is_context_full else "max_tokens"
     if reason == "tool_calls":
@@ -51,7 +51,7 @@ def stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """The counts; `input_tokens` are those that were computed."""
+    """The token counts; `input_tokens` does not include cached ones."""
     return {
         "input_tokens": usage.n_prompt - usage.n_cached,
         "cache_creation_input_tokens": 0,
@@ -129,7 +129,7 @@ class MessageEncoder:
 
     def _open(self, block: dict[str, Any]) -> None:
         self._close()
-        # The event shows the block as it is now, so a copy is kept to be filled.
+        # The event has the block as it is now; the copy grows.
         self._emit("content_block_start", index=len(self._blocks), content_block=block)
         self._blocks.append(dict(block))
         self._pieces = []

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def model_body(name: str, created: int, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """One model; `meta` says what it is, for people who choose one. `max_model_len` is vLLM's name for `n_ctx`."""
+    """One model; `meta` describes it, for model pickers. `max_model_len` is vLLM's name for `n_ctx`."""
     length = {"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}
     return {
         "id": name,

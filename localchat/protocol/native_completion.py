@@ -1,4 +1,4 @@
-"""POST /completion, llama.cpp's own interface for text completions: request and response."""
+"""POST /completion, the native interface of llama.cpp's server for text completions: request and response."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, read_text_request
 from .usage import Usage, progress_body
 
-# The limit of this interface's own name counts before the others.
+# The names of the length limit: this interface's own name, `n_predict`, takes precedence.
 LENGTHS = ("n_predict", "max_completion_tokens", "max_tokens")
 
 
@@ -40,7 +40,7 @@ def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
 
 
 class _Output:
-    """One output: what came since it was last written, and what the response reports of all of it."""
+    """One output: its text since the last chunk, and the totals for the end."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
         self.end: OutputEnd | None = None
@@ -84,7 +84,7 @@ class _Output:
         }
 
     def body(self, usage: Usage) -> dict[str, Any]:
-        """The fields of the end, with what has not been written yet."""
+        """The fields of the end, with the text since the last chunk."""
         end = self.end or OutputEnd("stop")
         given = self._request.prompts[self._index // self._request.best_of]
         stop_type = "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos"

@@ -1,4 +1,4 @@
-"""Ollama's POST /api/chat and /api/generate: bodies become chat or text requests, output events become JSON lines."""
+"""Ollama's POST /api/chat and /api/generate: parses requests, and encodes output events as JSON lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .usage import Usage
 _ROLES = ("system", "user", "assistant", "tool")
 _THINK_LEVELS = ("low", "medium", "high", "max")
 
-# Options of the machine, which the command line of this server sets, and those of samplers that are gone.
+# Options without effect: those of the machine, which the command line sets here, and those of removed samplers.
 _OPTIONS_WITHOUT_EFFECT = (
     "num_ctx", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv", "vocab_only", "use_mmap", "use_mlock",
     "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
@@ -41,17 +41,17 @@ _OPTIONS_WITHOUT_EFFECT = (
 
 @dataclass(frozen=True)
 class OllamaChat(ChatRequest):
-    """A request that the chat template makes a prompt of."""
+    """A request whose prompt the chat template renders."""
 
     is_generate: bool = False
-    """It came by /api/generate, whose response has its text in other fields."""
+    """The request is one of /api/generate, whose response has other fields for the text."""
     ends_as: str | None = None
     """The `done_reason` of a request that only loads or unloads the model."""
 
 
 @dataclass(frozen=True)
 class OllamaText(CompletionRequest):
-    """A request of /api/generate with a prompt that is complete, or with a gap to fill."""
+    """A request of /api/generate for a text completion or fill-in-the-middle."""
 
     is_generate: bool = True
     ends_as: str | None = None
@@ -91,15 +91,15 @@ def parse_generate(raw: bytes, options: ParseOptions) -> Request:
         common = _common(body, options)
         return OllamaText(prompts=(prompt,), suffix=suffix or None, adds_special=not is_raw, **common)
     messages = [{"role": "system", "content": system}] if system else []
-    asked = [{"role": "user", "content": prompt}] if prompt else []
-    return _chat(body, options, tuple(messages + asked) if asked else (), is_generate=True)
+    last = [{"role": "user", "content": prompt}] if prompt else []
+    return _chat(body, options, tuple(messages + last) if last else (), is_generate=True)
 
 
 def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], ...], **more: Any) -> OllamaChat:
     variables = _think(body)
     common = _common(body, options)
     if not messages:
-        # It only asks for the model to be loaded or unloaded. This server keeps its model: one token is prefilled.
+        # A request to load or unload the model. The model stays loaded here, so only one token is prefilled.
         common["params"] = GenerationParams(max_tokens=0)
         more["ends_as"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
         messages = ({"role": "user", "content": "."},)
@@ -142,7 +142,7 @@ def _response_format(body: Fields) -> ResponseFormat | None:
 
 
 def _think(body: Fields) -> dict[str, Any]:
-    """The variables of the template that say whether, and how much, to reason."""
+    """The template's variables for `think`: whether the model reasons, and with which effort."""
     value = body.get("think")
     if value is None:
         return {}
@@ -224,7 +224,7 @@ class Encoder:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[dict[str, Any]] = []
-        # The call that is not whole yet, and its arguments so far.
+        # The incomplete call, and its arguments so far.
         self._call: ToolCallStart | None = None
         self._arguments: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -254,7 +254,7 @@ class Encoder:
         return [to_json({**self._head, **self._taken(), "done": False})]
 
     def finish(self) -> list[str]:
-        """What is left, then the counts in an object of their own."""
+        """The rest of the output, then an object with the counts."""
         assert self._usage is not None
         return [*self.take(), to_json(self.body(self._usage()))]
 
@@ -267,7 +267,7 @@ class Encoder:
         return ended if self._request.ends_as else {**ended, **counts(usage)}
 
     def _close_call(self) -> None:
-        """The call is whole; one whose arguments are cut is none."""
+        """Add the complete call; one whose arguments are cut is dropped."""
         if self._call is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Ollama's GET /api/version, /api/tags and /api/ps, POST /api/show and /api/embed: values in, bodies out."""
+"""Ollama's endpoints about models: GET /api/version, /api/tags and /api/ps, POST /api/show and /api/embed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .request import ParseOptions
 # The version of Ollama whose interface this is. Editors refuse servers that are older than some.
 VERSION = "0.13.0"
 
-# Clients show it as the time at which a model is unloaded: here, never.
+# The time at which the model is unloaded: never.
 _NEVER = "2318-01-01T00:00:00Z"
 # Fields of a GGUF file with one entry for each token are too long for a list.
 _MAX_METADATA_CHARS = 1000
@@ -26,7 +26,7 @@ _MAX_METADATA_CHARS = 1000
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What is known of the served model."""
+    """A description of the served model."""
 
     name: str
     created: int
@@ -52,7 +52,7 @@ def ps_body(card: ModelCard) -> dict[str, Any]:
 
 
 def show_body(card: ModelCard) -> dict[str, Any]:
-    """Clients read the context length from `model_info`: it is what this server gives a request."""
+    """The model's details. Clients read the context length in `model_info`: here it is the limit of a request."""
     info: dict[str, Any] = {name: _number(v) for name, v in card.metadata.items() if len(v) <= _MAX_METADATA_CHARS}
     info.update({f"{card.family}.context_length": card.n_ctx, "general.parameter_count": card.n_params})
     return {

@@ -1,8 +1,8 @@
 """Sampling and generation parameters: each name, its aliases, range, default and meaning, declared once.
 
-`SamplingParams` are the values of the sampler chain, `GenerationParams` the limits and extras of a generation. The
-parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these declarations. What needs a vocabulary
-(texts to bias, token ids that exist) is checked where a model is known.
+`SamplingParams` are the values of the sampler chain, `GenerationParams` the limits and reports of a generation. The
+parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these declarations. Checks that need a
+vocabulary (texts to bias, token ids that exist) are in generation/model.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INT32 = 2**31 - 1
 
 @dataclass(frozen=True)
 class Number:
-    """Reads a number: its type, its limits, and the other names under which servers know it."""
+    """Reads a number: its type, its limits, and its aliases in other servers."""
 
     kind: type
     low: float
@@ -37,7 +37,7 @@ class Number:
 
     def __call__(self, body: Fields, name: str) -> float | int | None:
         read = body.integer if self.kind is int else body.number
-        # Every name is checked; the field's own counts before the others.
+        # All names are checked; the field's own name takes precedence.
         values = [read(given, self.low, self.high) for given in (name, *self.aliases)]
         return next((value for value in values if value is not None), None)
 
@@ -78,7 +78,7 @@ _LETTERS: Mapping[str, str] = {
     "t": "temperature",
     "a": "adaptive_p",
 }
-# Selects the token in place of the last step, wherever it stands; its target says whether it is on.
+# Not a step of the chain: adaptive_p samples the token at the end, wherever it is listed, if its target is set.
 _SELECTING_STEP = "adaptive_p"
 
 # A token to make likelier or not, by its id or as the tokens of a text.
@@ -164,11 +164,11 @@ def _are_texts(values: list[Any], most: int) -> bool:
 
 
 def _prompt_logprobs(body: Fields, name: str) -> int | None:
-    """Only whole responses have a place for them."""
-    wanted = body.integer(name, 0, MAX_TOP_LOGPROBS)
+    """Refused for streams, whose chunks have no field for them."""
+    given = body.integer(name, 0, MAX_TOP_LOGPROBS)
     if not body.boolean("stream"):
-        return wanted
-    if wanted:
+        return given
+    if given:
         raise BadRequest("'prompt_logprobs' cannot be streamed: leave out one of both", "prompt_logprobs")
     return None
 
@@ -183,7 +183,7 @@ def _token_ids(body: Fields, name: str) -> tuple[int, ...]:
 
 
 def _n_prompt_kept(body: Fields, name: str) -> int:
-    # -1 stands for what the model can hold: a longer prompt is an error that says so.
+    # -1 is the size of the context. A prompt longer than that is an error, so nothing needs to be cut.
     return max(body.integer("truncate_prompt_tokens", -1) or 0, 0)
 
 
@@ -192,31 +192,31 @@ class SamplingParams:
     """How the next token is sampled. Explicit zeros in a request count."""
 
     temperature: float = _float(1.0, 0, 100)
-    """Divides the logits; 0 takes the likeliest token."""
+    """Divides the logits; 0 is greedy sampling."""
     top_k: int = _int(64, -1, _INT32)
-    """Keeps so many of the likeliest tokens; 0 keeps all (in a request also -1)."""
+    """Keeps this many of the likeliest tokens; 0 keeps all (in a request also -1)."""
     top_p: float = _float(0.95, 0, 1)
-    """Keeps the likeliest tokens that have this probability together; 1 keeps all."""
+    """Keeps the likeliest tokens whose probabilities add up to this; 1 keeps all."""
     min_p: float = _float(0.0, 0, 1)
     """Keeps tokens that are at least this times as likely as the likeliest; 0 keeps all."""
     typical_p: float = _float(1.0, 0, 1, "typical", "typ_p")
     """Locally typical sampling; 1 is off."""
     top_n_sigma: float = _float(-1.0, -1, 1000, "nsigma")
-    """Keeps logits within so many standard deviations of the highest; below 0 is off."""
+    """Top-n-sigma: keeps logits within this many standard deviations of the highest; below 0 is off."""
     xtc_probability: float = _float(0.0, 0, 1)
-    """How often the likeliest tokens are left out (XTC); 0 is off."""
+    """The probability with which XTC removes the likeliest tokens; 0 is off."""
     xtc_threshold: float = _float(0.1, 0, 1)
-    """XTC leaves out tokens above this probability, but for the least likely of them."""
+    """XTC removes the tokens above this probability, except the least likely of them."""
     dynatemp_range: float = _float(0.0, 0, 100)
-    """The temperature varies by so much with the entropy; 0 is off."""
+    """Dynamic temperature: the temperature varies with the entropy by up to this; 0 is off."""
     dynatemp_exponent: float = _float(1.0, 0, 100)
     """The exponent of dynamic temperature."""
     repeat_penalty: float = _float(1.0, 0.01, 100, "repetition_penalty")
     """Divides the logits of recent tokens; 1 is off."""
     presence_penalty: float = _float(0.0, -2, 2)
-    """Is subtracted from the logits of recent tokens, once each; 0 is off."""
+    """Subtracted once from the logits of each recent token; 0 is off."""
     frequency_penalty: float = _float(0.0, -2, 2)
-    """Is subtracted from the logits of recent tokens, for each occurrence; 0 is off."""
+    """Subtracted from the logits of recent tokens for each occurrence; 0 is off."""
     penalty_last_n: int = _int(64, -1, _INT32, "repeat_last_n", "penalty_range")
     """How many tokens count as recent; -1 is the whole context, 0 is off."""
     dry_multiplier: float = _float(0.0, 0, 100)
@@ -224,34 +224,34 @@ class SamplingParams:
     dry_base: float = _float(1.75, 1, 100)
     """How fast the penalty of DRY grows with the length of a repetition."""
     dry_allowed_length: int = _int(2, 0, _INT32)
-    """Repetitions of up to so many tokens have no penalty."""
+    """Repetitions of up to this many tokens have no penalty."""
     dry_penalty_last_n: int = _int(-1, -1, _INT32, "dry_range")
     """How many tokens DRY searches; -1 is the whole context, 0 is off."""
     dry_sequence_breakers: tuple[str, ...] = _read_by(_breakers, ("\n", ":", '"', "*"))
-    """Texts that no repetition of DRY goes across."""
+    """Texts at which DRY ends a repetition."""
     mirostat: int = _int(0, 0, 2, "mirostat_mode")
-    """1 or 2 samples by that version of Mirostat in place of every other cut; 0 is off."""
+    """1 or 2: samples with this version of Mirostat, in place of top-k, top-p and the like; 0 is off."""
     mirostat_tau: float = _float(5.0, 0, 100)
-    """The entropy that Mirostat aims at."""
+    """The target entropy of Mirostat (tau)."""
     mirostat_eta: float = _float(0.1, 0, 100)
-    """How fast Mirostat corrects."""
+    """The learning rate of Mirostat (eta)."""
     adaptive_target: float = _float(-1.0, -1, 1)
-    """Prefers tokens of about this probability; below 0 is off."""
+    """Adaptive-p: prefers tokens of about this probability; below 0 is off."""
     adaptive_decay: float = _float(0.9, 0, 0.99)
-    """How far back the average goes that the adaptive target corrects."""
+    """The decay of the average by which adaptive-p corrects its target: nearer to 1 goes further back."""
     min_keep: int = _int(1, 0, _INT32)
-    """Every cut by probability keeps at least so many tokens."""
+    """Samplers that cut by probability keep at least this many tokens."""
     samplers: tuple[str, ...] = _read_by(_samplers, SAMPLERS)
-    """The steps to take, in their order."""
+    """The steps of the sampler chain, in order."""
     seed: int | None = _int(None, -(2**63), 2**64 - 1)
-    """None takes a new seed each time (in a request also -1)."""
+    """The seed; None takes a new one for each sequence (in a request also -1)."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """Token ids with what is added to their logits; minus infinity bans a token."""
 
 
 LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 
-# Fields that change what is sampled, in ways that this server does not have, and their values that change nothing.
+# Fields of sampling features that this server does not have, and the values that turn these features off.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "n_indent": (0,),
@@ -272,10 +272,10 @@ WITHOUT_EFFECT = (
 
 @dataclass(frozen=True)
 class GenerationParams:
-    """What a request says of its generations: their number, limits, ends, and what is reported of each token."""
+    """The generation parameters of a request: the number of sequences, limits, stops, and log probabilities."""
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """The sampling values that the request gives, by their names in SamplingParams. They go before all defaults."""
+    """The sampling values that the request gives, by their names in SamplingParams. They override all defaults."""
     logit_bias: tuple[Bias, ...] = _read_by(_logit_bias, ())
     """Tokens or texts with what is added to their logits."""
     n: int = 1
@@ -283,23 +283,23 @@ class GenerationParams:
     max_tokens: int | None = None
     """The length limit of the output; None is what is left of the context, 0 only prefills the prompt."""
     min_tokens: int = _int(0, 0, None)
-    """The first so many tokens are neither an end of generation nor one of `stop_token_ids`."""
+    """The first this many tokens are neither an end-of-generation token nor one of `stop_token_ids`."""
     stop: tuple[str, ...] = _read_by(_stop, ())
     """Texts that end the output and are no part of it."""
     stop_token_ids: tuple[int, ...] = _read_by(_token_ids, ())
     """Tokens that end the output and are no part of it."""
     ignore_eos: bool = _read_by(Fields.boolean, False)
-    """No token is an end of generation."""
+    """End-of-generation tokens do not end the output."""
     top_logprobs: int | None = None
-    """Log probabilities of each token and of so many of the likeliest in its place; None is off."""
+    """Log probabilities of each token and of this many of the likeliest at its position; None is off."""
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
-    """The log probabilities are those after all sampling steps, in place of the model's own."""
+    """Log probabilities are computed after all sampling steps, instead of from the model's own logits."""
     prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
-    """As `top_logprobs`, of the prompt's tokens: the prompt is then computed anew, however much of it is cached."""
+    """As `top_logprobs`, for the prompt's tokens: the whole prompt is then computed, even if it is cached."""
     max_completion_s: float | None = _read_by(_max_completion_s, None)
-    """Ends the output so long after its first token, once a line has ended: llama.cpp's limit, for editors."""
+    """Seconds after the first token at which the output ends with its line: llama.cpp's `t_max_predict_ms`."""
     n_prompt_kept: int = _read_by(_n_prompt_kept, 0)
-    """Of a longer prompt only the last so many tokens count; 0 stands for all."""
+    """The prompt is cut to its last this many tokens; 0 keeps all."""
 
 
 # The numbers of SamplingParams by name.
@@ -318,10 +318,10 @@ def read_params(
     least_tokens: int = 1,
     lengths: Sequence[str] = LENGTHS,
 ) -> GenerationParams:
-    """The parameters in a body. Interfaces read `n` and `top_logprobs` in ways of their own.
+    """The parameters in a body, except `n` and `top_logprobs`, which each interface reads itself.
 
-    `least_tokens` is the smallest length limit: 0 where a prompt may be prefilled for its own sake. `lengths` are the
-    names of the limit, of which the first that a request gives counts.
+    `least_tokens` is the smallest length limit: 0 where a request may only prefill its prompt. `lengths` are the names
+    of the limit; the first that a request has counts.
 
     Raises:
         BadRequest: One of them is invalid.

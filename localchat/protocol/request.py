@@ -1,4 +1,4 @@
-"""What all interfaces that generate text have in a request: the model, the parameters, and how the response comes."""
+"""The request fields that all interfaces for generated text share: model, parameters, response format, streaming."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class TextRequest:
     model: str = ""
     params: GenerationParams = field(default_factory=GenerationParams)
     response_format: ResponseFormat | None = None
-    """The response format."""
+    """The constraint on the text of the output, if any."""
     stream: bool = False
     include_usage: bool = False
-    """A stream ends with its usage."""
+    """The last chunk of a stream has the usage."""
     continuous_usage: bool = False
     """Every chunk has the usage so far."""
     timings_per_token: bool = False
@@ -47,9 +47,9 @@ class TextRequest:
     return_progress: bool = False
     """Chunks report how many tokens of the prompt are computed."""
     ping_s: float | None = None
-    """After so many seconds without a chunk a comment is sent; 0 is never, None is the server's default."""
+    """Seconds without a chunk after which a comment is sent; 0: never, None: the server's default."""
     echo: bool = False
-    """The prompt, or the part of it that opens the output, is part of the output."""
+    """The output repeats the prompt; in chat, the assistant prefill."""
     return_token_ids: bool = False
     tokens_as_ids: bool = False
     """In log probabilities, tokens are spelled as their ids."""
@@ -80,7 +80,7 @@ def read_text_request(body: Fields) -> dict[str, Any]:
 
 
 def read_streaming(body: Fields) -> dict[str, Any]:
-    """The fields that say how the response comes."""
+    """The fields about streaming."""
     flags = ("stream", "timings_per_token", "return_progress")
     options = body.object("stream_options") or Fields({})
     include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")

@@ -1,4 +1,4 @@
-"""POST /v1/rerank, in the form of Jina and Cohere: documents in the order in which they answer a query."""
+"""POST /v1/rerank, in the format of Jina and Cohere: sorts documents by their relevance to a query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_DOCUMENTS = 2048
 
 @dataclass(frozen=True)
 class RerankRequest:
-    """A query and the documents to sort; the first `top_n` are given, all without it."""
+    """A query and the documents to sort; the response has the first `top_n`, or all."""
 
     model: str
     query: str
@@ -31,7 +31,7 @@ def parse_rerank(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> RerankR
     """The request in a body.
 
     Raises:
-        BadRequest: Anything is not as it should be.
+        BadRequest: A field is invalid.
     """
     body = parse_body(raw)
     query = body.text("query")

@@ -1,6 +1,6 @@
 """The response format of a request: a JSON schema, grammar, regular expression or choice, under any of its names.
 
-This module reads the fields; the package grammar compiles what they hold.
+This module parses the fields; the package grammar compiles them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STRUCTURED: Mapping[str, str] = {**_MEMBERS, "json_schema": "json"}
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """What the output has to match."""
+    """A constraint on the output."""
 
     kind: str
     """json_object, json_schema, grammar, regex or choice."""
@@ -76,7 +76,7 @@ def _named(holder: Fields, names: Mapping[str, str]) -> Iterator[ResponseFormat]
 
 
 def read_format_object(form: Fields | None) -> ResponseFormat | None:
-    """A `response_format`. The schema may stand beside the type, as in the Responses API and llama-server."""
+    """The value of `response_format`. The schema may be next to the type, as in the Responses API and llama-server."""
     kind = form.choice("type", _TYPES) if form else "text"
     if form is None or kind == "text":
         return None

@@ -1,4 +1,4 @@
-"""POST /v1/responses, the request: a JSON body becomes a ResponsesRequest, or an ApiError.
+"""POST /v1/responses, the request: parses a JSON body into a ResponsesRequest, or raises an ApiError.
 
 A ResponsesRequest is a ChatRequest whose messages are made of items: those of an earlier response or of a conversation,
 then those of `input`.
@@ -24,10 +24,10 @@ from .responses_tools import Tool, read_tool_choice, read_tools
 # The smallest length limit of OpenAI is 16; here any that leaves room for a token.
 LENGTHS = ("max_output_tokens",)
 
-# Fields that ask for what this server does not do, and their values that ask for nothing.
+# Fields of features that this server does not have, and the values that do not need these.
 REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "prompt": (), "moderation": ()}
 
-# `include` asks for these of tools that run elsewhere, which give nothing here.
+# Values of `include` for tools that run on other servers; they are ignored.
 _INCLUDE_WITHOUT_EFFECT = ("web_search_call.", "file_search_call.", "code_interpreter_call.", "computer_call_output.",
                            "message.input_image.")  # fmt: skip
 _LOGPROBS = "message.output_text.logprobs"
@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = (*WITHOUT_EFFECT, "max_tool_calls", "prompt_cache_options", "b
 
 
 class History(Protocol):
-    """What earlier requests left (responses_store.py)."""
+    """The stored responses and conversations (responses_store.py)."""
 
     def context(self, response_id: str) -> tuple[dict[str, Any], ...]: ...
 
@@ -49,7 +49,7 @@ class History(Protocol):
 
 @dataclass(frozen=True)
 class ResponsesRequest(ChatRequest):
-    """A checked request. The fields of ChatRequest say what to generate, these what the response has beside it."""
+    """A checked request. The fields of ChatRequest are for the generation, those added here for the response object."""
 
     offered: tuple[Tool, ...] = ()
     """The tools that the model may be shown, in the order of `tools`."""
@@ -81,7 +81,7 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
     """The request in a body. With `strict` an unknown field is an error too.
 
     Raises:
-        BadRequest: Anything is not as it should be.
+        BadRequest: A field is invalid.
         NotFound: It names a response, a conversation or an item that is not stored.
     """
     body = parse_body(raw)
@@ -164,15 +164,15 @@ def _response_format(body: Fields) -> ResponseFormat | None:
 
 
 def _include(body: Fields) -> frozenset[str]:
-    wanted = body.items("include", "strings")
-    for i, name in enumerate(wanted):
+    given = body.items("include", "strings")
+    for i, name in enumerate(given):
         is_known = isinstance(name, str) and (
             name in (_LOGPROBS, _ENCRYPTED) or name.startswith(_INCLUDE_WITHOUT_EFFECT)
         )
         if not is_known:
             path = f"include[{i}]"
             raise BadRequest(f'\'{path}\' must be "{_LOGPROBS}" or "{_ENCRYPTED}", got {name!r}', path)
-    return frozenset(wanted)
+    return frozenset(given)
 
 
 def _top_logprobs(body: Fields, include: frozenset[str]) -> int | None:
@@ -235,13 +235,13 @@ def _metadata(body: Fields) -> dict[str, str]:
     return {name: metadata.text(name) or "" for name in metadata.raw}
 
 
-# Where the errors of generation, which name the fields of chat, say "tools[2].function.parameters" or "messages[3]".
+# Errors of generation name the fields of chat, such as "tools[2].function.parameters" or "messages[3]".
 _TOOL_PATH = re.compile(r"\btools\[(\d+)\]\.function\b")
 _MESSAGE_PATH = re.compile(r"\bmessages\b(\[\d+\][\w.\[\]]*)?")
 
 
-def in_these_words(error: ApiError, request: ResponsesRequest) -> ApiError:
-    """The same error with the names of this interface."""
+def with_own_field_names(error: ApiError, request: ResponsesRequest) -> ApiError:
+    """The same error with the field names of this interface."""
     if not isinstance(error, BadRequest):
         return error
 

@@ -1,6 +1,6 @@
-"""POST /v1/responses, the response: one encoder makes the events of the stream and the object at their end.
+"""POST /v1/responses, the response: encodes output events as a stream of events, or as one response object.
 
-An item is opened, grows and is closed before the next one begins. Its id is that of the response with its place.
+An item is opened, grows and is closed before the next one begins. Its id is the response's id and the item's index.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ AnyItem = TypeVar("AnyItem", bound="_Item")
 class ResponseEncoder:
     """The events of the stream, each as JSON text that begins with its type, and the response as one body.
 
-    `sampling` are the values in use, of which the response repeats some. `usage` gives the counts so far. `keep` gets
-    the complete response before the client can know of its end. `clock` is in seconds since 1970.
+    `sampling` are the values in use; the response repeats some. `usage` returns the counts so far. `keep` is called
+    with the complete response before the client gets its end. `clock` is in seconds since 1970.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ResponseEncoder:
         self._status = "in_progress"
         self._ends: dict[str, Any] = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
         self._items: list[_Item] = []
-        # The item that still grows, the last of them.
+        # The last item, while it is open.
         self._open: _Item | None = None
         self._logprobs: list[dict[str, Any]] = []
         self._end = OutputEnd("stop")
@@ -107,7 +107,7 @@ class ResponseEncoder:
     def _complete(self, usage: Usage) -> None:
         is_cut = self._end.reason == "length"
         if not self._items:
-            # Clients look for a message also where it is empty.
+            # Clients expect a message, even an empty one.
             self._begin(self._new(_Message))
         self._close("incomplete" if is_cut else "completed")
         self._status = "incomplete" if is_cut else "completed"
@@ -170,7 +170,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class _Item:
-    """One item of the output. `text` is what it has by now."""
+    """One item of the output. `text` is its text so far."""
 
     type = ""
 
@@ -227,7 +227,7 @@ class _PartItem(_Item):
         raise NotImplementedError
 
     def parts(self) -> list[dict[str, Any]]:
-        """The part, once there is something in it or the item is closed."""
+        """The part, once it has text or the item is closed."""
         return [self.part()] if self.text or self.status != "in_progress" else []
 
     def _emit_part(self, kind: str, part: dict[str, Any]) -> None:
@@ -382,5 +382,5 @@ class InputArgument:
         return str(json.loads(f'"{text}"', strict=False))
 
     def rest(self) -> str:
-        """What else there is at the end: arguments of another form are the input as they are."""
+        """The rest at the end: arguments that are not such an object are the input as they are."""
         return "" if self._is_inside else self._raw

@@ -1,7 +1,7 @@
-"""The items of the Responses API as the messages of a conversation.
+"""Converts the items of the Responses API to chat messages.
 
-A response of a model is several items: its reasoning, its text, and each call. Templates want them as one assistant
-message, so items of the assistant that follow one another are joined.
+A response of a model is several items: its reasoning, its text, and each call. Templates expect one assistant message,
+so consecutive items of the assistant are joined.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
 _MEDIA_PARTS = {"input_image": "an image", "input_file": "a file", "input_audio": "audio"}
 
-# Items of tools that run elsewhere, and notes of other servers. None of them can come from this server.
+# Items of tools that run on other servers, and notes of these servers. They are ignored.
 IGNORED_ITEMS = (
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
     "computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
@@ -59,7 +59,7 @@ def _kind(item: Fields) -> str:
 
 
 def _whole(item: dict[str, Any]) -> dict[str, Any]:
-    """The item as it is listed later: a message has a list of parts."""
+    """The item in the format of later lists: a message has a list of parts."""
     text = item.get("content")
     if item["type"] != "message" or not isinstance(text, str):
         return item
@@ -69,10 +69,10 @@ def _whole(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_messages(instructions: str | None, items: Iterable[Fields]) -> tuple[dict[str, Any], ...]:
-    """The messages of chat that say the same as `instructions` and the items, in their order.
+    """The chat messages for `instructions` and the items, in order.
 
     Raises:
-        BadRequest: An item is not as it should be, or of a kind that this server does not read.
+        BadRequest: An item is invalid, or of a kind that this server does not support.
     """
     conversation = _Conversation()
     if instructions:
@@ -102,7 +102,7 @@ class _Conversation:
             message["content"] = _joined(message.get("content"), text)
             return
         self._open = None
-        # Many templates take one system message, at the start.
+        # Many templates accept only one system message, at the start.
         if role in ("system", "developer") and len(self.messages) == 1 and self.messages[0]["role"] in _ROLES[2:]:
             self.messages[0]["content"] = _joined(self.messages[0]["content"], text)
             return
@@ -202,7 +202,7 @@ def _required(item: Fields, name: str) -> str:
 
 
 def model_name(tool: Fields) -> str:
-    """The name of a tool for the model: that of its namespace goes before it."""
+    """The name of a tool for the model: its namespace's name and its own."""
     name, namespace = _required(tool, "name"), tool.text("namespace")
     return qualified(namespace, name)
 
@@ -216,7 +216,7 @@ def qualified(namespace: str | None, name: str) -> str:
 def encode_reasoning(text: str) -> str:
     """Reasoning as the `encrypted_content` of an item, which clients send back as it is.
 
-    It is no secret, as the item shows the same text: clients that drop the text keep this.
+    It is encoded, not encrypted: the item has the same text, which some clients drop while they keep this field.
     """
     return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
 

@@ -1,6 +1,6 @@
-"""Responses and conversations that later requests go on with, in memory and bounded: the oldest make room.
+"""Stores responses and conversations in memory for later requests; the least recently used entries are dropped.
 
-Thread-safe. Nothing is written to disk: a restart forgets all of it.
+Thread-safe. Nothing is written to disk, so a restart loses all entries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from .errors import NotFound
 from .json_text import to_json
 
-# What an afternoon with one agent needs. Each of the two bounds drops the entries that were used least recently.
+# Enough for an afternoon with one agent. Each of the two limits drops the entries that were used least recently.
 MAX_ENTRIES = 1000
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -23,10 +23,10 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stored:
-    """A response, or a conversation (of which `body` is the object, and `output` is empty)."""
+    """A response, or a conversation (`body` is its object, and `output` is empty)."""
 
     body: Mapping[str, Any]
-    """As GET returns it."""
+    """The object that GET returns."""
     earlier: tuple[Item, ...]
     """The items before the request's own."""
     items: tuple[Item, ...]
@@ -51,7 +51,7 @@ class ResponseStore:
         self._n_bytes = 0
 
     def put(self, body: Mapping[str, Any], earlier: Sequence[Item], items: Sequence[Item]) -> None:
-        """Keep a response under its id, with the items that it answers."""
+        """Store a response under its id, with the items of its request."""
         output = tuple(body.get("output", ()))
         items = tuple(with_id(item, body["id"], i) for i, item in enumerate(items))
         n_bytes = len(to_json([body, *earlier, *items]))
@@ -69,7 +69,7 @@ class ResponseStore:
         """The entry of this id, which becomes the newest.
 
         Raises:
-            NotFound: It was never stored, has been deleted, or made room for others.
+            NotFound: It was never stored, or has been deleted or dropped.
         """
         with self._lock:
             entry = self._entries.get(id)
@@ -119,7 +119,7 @@ _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "cus
 
 
 def item_id(kind: str, response_id: str, place: str) -> str:
-    """An id that no other item has: that of the response with the item's place in it."""
+    """A unique id: the id of the response and the item's place in it."""
     return f"{_ID_PREFIXES.get(kind, 'item')}_{response_id.partition('_')[2]}{place}"
 
 

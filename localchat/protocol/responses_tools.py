@@ -1,6 +1,6 @@
-"""The tools of the Responses API: functions, custom tools that take text, and namespaces of both.
+"""Parses the tools of the Responses API: functions, custom tools (with free text as input), and namespaces of both.
 
-A custom tool is shown to the model as a function of one text. Tools that run on a provider's machines are left out.
+For the model a custom tool is a function with one string argument. Tools that run on a provider's servers are ignored.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Tool:
     """A tool that the model may call."""
 
     name: str
-    """As clients know it."""
+    """Its name in the request, without the namespace."""
     namespace: str | None
     is_custom: bool
     path: str
     """Its place in the request, for errors."""
     function: dict[str, Any]
-    """As chat has it: name (with the namespace), description, parameters, strict."""
+    """Its function in the format of chat: name (with the namespace), description, parameters, strict."""
     wire: dict[str, Any]
-    """As the response repeats it."""
+    """The tool in the response object."""
 
     @property
     def model_name(self) -> str:
@@ -42,7 +42,7 @@ def read_tools(body: Fields) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     """The tools that can be called, and the kinds of those that cannot.
 
     Raises:
-        BadRequest: One of them is not as it should be.
+        BadRequest: A tool is invalid.
     """
     tools: list[Tool] = []
     ignored: dict[str, None] = {}
@@ -109,7 +109,7 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     """`tool_choice` and `allowed` of a ChatRequest.
 
     Raises:
-        BadRequest: It asks for what no tool of the request can do.
+        BadRequest: It is invalid, or names a tool that the request does not have.
     """
     value = body.get("tool_choice")
     names: tuple[str, ...] = ()

@@ -11,13 +11,13 @@ PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class Slot:
-    """A running sequence: its counts of tokens, and none of its text."""
+    """The token counts of a running sequence. Its text is not shown."""
 
     id_task: int
     n_prompt: int
     n_cached: int
     n_computed: int
-    n_drawn: int
+    n_sampled: int
     max_tokens: int
 
 
@@ -33,7 +33,7 @@ def props_body(
     bos: str,
     eos: str,
 ) -> dict[str, Any]:
-    """The body of GET /props, with llama.cpp's field names. The path of the model file is not given out."""
+    """The body of GET /props, with llama.cpp's field names. It does not have the path of the model file."""
     return {
         "default_generation_settings": {"params": dict(sampling), "n_ctx": n_ctx},
         "total_slots": n_slots,
@@ -60,14 +60,14 @@ def slots_body(slots: Sequence[Slot], n_slots: int, n_ctx: int) -> list[dict[str
 def _slot(slot: Slot | None) -> dict[str, Any]:
     if slot is None:
         return {"is_processing": False}
-    n_left = slot.max_tokens - slot.n_prompt - slot.n_drawn
+    n_left = slot.max_tokens - slot.n_prompt - slot.n_sampled
     return {
         "is_processing": True,
         "id_task": slot.id_task,
         "n_prompt_tokens": slot.n_prompt,
         "n_prompt_tokens_processed": min(slot.n_computed, slot.n_prompt),
         "n_prompt_tokens_cache": slot.n_cached,
-        "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": slot.n_drawn}],
+        "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": slot.n_sampled}],
     }
 
 

@@ -1,6 +1,6 @@
-"""POST /tokenize, /detokenize and /apply-template: what the model's vocabulary and template make of things.
+"""POST /tokenize and /detokenize: parses the requests, and encodes the responses, in llama.cpp's format.
 
-The forms are llama.cpp's. A prompt is the ChatRequest of chat.py, rendered and not completed.
+The request of /apply-template is the ChatRequest of chat.py.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from .request import DEFAULT_OPTIONS, ParseOptions
 
 @dataclass(frozen=True)
 class TokenizeRequest:
-    """A text; `adds_special` puts the model's begin token before it, `parses_special` takes markers for tokens.
-
-    `unknown` are the names of unknown fields, which were ignored, here and below.
-    """
+    """A text to tokenize."""
 
     model: str
     text: str
     adds_special: bool
+    """Begin with the model's BOS."""
     parses_special: bool
+    """Parse the texts of control tokens as these tokens."""
     with_pieces: bool
+    """Return the text of each token too."""
     unknown: tuple[str, ...] = ()
+    """The names of unknown fields, which were ignored."""
 
 
 @dataclass(frozen=True)
 class DetokenizeRequest:
-    """Tokens whose text is wanted."""
+    """Tokens to convert to text."""
 
     model: str
     tokens: tuple[int, ...]
@@ -79,7 +80,7 @@ def parse_detokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Det
 
 
 def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:
-    """The text that pieces make together; bytes that are no text become U+FFFD."""
+    """The text of the pieces; bytes that are not valid UTF-8 become U+FFFD."""
     return {"content": b"".join(pieces).decode("utf-8", "replace")}
 
 

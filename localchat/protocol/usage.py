@@ -1,4 +1,4 @@
-"""The counts and times that a response reports, in OpenAI's, tabbyAPI's and llama.cpp's names."""
+"""Usage and timings of a response, under the field names of OpenAI, tabbyAPI and llama.cpp."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Usage:
 
     @staticmethod
     def total(usages: Sequence[Usage], per_prompt: int) -> Usage:
-        """Of all sequences of a request, `per_prompt` for each prompt: a prompt counts once, completions add up."""
+        """The sum over the sequences of a request, `per_prompt` for each prompt. A prompt counts once."""
         prompts = usages[::per_prompt]
         return Usage(
             n_prompt=sum(usage.n_prompt for usage in prompts),
@@ -73,7 +73,7 @@ class Usage:
         }
 
     def timings(self) -> dict[str, Any]:
-        """The same under llama.cpp's names, which its clients read; drafts only where there were any, as there."""
+        """The same under llama.cpp's names, for its clients; counts of drafts only if there were any."""
         n_computed = self.n_prompt - self.n_cached
         drafts = {"draft_n": self.n_drafted, "draft_n_accepted": self.n_draft_accepted}
         return {

@@ -90,7 +90,7 @@ class Body:
         elif lengths:
             n = _length(lengths)
             if n > self._max_bytes:
-                raise errors.BodyTooLarge(f"the body has {n} bytes, and {self._max_bytes} are the limit")
+                raise errors.BodyTooLarge(f"the body has {n} bytes, and the limit is {self._max_bytes}")
             self._accept()
             yield from self._exactly(n)
         self.is_read = True

@@ -6,6 +6,7 @@ Loads the model as the server would, and generates a few tokens. Opens no port.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -65,7 +66,8 @@ def check(options: argparse.Namespace, file: ModelFile) -> int:
     if options.json:
         print(json.dumps({"status": report.status, **asdict(report)}, indent=1))
     else:
-        print("\n".join(_lines(report)))
+        with contextlib.suppress(BrokenPipeError):  # `| head` has read enough.
+            print("\n".join(_lines(report)), flush=True)
     return report.status
 
 

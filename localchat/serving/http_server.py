@@ -114,7 +114,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             stream=self.rfile,
             socket=self.connection,
         )
-        self._run(head, self.server.routes.answer)
+        self._run(head, self.server.routes.respond)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _respond  # noqa: N815
 

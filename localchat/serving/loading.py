@@ -58,7 +58,7 @@ class Loader(threading.Thread):
     def run(self) -> None:
         try:
             model = self._load()
-            # These objects stay. The garbage collector would look at all of them again, holding the interpreter lock.
+            # These objects stay. The garbage collector would scan all of them again, holding the interpreter lock.
             gc.freeze()
             self._service.ready(model)
         except Exception as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..protocol import errors
 from ..protocol.fields import parse_body
-from ..protocol.responses import ResponsesRequest, in_these_words, parse_response
+from ..protocol.responses import ResponsesRequest, parse_response, with_own_field_names
 from ..protocol.responses_events import ResponseEncoder
 from ..protocol.responses_items import input_items
 from ..protocol.responses_store import ResponseStore, items_body
@@ -119,4 +119,4 @@ def _submitted(model: Model, request: ResponsesRequest) -> GenerationRun:
                     raise
                 request = shorter
     except errors.ApiError as error:
-        raise in_these_words(error, request) from error
+        raise with_own_field_names(error, request) from error

@@ -36,7 +36,7 @@ _PROBES = ("/health", "/metrics", "/slots")
 # Paths that other servers have, and what to use here instead.
 _CHAT_INSTEAD = "POST /v1/chat/completions takes the same conversation"
 _ONLY_TEXT = "this server reads and writes text alone"
-_KEEPS_NOTHING = "this server keeps nothing of what it is asked"
+_STORES_NONE = "this server stores no such objects"
 _ELSEWHERE: Mapping[str, str] = {
     "/chat": _CHAT_INSTEAD,
     "/api": "the model is chosen when the server starts",
@@ -46,11 +46,11 @@ _ELSEWHERE: Mapping[str, str] = {
     "/images": _ONLY_TEXT,
     "/videos": _ONLY_TEXT,
     "/realtime": _ONLY_TEXT,
-    "/files": _KEEPS_NOTHING,
-    "/batches": _KEEPS_NOTHING + ": send its requests, many run at once",
-    "/vector_stores": _KEEPS_NOTHING,
-    "/assistants": _KEEPS_NOTHING,
-    "/threads": _KEEPS_NOTHING,
+    "/files": _STORES_NONE,
+    "/batches": _STORES_NONE + ": send its requests, many run at once",
+    "/vector_stores": _STORES_NONE,
+    "/assistants": _STORES_NONE,
+    "/threads": _STORES_NONE,
 }
 
 
@@ -86,7 +86,7 @@ class Routes:
         row = self._row(_without_prefix(exchange.head.path))
         self._endpoints.metrics.count(row or "other", exchange.status, seconds)
 
-    def answer(self, exchange: Exchange) -> None:
+    def respond(self, exchange: Exchange) -> None:
         """Respond to a request.
 
         Raises:

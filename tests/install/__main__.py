@@ -77,6 +77,8 @@ def install_and_ask(folder: Path, scratch: Path, *, target: str = "localchat", *
 def no_network(folder: Path, scratch: Path) -> None:
     """A network namespace without network; the quick tests too."""
     python = install_and_ask(folder, scratch)
+    for client in ("localchat.pyz", "chat_client.py"):
+        assert "usage" in run([python, "-I", folder / client, "--help"], scratch)
     run(isolated(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *QUICK_TESTS))
 
 
