@@ -197,6 +197,11 @@ ARRAYS = {
     "prefixItems, all of them": case(
         {"type": "array", "prefixItems": [INT, STR], "minItems": 2, "items": False}, '[1,"a"]', '[] [1] [1,"a",2]'
     ),
+    "prefixItems, some of them": case(
+        {"type": "array", "prefixItems": [INT, STR, BOOL], "minItems": 1, "items": False},
+        '[1] [1,"a"] [1,"a",true]',
+        '[] ["a"] [1,"a",true,1]',
+    ),
     "prefixItems and items": case(
         {"type": "array", "prefixItems": [INT], "items": STR}, '[] [1] [1,"a","b"]', '["a"] [1,2]'
     ),

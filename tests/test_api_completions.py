@@ -213,6 +213,16 @@ def test_likeliest_of_several_are_returned_in_their_order():
     ]
 
 
+def test_likeliest_is_that_of_the_highest_mean():
+    """A longer output is not less likely for its length."""
+    whole = CompletionBody(HEAD, parse(prompt="a", best_of=2, n=1))
+    for index, logprobs in enumerate(([-1.0], [-0.6, -0.6])):
+        whole.add(index, ContentDelta(str(index)))
+        whole.add(index, SampledTokens(tuple(token(b"x", logprob) for logprob in logprobs)))
+        whole.add(index, OutputEnd("length"))
+    assert [choice["text"] for choice in whole.body(USAGE)["choices"]] == ["1"]
+
+
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_chunks_have_text_then_an_end_then_usage(include_usage: bool):
     request = parse(prompt="a", stream_options={"include_usage": include_usage})

@@ -219,5 +219,19 @@ def test_timings_have_llama_cpps_names():
 
 
 def test_k14_usage_over_choices_counts_the_prompt_once():
-    total = Usage.total([USAGE, USAGE], 2)
+    total = Usage.total([USAGE, replace(USAGE, prompt_s=0.25)], 2)
+    assert total.prompt_s == 0.5  # They ran side by side.
     assert (total.n_prompt, total.n_cached, total.n_completion, total.n_reasoning) == (10, 4, 6, 2)
+
+
+def test_timings_are_once_on_each_chunk():
+    chunks = stream_of(ContentDelta("a"), OutputEnd("stop"), timings_per_token=True).finish()
+    assert [chunk.count('"timings"') for chunk in chunks] == [1, 1, 1]
+
+
+def test_log_probabilities_are_on_one_chunk_each():
+    events = [
+        event for text in "ab" for event in (SampledTokens((OutputToken(1, text.encode(), -1.0),)), ContentDelta(text))
+    ]
+    chunks = stream_of(*events, OutputEnd("stop"), logprobs=True).finish()
+    assert [chunk.count('"logprob"') for chunk in chunks] == [0, 1, 1, 0]

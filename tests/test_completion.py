@@ -202,6 +202,13 @@ def test_request_that_cannot_run_is_refused(engine: Engine, members: Any, error:
     assert texts(engine, prompt="ab") == ["ab"]
 
 
+def test_each_prompt_is_reported_once_and_choices_are_scored(engine: Engine):
+    with complete(engine, prompt=["ab", "c"], n=2, best_of=3) as run:
+        assert run.head.prompts == ((97, 98), (99,))
+    sequences = prepare_text(Model("fake", engine), requested(prompt="ab", n=1, best_of=2)).sequences
+    assert [sequence.params.top_logprobs for sequence in sequences] == [0, 0]
+
+
 def test_prompt_that_does_not_fit_leaves_nothing_of_those_before_it(endless_engine: Engine):
     with pytest.raises(ContextLengthExceeded):
         complete(endless_engine, prompt=["a", "b" * 200_000])

@@ -254,6 +254,14 @@ def test_auto_of_parts_goes_on_with_text_that_is_open():
     assert not fits(constraint, " there.>>>then\n{}")
 
 
+def test_text_that_is_open_does_not_reason():
+    messages = (*MESSAGES, {"role": "assistant", "content": "12"})
+    request = ChatRequest(messages=messages, continue_final_message="content", **formatted("regex", r"\d-c"))
+    constraint = constraint_for(request, ChatTemplate(THINKS), PROMPT + "12")
+    assert fits(constraint, "3-c")
+    assert not fits(constraint, "<think>hm</think>3-c")
+
+
 def test_plain_text_is_bound_from_its_start():
     assert plain_constraint(CompletionRequest()) is None
     constraint = plain_constraint(CompletionRequest(**CITY))

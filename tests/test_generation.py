@@ -91,6 +91,7 @@ def test_reasoning_is_in_the_content_too_within_its_tags():
 @pytest.mark.parametrize("second", [[], [ToolCallStart(1, "b", "g"), ToolCallArguments(1, "{")]])
 def test_v3_output_ends_after_a_single_call(second: list[OutputEvent]):
     first: list[OutputEvent] = [ToolCallStart(0, "a", "f"), ToolCallArguments(0, "{}")]
-    output = Output(Scripted({"x": [*first, *second]}, has_calls=True), single_call=True)  # type: ignore[arg-type]
+    parser = Scripted({"x": [*first, *second]}, has_calls=True, is_inside=bool(second))
+    output = Output(parser, single_call=True)  # type: ignore[arg-type]
     assert read(output, Delta("x")) == [*first, OutputEnd("tool_calls")]
     assert output.is_over

@@ -144,10 +144,10 @@ def test_request_with_such_tools_runs_in_every_family(name: str):
     assert constraint_for(request, template, "<|im_start|>assistant\n") is not None
 
 
-@pytest.mark.parametrize("case", LOOSENED.values(), ids=LOOSENED)
-def test_strict_tool_and_required_call_are_refused(case: Any):
-    schema = case[0]
-    for one, choice in ((tool(schema, strict=True), "auto"), (tool(schema), "required")):
+@pytest.mark.parametrize("name", LOOSENED)
+def test_strict_tool_and_required_call_are_refused(name: str):
+    schema = LOOSENED[name][0]
+    for one, choice in ((tool(schema, strict=True), "auto"), (tool(schema), "required"))[name in MUCH_WORK :]:
         with pytest.raises(BadRequest, match="cannot be honoured") as caught:
             bound(PLAIN, one, choice=choice)
         assert (caught.value.param or "").startswith("tools[0].function.parameters#")

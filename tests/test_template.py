@@ -2,6 +2,7 @@
 
 import pytest
 
+from localchat.prompt import sandbox
 from localchat.prompt.segments import text_of
 from localchat.prompt.template import CHATML, ChatTemplate, TemplateError
 
@@ -60,8 +61,8 @@ def test_template_language(source, expected):
         pytest.param("{{ '{:999999999}'.format(1) }}", "width", id="width of format"),
         pytest.param("{{ 'x'.ljust(999999999) }}", "unsafe", id="padding"),
         pytest.param(
-            "{% for i in range(2000) %}{% for j in range(2000) %}{% endfor %}{% endfor %}",
-            "loops more than",
+            "{% for i in range(200) %}{% for j in range(200) %}{% endfor %}{% endfor %}",
+            "loops more than 20000 times",
             id="loops",
         ),
         pytest.param("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError", id="recursion"),
@@ -75,7 +76,8 @@ def test_template_language(source, expected):
         pytest.param("{{ nothing.at.all }}", "UndefinedError", id="undefined"),
     ],
 )
-def test_template_error(source, message):
+def test_template_error(source, message, monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_LOOP_STEPS", 20_000)
     with pytest.raises(TemplateError, match=message) as caught:
         render(source)
     assert caught.value.status == 400
@@ -143,6 +145,7 @@ THINKING = CHATML.replace(
             id="thinking goes on",
         ),
         pytest.param({"content": "It is"}, {"prefix": " so"}, "It is so", id="with a prefix"),
+        pytest.param({"content": "It is"}, {"add_generation_prompt": False}, "It is", id="also without a new message"),
     ],
 )
 def test_final_message_opens_the_answer(final, options, opening):

@@ -109,6 +109,14 @@ def test_template_that_shows_one_call_of_a_message_gets_it_with_its_result(sourc
     assert shown == expected.replace("FIRST", calls[0]).replace("SECOND", calls[1])
 
 
+def test_calls_without_ids_go_with_results_in_their_order():
+    calls = [{"type": "function", "function": call["function"]} for call in TWO_CALLS["tool_calls"]]
+    results = [{"role": "tool", "content": id, "tool_call_id": id} for id in ("x", "y")]
+    source = ONE_CALL[0].values[0].replace("ARGUMENTS", "call.function.arguments | tojson")
+    shown = render(source, [{**TWO_CALLS, "tool_calls": calls}, *results])
+    assert shown == '[assistant]so<f:{"a": 1}:>[tool]x[assistant]<f:{"a": 2}:>[tool]y'
+
+
 def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
     source = CALLS.replace(
         "ARGUMENTS",
@@ -120,6 +128,14 @@ def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
     call_id, result_id = re.fullmatch(r"\[assistant\]<f:\{\}:(\w{9})>\[tool\](\w{9})", text.replace("\n", "")).groups()
     assert call_id == result_id
     assert "abc123XYZ" in text_of(template.render([call_message({}, "abc123XYZ")]))
+    for other in ("abc", "a" * 12, "call-1_xy"):
+        shown = text_of(template.render([call_message({}, other)])).replace("\n", "")
+        assert re.fullmatch(r"\[assistant\]<f:\{\}:[0-9a-f]{9}>", shown)
+
+
+def test_field_of_calls_is_absent_where_there_are_none():
+    source = "{% for m in messages %}{{ 'calls' if m.tool_calls is defined else 'none' }}{% endfor %}"
+    assert render(source, [{"role": "assistant", "content": "a", "tool_calls": []}]) == "none"
 
 
 def test_template_that_reads_parts_gets_parts():
@@ -246,10 +262,11 @@ def test_thinking_reaches_the_template_where_it_looks(key):
 
 
 def test_template_that_looks_for_thinking_in_parts_gets_parts():
-    source = """{%- for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}
+    source = """{%- for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | length }}
     {%- for p in m.content %}{{ '<' + p.thinking + '>' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}
     {%- endfor %}"""
-    assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "<b>a"
+    assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "2<b>a"
+    assert render(source, [{"role": "assistant", "content": "", "reasoning_content": "b"}]) == "1<b>"
     assert render(source, [{"role": "assistant", "content": "a"}]) == "a"
 
 

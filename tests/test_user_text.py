@@ -1,7 +1,7 @@
 """User text in a prompt stays apart from the template's markers: segments, tokens, marked strings."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localchat.prompt.marked import Marked, copied, holds_mark, join, user_ranges
@@ -172,10 +172,12 @@ OPERATIONS = [
 ]
 
 
-@given(text=st.text(alphabet="ab \n.", max_size=12), data=st.data())
-def test_marked_text_behaves_as_str(text, data):
-    operation = data.draw(st.sampled_from(OPERATIONS))
-    assert operation(Marked(text)) == operation(text)
+@settings(max_examples=30)
+@given(text=st.text(alphabet="ab \n.", max_size=12))
+@example("a b.\nab ")
+def test_marked_text_behaves_as_str(text):
+    for operation in OPERATIONS:
+        assert operation(Marked(text)) == operation(text)
 
 
 @given(parts=st.lists(st.tuples(st.text(alphabet="ab ", max_size=4), st.booleans()), max_size=5), data=st.data())
