@@ -94,7 +94,7 @@ def times_ms(vocabulary: Vocabulary, constraint: Constraint | None, n_tokens: in
             logits = (chance.standard_normal(vocabulary.n_tokens) * LOGIT_WIDTH).astype(np.float32)
             start = time.perf_counter()
             likeliest = largest(logits, sampler.n_likeliest) if sampler.n_likeliest else None
-            token = sampler.draw(None, 0, logits, likeliest)
+            token = sampler.sample(None, 0, logits, likeliest)
             yield (time.perf_counter() - start) * 1e3
             n_sampled += 1
         sampler.close()

@@ -71,7 +71,7 @@ def measure(model: str, threads: int, spins: int, streams: int, seconds: float) 
 def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> float:
     """Greedy decoding of some sequences in one batch, without server, scheduler and text."""
     from localchat.engine import GenerationRequest, LoadOptions
-    from localchat.engine.batch import Batch, Part, Sequence
+    from localchat.engine.batch import Batch, BatchChunk, Sequence
     from localchat.engine.llama import load_backend
     from localchat.engine.proof import proven
     from localchat.models.catalog import DEMO_PATH
@@ -84,7 +84,9 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
     sequences = [Sequence(i, [i + 1], n_ctx) for i in range(n_streams)]
 
     def turn() -> None:
-        batch = Batch(parts=tuple(Part(sequence, slot, slot, 1, True) for slot, sequence in enumerate(sequences)))
+        batch = Batch(
+            chunks=tuple(BatchChunk(sequence, slot, slot, 1, True) for slot, sequence in enumerate(sequences))
+        )
         backend.decode(batch)
         for slot, sequence in enumerate(sequences):
             sequence.n_computed += 1

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from localchat.engine import GenerationRequest, ModelFacts
-from localchat.engine.backend import DecodeFailed, NoRoom
-from localchat.engine.batch import Batch, Room
+from localchat.engine.backend import DecodeFailed, NoFreeCells
+from localchat.engine.batch import Batch, CacheLimits
 from localchat.engine.state_files import Data
 from localchat.protocol.params import SamplingParams
 
@@ -36,22 +36,22 @@ def endless(tokens: list[int], n_prompt: int) -> int:
 
 def check_passes(batch: Batch) -> None:
     """Where sequences have cells of their own, a pass has whole tiles of one prompt, or few rows of each, in order."""
-    slots = [part.slot for part in batch.parts]
+    slots = [chunk.slot for chunk in batch.chunks]
     assert slots == sorted(slots)
-    n_rows = [part.n_tokens for part in batch.parts]
+    n_rows = [chunk.n_tokens for chunk in batch.chunks]
     assert max(n_rows) < 64 or (len(n_rows) == 1 and n_rows[0] % 64 == 0)
 
 
 class FakeCells:
     """The cells of a context by slots, without a model. Operations that break a rule of llama.cpp are errors."""
 
-    def __init__(self, room: Room, *, n_each: int | None = None, n_real_cells: int | None = None):
-        """A slot has at most `n_each` cells; `n_real_cells` below those of `room` is a context that holds less."""
-        self.room = room
-        self._n_each = room.n_cells if n_each is None else n_each
-        self._n_real_cells = room.n_cells if n_real_cells is None else n_real_cells
+    def __init__(self, limits: CacheLimits, *, n_each: int | None = None, n_real_cells: int | None = None):
+        """A slot has at most `n_each` cells; `n_real_cells` below those of `limits` is a context that holds less."""
+        self.limits = limits
+        self._n_each = limits.n_cells if n_each is None else n_each
+        self._n_real_cells = limits.n_cells if n_real_cells is None else n_real_cells
         # For each slot its cells, each with a number of its own and a token.
-        self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(room.n_slots)}
+        self.slots: dict[int, list[tuple[int, int]]] = {slot: [] for slot in range(limits.n_slots)}
         # The operations since the test emptied this list: a name and its numbers.
         self.operations: list[tuple[Any, ...]] = []
         self._numbers = itertools.count()
@@ -62,15 +62,15 @@ class FakeCells:
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
         self.operations.append(("share", source, target, n_tokens))
-        assert self.room.can_cut
+        assert self.limits.can_cut
         assert not self.slots[target], "the target is not empty"
         assert 0 < n_tokens <= len(self.slots[source])
         shared = self.slots[source][:n_tokens]
-        self.slots[target] = shared if self.room.is_unified else self._new_cells([token for _, token in shared])
+        self.slots[target] = shared if self.limits.is_unified else self._new_cells([token for _, token in shared])
 
     def cut(self, slot: int, n_tokens: int) -> None:
         self.operations.append(("cut", slot, n_tokens))
-        assert self.room.can_cut
+        assert self.limits.can_cut
         assert n_tokens < len(self.slots[slot])
         del self.slots[slot][n_tokens:]
 
@@ -91,15 +91,15 @@ class FakeCells:
         """Fills the cells of a batch.
 
         Raises:
-            NoRoom: There are fewer free cells; nothing has been changed.
+            NoFreeCells: There are fewer free cells; nothing has been changed.
         """
         if self.n_cells_used() + batch.n_tokens > self._n_real_cells:
-            raise NoRoom
-        for part in batch.parts:
-            cells = self.slots[part.slot]
-            n_computed = part.sequence.n_computed
-            assert [token for _, token in cells] == part.sequence.tokens[:n_computed], "the slot holds something else"
-            cells.extend(self._new_cells(part.tokens()))
+            raise NoFreeCells
+        for chunk in batch.chunks:
+            cells = self.slots[chunk.slot]
+            n_computed = chunk.sequence.n_computed
+            assert [token for _, token in cells] == chunk.sequence.tokens[:n_computed], "the slot holds something else"
+            cells.extend(self._new_cells(chunk.tokens()))
             assert len(cells) <= self._n_each
 
     def n_cells_used(self) -> int:
@@ -155,8 +155,8 @@ class FakeBackend(FakeCells):
             metadata={},
             **(fim or {}),
         )
-        room = Room(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, is_unified=is_unified)
-        super().__init__(room, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
+        limits = CacheLimits(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, is_unified=is_unified)
+        super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         self.threads = (1, 1)
         self.model = model
         self.poison = poison
@@ -207,24 +207,24 @@ class FakeBackend(FakeCells):
         self._n_decodes += 1
         if self.gate is not None:
             assert self.gate.acquire(timeout=30), "the test never opened the gate"
-        assert 0 < batch.n_tokens <= self.room.n_batch
-        if any(self.poison in part.tokens() for part in batch.parts):
+        assert 0 < batch.n_tokens <= self.limits.n_batch
+        if any(self.poison in chunk.tokens() for chunk in batch.chunks):
             raise DecodeFailed("the batch is poisoned")
-        if not self.room.is_unified:
+        if not self.limits.is_unified:
             check_passes(batch)
         self.compute(batch)
         self._outputs = {}
         record, next_row = [], 0
-        for part in batch.parts:
-            assert part.first == next_row, "rows have gaps"
-            next_row += part.n_tokens
-            tokens = [token for _, token in self.slots[part.slot]]
-            for row in part.rows_with_logits:
-                self._outputs[row] = tokens[: len(tokens) - (part.first + part.n_tokens - 1 - row)]
-            record.append((part.slot, part.sequence.n_computed, part.n_tokens, part.wants_output))
+        for chunk in batch.chunks:
+            assert chunk.first == next_row, "rows have gaps"
+            next_row += chunk.n_tokens
+            tokens = [token for _, token in self.slots[chunk.slot]]
+            for row in chunk.rows_with_logits:
+                self._outputs[row] = tokens[: len(tokens) - (chunk.first + chunk.n_tokens - 1 - row)]
+            record.append((chunk.slot, chunk.sequence.n_computed, chunk.n_tokens, chunk.wants_output))
         self.batches.append(record)
 
-    def look(self, draws: list[tuple[Any, int, int]]) -> bool:
+    def select_candidates(self, samples: list[tuple[Any, int, int]]) -> bool:
         return False
 
     def sample(self, sampler: Any, row: int) -> int:
@@ -234,7 +234,7 @@ class FakeBackend(FakeCells):
         assert row in self._outputs
         return -0.5, [(token, -0.5), (0, -1.5), (1, -2.5)][:n_top]
 
-    def drawn_from(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+    def sampled_logprobs(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         return math.log(0.75), [(token, math.log(0.75)), (0, math.log(0.25))][:n_top]
 
     def close(self) -> None:

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from localchat.engine import Cancelled, EngineError, EngineStopped, InputTooLong, InvalidToken, normalised, pooling_of
-from localchat.engine.embedding import Embedder, EmbeddingRoom, Piece, reads_whole_texts, steps
+from localchat.engine.embedding import Embedder, EmbeddingLimits, Piece, reads_whole_texts, steps
 from localchat.protocol.embeddings import embeddings_body, parse_embeddings
 from localchat.protocol.errors import BadRequest
 from localchat.protocol.request import ParseOptions
 from localchat.protocol.rerank import parse_rerank, rerank_body
 
-ROOM = EmbeddingRoom(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
+LIMITS = EmbeddingLimits(n_ctx=20, n_step=8, n_inputs=3, n_vocab=100)
 
 
 class FakeEmbedding:
     """The vector of an input is its sum and its length; checks what a real one would die of."""
 
-    room = ROOM
+    limits = LIMITS
     threads = (1, 1)
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class FakeEmbedding:
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
         assert not self.is_closed
-        assert sum(piece.stop - piece.start for piece in step) <= ROOM.n_step
-        assert len(step) <= ROOM.n_inputs
+        assert sum(piece.stop - piece.start for piece in step) <= LIMITS.n_step
+        assert len(step) <= LIMITS.n_inputs
         if self.fails:
             raise EngineError("no")
         self.steps.append(step)
@@ -68,7 +68,7 @@ class FakeEmbedding:
     ],
 )
 def test_steps_are_filled_in_order(lengths: list[int], expected: list[list[tuple[int, int, int]]]):
-    assert [[(p.index, p.start, p.stop) for p in step] for step in steps(lengths, ROOM)] == expected
+    assert [[(p.index, p.start, p.stop) for p in step] for step in steps(lengths, LIMITS)] == expected
 
 
 def test_vectors_come_in_the_order_of_the_inputs():

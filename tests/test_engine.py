@@ -26,7 +26,7 @@ from localchat.engine import (
     PromptTooLong,
     QueueFull,
 )
-from localchat.engine.backend import DecodeFailed, NoRoom
+from localchat.engine.backend import DecodeFailed, NoFreeCells
 from localchat.protocol.params import SamplingParams
 
 from .fakes import END, FakeBackend, echo, endless
@@ -399,7 +399,7 @@ class RefusingBackend(FakeBackend):
     """Finds no free cells, or fails, in the decodes of these numbers."""
 
     refused: range = range(0)
-    error: type[Exception] = NoRoom
+    error: type[Exception] = NoFreeCells
 
     def decode(self, batch: Any) -> None:
         if self._n_decodes in self.refused:
@@ -409,7 +409,7 @@ class RefusingBackend(FakeBackend):
 
 
 @pytest.mark.parametrize("n_times", [1, 2, 3])
-@pytest.mark.parametrize("error", [NoRoom, DecodeFailed])
+@pytest.mark.parametrize("error", [NoFreeCells, DecodeFailed])
 @pytest.mark.parametrize("n_running", [1, 4])
 def test_capacity_recovers_after_decodes_that_were_refused_for_once(
     n_running: int, error: type[Exception], n_times: int
@@ -425,7 +425,7 @@ def test_capacity_recovers_after_decodes_that_were_refused_for_once(
 
         ask_all("uvwxyz")
         backend.refused = range(backend._n_decodes + 3, backend._n_decodes + 3 + n_times)
-        if error is NoRoom or n_times == 1:
+        if error is NoFreeCells or n_times == 1:
             assert ask_all("abcd"[:n_running]) == [letter * 12 for letter in "abcd"[:n_running]]
         else:
             with contextlib.suppress(EngineError):

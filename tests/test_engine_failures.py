@@ -35,7 +35,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "drafter drafts": ("_drafts._sources.0.drafter.draft",),
     "drafter forgets": ("_drafts._sources.0.drafter.forget",),
     "cost": ("_timer._cost.note",),
-    "prefix": ("_cache._tree.rest",),
+    "prefix": ("_cache._tree.set_idle",),
     "failure path": ("backend.decode", "_scheduler.reset"),
     "whole failure path": (
         "backend.decode",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.batch import Batch, Part, Room, Sequence
+from localchat.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
 from localchat.engine.kv_cache import KVCache
 from localchat.engine.snapshots import Snapshots
 
@@ -19,10 +19,10 @@ class Cached:
     """A KV cache on fake cells, with the state that a scheduler has: the tokens of each active slot."""
 
     def __init__(self, n_cells: int = 200, *, max_snapshot_bytes: int = 0, n_slots: int = 4, **limits: Any):
-        room = Room(n_cells, 2, n_slots, 50, **limits)
+        limits = CacheLimits(n_cells, 2, n_slots, 50, **limits)
         # With cells of their own, all slots together have more than the shared ones that the cache counts.
-        self.cells = FakeCells(room, n_real_cells=n_cells if room.is_unified else n_slots * n_cells)
-        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_cut=self.cells.room.can_cut))
+        self.cells = FakeCells(limits, n_real_cells=n_cells if limits.is_unified else n_slots * n_cells)
+        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_cut=self.cells.limits.can_cut))
 
     def start(self, tokens: list[int]) -> int:
         """Acquires a slot for these tokens and computes those that it does not hold."""
@@ -35,7 +35,7 @@ class Cached:
         sequence = Sequence(1, list(tokens), 1000)
         sequence.n_computed = n_computed
         if sequence.n_missing:
-            self.cells.compute(Batch((Part(sequence, slot, 0, sequence.n_missing, True),)))
+            self.cells.compute(Batch((BatchChunk(sequence, slot, 0, sequence.n_missing, True),)))
             self.cache.append(slot, tokens[n_computed:])
 
     def tokens(self, slot: int) -> list[int]:

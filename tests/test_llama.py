@@ -32,7 +32,7 @@ from localchat.engine import (
     OutputToken,
     load,
 )
-from localchat.engine.batch import Batch, Part, Room, Sequence
+from localchat.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
 from localchat.engine.llama import default_threads, load_backend, sampling_from
 from localchat.engine.llama.library import L
 from localchat.engine.llama.load import _state_key
@@ -632,7 +632,7 @@ def test_defaults_come_from_the_metadata(metadata: dict[str, str], expected: Sam
 @pytest.mark.parametrize(("scaling", "same"), [("longrope", False), ("yarn", True), (None, True)])
 def test_saved_prefixes_are_for_one_size_of_context_where_that_counts(engine: Engine, scaling: Any, same: bool):
     facts = replace(engine.facts, metadata={} if scaling is None else {"phi3.rope.scaling.type": scaling})
-    keys = {_state_key(DEMO, replace(facts, n_cells=n), LoadOptions(), Room(n, 4, 8, 64)) for n in (512, 2048)}
+    keys = {_state_key(DEMO, replace(facts, n_cells=n), LoadOptions(), CacheLimits(n, 4, 8, 64)) for n in (512, 2048)}
     assert len(keys) == (1 if same else 2)
 
 
@@ -696,22 +696,22 @@ def test_the_number_of_threads_changes_between_batches():
 
 
 def misuse_batch(backend: Any) -> None:
-    sequence = Sequence(1, [1] * (backend.room.n_batch + 1), backend.room.n_batch + 2)
-    backend.decode(Batch(parts=(Part(sequence, 0, 0, backend.room.n_batch + 1, True),)))
+    sequence = Sequence(1, [1] * (backend.limits.n_batch + 1), backend.limits.n_batch + 2)
+    backend.decode(Batch(chunks=(BatchChunk(sequence, 0, 0, backend.limits.n_batch + 1, True),)))
 
 
 def misuse_slot(backend: Any) -> None:
-    backend.decode(Batch(parts=(Part(Sequence(1, [1], 2), 999, 0, 1, True),)))
+    backend.decode(Batch(chunks=(BatchChunk(Sequence(1, [1], 2), 999, 0, 1, True),)))
 
 
 def misuse_outputs(backend: Any) -> None:
-    n = backend.room.n_running + 1
-    backend.decode(Batch(parts=tuple(Part(Sequence(i, [1], 2), 0, i, 1, True) for i in range(n))))
+    n = backend.limits.n_running + 1
+    backend.decode(Batch(chunks=tuple(BatchChunk(Sequence(i, [1], 2), 0, i, 1, True) for i in range(n))))
 
 
 def misuse_scores(backend: Any) -> None:
-    n = backend.room.n_outputs + 1
-    backend.decode(Batch(parts=(Part(Sequence(1, [1] * n, n + 1), 0, 0, n, True, is_scored=True),)))
+    n = backend.limits.n_outputs + 1
+    backend.decode(Batch(chunks=(BatchChunk(Sequence(1, [1] * n, n + 1), 0, 0, n, True, is_scored=True),)))
 
 
 @pytest.mark.parametrize(

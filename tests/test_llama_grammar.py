@@ -98,8 +98,8 @@ def test_draw_is_that_of_masking_everything(vocabulary: Vocabulary, sampling: Sa
     try:
         for step in range(N_STEPS):
             logits = logits_of(vocabulary, step)
-            token = quick.draw(None, 0, logits)
-            assert token == thorough.draw(None, 0, logits), f"step {step}"
+            token = quick.sample(None, 0, logits)
+            assert token == thorough.sample(None, 0, logits), f"step {step}"
             if vocabulary.is_end(token):
                 break
     finally:
@@ -117,7 +117,7 @@ def test_bias_counts_before_anything_is_left_out_as_unlikely(
     logits[300:500] = 15.0
     logits[ids["a"]] = 40.0
     one = sampler(vocabulary, replace(CHAINS[chain], logit_bias=((ids[text], bias),)), 'root ::= "a" | "b"')
-    assert one.draw(None, 0, logits) == ids["b"]
+    assert one.sample(None, 0, logits) == ids["b"]
     one.close()
 
 
@@ -132,7 +132,7 @@ def test_refused_draws_leave_the_others_their_shares(vocabulary: Vocabulary):
     n_draws = 1500
     for seed in range(n_draws):
         one = sampler(vocabulary, SamplingParams(seed=seed, **OFF), 'root ::= "a" | "b" | "c"')
-        counts[one.draw(None, 0, logits)] += 1
+        counts[one.sample(None, 0, logits)] += 1
         one.close()
     total = sum(math.exp(logit) for logit in (0, 1, 2))
     for text, logit in zip("abc", (0, 1, 2)):
@@ -205,8 +205,10 @@ def test_token_with_a_trigger_and_text_that_the_grammar_refuses_is_not_sampled(
     one = Sampler(request, more, 512)
     logits = np.zeros(more.n_tokens, np.float32)
     logits[-1], logits[more.tokenize("{", False, False)[-1]] = 99.0, 50.0
-    assert more.piece(one.draw(None, 0, logits)) == b"{"
-    assert one.draw(None, 0, logits) in [more.tokenize(char, False, False)[-1] for char in "abcdefghijklmnopqrstuvwxyz"]
+    assert more.piece(one.sample(None, 0, logits)) == b"{"
+    assert one.sample(None, 0, logits) in [
+        more.tokenize(char, False, False)[-1] for char in "abcdefghijklmnopqrstuvwxyz"
+    ]
     one.close()
 
 

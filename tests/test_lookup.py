@@ -14,7 +14,7 @@ from localchat.engine.lookup import N_GRAM, Lookup, LookupDrafter
 def guess(tokens: list[int], n_tokens: int = 4) -> list[int]:
     lookup = Lookup()
     assert lookup.read(tokens)
-    return lookup.guess(tokens, n_tokens)
+    return lookup.draft(tokens, n_tokens)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_text_read_in_any_pieces_gives_the_same_guess(seed: int):
     while n_known < len(tokens):
         n_known = min(n_known + random_.randint(1, 20), len(tokens))
         lookup.read(tokens[:n_known])
-        assert lookup.guess(tokens[:n_known], 8) == guess(tokens[:n_known], 8)
+        assert lookup.draft(tokens[:n_known], 8) == guess(tokens[:n_known], 8)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -72,7 +72,7 @@ def test_long_text_is_read_a_part_at_a_time():
     tokens = [*range(1000), 0, 1, 2]
     lookup = Lookup()
     assert [lookup.read(tokens, 400) for _ in range(3)] == [False, False, True]
-    assert lookup.guess(tokens, 2) == [3, 4]
+    assert lookup.draft(tokens, 2) == [3, 4]
 
 
 def test_drafter_guesses_for_each_sequence_by_its_own_text():

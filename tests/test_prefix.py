@@ -49,7 +49,7 @@ def test_match_names_a_slot_that_has_it():
 def test_shared_cells_count_once():
     tree = filled((0, [1, 2, 3, 4]), (1, [1, 2, 7]))
     assert (tree.n_cells, tree.n_active_cells) == (5, 5)
-    tree.rest(0)
+    tree.set_idle(0)
     assert (tree.n_cells, tree.n_active_cells) == (5, 3)
     tree.drop(0)
     assert (tree.n_cells, tree.n_active_cells) == (3, 3)
@@ -83,9 +83,9 @@ def test_growing_slot_stays_one_run_and_a_shared_one_forks():
 def test_idle_slots_are_dropped_by_least_recent_use():
     tree = filled((0, [1]), (1, [2]), (2, [3]))
     for slot in (1, 0, 2):
-        tree.rest(slot)
-    tree.resume(1)
-    tree.rest(1)
+        tree.set_idle(slot)
+    tree.set_active(1)
+    tree.set_idle(1)
     assert tree.least_recent() == 0
     assert tree.least_recent(but=0) == 2
 
@@ -109,23 +109,23 @@ def test_exact_twin_has_no_more_and_is_idle():
         tree.hold(slot)
         tree.extend(slot, tokens)
     assert tree.twin(1, exact=True) is None
-    tree.rest(0)
+    tree.set_idle(0)
     assert tree.twin(1, exact=True) is None
-    tree.rest(2)
+    tree.set_idle(2)
     assert tree.twin(1, exact=True) == 2
 
 
 def test_refreshed_slot_is_dropped_last():
     tree = filled((0, [1]), (1, [2]), (2, [3]))
     for slot in (0, 1, 2):
-        tree.rest(slot)
+        tree.set_idle(slot)
     tree.refresh(0)
     assert tree.idle() == [1, 2, 0]
 
 
 def test_inactive_cells_of_a_match_are_those_nobody_runs_with():
     tree = filled((0, [1, 2, 3, 4]), (1, [1, 2, 9]))
-    tree.rest(0)
+    tree.set_idle(0)
     match = tree.match([1, 2, 3, 5])
     assert match == Match(0, 3)
     assert tree.n_inactive_cells(match) == 1
@@ -134,7 +134,7 @@ def test_inactive_cells_of_a_match_are_those_nobody_runs_with():
 def test_whole_match_is_an_idle_slot_all_of_which_fits():
     tree = filled((0, [1, 2]), (1, [1, 2, 3, 4]), (2, [7]))
     for slot in (0, 1, 2):
-        tree.rest(slot)
+        tree.set_idle(slot)
     assert tree.match_whole([1, 2, 3]) == Match(0, 2)
     assert tree.match_whole([1, 2, 3, 4, 5]) == Match(1, 4)
     assert tree.match_whole([8]) is None
@@ -188,11 +188,11 @@ def test_random_use_agrees_with_a_plain_model(seed: int):
             next_cell += len(tokens)
         elif action == "rest" and active:
             slot = random_.choice(sorted(active))
-            tree.rest(slot)
+            tree.set_idle(slot)
             active.discard(slot)
         elif action == "resume" and idle:
             slot = random_.choice(idle)
-            tree.resume(slot)
+            tree.set_active(slot)
             active.add(slot)
         elif action == "drop" and cells:
             slot = random_.choice(sorted(cells))

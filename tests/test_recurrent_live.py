@@ -40,8 +40,8 @@ def asked(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationRequest:
 
 
 def test_room_says_that_it_cannot_be_cut(engine: Engine):
-    assert not engine.backend.room.can_cut
-    assert engine.backend.room.n_drafted == 0
+    assert not engine.backend.limits.can_cut
+    assert engine.backend.limits.n_drafted == 0
 
 
 def test_same_prompt_again_is_not_computed_again(engine: Engine):

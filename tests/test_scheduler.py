@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine.batch import Batch, Part, Room, Sequence
+from localchat.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
 from localchat.engine.kv_cache import KVCache
 from localchat.engine.scheduler import Scheduler
 from localchat.engine.snapshots import Snapshots
@@ -26,10 +26,10 @@ def sequence(id: int, n_prompt: int, max_tokens: int = 100) -> Sequence:
 class SteppedScheduler(Scheduler):
     """A scheduler on fake cells, which check its operations and record them."""
 
-    def __init__(self, room: Room, max_snapshot_bytes: int = 0):
-        self.cells = FakeCells(room)
-        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_cut=room.can_cut))
-        super().__init__(room, self.cache)
+    def __init__(self, limits: CacheLimits, max_snapshot_bytes: int = 0):
+        self.cells = FakeCells(limits)
+        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_cut=limits.can_cut))
+        super().__init__(limits, self.cache)
 
     def operations(self) -> list[tuple[Any, ...]]:
         """The operations on the cells since the last call."""
@@ -42,15 +42,15 @@ class SteppedScheduler(Scheduler):
         self.take_checkpoints(batch)
 
 
-def new_scheduler(n_cells: int, n_running: int, n_batch: int, **room: Any) -> SteppedScheduler:
-    max_snapshot_bytes = room.pop("max_snapshot_bytes", 0)
-    room = {"n_slots": n_running + room.pop("n_resting", 4), **room}
-    return SteppedScheduler(Room(n_cells, n_running, n_batch=n_batch, **room), max_snapshot_bytes)
+def new_scheduler(n_cells: int, n_running: int, n_batch: int, **limits: Any) -> SteppedScheduler:
+    max_snapshot_bytes = limits.pop("max_snapshot_bytes", 0)
+    limits = {"n_slots": n_running + limits.pop("n_resting", 4), **limits}
+    return SteppedScheduler(CacheLimits(n_cells, n_running, n_batch=n_batch, **limits), max_snapshot_bytes)
 
 
 def shape(batch: Batch) -> list[tuple[int, int, bool]]:
     """Of each part: which sequence, how many tokens, whether it gives a token."""
-    return [(part.sequence.id, part.n_tokens, part.wants_output) for part in batch.parts]
+    return [(chunk.sequence.id, chunk.n_tokens, chunk.wants_output) for chunk in batch.chunks]
 
 
 def run_turn(scheduler: SteppedScheduler) -> Batch:
@@ -85,7 +85,7 @@ def test_prompt_that_is_scored_is_read_anew_in_small_chunks_beside_others():
     rows = []
     for _ in range(6):
         batch = run_turn(scheduler)
-        rows.append([(part.sequence.id, part.n_tokens, len(part.scored_rows)) for part in batch.parts])
+        rows.append([(chunk.sequence.id, chunk.n_tokens, len(chunk.scored_rows)) for chunk in batch.chunks])
     # Of all that is scored 32 rows a turn; a known prompt is of no use to it, and its own keeps nobody waiting.
     assert rows[0] == [(1, 1, 0), (4, 1, 0), (2, 32, 32)]
     assert rows[2] == [(1, 1, 0), (4, 1, 0), (2, 16, 15), (3, 16, 16)]
@@ -97,10 +97,10 @@ def test_prompt_that_is_scored_is_read_anew_in_small_chunks_beside_others():
 def test_rows_with_logits_are_those_scored_and_the_newest_token():
     scheduler = new_scheduler(100, 4, 10, n_resting=10)
     scheduler.add(Sequence(1, [*range(15)], 100, scores_prompt=True))
-    assert [part.rows_with_logits for part in run_turn(scheduler).parts] == [tuple(range(10))]
-    (part,) = run_turn(scheduler).parts
-    assert (part.scored_rows, part.rows_with_logits) == (range(4), (0, 1, 2, 3, 4))
-    assert [part.rows_with_logits for part in run_turn(scheduler).parts] == [(0,)]
+    assert [chunk.rows_with_logits for chunk in run_turn(scheduler).chunks] == [tuple(range(10))]
+    (chunk,) = run_turn(scheduler).chunks
+    assert (chunk.scored_rows, chunk.rows_with_logits) == (range(4), (0, 1, 2, 3, 4))
+    assert [chunk.rows_with_logits for chunk in run_turn(scheduler).chunks] == [(0,)]
 
 
 def test_preempted_prompt_goes_on_scoring_where_it_was():
@@ -117,8 +117,8 @@ def test_preempted_prompt_goes_on_scoring_where_it_was():
         run_turn(scheduler)
     scheduler.remove(scheduler.running[0], keep=False)
     batch = run_turn(scheduler)
-    assert batch.parts[0].sequence is scored
-    assert scored.n_computed - batch.parts[0].n_tokens <= scored.n_scored
+    assert batch.chunks[0].sequence is scored
+    assert scored.n_computed - batch.chunks[0].n_tokens <= scored.n_scored
     while scored.is_to_score:
         run_turn(scheduler)
     assert scored.n_scored >= 34
@@ -154,23 +154,23 @@ def test_rows_of_a_batch_are_contiguous():
     scheduler = new_scheduler(100, 4, 10)
     for id in (1, 2, 3):
         scheduler.add(sequence(id, 3))
-    parts = scheduler.schedule().parts
-    assert [(part.first, list(part.output_rows)) for part in parts] == [(0, [2]), (3, [5]), (6, [8])]
+    chunks = scheduler.schedule().chunks
+    assert [(chunk.first, list(chunk.output_rows)) for chunk in chunks] == [(0, [2]), (3, [5]), (6, [8])]
 
 
 def test_sequences_beyond_the_slots_wait_in_order():
     scheduler = new_scheduler(100, 2, 10)
     for id in (1, 2, 3, 4):
         scheduler.add(sequence(id, 1))
-    assert [part[0] for part in shape(run_turn(scheduler))] == [1, 2]
+    assert [chunk[0] for chunk in shape(run_turn(scheduler))] == [1, 2]
     scheduler.remove(scheduler.running[0])
-    assert [part[0] for part in shape(run_turn(scheduler))] == [2, 3]
+    assert [chunk[0] for chunk in shape(run_turn(scheduler))] == [2, 3]
 
 
 def test_removed_sequence_that_is_not_kept_has_its_slot_cleared():
     scheduler = new_scheduler(100, 1, 10)
     scheduler.add(sequence(1, 3))
-    slot = run_turn(scheduler).parts[0].slot
+    slot = run_turn(scheduler).chunks[0].slot
     scheduler.remove(scheduler.running[0], keep=False)
     assert scheduler.operations() == [("clear", slot)]
 
@@ -183,7 +183,7 @@ def test_removed_waiting_sequence_never_runs():
     run_turn(scheduler)
     scheduler.remove(second)
     scheduler.remove(first)
-    assert scheduler.schedule().parts == ()
+    assert scheduler.schedule().chunks == ()
 
 
 def test_prompt_that_does_not_fit_beside_the_others_waits():
@@ -215,7 +215,7 @@ def test_sequence_that_may_fill_all_cells_runs_to_its_end_alone():
     scheduler.add(sequence(1, 5, 20))
     only = scheduler.waiting[0]
     while not only.is_full:
-        assert run_turn(scheduler).parts
+        assert run_turn(scheduler).chunks
     assert len(only.tokens) == 20
 
 
@@ -232,7 +232,7 @@ def test_sequence_that_can_never_run_is_refused(n_prompt: int, max_tokens: int):
 @pytest.mark.parametrize(("n_running", "n_slots", "n_batch"), [(0, 4, 8), (4, 4, 8), (4, 8, 3)])
 def test_room_that_cannot_run_is_refused(n_running: int, n_slots: int, n_batch: int):
     with pytest.raises(ValueError, match=f"{n_running} sequences at once"):
-        Room(20, n_running, n_slots, n_batch)
+        CacheLimits(20, n_running, n_slots, n_batch)
 
 
 def test_alone_splits_a_batch_into_one_for_each_sequence():
@@ -241,7 +241,7 @@ def test_alone_splits_a_batch_into_one_for_each_sequence():
     scheduler.add(sequence(2, 4))
     singles = list(scheduler.schedule().alone())
     assert [shape(single) for single in singles] == [[(1, 3, True)], [(2, 4, True)]]
-    assert all(single.parts[0].first == 0 for single in singles)
+    assert all(single.chunks[0].first == 0 for single in singles)
 
 
 def test_alone_leaves_guesses_out():
@@ -249,7 +249,7 @@ def test_alone_leaves_guesses_out():
     scheduler.running[0].draft = [4, 5]
     (single,) = scheduler.schedule().alone()
     assert shape(single) == [(1, 1, True)]
-    assert single.parts[0].tokens() == [NEXT]
+    assert single.chunks[0].tokens() == [NEXT]
 
 
 # Shared prefixes.
@@ -273,7 +273,7 @@ def test_known_prefix_is_shared_and_not_computed_again():
     first = run_turn(scheduler)
     scheduler.add(with_prompt(2, *SYSTEM, 200))
     batch = run_turn(scheduler)
-    assert scheduler.operations() == [("share", first.parts[0].slot, batch.parts[1].slot, 50)]
+    assert scheduler.operations() == [("share", first.chunks[0].slot, batch.chunks[1].slot, 50)]
     assert shape(batch) == [(1, 1, True), (2, 1, True)]
     assert scheduler.running[1].n_cached == 50
 
@@ -281,14 +281,14 @@ def test_known_prefix_is_shared_and_not_computed_again():
 def test_finished_conversation_goes_on_in_its_own_slot():
     scheduler = new_scheduler(200, 4, 100)
     scheduler.add(with_prompt(1, 1, 2, 3))
-    slot = run_turn(scheduler).parts[0].slot
+    slot = run_turn(scheduler).chunks[0].slot
     run_turn(scheduler)
     said = list(scheduler.running[0].tokens)
     finish(scheduler)
     scheduler.add(with_prompt(2, *said, 8, 9))
     batch = run_turn(scheduler)
     assert scheduler.operations() == []
-    assert [(part.slot, part.n_tokens) for part in batch.parts] == [(slot, 3)]
+    assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 3)]
 
 
 def test_last_token_of_a_known_prompt_is_computed_for_its_logits():
@@ -380,7 +380,7 @@ def test_prefix_that_is_used_again_and_again_goes_last():
 def test_forget_drops_all_that_rests():
     scheduler = new_scheduler(100, 2, 40)
     scheduler.add(sequence(1, 5))
-    slot = run_turn(scheduler).parts[0].slot
+    slot = run_turn(scheduler).chunks[0].slot
     finish(scheduler)
     scheduler.cache.forget()
     assert scheduler.operations() == [("clear", slot)]
@@ -390,7 +390,7 @@ def test_forget_drops_all_that_rests():
 def test_memory_that_cannot_be_cut_takes_only_whole_resting_prefixes():
     scheduler = new_scheduler(1000, 4, 100, can_cut=False)
     scheduler.add(with_prompt(1, *SYSTEM))
-    slot = run_turn(scheduler).parts[0].slot
+    slot = run_turn(scheduler).chunks[0].slot
     run_turn(scheduler)
     scheduler.add(with_prompt(2, *SYSTEM, 1, 2))
     run_turn(scheduler)
@@ -399,7 +399,7 @@ def test_memory_that_cannot_be_cut_takes_only_whole_resting_prefixes():
     scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
     batch = run_turn(scheduler)
     assert scheduler.operations() == []
-    assert [(part.slot, part.n_tokens) for part in batch.parts] == [(slot, 1)]
+    assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 1)]
 
 
 def test_prompt_is_read_to_its_last_token_first_where_the_memory_cannot_be_cut():
@@ -425,7 +425,7 @@ def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
     n_computed = 0
     for _ in range(5):
         batch = run_turn(scheduler)
-        n_computed += sum(part.n_tokens for part in batch.parts if part.sequence.n_sampled < 2)
+        n_computed += sum(chunk.n_tokens for chunk in batch.chunks if chunk.sequence.n_sampled < 2)
     assert n_computed == 49 + 3
     assert [(s.n_cached, s.n_sampled > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
 
@@ -434,7 +434,7 @@ class Machine:
     """Steps a scheduler on a simulated clock: 20 ms a step, 1 ms a row, and prompt chunks by the measured cost."""
 
     def __init__(self) -> None:
-        self.scheduler = SteppedScheduler(Room(100_000, 16, 32, 2048))
+        self.scheduler = SteppedScheduler(CacheLimits(100_000, 16, 32, 2048))
         self.cost = StepCost()
         self.now = 0.0
         self.longest_step_s = 0.0
@@ -453,8 +453,8 @@ class Machine:
         self.now += seconds
         self.longest_step_s = max(self.longest_step_s, seconds)
         self.scheduler.compute(batch, [[NEXT] for _ in batch.outputs()])
-        for part in batch.outputs():
-            self.first_at.setdefault(part.sequence.id, self.now)
+        for chunk in batch.outputs():
+            self.first_at.setdefault(chunk.sequence.id, self.now)
 
     def run_until_first_token(self, id: int) -> float:
         while id not in self.first_at:
@@ -520,9 +520,9 @@ def test_prompt_budget_bounds_the_turns_in_which_others_wait():
 # Drafts.
 
 
-def drafting(n_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **room: Any) -> SteppedScheduler:
+def drafting(n_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **limits: Any) -> SteppedScheduler:
     """A scheduler with one sequence that has read its prompt of 3 tokens and drawn one."""
-    scheduler = new_scheduler(n_cells, 4, n_batch, n_drafted=n_drafted, **room)
+    scheduler = new_scheduler(n_cells, 4, n_batch, n_drafted=n_drafted, **limits)
     scheduler.add(with_prompt(1, 1, 2, 3))
     run_turn(scheduler)
     return scheduler
@@ -532,8 +532,8 @@ def test_draft_is_computed_behind_the_newest_token_with_an_output_at_each():
     scheduler = drafting()
     (sequence,) = scheduler.running
     sequence.draft = [4, 5]
-    (part,) = scheduler.schedule().parts
-    assert (part.tokens(), list(part.output_rows)) == ([NEXT, 4, 5], [0, 1, 2])
+    (chunk,) = scheduler.schedule().chunks
+    assert (chunk.tokens(), list(chunk.output_rows)) == ([NEXT, 4, 5], [0, 1, 2])
     assert sequence.draft == []
 
 
@@ -552,7 +552,7 @@ def test_wrong_part_of_a_draft_is_cut_off(drawn: list[int], n_computed: int, ope
     (sequence,) = scheduler.running
     sequence.draft = [4, 5]
     batch = scheduler.schedule()
-    assert batch.parts[0].slot == 0
+    assert batch.chunks[0].slot == 0
     scheduler.compute(batch, [drawn])
     assert sequence.tokens == [1, 2, 3, NEXT, *drawn]
     assert (sequence.n_computed, sequence.n_missing, scheduler.cache.n_cells_active) == (n_computed, 1, n_computed)
@@ -577,8 +577,8 @@ def test_draft_never_goes_beyond_the_limit_of_the_answer():
     run_turn(scheduler)
     (sequence,) = scheduler.running
     sequence.draft = [4] * 8
-    (part,) = scheduler.schedule().parts
-    assert len(part.draft) == 2  # and with the token that comes after it there are 7
+    (chunk,) = scheduler.schedule().chunks
+    assert len(chunk.draft) == 2  # and with the token that comes after it there are 7
 
 
 def test_drafts_share_what_one_turn_may_guess():
@@ -590,8 +590,8 @@ def test_drafts_share_what_one_turn_may_guess():
     for running in scheduler.running:
         running.draft = [4] * 5
     batch = scheduler.schedule()
-    assert [len(part.draft) for part in batch.parts] == [5, 3, 0]
-    assert [part.first for part in batch.parts] == [0, 6, 10]
+    assert [len(chunk.draft) for chunk in batch.chunks] == [5, 3, 0]
+    assert [chunk.first for chunk in batch.chunks] == [0, 6, 10]
 
 
 def test_nobody_drafts_beside_a_prompt_that_is_read():
@@ -623,7 +623,7 @@ def test_draft_takes_cells_of_what_rests_and_of_nobody_else():
     assert (scheduler.cache.n_cells_active, scheduler.cache.n_cells_idle) == (14, 10)
     scheduler.running[0].draft = [4] * 8
     batch = scheduler.schedule()
-    assert [len(part.draft) for part in batch.parts] == [8]
+    assert [len(chunk.draft) for chunk in batch.chunks] == [8]
     assert [name for name, *_ in scheduler.operations()] == ["clear"]
     scheduler.compute(batch, [[9]])
     scheduler.add(sequence(3, 6, 30))
@@ -632,7 +632,7 @@ def test_draft_takes_cells_of_what_rests_and_of_nobody_else():
     for running in scheduler.running:
         running.draft = [4] * 4
     batch = scheduler.schedule()
-    assert [len(part.draft) for part in batch.parts] == [4, 2]
+    assert [len(chunk.draft) for chunk in batch.chunks] == [4, 2]
     assert len(scheduler.running) == 2
 
 
@@ -645,8 +645,8 @@ def test_draft_that_found_no_room_is_tried_without():
 
 @pytest.mark.parametrize(("can_cut", "n_drafted"), [(False, 1), (True, 97)], ids=["no way back", "no rows"])
 def test_drafts_without_room_for_them_are_refused(can_cut: bool, n_drafted: int):
-    with pytest.raises(ValueError, match="guesses a turn"):
-        Room(200, 4, 8, 100, can_cut, n_drafted)
+    with pytest.raises(ValueError, match="draft tokens per step"):
+        CacheLimits(200, 4, 8, 100, can_cut, n_drafted)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -672,11 +672,11 @@ def test_random_arrivals_and_departures_keep_every_rule(seed: int):
             s.draft = random_.choices([0, 1, 2], k=random_.randint(0, scheduler.n_to_draft))
         batch = scheduler.schedule()
         assert batch.n_tokens <= n_batch
-        assert len({part.slot for part in batch.parts}) == len(batch.parts) <= n_slots
-        served = {part.sequence.id for part in batch.parts}
+        assert len({chunk.slot for chunk in batch.chunks}) == len(batch.chunks) <= n_slots
+        served = {chunk.sequence.id for chunk in batch.chunks}
         assert all(s.id in served for s in ready if s.slot is not None)
-        assert sum(len(part.draft) for part in batch.parts) <= n_drafted
-        scheduler.compute(batch, [drawn_run(random_, part) for part in batch.outputs()])
+        assert sum(len(chunk.draft) for chunk in batch.chunks) <= n_drafted
+        scheduler.compute(batch, [drawn_run(random_, chunk) for chunk in batch.outputs()])
         assert scheduler.cache.n_cells_used == scheduler.cells.n_cells_used()
         for s in [s for s in scheduler.running if s.is_full or random_.random() < 0.02]:
             scheduler.remove(s, keep=random_.random() < 0.8)
@@ -685,9 +685,9 @@ def test_random_arrivals_and_departures_keep_every_rule(seed: int):
     assert scheduler.cells.n_cells_used() == 0
 
 
-def drawn_run(random_: random.Random, part: Part) -> list[int]:
+def drawn_run(random_: random.Random, chunk: BatchChunk) -> list[int]:
     """Some tokens of the draft, then another one."""
-    return [*part.draft[: random_.randint(0, len(part.draft))], random_.randint(0, 2)]
+    return [*chunk.draft[: random_.randint(0, len(chunk.draft))], random_.randint(0, 2)]
 
 
 def random_sequence(random_: random.Random, id: int) -> Sequence:

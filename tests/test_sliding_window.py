@@ -12,7 +12,7 @@ pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.engine import Delta, Engine, EngineError, LoadOptions
-from localchat.engine.batch import Batch, Part, Sequence
+from localchat.engine.batch import Batch, BatchChunk, Sequence
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.state_files import StateFiles
@@ -45,7 +45,7 @@ def compute(backend: LlamaBackend, slot: int, tokens: list[int], n_computed: int
     sequence = Sequence(slot, list(tokens), 500)
     sequence.slot, sequence.n_computed = slot, n_computed
     n_new = len(tokens) - n_computed
-    backend.decode(Batch(parts=(Part(sequence, slot, 0, n_new, wants_output=True),)))
+    backend.decode(Batch(chunks=(BatchChunk(sequence, slot, 0, n_new, wants_output=True),)))
     logits: list[float] = backend._row(n_new - 1).tolist()
     return logits
 

@@ -43,7 +43,7 @@ def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int
 
 
 def test_greedy_texts_together_are_those_alone(engine: Engine):
-    assert not engine.backend.room.is_unified
+    assert not engine.backend.limits.is_unified
     requests = [request_for(prompt, sampling=GREEDY, max_tokens=32) for prompt in prompts(engine)]
     alone = []
     for request in requests:
@@ -99,7 +99,7 @@ def test_each_sequence_has_cells_of_its_own_where_memory_holds_a_whole_context_f
     monkeypatch.setattr("localchat.engine.context_size.SMALL_CACHE_BYTES", 1 << 28)
     backend = load_backend(DEMO, options)
     try:
-        assert backend.room.is_unified == is_unified
+        assert backend.limits.is_unified == is_unified
         assert backend.facts.n_ctx == options.n_ctx
     finally:
         backend.close()

@@ -94,15 +94,21 @@ def load(
 ) -> Engine:
     """Loads a GGUF model and starts its engine thread.
 
-    `draft_path` is a smaller model of the same vocabulary, which guesses ahead. In `cache_folder` prefixes
-    outlive the engine, in files of `cache_bytes` at most together; copies of them in memory take
-    `max_copied_bytes` at most. `proof_model` is a small
-    quantised model on which a child process first tries this build of llama.cpp (see proof.py); without
-    one the model itself is used. With `tries_files` other model files are tried in a child process as well, unless they
-    were loaded well before (see trial.py).
+    Args:
+        path: The model.
+        options: How it is run.
+        draft_path: A smaller model of the same vocabulary for speculative decoding.
+        cache_folder: Where cached prefixes are saved and found again after a restart; None for nowhere.
+        cache_bytes: The limit of all files in that folder.
+        max_copied_bytes: The limit of snapshots of evicted prefixes in memory.
+        proof_model: A small quantised model on which a child process first tests this build of llama.cpp (proof.py);
+            None for the model itself.
+        tries_files: Whether a child process first loads other model files, unless they were loaded before (trial.py).
+        max_queue: Sequences that may wait beside those that run.
+        progress: Called with the loaded share of the model, 0 to 1.
 
     Raises:
-        WrongDraftModel: the draft model has another vocabulary, or a memory that cannot be cut.
+        WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be cut.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
     options = _tried(path, draft_path, options, proof_model, tries_files)

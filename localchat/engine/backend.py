@@ -1,16 +1,16 @@
-"""What the engine needs of a model in memory: the protocol that llama/backend.py implements, and that tests fake."""
+"""The interface between the engine and llama.cpp: what llama/backend.py implements and tests fake."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from .batch import Batch, Room
+from .batch import Batch, CacheLimits
 from .embedding import EmbeddingBackend
 from .state_files import Data
 from .values import GenerationRequest, ModelFacts
 
 
-class NoRoom(Exception):
+class NoFreeCells(Exception):
     """The backend found no free cells for a batch; nothing has been changed."""
 
 
@@ -21,7 +21,7 @@ class DecodeFailed(Exception):
 class CacheBackend(Protocol):
     """The cells of a context, by slots. Runs on the engine thread."""
 
-    room: Room
+    limits: CacheLimits
 
     def clear(self, slot: int) -> None:
         """Frees all cells of a slot."""
@@ -30,7 +30,7 @@ class CacheBackend(Protocol):
         """Makes the first cells of one slot also those of another, empty one."""
 
     def cut(self, slot: int, n_tokens: int) -> None:
-        """Frees all cells of a slot but the first ones. Only where the limits say that this can be done."""
+        """Frees all cells of a slot but the first ones. Only where the limits have `can_cut`."""
 
     def read_state(self, slot: int) -> Data:
         """A copy of all that a slot holds."""
@@ -40,7 +40,7 @@ class CacheBackend(Protocol):
 
 
 class Backend(CacheBackend, Protocol):
-    """What the engine needs of a model in memory. Methods that touch the context run on the engine thread only."""
+    """A loaded model with its context. Methods that touch the context run on the engine thread only."""
 
     facts: ModelFacts
     # Threads that compute the first step, and the most that a later one may have; 1 where the count does not matter.
@@ -56,17 +56,17 @@ class Backend(CacheBackend, Protocol):
         """Whether the model ends its answer with this token; any thread."""
 
     def new_sampler(self, request: GenerationRequest) -> Any:
-        """The state that draws one request's tokens; any thread.
+        """The sampler of one sequence; any thread.
 
         Raises:
             InvalidGrammar: the request's grammar cannot be read.
         """
 
     def forced_tokens(self, sampler: Any) -> list[int]:
-        """Tokens that come next whatever the model says, since a constraint leaves no choice. Between two steps."""
+        """The next tokens where a constraint allows no others. Called between two steps."""
 
     def allow_ends(self, sampler: Any) -> None:
-        """The first `min_tokens` have been drawn: stop tokens may come, and ends that are not ignored. Called once."""
+        """Allows stop tokens, and end tokens that are not ignored. Called once, after `min_tokens` tokens."""
 
     def free_sampler(self, sampler: Any) -> None: ...
 
@@ -77,30 +77,30 @@ class Backend(CacheBackend, Protocol):
         """From the next batch on, so many threads compute."""
 
     def decode(self, batch: Batch) -> None:
-        """Computes the parts of a batch. Raises NoRoom or DecodeFailed."""
+        """Computes the parts of a batch. Raises NoFreeCells or DecodeFailed."""
 
-    def look(self, draws: list[tuple[Any, int, int]]) -> bool:
-        """Prepares draws from a large vocabulary: samplers with the rows of the last batch that each may draw from.
+    def select_candidates(self, samples: list[tuple[Any, int, int]]) -> bool:
+        """Selects the likeliest tokens of rows of the last batch, for large vocabularies.
 
-        The third number says how many tokens the sampler may have drawn from other rows of the batch by then.
-        Whether all of them are so quick now that other threads would be of no help. Several threads may look at
-        different rows at once.
+        Each of `samples` is a sampler, the row that it may sample from, and how many tokens it may have sampled from
+        other rows of the batch before. Returns whether all samplers then need so little time that further threads are
+        of no use. Several threads may call it for different rows.
         """
 
     def sample(self, sampler: Any, row: int) -> int:
-        """Draws from the logits of an output row of the last batch. Several threads may draw for several samplers."""
+        """Samples from a row with logits of the last batch. Several threads may call it for different samplers."""
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
 
-    def drawn_from(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+    def sampled_logprobs(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The same by what the sampler drew `token` from last, which its request must have asked for."""
 
     def n_cells_used(self) -> int:
-        """Cells that hold something, counted in the memory itself."""
+        """Cells in use, counted by the context itself."""
 
     def open_embeddings(self) -> EmbeddingBackend:
-        """A context of its own that makes vectors; any thread. Raises EngineError when there is no room for it."""
+        """A second context, for embeddings; any thread. Raises EngineError if there is not enough memory for it."""
 
     def pair_tokens(self, query: str, document: str) -> list[int]:
         """The tokens of which a model with `rank` pooling makes a score; any thread."""

@@ -12,27 +12,28 @@ MIN_CHECKPOINT = 32
 
 
 class Sequence:
-    """One generation as the scheduler sees it.
-
-    `tokens` are the tokens known (the prompt, then what was drawn), of which the first `n_computed`
-    have cells in `slot`. `max_tokens` bounds the prompt and the drawn tokens together. `n_cached` of the
-    prompt were there already when it first ran. `draft` is a guess for the next turn alone. With `scores_prompt`
-    the logits of all its prompt are looked at, of which `n_scored` have been.
-    """
+    """The tokens of one sequence, and how many of them are computed."""
 
     def __init__(self, id: int, prompt: list[int], max_tokens: int, *, scores_prompt: bool = False):
+        # Ids grow in order of arrival.
         self.id = id
+        # The tokens known: the prompt, then the sampled ones.
         self.tokens = prompt
+        # The limit of prompt and output together.
         self.max_tokens = max_tokens
         self.n_prompt = len(prompt)
+        # So many of the first tokens have cells in `slot`; the slot is None while the sequence waits.
         self.n_computed = 0
-        self.n_cached: int | None = None
         self.slot: int | None = None
+        # Prompt tokens that were cached when it first ran; None before.
+        self.n_cached: int | None = None
+        # Draft tokens for the next step; they are not known.
         self.draft: list[int] = []
         # Whether it gives up its slot while others wait for one.
         self.is_suspended = False
         # Whether snapshots have been searched for a prefix of it.
         self.has_searched_snapshots = False
+        # Whether log probabilities of the prompt are wanted, and for how many of its tokens they are taken.
         self.scores_prompt = scores_prompt
         self.n_scored = 0
 
@@ -48,7 +49,7 @@ class Sequence:
 
     @property
     def n_missing(self) -> int:
-        """Tokens known and not yet computed; 1 when only the token drawn last is missing."""
+        """Tokens known and not yet computed; 1 when only the newest one is missing."""
         return len(self.tokens) - self.n_computed
 
     @property
@@ -66,21 +67,19 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A sequence's share of a batch: rows `first` to `first + n_tokens`.
-
-    With `wants_output` they end with the sequence's newest token, whose logits give the next one, and
-    then with its draft, whose logits give the one after each token of it. With `is_scored` the logits of the
-    others are wanted too; then there is no draft.
-    """
+class BatchChunk:
+    """The tokens of one sequence in a batch: rows `first` to `first + n_tokens`."""
 
     sequence: Sequence
     slot: int
     first: int
     n_tokens: int
     wants_output: bool
+    """Whether it ends with the newest token and its draft, whose logits give the next tokens."""
     draft: tuple[int, ...] = ()
+    """Draft tokens, the last of its rows."""
     is_scored: bool = False
+    """Whether the logits of the other rows are wanted as well; then it has no draft."""
 
     @property
     def output_rows(self) -> range:
@@ -104,51 +103,52 @@ class Part:
 class Batch:
     """What one step computes."""
 
-    parts: tuple[Part, ...] = ()
+    chunks: tuple[BatchChunk, ...] = ()
 
     @property
     def n_tokens(self) -> int:
-        return sum(part.n_tokens for part in self.parts)
+        return sum(chunk.n_tokens for chunk in self.chunks)
 
     @property
     def size(self) -> StepSize:
         """What the step has to compute, before `update` changes the sequences."""
-        n_outputs = sum(len(part.rows_with_logits) for part in self.parts)
-        n_attended = sum(attended(part.sequence.n_computed, part.n_tokens) for part in self.parts)
+        n_outputs = sum(len(chunk.rows_with_logits) for chunk in self.chunks)
+        n_attended = sum(attended(chunk.sequence.n_computed, chunk.n_tokens) for chunk in self.chunks)
         return StepSize(n_outputs, self.n_tokens - n_outputs, n_attended)
 
-    def outputs(self) -> Iterator[Part]:
-        return (part for part in self.parts if part.wants_output)
+    def outputs(self) -> Iterator[BatchChunk]:
+        return (chunk for chunk in self.chunks if chunk.wants_output)
 
     def alone(self) -> Iterator[Batch]:
-        """The same work as one batch for each sequence, without guesses."""
-        for part in self.parts:
-            yield Batch(parts=(replace(part, first=0, n_tokens=part.n_tokens - len(part.draft), draft=()),))
+        """The same work as one batch for each sequence, without drafts."""
+        for chunk in self.chunks:
+            yield Batch(chunks=(replace(chunk, first=0, n_tokens=chunk.n_tokens - len(chunk.draft), draft=()),))
 
 
 @dataclass(frozen=True)
-class Room:
-    """What there is to schedule with.
-
-    `n_running` sequences run at once; `n_slots` slots, of which there must be more, hold them and the
-    prefixes that rest; all share `n_cells` cells. `n_batch` bounds the tokens of a turn, `n_drafted` those
-    that are guesses, 0 where none are wanted. A memory that cannot be cut (recurrent models) shares no
-    parts, only a whole resting prefix is of use there; and what was guessed could not be taken back. A
-    prompt is read there up to its last token first, so that a copy can be made of what others may begin with.
-    Without `can_copy` a copy of a slot does not have all that the slot holds. `n_outputs` bounds the rows with
-    logits of a step. With `is_unified` all slots share the cells; otherwise each has as many as a request may use,
-    a prefix is shared by a copy, and what a sequence computes must not depend on what runs beside it.
-    """
+class CacheLimits:
+    """The capacity of a context, and what its KV cache can do."""
 
     n_cells: int
+    """Cells of all slots together."""
     n_running: int
+    """Sequences that run at once."""
     n_slots: int
+    """Sequence ids of llama.cpp: for the running sequences and for idle prefixes. More than `n_running`."""
     n_batch: int
+    """Tokens of a step."""
     can_cut: bool = True
+    """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
+    drafted, and a prompt is computed up to its last token first, where a snapshot is taken."""
     n_drafted: int = 0
+    """Draft tokens of a step; 0 for no speculative decoding."""
     can_copy: bool = True
+    """Whether the state of a slot has all of its cells. False with a sliding window."""
     is_unified: bool = True
+    """Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is shared
+    by a copy, and what a sequence computes must not depend on what runs beside it."""
     n_outputs: int = 0
+    """Rows with logits of a step; 0 for one per slot."""
 
     @property
     def n_scored(self) -> int:
@@ -163,6 +163,6 @@ class Room:
             )
         if self.n_drafted and (not self.can_cut or self.n_running + self.n_drafted > self.n_batch):
             raise ValueError(
-                f"{self.n_drafted} guesses a turn need a memory that can be cut and as many rows beside those of "
-                f"{self.n_running} sequences; there are batches of {self.n_batch} tokens"
+                f"{self.n_drafted} draft tokens per step need a KV cache that can be cut and as many rows beside "
+                f"those of {self.n_running} sequences; there are batches of {self.n_batch} tokens"
             )

@@ -1,8 +1,8 @@
-"""Guesses by a smaller model of the same vocabulary, which says what the large one mostly says too.
+"""Drafts by a draft model: a smaller model of the same vocabulary.
 
-Knows the `Backend` protocol. The small model follows each text that it guesses for in a slot of its
-memory, a bounded part of a long prompt each turn; a text that ended stays there until the slot is
-wanted, for the next turn of its conversation.
+Knows the `Backend` protocol. The draft model computes each text that it drafts for in a slot of its own KV cache, of a
+long prompt a bounded number of tokens per step. A text that ended stays in its slot, for the next turn of its
+conversation, until another text needs the slot.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..protocol.params import SamplingParams
-from .backend import Backend, DecodeFailed, NoRoom
-from .batch import Batch, Part, Sequence
+from .backend import Backend, DecodeFailed, NoFreeCells
+from .batch import Batch, BatchChunk, Sequence
 from .drafting import DraftLength
 from .prefix import n_common_of
 from .step_cost import StepCost, StepSize
@@ -22,23 +22,24 @@ from .values import GenerationRequest
 
 log = logging.getLogger("localchat.engine")
 
-# Seconds of a turn in which the small model reads a prompt that it does not know yet: others wait for it.
+# Seconds per step in which the draft model computes a prompt: all sequences wait for it.
 _READING_S = 0.05
 
 
 @dataclass
 class _Text:
-    """A text as the small model has it: what it read and guessed, in a slot of its memory."""
+    """A text in a slot of the draft model."""
 
     own: Sequence
+    """The tokens in the slot: the text and its draft."""
     length: DraftLength = field(default_factory=DraftLength)
-    guess: list[int] = field(default_factory=list)
+    draft: list[int] = field(default_factory=list)
 
 
 class DraftModel:
-    """A drafter on a backend of its own, whose memory can be cut. `n_vocab` is the large model's.
+    """A drafter on a backend of its own, whose KV cache can be cut. `n_vocab` is the large model's.
 
-    Who has no room in that memory gets no guesses. `clock` tells seconds.
+    A sequence that has no slot or no cells there gets no drafts. `clock` gives seconds.
     """
 
     def __init__(self, backend: Backend, n_vocab: int, clock: Callable[[], float] = time.perf_counter):
@@ -50,8 +51,8 @@ class DraftModel:
         self._texts: dict[int, _Text] = {}
         # Of texts that ended, the least recent first; and slots that never held one.
         self._ended: list[Sequence] = []
-        self._free_slots = list(range(backend.room.n_running))
-        self._without_room: set[int] = set()
+        self._free_slots = list(range(backend.limits.n_running))
+        self._without_cells: set[int] = set()
 
     def draft(self, sequences: list[Sequence], n_tokens: int, cost: float) -> None:
         wanted = []
@@ -64,13 +65,13 @@ class DraftModel:
                 self._follow(text, sequence.tokens)
                 wanted.append((sequence, text, n))
         try:
-            self._guess([(text, n) for _, text, n in wanted])
-        except (NoRoom, DecodeFailed) as error:
-            log.info("the draft model could not guess: %s", error or "its memory is full")
+            self._draft([(text, n) for _, text, n in wanted])
+        except (NoFreeCells, DecodeFailed) as error:
+            log.info("the draft model could not draft: %s", error or "its KV cache is full")
             self._give_up([sequence for sequence, _, _ in wanted])
             return
         for sequence, text, _ in wanted:
-            sequence.draft = text.guess
+            sequence.draft = text.draft
 
     def note(self, sequence: Sequence, n_drafted: int, n_accepted: int, cost: float) -> None:
         text = self._texts.get(sequence.id)
@@ -78,7 +79,7 @@ class DraftModel:
             text.length.note(len(sequence.tokens), n_drafted, n_accepted, cost)
 
     def forget(self, sequence: Sequence) -> None:
-        self._without_room.discard(sequence.id)
+        self._without_cells.discard(sequence.id)
         text = self._texts.pop(sequence.id, None)
         if text is not None:
             self._ended.append(text.own)
@@ -88,8 +89,8 @@ class DraftModel:
         self._backend.close()
 
     def _text(self, sequence: Sequence) -> _Text | None:
-        """Where the small model has this sequence's text; None if there is no slot for it."""
-        if sequence.id in self._without_room:
+        """The text of this sequence in the draft model; None if there is no slot for it."""
+        if sequence.id in self._without_cells:
             return None
         if sequence.id not in self._texts:
             own = self._slot_for(sequence)
@@ -115,51 +116,51 @@ class DraftModel:
         return best
 
     def _follow(self, text: _Text, tokens: list[int]) -> None:
-        """Cuts what the text turned out not to say, and takes note of what it said."""
+        """Truncates the slot to what the text and its draft have in common, and sets the new tokens."""
         own = text.own
-        # The newest token is computed again if need be: its logits give the first guess.
+        # The newest token is computed again if need be: its logits give the first draft token.
         n_kept = min(n_common_of(own.tokens[: own.n_computed], tokens, 0), len(tokens) - 1)
         if n_kept < own.n_computed:
             assert own.slot is not None
             self._backend.cut(own.slot, n_kept)
         own.n_computed = n_kept
-        own.tokens, text.guess = list(tokens), []
+        own.tokens, text.draft = list(tokens), []
 
-    def _guess(self, wanted: list[tuple[_Text, int]]) -> None:
-        """Reads what is new of the texts, then token by token what may come after them."""
-        n_most = min(self._cost.prompt_tokens_within(_READING_S, StepSize()), self._backend.room.n_batch)
+    def _draft(self, wanted: list[tuple[_Text, int]]) -> None:
+        """Computes the new tokens of the texts, then drafts token by token."""
+        n_most = min(self._cost.prompt_tokens_within(_READING_S, StepSize()), self._backend.limits.n_batch)
         while wanted:
             batch = _batch([text.own for text, _ in wanted], n_most)
             self._decode(batch)
             by_sequence = {id(text.own): (text, n) for text, n in wanted}
             wanted = []
-            for part in batch.outputs():
-                text, n = by_sequence[id(part.sequence)]
-                token = self._backend.sample(self._greedy, part.output_rows[0])
+            for chunk in batch.outputs():
+                text, n = by_sequence[id(chunk.sequence)]
+                token = self._backend.sample(self._greedy, chunk.output_rows[0])
                 if token >= self._n_vocab:
                     continue
-                text.guess.append(token)
+                text.draft.append(token)
                 text.own.tokens.append(token)
-                if len(text.guess) < n and not self._backend.is_end(token):
+                if len(text.draft) < n and not self._backend.is_end(token):
                     wanted.append((text, n))
 
     def _decode(self, batch: Batch) -> None:
         size, started_at = batch.size, self._clock()
         try:
             self._backend.decode(batch)
-        except NoRoom:
+        except NoFreeCells:
             if not self._ended:
                 raise
             self._clear(self._ended)
             self._backend.decode(batch)
         self._cost.note(size, self._clock() - started_at)
-        for part in batch.parts:
-            part.sequence.n_computed += part.n_tokens
+        for chunk in batch.chunks:
+            chunk.sequence.n_computed += chunk.n_tokens
 
     def _give_up(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
             self.forget(sequence)
-            self._without_room.add(sequence.id)
+            self._without_cells.add(sequence.id)
         self._clear(self._ended)
 
     def _clear(self, ended: list[Sequence]) -> None:
@@ -171,13 +172,13 @@ class DraftModel:
 
 
 def _batch(sequences: list[Sequence], n_most: int) -> Batch:
-    """What is missing of all sequences, as far as it fits: the short ones first, which then give a token."""
-    parts: list[Part] = []
+    """The missing tokens of all sequences, as far as they fit: the shortest first, which then give a token."""
+    chunks: list[BatchChunk] = []
     first = 0
     for own in sorted(sequences, key=lambda own: own.n_missing):
         n_tokens = min(own.n_missing, n_most - first)
         if n_tokens:
             assert own.slot is not None
-            parts.append(Part(own, own.slot, first, n_tokens, n_tokens == own.n_missing))
+            chunks.append(BatchChunk(own, own.slot, first, n_tokens, n_tokens == own.n_missing))
             first += n_tokens
-    return Batch(parts=tuple(parts))
+    return Batch(chunks=tuple(chunks))

@@ -1,7 +1,7 @@
-"""Guessing ahead: what a drafter is, and how far ahead it pays to guess. Pure.
+"""Speculative decoding: the interface of drafters, and the length of a draft that saves most time. Pure.
 
-A guess costs a row of a batch and is checked by the model itself, so a wrong one costs time and never
-changes the text.
+A draft token costs a row of a batch. The model samples at each of them, so a wrong one costs time and never changes the
+text.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from typing import Protocol
 
 from .batch import Sequence
 
-# The most keeps a turn in which all of it was wrong short.
+# The longest draft: it bounds the time of a step in which all draft tokens are wrong.
 MOST = 16
-# How a text begins: guesses are right more often than not where there are any.
+# The rate of acceptance that a text starts with.
 _FIRST_CHANCE = 0.7
-# How much one token that was guessed, rightly or not, says of the next one.
+# The weight of the newest draft token in the rate of acceptance.
 _WEIGHT_OF_NEW = 0.15
-# Less than this is not worth the trouble, nor sure to be a gain at all.
+# A smaller expected gain than this may be none: nothing is drafted.
 _LEAST_GAIN = 1.05
-# What is guessed after a pause, to see whether it is worth it again.
+# The number of draft tokens after a pause, to measure the rate of acceptance again.
 _PROBE = 2
 # After so many pauses in a row they grow no longer.
 _MAX_DOUBLINGS = 10
 
 
 class Drafter(Protocol):
-    """Guesses what sequences say next. Runs on the engine thread."""
+    """Drafts the next tokens of sequences. Runs on the engine thread."""
 
     def draft(self, sequences: list[Sequence], n_tokens: int, cost: float) -> None:
-        """Gives each sequence of whose next tokens it has an idea a draft of `n_tokens` at most.
+        """Sets `draft` of the sequences that it has one for, of `n_tokens` at most.
 
-        A guessed token costs as much as this share of a turn.
+        A draft token costs `cost`, as a share of a step without drafts.
         """
 
     def note(self, sequence: Sequence, n_drafted: int, n_accepted: int, cost: float) -> None:
-        """What became of the draft that it gave; the sequence has the tokens drawn already."""
+        """How many tokens of its draft were accepted; the sequence has the sampled tokens already."""
 
     def forget(self, sequence: Sequence) -> None:
         """A sequence has ended."""
 
     def close(self) -> None:
-        """Frees what it has, after the last turn."""
+        """Frees what it has, after the last step."""
 
 
 class ForcedDrafter:
@@ -62,9 +62,9 @@ class ForcedDrafter:
 
 
 class DraftLength:
-    """How far ahead to guess in one text: as far as it pays, by how often guesses were right and what they cost.
+    """The length of drafts in one text, by the rate of acceptance and the cost of a draft token.
 
-    Where no length pays there is a pause, and then a short try; each pause is twice as long as the last one.
+    Where no length saves time there is a pause, then a short draft; each pause is twice as long as the one before.
     """
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class DraftLength:
         self._paused_until = 0
 
     def at(self, n_known: int, cost: float) -> int:
-        """Tokens to guess when so many are known, and each costs this share of a turn."""
+        """Tokens to draft when `n_known` are known and each costs `cost` of a step."""
         if n_known < self._paused_until:
             return 0
         return best_length(self._chance, cost) or _PROBE
 
     def note(self, n_known: int, n_drafted: int, n_accepted: int, cost: float) -> None:
-        """What became of a draft, with so many tokens known after it."""
-        # Behind the first wrong one all are: they say nothing.
+        """How many tokens of a draft were accepted; `n_known` are known after it."""
+        # Tokens behind the first wrong one are wrong in any case, and are not counted.
         for is_right in [True] * n_accepted + [False] * (n_accepted < n_drafted):
             self._chance += _WEIGHT_OF_NEW * (is_right - self._chance)
         if best_length(self._chance, cost):
@@ -91,9 +91,9 @@ class DraftLength:
 
 
 def best_length(chance: float, cost: float) -> int:
-    """The length of draft with which a turn gives most tokens for its time; 0 if none is better than no draft.
+    """The length of draft with which a step gives most tokens for its time; 0 if none is better than no draft.
 
-    A token is right by `chance` where all before it were, and costs a share of the turn in any case.
+    A draft token is accepted with probability `chance` if all before it were, and costs `cost` of a step in any case.
     """
     best, best_gain = 0, _LEAST_GAIN
     n_expected, power = 1.0, 1.0

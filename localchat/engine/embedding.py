@@ -1,7 +1,7 @@
 """Vectors of texts: token ids in, one vector each out, on a context of its own beside the generations.
 
 The context is made at the first request, as most servers never need one. Lists of texts are computed in steps of
-many short texts, and between two steps other requests get their turn. Knows the protocol, never llama.cpp.
+many short texts, and between two steps other requests run. Knows the protocol, never llama.cpp.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Vector = Sequence[float]
 
 # The numbers of `pooling_type` in a model's metadata. "none" leaves the choice to us.
 _POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
-# Architectures that look at a whole text at once even where the metadata does not say so.
+# Architectures that compute a whole text at once even where the metadata does not say so.
 _WHOLE_TEXT = ("bert", "embedding", "t5encoder")
 
 
 class InputTooLong(EngineError):
-    """An input has more tokens than the embedding context holds; `index` says which."""
+    """An input has more tokens than the embedding context holds; `index` is its number."""
 
     def __init__(self, index: int, n_tokens: int, n_ctx: int):
         super().__init__(f"input {index} has {n_tokens} tokens and the embedding context holds {n_ctx}: shorten it")
@@ -40,7 +40,7 @@ class InputTooLong(EngineError):
 
 
 @dataclass(frozen=True)
-class EmbeddingRoom:
+class EmbeddingLimits:
     """What one step takes: `n_step` tokens of at most `n_inputs` inputs.
 
     An input may have `n_ctx` tokens; one that is longer than a step is computed in several.
@@ -62,9 +62,9 @@ class Piece:
 
 
 class EmbeddingBackend(Protocol):
-    """A context that turns tokens into vectors; one thread at a time."""
+    """A context that computes vectors of tokens; one thread at a time."""
 
-    room: EmbeddingRoom
+    limits: EmbeddingLimits
     # As those of `Backend`.
     threads: tuple[int, int]
 
@@ -81,7 +81,7 @@ class EmbeddingBackend(Protocol):
 
 
 class Embedder:
-    """Embeds token ids on any number of threads; the requests take turns, step by step."""
+    """Embeds token ids on any number of threads; the steps of several requests alternate."""
 
     def __init__(self, open_backend: Callable[[], EmbeddingBackend]):
         self._open_backend = open_backend
@@ -100,15 +100,15 @@ class Embedder:
         Raises:
             InputTooLong: an input does not fit the context.
             InvalidToken: an input is empty, or has a token that the vocabulary does not have.
-            Cancelled: `is_cancelled` said so between two steps.
+            Cancelled: `is_cancelled` returned True between two steps.
             EngineStopped: the embedder was closed.
-            EngineError: there is no room for a context, or the model failed.
+            EngineError: there is no memory for a context, or the model failed.
         """
         with self._lock:
-            room = self._opened().room
-        _check(inputs, room)
+            limits = self._opened().limits
+        _check(inputs, limits)
         vectors: dict[int, array[float]] = {}
-        left = steps([len(tokens) for tokens in inputs], room)
+        left = steps([len(tokens) for tokens in inputs], limits)
         while len(vectors) < len(inputs):
             if is_cancelled():
                 raise Cancelled("the embedding was cancelled")
@@ -130,7 +130,7 @@ class Embedder:
         if self._backend is None:
             self._backend = self._open_backend()
             self._threads = ThreadCount(*self._backend.threads)
-            log.info("made a context for embeddings: %d tokens an input", self._backend.room.n_ctx)
+            log.info("made a context for embeddings: %d tokens an input", self._backend.limits.n_ctx)
         return self._backend
 
     def _compute(self, inputs: Sequence[Sequence[int]], left: Iterator[list[Piece]]) -> dict[int, array[float]]:
@@ -164,16 +164,16 @@ class Embedder:
         return vectors
 
 
-def steps(lengths: Sequence[int], room: EmbeddingRoom) -> Iterator[list[Piece]]:
+def steps(lengths: Sequence[int], limits: EmbeddingLimits) -> Iterator[list[Piece]]:
     """The steps, filled in order. Only an input longer than a step goes on in the next one."""
     step: list[Piece] = []
-    n_left = room.n_step
+    n_left = limits.n_step
     for index, length in enumerate(lengths):
         start = 0
         while start < length:
-            if len(step) == room.n_inputs or (step and length - start > n_left):
+            if len(step) == limits.n_inputs or (step and length - start > n_left):
                 yield step
-                step, n_left = [], room.n_step
+                step, n_left = [], limits.n_step
             stop = min(length, start + n_left)
             step.append(Piece(index, start, stop))
             n_left -= stop - start
@@ -189,7 +189,7 @@ def normalised(vector: Vector) -> array[float]:
 
 
 def pooling_of(metadata: Mapping[str, str]) -> str:
-    """How the model's author makes one vector of many: "mean" where nothing is said."""
+    """How the model's author makes one vector of many: "mean" where the metadata does not say."""
     architecture = metadata.get("general.architecture", "")
     return _POOLINGS.get(metadata.get(f"{architecture}.pooling_type", ""), "mean")
 
@@ -201,13 +201,13 @@ def reads_whole_texts(metadata: Mapping[str, str]) -> bool:
     return says_so or any(name in architecture for name in _WHOLE_TEXT)
 
 
-def _check(inputs: Sequence[Sequence[int]], room: EmbeddingRoom) -> None:
+def _check(inputs: Sequence[Sequence[int]], limits: EmbeddingLimits) -> None:
     for index, tokens in enumerate(inputs):
         if not tokens:
             raise InvalidToken(f"input {index} is empty: it needs one token at least")
-        if len(tokens) > room.n_ctx:
-            raise InputTooLong(index, len(tokens), room.n_ctx)
-        if min(tokens) < 0 or max(tokens) >= room.n_vocab:
+        if len(tokens) > limits.n_ctx:
+            raise InputTooLong(index, len(tokens), limits.n_ctx)
+        if min(tokens) < 0 or max(tokens) >= limits.n_vocab:
             raise InvalidToken(
-                f"token ids go from 0 to {room.n_vocab - 1}; input {index} has {min(tokens)} to {max(tokens)}"
+                f"token ids go from 0 to {limits.n_vocab - 1}; input {index} has {min(tokens)} to {max(tokens)}"
             )

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from .backend import Backend, DecodeFailed, NoRoom
+from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch, Sequence
 from .disk_cache import DiskCache
 from .draft_model import DraftModel
@@ -91,14 +91,14 @@ class Engine:
         self._is_stopping = False
         self._counters = EngineCounters()
         self._timer = StepTimer(backend, clock)
-        self._cache = KVCache(backend, Snapshots(max_copied_bytes, can_cut=backend.room.can_cut))
-        self._scheduler = Scheduler(backend.room, self._cache)
+        self._cache = KVCache(backend, Snapshots(max_copied_bytes, can_cut=backend.limits.can_cut))
+        self._scheduler = Scheduler(backend.limits, self._cache)
         self._disk_cache = self._new_disk_cache(state_files)
         self._drafts = DraftSources(self._new_drafters(draft_backend), self._timer)
         self._token_sampler = TokenSampler(backend)
 
     def _new_disk_cache(self, state_files: StateFiles | None) -> DiskCache | None:
-        if state_files is not None and not self.backend.room.can_copy:
+        if state_files is not None and not self.backend.limits.can_copy:
             log.warning("no prefixes are saved in files: this model has a sliding window, and a copy has only that")
             return None
         return None if state_files is None else DiskCache(state_files, self._cache, self.post)
@@ -255,13 +255,13 @@ class Engine:
         self._scheduler.n_prompt_batch = self._timer.n_prompt_tokens(running)
         self._drafts.draft(running, self._scheduler.n_to_draft)
         batch = self._scheduler.schedule()
-        if not batch.parts:
+        if not batch.chunks:
             return False
         if self._disk_cache is not None:
             self._disk_cache.note_step()
-        for part in batch.parts:
-            if not part.sequence.n_sampled:
-                self._scheduled[part.sequence.id].start()
+        for chunk in batch.chunks:
+            if not chunk.sequence.n_sampled:
+                self._scheduled[chunk.sequence.id].start()
         size, started_at = batch.size, self._timer.clock()
         if self._compute(batch):
             self._timer.note(size, self._timer.clock() - started_at)
@@ -311,9 +311,9 @@ class Engine:
         """Decodes a batch and delivers what is sampled from it; False if it could not be computed as a whole."""
         try:
             self._timer.decode(batch)
-        except NoRoom:
+        except NoFreeCells:
             if not self._scheduler.refuse(batch):
-                sequence = batch.parts[0].sequence
+                sequence = batch.chunks[0].sequence
                 error = EngineError(
                     f"the KV cache has no free cells for {len(sequence.tokens)} tokens: use a smaller --ctx"
                 )
@@ -327,28 +327,28 @@ class Engine:
 
     def _isolate(self, batch: Batch, error: DecodeFailed) -> None:
         """Decodes each sequence of a failed batch alone, so that only those end that fail alone."""
-        log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.parts), error)
+        log.warning("a batch of %d sequences failed (%s); they now run one by one", len(batch.chunks), error)
         for single in batch.alone():
-            state = self._scheduled[single.parts[0].sequence.id]
+            state = self._scheduled[single.chunks[0].sequence.id]
             try:
                 self.backend.decode(single)
-            except (NoRoom, DecodeFailed) as own_error:
+            except (NoFreeCells, DecodeFailed) as own_error:
                 self._end(state, EngineError(f"the model could not compute this request: {own_error}"), keep=False)
             else:
                 self._deliver(single)
 
     def _deliver(self, batch: Batch) -> None:
         """Samples from a decoded batch and delivers the tokens. A sequence whose sampling fails ends alone."""
-        for part in batch.parts:
-            if part.is_scored:
-                self._scheduled[part.sequence.id].deliver_prompt_logprobs(part, self.backend)
-        work = [(self._scheduled[part.sequence.id], part) for part in batch.outputs()]
-        runs = self._token_sampler.sample([(state.sampler, state.request, part) for state, part in work])
+        for chunk in batch.chunks:
+            if chunk.is_scored:
+                self._scheduled[chunk.sequence.id].deliver_prompt_logprobs(chunk, self.backend)
+        work = [(self._scheduled[chunk.sequence.id], chunk) for chunk in batch.outputs()]
+        runs = self._token_sampler.sample([(state.sampler, state.request, chunk) for state, chunk in work])
         self._scheduler.update(batch, [[token_of(item) for item in run] for run in runs])
         self._counters.add_step(batch.n_tokens, sum(map(len, runs)))
-        for (state, part), run in zip(work, runs):
-            if part.draft:
-                self._count_draft(state, len(part.draft), len(run) - 1)
+        for (state, chunk), run in zip(work, runs):
+            if chunk.draft:
+                self._count_draft(state, len(chunk.draft), len(run) - 1)
             self._deliver_run(state, run)
 
     def _deliver_run(self, state: SequenceState, run: TokenRun) -> None:

@@ -31,7 +31,7 @@ class KVCache:
 
     def __init__(self, backend: CacheBackend, snapshots: Snapshots):
         self._backend = backend
-        self._limits = backend.room
+        self._limits = backend.limits
         self._snapshots = snapshots
         # Cells to plan with: all of them, or fewer for some steps after the backend found no free cells.
         self.n_usable = self._limits.n_cells
@@ -115,7 +115,7 @@ class KVCache:
         With n sequences active, there must be more than n slots.
         """
         if match is not None and self._tree.is_idle(match.slot) and self._continues_in_place(match):
-            self._tree.resume(match.slot)
+            self._tree.set_active(match.slot)
             self.truncate(match.slot, match.length)
             return match.slot
         if not self._free_slots:
@@ -155,7 +155,7 @@ class KVCache:
         self._reserved.pop(slot, None)
         twin = self._tree.twin(slot, exact=not self._limits.can_cut) if keep else None
         if keep and twin is None and self._tree.length(slot):
-            self._tree.rest(slot)
+            self._tree.set_idle(slot)
             return
         if twin is not None:
             self._tree.refresh(twin)
@@ -221,9 +221,9 @@ class KVCache:
         n_common = n_common_of(snapshot_tokens, tokens, 0)
         if slot is not None and not self._limits.is_unified and n_common < len(snapshot_tokens):
             # The sequence then continues in this very slot, and no second copy is made.
-            self._tree.resume(slot)
+            self._tree.set_active(slot)
             self.truncate(slot, n_common)
-            self._tree.rest(slot)
+            self._tree.set_idle(slot)
 
     def load(self, tokens: list[int], data: Data) -> int | None:
         """Makes an idle prefix of a copied state: its slot, or None if there are no cells or the backend refuses it.
@@ -241,5 +241,5 @@ class KVCache:
             return None
         self._tree.hold(slot)
         self._tree.extend(slot, tokens)
-        self._tree.rest(slot)
+        self._tree.set_idle(slot)
         return slot

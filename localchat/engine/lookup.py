@@ -1,4 +1,4 @@
-"""Guesses by the text itself: where the newest tokens stood before, it goes on as it did there. Pure.
+"""Drafts from the text itself (prompt lookup): the tokens that followed the newest ones earlier in the text. Pure.
 
 Edits, extractions, quotes and code repeat much of their prompt word for word. The search is that of
 LZ77 compressors: a table of all runs of `N_GRAM` tokens leads to the places where one stood, the
@@ -12,10 +12,10 @@ from .drafting import DraftLength
 
 # Shorter runs recur by chance.
 N_GRAM = 3
-# Places looked at for each guess, and tokens compared at each: what bounds the time of a guess.
+# Places compared for each draft, and tokens compared at each: they bound the time of a draft.
 _MAX_PLACES = 8
 _MAX_COMPARED = 32
-# Tokens indexed in one turn: a long prompt must not hold up others.
+# Tokens indexed in one step: a long prompt must not delay other sequences.
 _MAX_INDEXED = 8192
 
 
@@ -40,7 +40,7 @@ class Lookup:
         self._n_read = max(end, self._n_read)
         return end == len(tokens)
 
-    def guess(self, tokens: list[int], n_tokens: int) -> list[int]:
+    def draft(self, tokens: list[int], n_tokens: int) -> list[int]:
         """The tokens that came after the longest run that the text ends with; none if there is no such run."""
         place = self._last.get(tuple(tokens[-N_GRAM:]))
         best, n_best = None, 0
@@ -59,7 +59,7 @@ class Lookup:
 
 
 class LookupDrafter:
-    """Guesses for many sequences, of each by its own text alone."""
+    """Drafts for many sequences, each from its own text."""
 
     def __init__(self) -> None:
         self._texts: dict[int, tuple[Lookup, DraftLength]] = {}
@@ -69,7 +69,7 @@ class LookupDrafter:
             lookup, length = self._texts.setdefault(sequence.id, (Lookup(), DraftLength()))
             n = min(n_tokens, length.at(len(sequence.tokens), cost))
             if n and lookup.read(sequence.tokens):
-                sequence.draft = lookup.guess(sequence.tokens, n)
+                sequence.draft = lookup.draft(sequence.tokens, n)
 
     def note(self, sequence: Sequence, n_drafted: int, n_accepted: int, cost: float) -> None:
         _, length = self._texts[sequence.id]

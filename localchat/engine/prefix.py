@@ -1,6 +1,6 @@
 """Which slots hold which tokens: a tree of prefixes over all slots, running and idle.
 
-Pure bookkeeping of what lies in the memory: a node is a run of cells, held by every slot whose tokens
+Pure bookkeeping of the cells: a node is a run of cells, held by every slot whose tokens
 pass through it. Sharing a prefix is one more holder and no more cells. Two slots that computed the
 same tokens apart have cells apart, and stand in two nodes with equal tokens.
 """
@@ -36,7 +36,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Match:
-    """The first `length` tokens of a prompt, which `slot` has in the memory."""
+    """The first `length` tokens of a prompt, which `slot` has cells of."""
 
     slot: int
     length: int
@@ -46,7 +46,7 @@ class Match:
 class PrefixTree:
     """The tokens in every held slot. `n_cells` counts each cell once, `n_active_cells` those of running slots.
 
-    A slot is first active (`hold`, `extend`), then idle (`rest`) until it is dropped. Idle slots are
+    A slot is first active (`hold`, `extend`), then idle (`set_idle`) until it is dropped. Idle slots are
     dropped by least recent use.
     """
 
@@ -130,7 +130,7 @@ class PrefixTree:
                 self.n_cells -= len(node.tokens)
             node = node.parent
 
-    def rest(self, slot: int) -> None:
+    def set_idle(self, slot: int) -> None:
         """An active slot stops running; its tokens stay until their cells are needed."""
         for node in self._leaves[slot].path():
             self._deactivate(node)
@@ -139,7 +139,7 @@ class PrefixTree:
     def is_idle(self, slot: int) -> bool:
         return slot in self._idle
 
-    def resume(self, slot: int) -> None:
+    def set_active(self, slot: int) -> None:
         """An idle slot runs again, with all that it has."""
         del self._idle[slot]
         for node in self._leaves[slot].path():
@@ -165,7 +165,7 @@ class PrefixTree:
         return next((slot for slot in self._idle if slot != but), None)
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot, active or idle; cells that nobody else holds are free."""
+        """Forgets a slot, active or idle; cells that no other slot holds are free."""
         was_active = slot not in self._idle
         self._idle.pop(slot, None)
         for node in list(self._leaves.pop(slot).path()):
@@ -227,7 +227,7 @@ class PrefixTree:
         return upper
 
     def _merge(self, node: Node) -> None:
-        """Joins a node with its only child where every holder goes on, or conversations would end up in crumbs."""
+        """Joins a node with its only child if the same slots hold both, so that conversations have few nodes."""
         if len(node.children) != 1 or node.children[0].n_holders < node.n_holders:
             return
         (child,) = node.children

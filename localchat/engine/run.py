@@ -253,10 +253,10 @@ class _Output:
         def piece(token: int) -> bytes:
             return self._backend.piece(token, True)  # of a prompt, control tokens are shown too
 
-        first, *rest = self.request.prompt
+        first, *others = self.request.prompt
         scored = (
             OutputToken(token, piece(token), logprob, _top(top, piece))
-            for token, (logprob, top) in zip(rest, self.prompt_logprobs)
+            for token, (logprob, top) in zip(others, self.prompt_logprobs)
         )
         return (OutputToken(first, piece(first)), *scored)
 

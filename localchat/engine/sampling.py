@@ -12,7 +12,7 @@ from ..protocol.params import SamplingParams
 _RANDOM_SEED = 0xFFFFFFFF
 # How many of the likeliest tokens Mirostat estimates from; the number of its paper.
 _MIROSTAT_M = 100
-# With much less the library's numbers overflow, and it draws noise. Long before, what is likeliest is all but certain.
+# With much less the library's numbers overflow, and it samples noise. The likeliest token is certain long before.
 _LEAST_TEMPERATURE = 1e-4
 
 
@@ -42,7 +42,7 @@ def chain_steps(sampling: SamplingParams) -> list[Step]:
 
 
 def seed_of(seed: int | None) -> int:
-    """The 32 bits that the sampler takes; None draws a fresh seed, 0 is a seed like any other."""
+    """The 32 bits that the sampler takes; None for a random seed, 0 is a seed like any other."""
     if seed is None:
         return secrets.randbelow(_RANDOM_SEED)
     return seed % _RANDOM_SEED

@@ -13,15 +13,16 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterator
 
-from .batch import MIN_CHECKPOINT, Batch, Part, Room, Sequence
+from .batch import MIN_CHECKPOINT, Batch, BatchChunk, CacheLimits, Sequence
 from .kv_cache import KVCache
 from .prefix import Match, n_common_of
 
-# All prompts begin alike, by the template: a common part has to be longer than that to be worth a turn of waiting.
+# A sequence waits for another one to compute their common prefix only if that has more tokens than this: by the
+# template the prompts of all conversations begin alike.
 _MIN_AWAITED = 16
 # Prompt tokens of a step in which no sequence waits for its next token, at least. With more of them, cancels and new
 # requests would wait longer.
-_MIN_PROMPT_TURN = 512
+_MIN_PROMPT_STEP = 512
 # After the KV cache had no free cells for a batch that should have fitted, the scheduler plans with fewer cells: for
 # one step, and for twice as many each time that it happens again soon.
 _MAX_LIMITED_STEPS = 64
@@ -30,7 +31,7 @@ _MAX_REFUSALS = 3
 # Where sequences have cells of their own, chunks of prompts are multiples of this, and the remainder is computed apart:
 # llama.cpp adds up attention in another order for this many rows of a sequence, or more, than for fewer.
 _TILE_ROWS = 64
-# With more sequences than this a turn is full enough: guesses would take time from everybody.
+# With more running sequences than this there are no drafts: the step is long enough, and drafts would delay all.
 _MAX_DRAFTING = 4
 
 
@@ -42,11 +43,11 @@ class Scheduler:
     which is evicted when its cells are needed.
     """
 
-    def __init__(self, room: Room, cache: KVCache):
+    def __init__(self, limits: CacheLimits, cache: KVCache):
         # At most so many prompt tokens are in a step in which a sequence waits for its next token; the engine sets it
-        # by the measured time of steps. Other steps may have `_MIN_PROMPT_TURN` in any case.
-        self.n_prompt_batch = room.n_batch
-        self._room = room
+        # by the measured time of steps. Other steps may have `_MIN_PROMPT_STEP` in any case.
+        self.n_prompt_batch = limits.n_batch
+        self._limits = limits
         self._cache = cache
         self._start_empty()
 
@@ -64,7 +65,7 @@ class Scheduler:
     def reset(self) -> None:
         """Starts again without sequences and with an empty KV cache, whatever state an error left."""
         self._start_empty()
-        self._cache.n_usable = self._room.n_cells
+        self._cache.n_usable = self._limits.n_cells
         self._cache.reset()
 
     def add(self, sequence: Sequence) -> None:
@@ -73,15 +74,15 @@ class Scheduler:
         Raises:
             ValueError: it could not run even alone (its tokens are more than the cells).
         """
-        if not 0 < sequence.n_prompt < sequence.max_tokens <= self._room.n_cells:
+        if not 0 < sequence.n_prompt < sequence.max_tokens <= self._limits.n_cells:
             raise ValueError(
                 f"a sequence of {sequence.n_prompt} prompt tokens and at most {sequence.max_tokens} in all "
-                f"does not fit {self._room.n_cells} cells"
+                f"does not fit {self._limits.n_cells} cells"
             )
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
-        """Ends a sequence, running or waiting. What it computed rests, unless it is not to be kept."""
+        """Ends a sequence, running or waiting. With `keep` its tokens stay as an idle prefix."""
         if sequence.slot is None:
             self.waiting.remove(sequence)
         else:
@@ -90,52 +91,52 @@ class Scheduler:
 
     @property
     def n_to_draft(self) -> int:
-        """How many tokens each running sequence may guess for the next turn: none beside many others or a prompt."""
+        """How many tokens may be drafted for each running sequence: none beside many others or a prompt."""
         n_running = len(self.running)
         if not 0 < n_running <= _MAX_DRAFTING or any(sequence.n_missing > 1 for sequence in self.running):
             return 0
-        return self._room.n_drafted // n_running
+        return self._limits.n_drafted // n_running
 
     def schedule(self) -> Batch:
-        """The next turn: first the newest token of every running sequence, then as much of the prompts as fits.
+        """The next step: first the newest token of every running sequence, then as much of the prompts as fits.
 
-        Drafts have their place where no prompt has to be read, and in cells that nobody runs in.
+        Drafts are computed only where no prompt is, in cells that no running sequence uses.
         """
         self._free_cells()
         self._preempt_suspended()
         self._admit()
-        return Batch(tuple(self._parts()))
+        return Batch(tuple(self._chunks()))
 
-    def update(self, batch: Batch, drawn: list[list[int]]) -> None:
-        """Enters what a decoded batch computed, and the tokens drawn for each of `batch.outputs()`, in that order.
+    def update(self, batch: Batch, sampled: list[list[int]]) -> None:
+        """Enters what a decoded batch computed, and the tokens sampled for each of `batch.outputs()`, in that order.
 
-        All tokens drawn for a part but the last one were in its draft; the rest of the draft is given up.
+        All tokens sampled for a chunk but the last one were in its draft; the other draft tokens are removed.
         """
         self._n_refusals = 0
         self._n_good_steps += 1
         if self._n_good_steps >= self._n_limited_steps:
-            self._cache.n_usable = self._room.n_cells
+            self._cache.n_usable = self._limits.n_cells
         if self._n_good_steps >= 2 * self._n_limited_steps:
             self._n_limited_steps = 0
-        runs = iter(drawn)
-        for part in batch.parts:
-            run = next(runs) if part.wants_output else []
-            n_kept = part.n_tokens - len(part.draft) + max(len(run) - 1, 0)
-            sequence, tokens = part.sequence, part.tokens()
-            self._cache.append(part.slot, tokens if n_kept == part.n_tokens else tokens[:n_kept])
-            if n_kept < part.n_tokens:
-                self._cache.drop_rejected(part.slot)
+        runs = iter(sampled)
+        for chunk in batch.chunks:
+            run = next(runs) if chunk.wants_output else []
+            n_kept = chunk.n_tokens - len(chunk.draft) + max(len(run) - 1, 0)
+            sequence, tokens = chunk.sequence, chunk.tokens()
+            self._cache.append(chunk.slot, tokens if n_kept == chunk.n_tokens else tokens[:n_kept])
+            if n_kept < chunk.n_tokens:
+                self._cache.drop_rejected(chunk.slot)
             sequence.n_computed += n_kept
             sequence.tokens.extend(run)
-            self._cache.reserve(part.slot, sequence.n_missing)
-            if part.is_scored:
+            self._cache.reserve(chunk.slot, sequence.n_missing)
+            if chunk.is_scored:
                 sequence.n_scored = max(sequence.n_scored, sequence.n_computed)
 
     def take_checkpoints(self, batch: Batch) -> None:
         """Takes a snapshot of each prompt that the batch completed up to its last token, where slots cannot be cut."""
-        for part in batch.parts if not self._room.can_cut else ():
-            if part.sequence.is_at_checkpoint and part.sequence.slot is not None:
-                self._cache.take_snapshot(part.slot)
+        for chunk in batch.chunks if not self._limits.can_cut else ():
+            if chunk.sequence.is_at_checkpoint and chunk.sequence.slot is not None:
+                self._cache.take_snapshot(chunk.slot)
 
     def refuse(self, batch: Batch) -> bool:
         """Notes that the KV cache had no free cells for a batch, although it should have fitted.
@@ -145,7 +146,7 @@ class Scheduler:
         sequence runs alone, and has been tried several times.
         """
         self._n_refusals += 1
-        if len(self.running) == 1 and not self._cache.n_cells_idle and not any(part.draft for part in batch.parts):
+        if len(self.running) == 1 and not self._cache.n_cells_idle and not any(chunk.draft for chunk in batch.chunks):
             return self._n_refusals < _MAX_REFUSALS
         self._cache.n_usable = min(self._cache.n_usable, self._cache.n_cells_used + batch.n_tokens - 1)
         self._n_limited_steps = min(max(2 * self._n_limited_steps, 1), _MAX_LIMITED_STEPS)
@@ -158,9 +159,9 @@ class Scheduler:
             self._preempt_newest()
 
     def _admit(self) -> None:
-        """Starts who waits, in order, while there is room; who waits for a part of somebody's prompt is passed by."""
+        """Starts waiting sequences in order while they fit, except those that wait for a prefix being computed."""
         for sequence in list(self.waiting):
-            if len(self.running) == self._room.n_running:
+            if len(self.running) == self._limits.n_running:
                 return
             if sequence.is_suspended:
                 continue
@@ -176,7 +177,7 @@ class Scheduler:
     def _restore_snapshot(self, sequence: Sequence) -> None:
         # Once, or a prompt that waits for free cells would restore the same snapshot in each step. Where slots cannot
         # be cut, the snapshot that it needs may be taken while it waits.
-        if not sequence.has_searched_snapshots or not self._room.can_cut:
+        if not sequence.has_searched_snapshots or not self._limits.can_cut:
             sequence.has_searched_snapshots = True
             self._cache.restore_snapshot(sequence.reusable_tokens)
 
@@ -194,10 +195,10 @@ class Scheduler:
         )
 
     def _n_to_share(self, sequence: Sequence, tokens: list[int]) -> int:
-        """How many of some tokens others will find in the memory, or as a copy of it, by what a sequence computes."""
+        """How many of `tokens` will be cached, or in a snapshot, when a sequence has computed its prompt."""
         n_common = n_common_of(sequence.tokens, tokens, 0)
         n_checkpoint = sequence.n_prompt - 1
-        if self._room.can_cut:
+        if self._limits.can_cut:
             return n_common
         return n_checkpoint if MIN_CHECKPOINT <= n_checkpoint <= n_common else 0
 
@@ -225,7 +226,7 @@ class Scheduler:
     def _preempt_suspended(self) -> None:
         """Gives the slots of suspended sequences to others that wait for one."""
         n_waiting = sum(not sequence.is_suspended for sequence in self.waiting)
-        n_wanted = max(n_waiting - (self._room.n_running - len(self.running)), 0)
+        n_wanted = max(n_waiting - (self._limits.n_running - len(self.running)), 0)
         for sequence in [sequence for sequence in self.running if sequence.is_suspended][:n_wanted]:
             self._preempt(sequence)
 
@@ -235,13 +236,13 @@ class Scheduler:
         self._release(sequence, keep=True)
         _insert(self.waiting, sequence)
 
-    def _parts(self) -> Iterator[Part]:
+    def _chunks(self) -> Iterator[BatchChunk]:
         """The newest token of each running sequence, with its draft, and the chunks of the prompts."""
         shares = self._plan()
         is_draftable = not any(sequence.n_missing > 1 for sequence in self.running)
-        n_to_draft = self._room_for_drafts([*shares]) if is_draftable else 0
+        n_to_draft = self._free_cells_for_drafts([*shares]) if is_draftable else 0
         # Where sequences have cells of their own, a pass computes as many rows of each.
-        n_each = n_to_draft if self._room.is_unified else min((len(sequence.draft) for sequence in shares), default=0)
+        n_each = n_to_draft if self._limits.is_unified else min((len(sequence.draft) for sequence in shares), default=0)
         first = 0
         for sequence, n_tokens in shares.items():
             # The token that is sampled behind the last one of a draft has its place, too.
@@ -250,16 +251,16 @@ class Scheduler:
             n_to_draft -= len(draft)
             assert sequence.slot is not None
             n_rows, wants_output = n_tokens + len(draft), n_tokens == sequence.n_missing
-            yield Part(sequence, sequence.slot, first, n_rows, wants_output, draft, sequence.is_to_score)
+            yield BatchChunk(sequence, sequence.slot, first, n_rows, wants_output, draft, sequence.is_to_score)
             first += n_rows
 
     def _plan(self) -> dict[Sequence, int]:
         """How many tokens of which sequences this step computes."""
-        decoding = [sequence for sequence in self.running if sequence.n_missing == 1][: self._room.n_batch]
+        decoding = [sequence for sequence in self.running if sequence.n_missing == 1][: self._limits.n_batch]
         prefilling = [sequence for sequence in self.running if sequence.n_missing > 1]
-        n_prompt = self.n_prompt_batch if decoding else max(self.n_prompt_batch, _MIN_PROMPT_TURN)
-        n_left = self._room.n_batch - len(decoding)
-        if self._room.is_unified:
+        n_prompt = self.n_prompt_batch if decoding else max(self.n_prompt_batch, _MIN_PROMPT_STEP)
+        n_left = self._limits.n_batch - len(decoding)
+        if self._limits.is_unified:
             return {**dict.fromkeys(decoding, 1), **self._prompt_shares(prefilling, min(n_left, n_prompt))}
         long = [sequence for sequence in prefilling if sequence.n_missing >= _TILE_ROWS and not sequence.is_to_score]
         rest = [sequence for sequence in prefilling if sequence not in long]
@@ -274,7 +275,7 @@ class Scheduler:
         """The next chunk of one of these prompts: the shortest one, and the oldest one the next time."""
         sequence = min(sequences, key=_length_of_prompt) if self._is_shortest_next else sequences[0]
         self._is_shortest_next = not self._is_shortest_next
-        n_tokens = min(sequence.n_missing, max(n_prompt, _TILE_ROWS), self._room.n_batch)
+        n_tokens = min(sequence.n_missing, max(n_prompt, _TILE_ROWS), self._limits.n_batch)
         return {sequence: n_tokens - n_tokens % _TILE_ROWS}
 
     def _prompt_shares(self, sequences: list[Sequence], n_tokens: int) -> dict[Sequence, int]:
@@ -284,7 +285,7 @@ class Scheduler:
         keeps the oldest one from half of the machine. The length of a prompt is what was not cached of it.
         """
         shares = dict.fromkeys(sequences, 0)
-        n_to_score = self._room.n_scored
+        n_to_score = self._limits.n_scored
         shortest_first = sorted(sequences, key=_length_of_prompt)
         for order, n_left in ((shortest_first, n_tokens // 2), (sequences, n_tokens)):
             n_left -= sum(shares.values())
@@ -299,12 +300,12 @@ class Scheduler:
 
     def _n_to_read(self, sequence: Sequence) -> int:
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
-        if self._room.can_cut or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_CHECKPOINT:
+        if self._limits.can_cut or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_CHECKPOINT:
             return sequence.n_missing
         return n_to_checkpoint
 
-    def _room_for_drafts(self, sequences: list[Sequence]) -> int:
-        n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._room.n_drafted)
+    def _free_cells_for_drafts(self, sequences: list[Sequence]) -> int:
+        n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._limits.n_drafted)
         if n_wanted == 0:
             return 0
         self._cache.evict(n_wanted)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .backend import Backend
-from .batch import Part, Sequence
+from .batch import BatchChunk, Sequence
 from .end_conditions import EndConditions
 from .run import Ended, Item, RequestRun
 from .values import GenerationRequest, Progress
@@ -39,13 +39,13 @@ class SequenceState:
             sequence = self.sequence
             self.deliver(Progress(sequence.n_computed, sequence.n_prompt, sequence.n_cached or 0))
 
-    def deliver_prompt_logprobs(self, part: Part, backend: Backend) -> None:
+    def deliver_prompt_logprobs(self, chunk: BatchChunk, backend: Backend) -> None:
         """Takes log probabilities of prompt tokens from the rows before them.
 
         A preempted prompt is computed again; tokens that have log probabilities already are left out.
         """
         tokens, n_top = self.sequence.tokens, self.request.params.prompt_logprobs or 0
-        for i, row in enumerate(part.scored_rows, self.sequence.n_computed + 1):
+        for i, row in enumerate(chunk.scored_rows, self.sequence.n_computed + 1):
             if i > self.sequence.n_scored:
                 self.run.add_prompt_logprob(self.index, *backend.logprobs(row, tokens[i], n_top))
 

@@ -2,7 +2,8 @@
 
 Of a KV cache that can be cut, a snapshot is taken when an idle prefix is evicted, and restored for a request that
 begins with it. The state of a recurrent or hybrid model cannot be cut, so of a conversation that goes on differently
-nothing can be used; there a snapshot is taken before the last token of each prompt, where the next turn begins.
+nothing can be used; there a snapshot is taken before the last token of each prompt, where the conversation's next
+turn begins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Prefixes of a model's memory in files, so that they outlive the server. Knows files and bytes, no engine.
+"""Files of the disk cache: prefixes of the KV cache that survive a restart. Knows files and bytes, no engine.
 
 A file holds the tokens of a prefix, what the backend saved of their cells, and a digest of both; its
-header names what it was computed with, and nobody else reads it. All files of a folder together are
+header names what it was computed with, and other models do not read it. All files of a folder together are
 bounded in size; those that were not used for the longest time go first. Any thread.
 """
 
@@ -41,7 +41,7 @@ Data = Union[bytes, bytearray, memoryview]
 
 @dataclass(frozen=True)
 class SavedPrefix:
-    """A prefix in a file: its tokens, known without reading the rest."""
+    """A prefix in a file: its tokens, known without reading the state."""
 
     path: Path
     tokens: list[int]
@@ -84,7 +84,7 @@ class StateFiles:
             os.utime(prefix.path)
             return data
         except FileNotFoundError:
-            reason = ""  # another server with the same folder needed the room
+            reason = ""  # another server with the same folder needed the space
         except (OSError, ValueError) as error:
             reason = str(error)
         if reason:
@@ -94,14 +94,14 @@ class StateFiles:
         return None
 
     def write(self, tokens: list[int], data: Data, *, replaces_shorter: bool = True) -> None:
-        """Saves a prefix; it stands for all that it begins with. Without room on the disk, or here, nothing happens."""
+        """Saves a prefix, which contains all shorter ones; not if the disk or the limit of the folder has no space."""
         head = _head(self._key, tokens, len(data))
         n_bytes = len(head) + len(data) + _DIGEST_BYTES
         if n_bytes > self._max_bytes:
             return
         path = self._folder / (hashlib.blake2b(head, digest_size=16).hexdigest() + ".state")
         try:
-            self._make_room(n_bytes)
+            self._free_space(n_bytes)
             # Written aside and moved: whoever reads sees all of it or nothing.
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=_PART, delete=False) as file:
                 try:
@@ -134,16 +134,16 @@ class StateFiles:
         try:
             with path.open("rb") as file:
                 key, n_tokens, n_bytes = _read_header(file)
-                n_rest = os.fstat(file.fileno()).st_size - file.tell()
-                if n_rest != 4 * n_tokens + n_bytes + _DIGEST_BYTES:
+                n_left = os.fstat(file.fileno()).st_size - file.tell()
+                if n_left != 4 * n_tokens + n_bytes + _DIGEST_BYTES:
                     raise ValueError("it is cut off")
                 return SavedPrefix(path, _tokens(file.read(4 * n_tokens), n_tokens)) if key == self._key else None
         except (OSError, ValueError) as error:
             log.warning("the file %s is no saved prefix and is ignored: %s", path.name, error)
             return None
 
-    def _make_room(self, n_bytes: int) -> None:
-        """Removes the files that were not used for the longest time until there is room for one more."""
+    def _free_space(self, n_bytes: int) -> None:
+        """Removes the files that were not used for the longest time until one more has space."""
         found = []
         for path in self._files():
             with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Union
 
 from .backend import Backend
-from .batch import Part
+from .batch import BatchChunk
 from .run import Sampled
 from .values import EngineError, GenerationRequest, InvalidGrammar
 
@@ -16,7 +16,7 @@ log = logging.getLogger("localchat.engine")
 
 TokenRun = list[Union[Sampled, EngineError]]
 """What was sampled for one sequence in a step: tokens, the last of which may be an error in their place."""
-Work = list["tuple[Any, GenerationRequest, Part]"]
+Work = list["tuple[Any, GenerationRequest, BatchChunk]"]
 """For each sequence the state of its sampler, its request, and its part of the batch."""
 
 # Threads that sample, the engine's own among them: the work is bound by memory, not by cores.
@@ -56,27 +56,27 @@ class TokenSampler:
 
     def _find_likeliest(self, work: Work) -> bool:
         """Prepares the rows; whether sampling from them is so quick now that other threads would be of no help."""
-        rows = [(sampler, row, i) for sampler, _, part in work for i, row in enumerate(part.output_rows)]
+        rows = [(sampler, row, i) for sampler, _, chunk in work for i, row in enumerate(chunk.output_rows)]
         n_first = -(-len(rows) // self._n_shares)
         if n_first < _MIN_ROWS or self._helpers is None:
-            return self._backend.look(rows)
+            return self._backend.select_candidates(rows)
         shares = [rows[i : i + n_first] for i in range(n_first, len(rows), n_first)]
-        futures = [self._helpers.submit(self._backend.look, share) for share in shares]
-        quick = [self._backend.look(rows[:n_first]), *(future.result() for future in futures)]
+        futures = [self._helpers.submit(self._backend.select_candidates, share) for share in shares]
+        quick = [self._backend.select_candidates(rows[:n_first]), *(future.result() for future in futures)]
         return all(quick)
 
     def _sample_share(self, share: Work) -> list[TokenRun]:
         return [self._sample_run(*each) for each in share]
 
-    def _sample_run(self, sampler: Any, request: GenerationRequest, part: Part) -> TokenRun:
+    def _sample_run(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> TokenRun:
         """The token after the newest one, and while the draft is right the one after that.
 
         Each is sampled from the logits behind exactly the tokens before it, and the sampler accepts no other token,
         so these are the tokens that would be sampled without a draft.
         """
         run: TokenRun = []
-        for row, drafted in zip(part.output_rows, (*part.draft, None)):
-            item = self._sample(sampler, request, row, part.sequence.n_sampled + len(run) + 1)
+        for row, drafted in zip(chunk.output_rows, (*chunk.draft, None)):
+            item = self._sample(sampler, request, row, chunk.sequence.n_sampled + len(run) + 1)
             run.append(item)
             if drafted is None or isinstance(item, EngineError):
                 break
@@ -95,7 +95,7 @@ class TokenSampler:
             if params.top_logprobs is None:
                 return token
             if params.post_sampling_probs:
-                return (token, *self._backend.drawn_from(sampler, token, params.top_logprobs))
+                return (token, *self._backend.sampled_logprobs(sampler, token, params.top_logprobs))
             return (token, *self._backend.logprobs(row, token, params.top_logprobs))
         except InvalidGrammar as error:
             return error

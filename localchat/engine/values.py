@@ -19,7 +19,7 @@ from .reasoning_limit import ReasoningLimit
 class Constraint:
     """A GBNF grammar that the text must follow, from the first of some triggers on, or from its start.
 
-    A trigger is a text that the model says of its own accord; it is the beginning of what the grammar
+    A trigger is a text that the model generates without a constraint; it is the beginning of what the grammar
     describes. Until then the text is free, and may end. `origin` names what it was made of, for errors.
     """
 
@@ -170,7 +170,7 @@ class InvalidGrammar(EngineError):
 
 
 class WrongDraftModel(EngineError):
-    """A model that cannot guess for another one."""
+    """A model that cannot draft for another one."""
 
 
 class WritesNoText(EngineError):
@@ -178,7 +178,7 @@ class WritesNoText(EngineError):
 
 
 class PromptTooLong(EngineError):
-    """The prompt leaves no room for an answer in the context."""
+    """The prompt leaves no space for output in the context."""
 
     def __init__(self, n_prompt: int, n_ctx: int):
         super().__init__(

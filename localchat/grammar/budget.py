@@ -1,7 +1,8 @@
 """Bounds on the work that one constraint may cause, counted in steps.
 
-A step is a small constant amount of work, about a microsecond. Steps are counted and not timed, so that the same
-constraint is always accepted or always refused, however fast the machine is and whatever else it does.
+A step is a small bounded amount of work; steps of different kinds take different times. Steps are counted and not
+timed, so that the same constraint is always accepted or always refused, however fast the machine is and whatever else
+it does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextvars import ContextVar
 
 from .errors import TooLarge
 
-# A thread that compiles a grammar calls `pause` after this many steps, which take about a millisecond.
+# A thread that compiles a grammar calls `pause` after this many steps, some milliseconds of work.
 SLICE = 1000
 
 

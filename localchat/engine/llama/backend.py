@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import DecodeFailed, NoRoom
-from ..batch import Batch, Room
+from ..backend import DecodeFailed, NoFreeCells
+from ..batch import Batch, CacheLimits
 from ..context_size import Place
 from ..embedding import EmbeddingBackend
 from ..state_files import Data
@@ -24,7 +24,7 @@ from .library import L, Model, problems
 from .sampler import Sampler
 from .vocabulary import Vocabulary
 
-# A pass more costs about as much as this many rows that nobody reads.
+# A pass more costs about as much as this many rows that have no use.
 _MAX_GAP = 4
 
 
@@ -37,14 +37,14 @@ class LlamaBackend:
         context: Any,
         vocabulary: Vocabulary,
         facts: ModelFacts,
-        room: Room,
+        limits: CacheLimits,
         state_key: str,
         places: Sequence[Place],
         max_threads: int,
     ):
         self.facts = facts
         self.places = places
-        self.room = room
+        self.limits = limits
         self.threads = (L.llama_n_threads(context), max_threads)
         self._model = model
         self._state_key = state_key
@@ -52,13 +52,13 @@ class LlamaBackend:
         self._memory = L.llama_get_memory(context)
         self.vocabulary = vocabulary
         # Of each slot the ids that the library knows it by.
-        n_ids = L.llama_n_seq_max(context) // room.n_slots
-        self._ids = [range(slot, n_ids * room.n_slots, room.n_slots) for slot in range(room.n_slots)]
-        self._rows = _BatchRows(room.n_batch, self._ids)
+        n_ids = L.llama_n_seq_max(context) // limits.n_slots
+        self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
+        self._rows = _BatchRows(limits.n_batch, self._ids)
         # Of the last batch: which of its rows have logits, these [outputs, tokens], and the likeliest by row.
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
-        self._likeliest: dict[int, Any] = {}
+        self._candidates: dict[int, Any] = {}
 
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         return self.vocabulary.tokenize(text, add_bos, parse_special)
@@ -89,7 +89,7 @@ class LlamaBackend:
     def share(self, source: int, target: int, n_tokens: int) -> None:
         self._check_slot(source)
         self._check_slot(target)
-        if self.room.is_unified:
+        if self.limits.is_unified:
             for id in self._ids[target]:
                 L.llama_memory_seq_cp(self._memory, source, id, 0, n_tokens)
             return
@@ -103,7 +103,7 @@ class LlamaBackend:
     def cut(self, slot: int, n_tokens: int) -> None:
         self._check_slot(slot)
         if not all(L.llama_memory_seq_rm(self._memory, id, n_tokens, -1) for id in self._ids[slot]):
-            raise DecodeFailed(f"the memory cannot be cut to {n_tokens} tokens")
+            raise DecodeFailed(f"the KV cache cannot be cut to {n_tokens} tokens")
 
     def state_key(self) -> str:
         return self._state_key
@@ -135,8 +135,10 @@ class LlamaBackend:
         """Computes a batch; when that fails, the cells that it may have taken are given back."""
         self._check(batch)
         # The library keeps them in the order of the rows.
-        self._outputs = {row: i for i, row in enumerate(row for part in batch.parts for row in part.rows_with_logits)}
-        self._likeliest = {}
+        self._outputs = {
+            row: i for i, row in enumerate(row for chunk in batch.chunks for row in chunk.rows_with_logits)
+        }
+        self._candidates = {}
         fillers = self._fillers(batch)
         code = L.llama_decode(self._context, self._rows.fill(batch, fillers))
         for slot, position in fillers.items():
@@ -146,21 +148,21 @@ class LlamaBackend:
                 shape = (len(self._outputs), self.vocabulary.n_tokens)
                 self._logits = np.ctypeslib.as_array(L.llama_get_logits(self._context), shape)
             return
-        for part in batch.parts:
-            for id in self._ids[part.slot]:
-                L.llama_memory_seq_rm(self._memory, id, part.sequence.n_computed, -1)
+        for chunk in batch.chunks:
+            for id in self._ids[chunk.slot]:
+                L.llama_memory_seq_rm(self._memory, id, chunk.sequence.n_computed, -1)
         if code == 1:
-            raise NoRoom
+            raise NoFreeCells
         raise DecodeFailed(f"llama_decode returned {code}: {problems()}")
 
     def sample(self, sampler: Sampler, row: int) -> int:
         logits = self._row(row)
         # The library counts rows with logits from the end by negative numbers.
-        return sampler.draw(self._context, self._outputs[row] - len(self._outputs), logits, self._likeliest.get(row))
+        return sampler.sample(self._context, self._outputs[row] - len(self._outputs), logits, self._candidates.get(row))
 
-    def look(self, draws: list[tuple[Sampler, int, int]]) -> bool:
-        # Each token that is drawn before may be moved, too.
-        wanted = [(row, n + n_before) for sampler, row, n_before in draws if (n := sampler.n_likeliest) is not None]
+    def select_candidates(self, samples: list[tuple[Sampler, int, int]]) -> bool:
+        # Penalties may move each token that is sampled before, too.
+        wanted = [(row, n + n_before) for sampler, row, n_before in samples if (n := sampler.n_likeliest) is not None]
         n = max((n for _, n in wanted), default=0)
         if not wanted or not is_quick(self.vocabulary.n_tokens, n):
             return False
@@ -170,11 +172,11 @@ class LlamaBackend:
             found = largest_of_rows(self._logits[first : last + 1], n)
         else:
             found = [largest_of_rows(self._row(row)[None], n)[0] for row in rows]
-        self._likeliest.update(zip(rows, found))
-        return len(wanted) == len(draws)
+        self._candidates.update(zip(rows, found))
+        return len(wanted) == len(samples)
 
-    def drawn_from(self, sampler: Sampler, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        return sampler.drawn_from(token, n_top)
+    def sampled_logprobs(self, sampler: Sampler, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        return sampler.sampled_logprobs(token, n_top)
 
     def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         logits = self._row(row).astype(np.float64)
@@ -187,18 +189,18 @@ class LlamaBackend:
         return float(logits[token] - log_total), top
 
     def _fillers(self, batch: Batch) -> dict[int, int]:
-        """Slots between those of a batch, with the position of a row that closes the gap and that nobody reads.
+        """Slots between those of a batch, with the position of a row that closes the gap and has no use.
 
         Streams are computed in one pass only if their numbers are consecutive.
         """
         fillers: dict[int, int] = {}
-        if self.room.is_unified:
+        if self.limits.is_unified:
             return fillers
-        slots = [part.slot for part in batch.parts]
+        slots = [chunk.slot for chunk in batch.chunks]
         for before, after in zip(slots, slots[1:]):
             gap = {slot: self._length(slot) for slot in range(before + 1, after)}
             fits = all(length < L.llama_n_ctx_seq(self._context) for length in gap.values())
-            if len(gap) <= _MAX_GAP and fits and batch.n_tokens + len(fillers) + len(gap) <= self.room.n_batch:
+            if len(gap) <= _MAX_GAP and fits and batch.n_tokens + len(fillers) + len(gap) <= self.limits.n_batch:
                 fillers.update(gap)
         return fillers
 
@@ -218,8 +220,8 @@ class LlamaBackend:
         return pair_tokens(self.vocabulary, query, document, template)
 
     def n_cells_used(self) -> int:
-        """Positions that the slots hold, by what the memory itself says; shared cells count for each slot."""
-        return sum(self._length(slot) for slot in range(self.room.n_slots))
+        """Positions that the slots hold, counted by llama.cpp; shared cells count for each slot."""
+        return sum(self._length(slot) for slot in range(self.limits.n_slots))
 
     def close(self) -> None:
         L.llama_free(self._context)
@@ -227,19 +229,19 @@ class LlamaBackend:
     # The checks below stand for calls that would abort the process: assertions of ours, not of input.
 
     def _check(self, batch: Batch) -> None:
-        if not 0 < batch.n_tokens <= self.room.n_batch:
-            raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.room.n_batch} are allowed")
-        if len(batch.parts) > self.room.n_running:
-            raise ValueError(f"a batch of {len(batch.parts)} sequences; {self.room.n_running} are allowed")
-        n_outputs = sum(len(part.rows_with_logits) for part in batch.parts)
-        if n_outputs > self.room.n_outputs:
-            raise ValueError(f"a batch with {n_outputs} rows of logits; {self.room.n_outputs} are allowed")
-        for part in batch.parts:
-            self._check_slot(part.slot)
+        if not 0 < batch.n_tokens <= self.limits.n_batch:
+            raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.limits.n_batch} are allowed")
+        if len(batch.chunks) > self.limits.n_running:
+            raise ValueError(f"a batch of {len(batch.chunks)} sequences; {self.limits.n_running} are allowed")
+        n_outputs = sum(len(chunk.rows_with_logits) for chunk in batch.chunks)
+        if n_outputs > self.limits.n_outputs:
+            raise ValueError(f"a batch with {n_outputs} rows of logits; {self.limits.n_outputs} are allowed")
+        for chunk in batch.chunks:
+            self._check_slot(chunk.slot)
 
     def _check_slot(self, slot: int) -> None:
-        if not 0 <= slot < self.room.n_slots:
-            raise ValueError(f"slots go from 0 to {self.room.n_slots - 1}, not {slot}")
+        if not 0 <= slot < self.limits.n_slots:
+            raise ValueError(f"slots go from 0 to {self.limits.n_slots - 1}, not {slot}")
 
     def _check_output(self, row: int) -> None:
         if row not in self._outputs:
@@ -252,7 +254,7 @@ def _bytes_at(array: Any) -> Any:
 
 
 class _BatchRows:
-    """The arrays of a `llama_batch`, made once; a turn writes only what it uses."""
+    """The arrays of a `llama_batch`, made once; a step writes only what it uses."""
 
     def __init__(self, n_rows: int, ids: Sequence[Sequence[int]]):
         self._ids, self._n_ids = ids, len(ids[0])
@@ -279,14 +281,14 @@ class _BatchRows:
     def fill(self, batch: Batch, fillers: Mapping[int, int]) -> Any:
         """The rows of a batch, and one for each filler, a slot with its position, in order of their slots."""
         n_before, waiting = 0, sorted(fillers.items())
-        for part in batch.parts:
-            while waiting and waiting[0][0] < part.slot:
+        for chunk in batch.chunks:
+            while waiting and waiting[0][0] < chunk.slot:
                 slot, position = waiting.pop(0)
-                self._write(part.first + n_before, slot, position, [0])
+                self._write(chunk.first + n_before, slot, position, [0])
                 n_before += 1
-            first = part.first + n_before
-            self._write(first, part.slot, part.sequence.n_computed, part.tokens())
-            for row in part.rows_with_logits:
+            first = chunk.first + n_before
+            self._write(first, chunk.slot, chunk.sequence.n_computed, chunk.tokens())
+            for row in chunk.rows_with_logits:
                 self._outputs[n_before + row] = 1
         self._batch.n_tokens = batch.n_tokens + n_before
         return self._batch

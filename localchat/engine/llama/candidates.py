@@ -12,12 +12,12 @@ from .library import L
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
-# To find the largest of many numbers in a fifth of the time: so many are looked at as one first.
+# To find the largest of many numbers in a fifth of the time: so many are compared as one first.
 _COLUMN = 64
 
 
 def is_quick(n_logits: int, n: int) -> bool:
-    """Whether the `n` largest are found without a look at the order of the others."""
+    """Whether the `n` largest are found without sorting the others."""
     return n_logits // _COLUMN > 4 * n
 
 

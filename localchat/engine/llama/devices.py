@@ -28,7 +28,7 @@ class Device:
     kind: str
     """"CPU", "GPU" (integrated ones too) or "accelerator"."""
     n_free: int
-    """Free bytes; 0 where the driver does not tell."""
+    """Free bytes; 0 where the driver does not report it."""
     n_total: int
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..embedding import EmbeddingRoom, Piece, pooling_of, reads_whole_texts
+from ..embedding import EmbeddingLimits, Piece, pooling_of, reads_whole_texts
 from ..values import EngineError, ModelFacts
 from .library import L, Model, problems
 from .vocabulary import Vocabulary
 
-# Longer inputs are rare (OpenAI's limit is 8191), and the cells are taken from everybody's memory.
+# Longer inputs are rare (OpenAI's limit is 8191), and the cells take memory from the KV cache.
 _MAX_INPUT = 8192
 _MIN_INPUT = 256
 # Rows of one step of a model that writes text: at 150,000 tokens of vocabulary 150 MB of logits.
@@ -54,8 +54,8 @@ def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, 
         params = _params(model, facts, n_ctx, is_whole, threads[0])
         context = L.llama_init_from_model(model.pointer, params)
         if context is not None:
-            room = EmbeddingRoom(n_ctx, params.n_batch, params.n_seq_max, facts.n_vocab)
-            return LlamaEmbedding(model, context, room, pooling_of(facts.metadata), threads)
+            limits = EmbeddingLimits(n_ctx, params.n_batch, params.n_seq_max, facts.n_vocab)
+            return LlamaEmbedding(model, context, limits, pooling_of(facts.metadata), threads)
         if n_ctx <= _MIN_INPUT:
             raise EngineError(f"llama.cpp could not make a context for embeddings: {problems()}")
         n_ctx = max(n_ctx // 2, _MIN_INPUT)
@@ -87,8 +87,8 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
 class LlamaEmbedding:
     """Computes steps. One thread at a time; each call leaves no input but the one that goes on."""
 
-    def __init__(self, model: Model, context: Any, room: EmbeddingRoom, pooling: str, threads: tuple[int, int]):
-        self.room = room
+    def __init__(self, model: Model, context: Any, limits: EmbeddingLimits, pooling: str, threads: tuple[int, int]):
+        self.limits = limits
         self.threads = threads
         self._model = model  # for as long as there is a context
         self._context = context
@@ -100,7 +100,7 @@ class LlamaEmbedding:
         )
         # Sums of the input that goes on in the next step, by its index.
         self._sums: dict[int, Any] = {}
-        self._rows = _Rows(room.n_step)
+        self._rows = _Rows(limits.n_step)
 
     def set_threads(self, n: int) -> None:
         L.llama_set_n_threads(self._context, n, n)
@@ -124,7 +124,7 @@ class LlamaEmbedding:
 
     def forget(self) -> None:
         self._sums.clear()
-        for slot in range(self.room.n_inputs):
+        for slot in range(self.limits.n_inputs):
             self._forget_slot(slot)
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class LlamaEmbedding:
 
     def _slot(self, piece: Piece) -> int:
         # Inputs of a step follow one another, so no two have the same.
-        return piece.index % self.room.n_inputs
+        return piece.index % self.limits.n_inputs
 
     def _forget_slot(self, slot: int) -> None:
         if self._memory:
@@ -168,8 +168,8 @@ class LlamaEmbedding:
     def _check(self, step: Sequence[Piece]) -> None:
         """The library would abort the process."""
         n_tokens = sum(piece.stop - piece.start for piece in step)
-        if not 0 < n_tokens <= self.room.n_step or len(step) > self.room.n_inputs:
-            raise ValueError(f"a step of {n_tokens} tokens of {len(step)} inputs; {self.room} is what there is")
+        if not 0 < n_tokens <= self.limits.n_step or len(step) > self.limits.n_inputs:
+            raise ValueError(f"a step of {n_tokens} tokens of {len(step)} inputs; {self.limits} is what there is")
 
 
 class _Rows:
@@ -226,8 +226,8 @@ def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str
 
 def _filled(vocabulary: Vocabulary, template: str, texts: dict[str, str]) -> list[int]:
     pieces = [(texts.get(piece, piece), piece not in texts) for piece in re.split(r"({query}|{document})", template)]
-    said = "".join(texts.values())
-    if not any(special and special in said for special in vocabulary.special_tokens):
+    whole = "".join(texts.values())
+    if not any(special and special in whole for special in vocabulary.special_tokens):
         # As one text: cutting it would change the tokens at the cuts.
         return vocabulary.tokenize("".join(text for text, _ in pieces), False, True)
     return [token for text, is_markup in pieces for token in vocabulary.tokenize(text, False, is_markup)]

@@ -88,7 +88,7 @@ class Grammar:
         return candidates(ids, logits[ids])
 
     def forced_tokens(self) -> tuple[int, ...]:
-        """The tokens that come next whatever the model says, as far as the grammar leaves no choice."""
+        """The next tokens, as far as the grammar allows no others."""
         try:
             return self._compiled.forced_tokens(self._state, self._budget) if self.is_active else ()
         except TooMuchWork:

@@ -13,8 +13,8 @@ from typing import Any
 # An abort inside the library would otherwise start a debugger, where one is installed, for seconds.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
-# How often a thread of the graph looks whether the others have reached the barrier before it sleeps (GNU OpenMP, which
-# reads this when it is loaded). Ratios of tokens/s on 2 cores, 0.5B parameters and 10M: 2000 looks give 1.0 and 0.9 of
+# How often a thread of the graph checks whether the others have reached the barrier before it sleeps (GNU OpenMP, which
+# reads this when it is loaded). Ratios of tokens/s on 2 cores, 0.5B parameters and 10M: 2000 checks give 1.0 and 0.9 of
 # what 50000 give on a quiet machine, and beside a busy process 3 and 3.5 times as many. 10000 cost nothing measurable
 # on a quiet machine, and beside a busy one they matter only until there are fewer threads (`thread_count.py`).
 # `python -m bench.threads` measures it.
@@ -37,7 +37,7 @@ class _Problems(threading.local):
 
 _problems = _Problems()
 # ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before. Its errors become part of ours,
-# and its warnings are for developers: one says that our cells are more than one sequence may use.
+# and its warnings are for developers: one is that our cells are more than one sequence may use.
 _LOG_LEVELS = {3: logging.INFO, 4: logging.INFO}
 _ERROR_LEVEL = 4
 
@@ -87,7 +87,7 @@ def quick(function: Any) -> Any:
 
 
 class Model:
-    """A loaded model, freed when nobody refers to it any more.
+    """A loaded model, freed with the last reference to it.
 
     Readers may still turn tokens into text when the engine has been closed; each holds the model by
     its vocabulary.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...protocol.params import SAMPLERS, SamplingParams
-from ..batch import Room
+from ..batch import CacheLimits
 from ..context_size import MIN_TOKENS, ContextSize, Place, context_size, warn_of_context
 from ..memory import free_memory
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
@@ -25,11 +25,11 @@ from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
 
-# Slots for prefixes that rest between requests. Each costs room for one row of logits.
+# Slots for idle prefixes. Each costs memory for one row of logits.
 _RESTING_SLOTS = 24
-# Tokens computed in one turn at most, and in one pass through the layers.
+# Tokens computed in one step at most, and in one pass through the layers.
 _BATCH, _PASS = 2048, 512
-# Guesses computed in one turn, of all sequences together: their logits find place in the room above.
+# Draft tokens of a step, of all sequences together: their logits fit into the memory above.
 _MAX_DRAFTED = _RESTING_SLOTS
 
 # A model of 3 MB on 2 cores beside a busy process: one thread is 2 to 4 times as fast as two.
@@ -84,25 +84,27 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     _warm_up(context)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
     facts = replace(facts, resources=resources_of(model.pointer, options, places, facts.n_cells, _max_threads(options)))
-    room = _room(model.pointer, context, options, is_unified)
-    key = _state_key(path, facts, options, room)
-    return LlamaBackend(model, context, vocabulary, facts, room, key, places, _max_threads(options))
+    limits = _cache_limits(model.pointer, context, options, is_unified)
+    key = _state_key(path, facts, options, limits)
+    return LlamaBackend(model, context, vocabulary, facts, limits, key, places, _max_threads(options))
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
-    """Loads a model that is to guess for a loaded one.
+    """Loads a model that drafts for a loaded one.
 
     Raises:
-        WrongDraftModel: it has another vocabulary, or a memory that cannot be cut.
+        WrongDraftModel: it has another vocabulary, or a KV cache that cannot be cut.
         EngineError: as `load_backend`.
     """
     backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True))
     try:
-        if not backend.room.can_cut:
-            raise WrongDraftModel(f"{path!r} cannot guess: a recurrent model does not forget what was wrong")
+        if not backend.limits.can_cut:
+            raise WrongDraftModel(f"{path!r} cannot draft: a recurrent model does not forget what was wrong")
         difference = target.vocabulary.difference(backend.vocabulary)
         if difference:
-            raise WrongDraftModel(f"{path!r} has another vocabulary than the model it is to guess for: {difference}")
+            raise WrongDraftModel(
+                f"{path!r} has another vocabulary than the model that it is to draft for: {difference}"
+            )
     except BaseException:
         backend.close()
         raise
@@ -235,20 +237,20 @@ def _can_cut(model: Any) -> bool:
 def _n_ids(model: Any) -> int:
     """How many of the library's sequences make a slot.
 
-    Where layers look back only so far, the library gives a cell away that its only sequence will not look at any more.
-    What begins like that sequence would still look at it. So there is a second one.
+    With a sliding window the library frees a cell that its only sequence does not attend to any more.
+    Another sequence with the same prefix would still attend to it. So there is a second one.
     """
     return 2 if L.llama_model_n_swa(model) and _can_cut(model) else 1
 
 
-def _room(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> Room:
+def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> CacheLimits:
     n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
     can_cut = _can_cut(model)
-    # A copy has only what is in the window, so it is of use to who goes on at its end, and to nobody else.
+    # A copy has only what is in the window, so only a sequence that continues at its end can use it.
     can_copy = not can_cut or not L.llama_model_n_swa(model)
     n_outputs = _n_outputs(model, options) // _n_ids(model)
     n_spare_rows = min(n_outputs, n_batch) - options.n_slots
-    return Room(
+    return CacheLimits(
         n_cells=L.llama_n_ctx(context),
         n_running=options.n_slots,
         n_slots=n_slots,
@@ -261,17 +263,17 @@ def _room(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> R
     )
 
 
-def _state_key(path: str, facts: ModelFacts, options: LoadOptions, room: Room) -> str:
+def _state_key(path: str, facts: ModelFacts, options: LoadOptions, limits: CacheLimits) -> str:
     """What the cells of a sequence depend on: the model's file, the library, and how it computes."""
     status, params = os.stat(path), L.llama_context_default_params()
     settings = (
         *(status.st_size, status.st_mtime_ns, sorted(facts.metadata.items()), facts.n_vocab, facts.n_params),
         *(L.llama_version(), L.llama_print_system_info(), options.n_gpu_layers, options.use_extra_bufts),
         *(params.type_k, params.type_v, params.flash_attn_type, params.swa_full),
-        # Such a model turns its keys by other angles in a large context than in a small one.
+        # Such a model rotates its keys by other angles in a large context than in a small one.
         facts.n_cells if "longrope" in facts.metadata.values() else None,
         # The library refuses a state of another number of streams.
-        1 if room.is_unified else room.n_slots,
+        1 if limits.is_unified else limits.n_slots,
     )
     return hashlib.sha256(repr(settings).encode()).hexdigest()
 
@@ -282,7 +284,7 @@ def _read_facts(
     template = L.llama_model_chat_template(model, None)
     return ModelFacts(
         # llama.cpp writes "?B" for a model whose architecture and size it has no label for.
-        description=_read_text(lambda room, n: L.llama_model_desc(model, room, n)).replace(" ?B", ""),
+        description=_read_text(lambda buffer, n: L.llama_model_desc(model, buffer, n)).replace(" ?B", ""),
         n_params=L.llama_model_n_params(model),
         n_bytes=L.llama_model_size(model),
         n_vocab=vocabulary.n_tokens,
@@ -318,23 +320,23 @@ def sampling_from(metadata: dict[str, str]) -> SamplingParams:
 def _read_metadata(model: Any) -> dict[str, str]:
     """All metadata but arrays, which the library only describes."""
     names = [
-        _read_text(lambda room, n, i=i: L.llama_model_meta_key_by_index(model, i, room, n))  # type: ignore[misc]
+        _read_text(lambda buffer, n, i=i: L.llama_model_meta_key_by_index(model, i, buffer, n))  # type: ignore[misc]
         for i in range(L.llama_model_meta_count(model))
     ]
-    return {name: _read_text(lambda room, n, name=name: _meta(model, name, room, n)) for name in names}  # type: ignore[misc]
+    return {name: _read_text(lambda buffer, n, name=name: _meta(model, name, buffer, n)) for name in names}  # type: ignore[misc]
 
 
-def _meta(model: Any, name: str, room: Any, n_room: int) -> int:
-    length: int = L.llama_model_meta_val_str(model, name.encode(), room, n_room)
+def _meta(model: Any, name: str, buffer: Any, n_buffer: int) -> int:
+    length: int = L.llama_model_meta_val_str(model, name.encode(), buffer, n_buffer)
     return length
 
 
 def _read_text(read: Callable[[Any, int], int]) -> str:
-    """Calls a function that writes a text and returns its length, again with more room if it was longer."""
-    n_room = 256
+    """Calls a function that writes a text and returns its length, again with a larger buffer if it was longer."""
+    n_buffer = 256
     while True:
-        room = ctypes.create_string_buffer(n_room)
-        n = read(room, n_room)
-        if n < n_room:
-            return room.raw[: max(n, 0)].decode("utf-8", "replace")
-        n_room = n + 1
+        buffer = ctypes.create_string_buffer(n_buffer)
+        n = read(buffer, n_buffer)
+        if n < n_buffer:
+            return buffer.raw[: max(n, 0)].decode("utf-8", "replace")
+        n_buffer = n + 1

@@ -50,7 +50,7 @@ def places_of(
         fixed = pass_bytes + 2 * logits_bytes + int(state_bytes * (1 - gpu_share))
         places.append(Place(n_free, kv_bytes * (1 - gpu_share) + mask_bytes, fixed, note))
     if gpu_share:
-        # Measured now: the weights are there already. A driver that does not tell reports none at all.
+        # Measured now: the weights are there already. A driver that does not report it is left out.
         n_free = sum(device.n_free for device in on) or None
         fixed = pass_bytes + logits_bytes + int(state_bytes * gpu_share)
         note = f"are free on {', '.join(device.name for device in on)} beside the weights"
@@ -88,7 +88,7 @@ def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> fl
     prefix = metadata.get("general.architecture", "")
     n_kv_heads: float = L.llama_model_n_layer(model) * L.llama_model_n_head_kv(model)
     if L.llama_model_is_hybrid(model):
-        # llama.cpp tells of the first layer alone.
+        # llama.cpp reports the first layer alone.
         per_layer = read_header(path).metadata.get(f"{prefix}.attention.head_count_kv")
         n_kv_heads = sum(per_layer) if isinstance(per_layer, tuple) else n_kv_heads
         # Or every so many-th layer has attention.

@@ -49,11 +49,11 @@ class Sampler:
         self._reasoning = request.reasoning_limit.tracker() if request.reasoning_limit else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
-        # Tokens that come next whatever the model says; found by the grammar, and used up before it is asked again.
+        # The next tokens where the grammar allows no others; all are used before it is asked again.
         self._forced: deque[int] = deque()
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
         self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
-        self._drawn_from: Any = None
+        self._sampled_from: Any = None
         # None where the likeliest token is always sampled.
         self._chain: Any = None
         # The tokens that penalties apply to.
@@ -77,7 +77,7 @@ class Sampler:
         n_needed += len(self._reordered())
         return n_needed if is_quick(self._vocabulary.n_tokens, n_needed) else None
 
-    def draw(self, context: Any, row: int, logits: Any, likeliest: Any = None) -> int:
+    def sample(self, context: Any, row: int, logits: Any, likeliest: Any = None) -> int:
         """The next token, by the logits of a row, which are left as they are.
 
         `likeliest` are the ids of `n_likeliest` tokens or more, where they are known.
@@ -95,7 +95,7 @@ class Sampler:
         return token
 
     def forced_tokens(self) -> Sequence[int]:
-        """The tokens that come next whatever the model says, unless a limit of the reasoning comes before."""
+        """The next tokens where the grammar allows no others, unless the reasoning limit comes before."""
         if self._grammar is not None and not self._forced:
             found = self._grammar.forced_tokens()
             # A bias against one of them has the model choose other tokens for the same text.
@@ -149,18 +149,18 @@ class Sampler:
         """A token that is not sampled."""
         if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
             raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
-        self._drawn_from = None
+        self._sampled_from = None
         self._accept(token)
         return token
 
-    def drawn_from(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+    def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
         """The log probability that the last token was sampled with, and the `n_top` likeliest with theirs.
 
         Greedy sampling leaves one token, which is certain, and so is a forced one.
         """
-        if self._drawn_from is None:
+        if self._sampled_from is None:
             return 0.0, [(token, 0.0)][:n_top]
-        left = self._drawn_from
+        left = self._sampled_from
         (own,) = left["p"][left["id"] == token]
         return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in left[:n_top] if c["p"] > 0]
 
@@ -187,7 +187,7 @@ class Sampler:
             first = (ctypes.addressof(array.data.contents) - some.ctypes.data) // some.itemsize
             left = some[first : first + array.size]
             # The likeliest first.
-            self._drawn_from = left[np.argsort(-left["p"], kind="stable")]
+            self._sampled_from = left[np.argsort(-left["p"], kind="stable")]
         return int(array.data[array.selected].id)
 
     def _n_needed(self) -> int | None:

@@ -74,15 +74,15 @@ class Vocabulary:
         return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special)
 
     def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool) -> list[int]:
-        n_room = len(data) + 2
+        n_buffer = len(data) + 2
         while True:
-            room = (L.llama_token * n_room)()
-            n = L.llama_tokenize(self.pointer, data, len(data), room, n_room, add_bos, parse_special)
+            buffer = (L.llama_token * n_buffer)()
+            n = L.llama_tokenize(self.pointer, data, len(data), buffer, n_buffer, add_bos, parse_special)
             if n > MAX_TOKENS:
                 raise TextTooLong(n, MAX_TOKENS)
             if n >= 0:
-                return list(chain.from_iterable(room[i : min(i + _SLICE, n)] for i in range(0, n, _SLICE)))
-            n_room = -n
+                return list(chain.from_iterable(buffer[i : min(i + _SLICE, n)] for i in range(0, n, _SLICE)))
+            n_buffer = -n
 
     def token_named(self, name: str) -> int | None:
         """The token that a grammar names by its text, `<|end|>`, or its number, `<[5]>`; None if there is none."""
@@ -134,20 +134,20 @@ class Vocabulary:
 
     def _read_texts(self, n: int) -> None:
         """Reads the texts of the next `n` tokens. The caller holds the lock."""
-        n_room, first = 256, len(self._texts)
-        room, pointer, read = ctypes.create_string_buffer(n_room), self.pointer, quick(L.llama_token_to_piece)
+        n_buffer, first = 256, len(self._texts)
+        buffer, pointer, read = ctypes.create_string_buffer(n_buffer), self.pointer, quick(L.llama_token_to_piece)
         for id in range(first, min(first + n, self.n_tokens)):
-            length = read(pointer, id, room, n_room, 0, True)
-            self._texts.append(ctypes.string_at(room, length) if length >= 0 else self._read_piece(id, True))
+            length = read(pointer, id, buffer, n_buffer, 0, True)
+            self._texts.append(ctypes.string_at(buffer, length) if length >= 0 else self._read_piece(id, True))
 
     def _read_piece(self, token: int, special: bool) -> bytes:
-        n_room = 64
+        n_buffer = 64
         while True:
-            room = ctypes.create_string_buffer(n_room)
-            n = L.llama_token_to_piece(self.pointer, token, room, n_room, 0, special)
+            buffer = ctypes.create_string_buffer(n_buffer)
+            n = L.llama_token_to_piece(self.pointer, token, buffer, n_buffer, 0, special)
             if n >= 0:
-                return room.raw[:n]
-            n_room = -n
+                return buffer.raw[:n]
+            n_buffer = -n
 
     def _text(self, token: int) -> str:
         if not 0 <= token < self.n_tokens:

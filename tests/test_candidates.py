@@ -1,4 +1,4 @@
-"""Draws from a large vocabulary look at its likeliest tokens alone, and come to what draws from all come to."""
+"""Sampling from selected candidates of a large vocabulary gives the tokens that sampling from all of them gives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from bench.model import main
 from localchat.engine import Delta, Engine, Finish, GenerationRequest, LoadOptions, load
-from localchat.engine.batch import Batch, Part, Sequence
+from localchat.engine.batch import Batch, BatchChunk, Sequence
 from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.llama.candidates import largest_of_rows
@@ -40,8 +40,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def backend(path: Path) -> Iterator[LlamaBackend]:
     """With the logits of three rows."""
     backend = load_backend(str(path), LoadOptions(n_slots=3, n_ctx=512))
-    parts = [Part(Sequence(i, [7 + i, 8, 9], 20), i, 3 * i, 3, wants_output=True) for i in range(3)]
-    backend.decode(Batch(parts=tuple(parts)))
+    chunks = [BatchChunk(Sequence(i, [7 + i, 8, 9], 20), i, 3 * i, 3, wants_output=True) for i in range(3)]
+    backend.decode(Batch(chunks=tuple(chunks)))
     yield backend
     backend.close()
 
@@ -73,12 +73,14 @@ def test_draws_are_those_from_all_tokens(backend: LlamaBackend, sampling: Sampli
 
     quick, slow = samplers(), samplers()
     for n_drawn in range(50):
-        assert backend.look([(sampler, row, 0) for sampler, row in zip(quick, ROWS)])
+        assert backend.select_candidates([(sampler, row, 0) for sampler, row in zip(quick, ROWS)])
         tokens = [backend.sample(sampler, row) for sampler, row in zip(quick, ROWS)]
-        backend._likeliest.clear()
+        backend._candidates.clear()
         assert [backend.sample(sampler, row) for sampler, row in zip(slow, ROWS)] == tokens
-        drawn_from = [[backend.drawn_from(*pair, 3) for pair in zip(half, tokens)] for half in (quick, slow)]
-        assert drawn_from[0] == drawn_from[1]
+        sampled_logprobs = [
+            [backend.sampled_logprobs(*pair, 3) for pair in zip(half, tokens)] for half in (quick, slow)
+        ]
+        assert sampled_logprobs[0] == sampled_logprobs[1]
         if options.get("min_tokens") == n_drawn + 1:
             for sampler in (*quick, *slow):
                 backend.allow_ends(sampler)
@@ -92,9 +94,9 @@ def test_draft_is_looked_at_once_for_all_its_tokens(backend: LlamaBackend):
     for row in ROWS:
         quick, slow = (backend.new_sampler(request(replace(sampling, seed=row))) for _ in range(2))
         draft = (row,) * 6  # the same logits again and again, so that the likeliest are soon all said
-        assert backend.look([(quick, row, i) for i, row in enumerate(draft)])
+        assert backend.select_candidates([(quick, row, i) for i, row in enumerate(draft)])
         tokens = [backend.sample(quick, row) for row in draft]
-        backend._likeliest.clear()
+        backend._candidates.clear()
         assert [backend.sample(slow, row) for row in draft] == tokens
         backend.free_sampler(quick)
         backend.free_sampler(slow)
@@ -131,9 +133,9 @@ def test_guesses_are_drawn_for_as_one_by_one_however_the_work_is_shared(path: Pa
 def test_who_needs_all_tokens_is_drawn_for_beside_who_does_not(backend: LlamaBackend):
     kinds = (SAMPLING, replace(SAMPLING, top_k=0), replace(SAMPLING, top_k=20))
     samplers = [backend.new_sampler(request(sampling)) for sampling in kinds]
-    assert not backend.look([(sampler, row, 0) for sampler, row in zip(samplers, ROWS)])
-    assert set(backend._likeliest) == {2, 8}
-    assert all(set(np.argsort(-backend._row(row))[:20]) <= set(found) for row, found in backend._likeliest.items())
+    assert not backend.select_candidates([(sampler, row, 0) for sampler, row in zip(samplers, ROWS)])
+    assert set(backend._candidates) == {2, 8}
+    assert all(set(np.argsort(-backend._row(row))[:20]) <= set(found) for row, found in backend._candidates.items())
     for sampler in samplers:
         backend.free_sampler(sampler)
 
