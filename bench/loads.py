@@ -83,6 +83,7 @@ FIRST = Figure("first token, median", "ms", False)
 LAST_FIRST = Figure("last first token", "ms", False)
 GAP = Figure("gap, median", "ms", False)
 GAP_P95 = Figure("gap, p95", "ms", False)
+GAP_LONGEST = Figure("gap, longest", "ms", False)
 
 
 def chat(model: str, *messages: tuple[str, str], n_tokens: int, **fields: Any) -> Body:
@@ -133,14 +134,14 @@ def prompts(n_prompt: int, n_streams: int, n_tokens: int, *, is_busy: bool = Fal
 
     beside = ", beside a busy process" if is_busy else ""
     name = f"{n_streams} x prompts of {n_prompt}, {n_tokens} tokens{beside}"
-    return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95), measure, is_busy=is_busy)
+    return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), measure, is_busy=is_busy)
 
 
 def figures_of(measured: Round) -> tuple[float, ...]:
-    """Tokens per second, then in milliseconds: median and last first token, median and p95 of the gaps."""
+    """Tokens per second, then in milliseconds: median and last first token; median, p95 and longest of the gaps."""
     firsts = [answer.first_s for answer in measured.answers]
     gaps = sorted(gap for answer in measured.answers for gap in answer.gaps_s) or [0.0]
-    times = (statistics.median(firsts), max(firsts), percentile(gaps, 50), percentile(gaps, 95))
+    times = (statistics.median(firsts), max(firsts), percentile(gaps, 50), percentile(gaps, 95), gaps[-1])
     return (measured.tokens_per_s, *(seconds * 1e3 for seconds in times))
 
 

@@ -46,16 +46,15 @@ from .keywords import (
 )
 from .model_list import Model, choose_model
 from .options import (
+    CHAT_PATH,
     CallOptions,
-    MakeBody,
     TextPrompt,
     adapted_body,
-    chat_body,
-    completion_body,
     corrected,
     read_any,
     read_options,
     read_request_options,
+    request_body,
     with_media,
 )
 from .payloads import Prompt, check_prompt
@@ -204,10 +203,10 @@ class AsyncClient(BaseClient):
         given = await _with_media(self._chat_options(prompt, options, ChatKeywords, "chat"))
         for _ in range(options.get("retries_on_mismatch") or 0):
             try:
-                return await self._whole(given, chat_body, "chat/completions")
+                return await self._whole(given, CHAT_PATH)
             except DoesNotFit as error:
                 given = corrected(given, error)
-        return await self._whole(given, chat_body, "chat/completions")
+        return await self._whole(given, CHAT_PATH)
 
     @overload
     def stream(
@@ -227,7 +226,7 @@ class AsyncClient(BaseClient):
     def stream(self, prompt: Prompt, /, **options: Any) -> AsyncStream[Any]:
         """An answer as it comes, as an asynchronous context manager; see Client.stream."""
         given = self._chat_options(prompt, options, StreamKeywords, "stream")
-        return self._start(given, chat_body, "chat/completions")
+        return self._start(given, CHAT_PATH)
 
     async def map(
         self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]
@@ -289,7 +288,7 @@ class AsyncClient(BaseClient):
         """How a text goes on, without a chat template (/completions); see Client.complete."""
         settings = self._settings
         given = read_options(settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
-        return await self._whole(given, completion_body, "completions")
+        return await self._whole(given, "completions")
 
     # Type checkers take the first that fits, and a str is a Sequence of str too.
     @overload
@@ -326,18 +325,18 @@ class AsyncClient(BaseClient):
         check_prompt(prompt)
         return read_options(self._settings, prompt, options, keywords, what)
 
-    async def _whole(self, given: CallOptions, make_body: MakeBody, path: str) -> Reply[Any]:
-        async with self._start(given, make_body, path) as answer:
+    async def _whole(self, given: CallOptions, path: str) -> Reply[Any]:
+        async with self._start(given, path) as answer:
             async for _ in answer:
                 pass
             return answer.reply
 
-    def _start(self, given: CallOptions, make_body: MakeBody, path: str) -> AsyncStream[Any]:
+    def _start(self, given: CallOptions, path: str) -> AsyncStream[Any]:
         settings, expected = self._settings, given.expected
 
         async def send(call: AsyncCall) -> None:
-            whole = await _with_media(given)
-            body = first = make_body(settings, whole, given.model or await self._default_model(call, given.headers))
+            model = given.model or await self._default_model(call, given.headers)
+            body = first = request_body(settings, await _with_media(given), model, path)
             while True:
                 try:
                     asking = body if expected is None else expected.apply(body)

@@ -346,7 +346,8 @@ class Accumulator:
                 had_ended = taker.has_ended
                 events += taker.take(choice, chunk)
                 self._n_ended += taker.has_ended - had_ended
-                failed = taker if taker.has_ended and normal_reason(taker.reason_raw or "") == "error" else failed
+                if taker.has_ended and normal_reason(taker.reason_raw or "") == "error":
+                    failed = taker
         self.complete = self._n_ended >= self._n and self._n_ended == len(self._choices)
         usage = find_usage(chunk)
         if usage is not None:

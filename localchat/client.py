@@ -43,16 +43,15 @@ from .keywords import (
 )
 from .model_list import Model, choose_model
 from .options import (
+    CHAT_PATH,
     CallOptions,
-    MakeBody,
     TextPrompt,
     adapted_body,
-    chat_body,
-    completion_body,
     corrected,
     read_any,
     read_options,
     read_request_options,
+    request_body,
     with_media,
 )
 from .payloads import Prompt, check_prompt
@@ -229,10 +228,10 @@ class Client(BaseClient):
         given = self._chat_options(prompt, options, ChatKeywords, "chat")
         for _ in range(options.get("retries_on_mismatch") or 0):
             try:
-                return self._whole(given, chat_body, "chat/completions")
+                return self._whole(given, CHAT_PATH)
             except DoesNotFit as error:
                 given = corrected(given, error)
-        return self._whole(given, chat_body, "chat/completions")
+        return self._whole(given, CHAT_PATH)
 
     @overload
     def stream(
@@ -262,7 +261,7 @@ class Client(BaseClient):
                 `extra_headers` are headers of this call. `extra_body` holds fields that have no option here.
         """
         given = self._chat_options(prompt, options, StreamKeywords, "stream")
-        return self._start(given, chat_body, "chat/completions")
+        return self._start(given, CHAT_PATH)
 
     def map(self, prompts: Iterable[Prompt], /, **options: Unpack[MapKeywords]) -> list[Reply[Any] | LocalChatError]:
         """The whole answers to many prompts, in the order of the prompts; an error stands in place of its answer.
@@ -349,7 +348,7 @@ class Client(BaseClient):
         """How a text goes on, without a chat template (/completions). Also of tokens, and of several."""
         settings = self._settings
         given = read_options(settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
-        return self._whole(given, completion_body, "completions")
+        return self._whole(given, "completions")
 
     # Type checkers take the first that fits, and a str is a Sequence of str too.
     @overload
@@ -392,17 +391,17 @@ class Client(BaseClient):
         check_prompt(prompt)
         return with_media(read_options(self._settings, prompt, options, keywords, what))
 
-    def _whole(self, given: CallOptions, make_body: MakeBody, path: str) -> Reply[Any]:
-        with self._start(given, make_body, path) as answer:
+    def _whole(self, given: CallOptions, path: str) -> Reply[Any]:
+        with self._start(given, path) as answer:
             for _ in answer:
                 pass
             return answer.reply
 
-    def _start(self, given: CallOptions, make_body: MakeBody, path: str) -> Stream[Any]:
+    def _start(self, given: CallOptions, path: str) -> Stream[Any]:
         settings, expected = self._settings, given.expected
 
         def send(call: Call) -> None:
-            body = first = make_body(settings, given, given.model or self._default_model(call, given.headers))
+            body = first = request_body(settings, given, given.model or self._default_model(call, given.headers), path)
             while True:
                 try:
                     asking = body if expected is None else expected.apply(body)

@@ -9,6 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, Union
 
+_Copied = TypeVar("_Copied", bound="Reply[Any] | ErrorEvent")
+
+
+def changed(value: _Copied, **members: Any) -> _Copied:
+    """A copy with other values for some fields: dataclasses.replace without loading dataclasses."""
+    return type(value)(**{**vars(value), **members})
+
+
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
@@ -25,10 +33,7 @@ else:
     def _finish_class(cls):
         cls.__match_args__ = tuple(name for name, kind in cls.__annotations__.items() if "ClassVar" not in kind)
         cls.__dataclass_fields__ = _LateFields(cls)
-        cls.__init__, cls.__replace__ = (
-            vars(cls).get("__init__") or _init_of(cls),
-            lambda self, **members: changed(self, **members),
-        )
+        cls.__init__, cls.__replace__ = vars(cls).get("__init__") or _init_of(cls), changed
         cls.__setattr__ = cls.__delattr__ = _refuse
         cls.__eq__, cls.__hash__, cls.__repr__ = _equals, _hash, _show
         return cls
@@ -372,11 +377,3 @@ class Reply(Generic[Value]):
 
     def __str__(self) -> str:
         return self.text
-
-
-_Copied = TypeVar("_Copied", bound="Reply[Any] | ErrorEvent")
-
-
-def changed(value: _Copied, **members: Any) -> _Copied:
-    """A copy with other values for some fields: dataclasses.replace without loading dataclasses."""
-    return type(value)(**{**vars(value), **members})

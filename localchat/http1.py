@@ -218,23 +218,19 @@ class Inflate:
         """The next bytes of the body, at most a MiB; `has_more` is set where another call, without data, gives more."""
         if self._inflate is None:
             return data
-        self._held, out, self.has_more = self._held + data, b"", False
-        while self._held or self.has_more:
+        self._held, out = self._held + data, b""
+        while (self._held or self.has_more) and len(out) < _INFLATE_BYTES:
             if self._inflate.eof:
                 self._held = self._held.lstrip(b"\0")  # Zeros may follow the last member.
                 if not self._held:
                     break
                 self._inflate = self._zlib.decompressobj(wbits=47)
-            room = _INFLATE_BYTES - len(out)
-            if not room:
-                self.has_more = True
-                break
             try:
-                piece = self._inflate.decompress(self._held, room)
+                out += self._inflate.decompress(self._held, _INFLATE_BYTES - len(out))
             except self._zlib.error as error:
                 raise ProtocolError(f"the compressed answer is damaged: {error}") from error
-            out += piece
             ended = self._inflate.eof
             self._held = self._inflate.unused_data if ended else self._inflate.unconsumed_tail
-            self.has_more = not ended and len(piece) == room  # Only then does zlib hold something back.
+            self.has_more = not ended and len(out) == _INFLATE_BYTES  # Only then does zlib hold something back.
+        self.has_more = self.has_more or self._held != b""
         return out

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from .errors import LocalChatError
 from .timeouts import Timeout
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+else:
+
+    class TypedDict:
+        """Stands for the real one, which takes a millisecond for these classes: only the names count here."""
+
+        def __init_subclass__(cls, total):
+            for base in cls.__bases__:
+                cls.__annotations__.update(getattr(base, "__annotations__", {}))
+
 
 Json = dict[str, Any]
 

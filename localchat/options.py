@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 from .errors import DoesNotFit, StatusError
@@ -17,6 +17,9 @@ from .timeouts import Timeout
 
 # What `complete` takes: text, tokens, or several of one of them.
 TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
+
+
+CHAT_PATH = "chat/completions"
 
 
 class CallOptions(NamedTuple):
@@ -75,9 +78,6 @@ def with_media(given: CallOptions) -> CallOptions:
     return given._replace(prompt=companion("media").attach(given.prompt, **given.media), media={})
 
 
-MakeBody = Callable[[Settings, CallOptions, Union[str, None]], "dict[str, Any]"]
-
-
 def read_request_options(settings: Settings, method: str, options: Mapping[str, Any]) -> CallOptions:
     """The same of Client.request.
 
@@ -100,20 +100,16 @@ def read_any(raw: bytes) -> Any:
         return text
 
 
-def chat_body(settings: Settings, options: CallOptions, model: str | None) -> dict[str, Any]:
-    """The body of a chat request."""
-    given, system = options.options, options.system
-    body = build_request(options.prompt, model=model, system=system, options=given)
+def request_body(settings: Settings, given: CallOptions, model: str | None, path: str) -> dict[str, Any]:
+    """The body of a chat request; for /completions it has the prompt where the other has messages."""
+    prompt = given.prompt if path == CHAT_PATH else []
+    body = build_request(prompt, model=model, system=given.system, options=given.options)
     if not settings.takes_stream_options:
         body.pop("stream_options", None)
+    if path != CHAT_PATH:
+        del body["messages"]
+        body["prompt"] = given.prompt
     return body
-
-
-def completion_body(settings: Settings, options: CallOptions, model: str | None) -> dict[str, Any]:
-    """The body of a request for /completions: it has a prompt where the other has messages."""
-    body = chat_body(settings, options._replace(prompt=[]), model)
-    del body["messages"]
-    return {**body, "prompt": options.prompt}
 
 
 def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -> dict[str, Any]:

@@ -177,7 +177,8 @@ class SSEDecoder:
         self.last_event_id = self._id
         if self._data:
             data = _text(self._data[:-1])
-            self.was_damaged = self.was_damaged or is_damaged(self._data, data)
+            if "\ufffd" in data:
+                self.was_damaged = self.was_damaged or is_damaged(self._data, data)
             event = self._event or "message"
             self._ready.append(ServerSentEvent(event, data, self._id, self._retry))
             self._data.clear()
@@ -212,4 +213,4 @@ def _text(raw: bytes | bytearray) -> str:
 
 def is_damaged(raw: bytes | bytearray, text: str) -> bool:
     """Whether U+FFFD in `text`, made of `raw`, stands for wrong bytes. It may also have been sent."""
-    return "\ufffd" in text and text.count("\ufffd") > raw.count(b"\xef\xbf\xbd")
+    return text.count("\ufffd") > raw.count(b"\xef\xbf\xbd")

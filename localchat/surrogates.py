@@ -9,9 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_FIRST_HALF = re.compile(r"[\ud800-\udbff]\Z")
-_HALF = re.compile(r"[\ud800-\udfff]")
-
 _LONE_HALF = "a half of a character came without the other; it is replaced by U+FFFD"
 
 
@@ -28,7 +25,7 @@ class HalfJoiner:
         if text.isascii() and not self._half:
             return text
         text = (self._half + text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        self._half = text[-1:] if _FIRST_HALF.search(text) else ""
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
         return self._replaced(text[: len(text) - len(self._half)])
 
     def flush(self) -> str:
@@ -37,7 +34,7 @@ class HalfJoiner:
         return self._replaced(half)
 
     def _replaced(self, text: str) -> str:
-        text, n_replaced = _HALF.subn("\ufffd", text)
-        if n_replaced:
+        whole = re.sub("[\ud800-\udfff]", "\ufffd", text)
+        if whole != text:
             self._warn(_LONE_HALF)
-        return text
+        return whole

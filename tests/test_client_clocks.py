@@ -98,7 +98,8 @@ def test_end_of_an_answer_that_goes_on_has_no_clock():
 
 
 def test_clock_runs_out_on_https(certificate):
-    assert failure(with_tls(waiting(OPEN), certificate), TimedOut, timeout=0.05, verify=False).kind == "idle"
+    server = with_tls(waiting(OPEN), certificate)
+    assert failure(server, TimedOut, timeout=Timeout(idle=0.05), verify=False).kind == "idle"
 
 
 def test_connect_clock():
