@@ -90,8 +90,8 @@ def test_tests_of_the_server_cite_their_rows(file: str):
     assert silent == []
 
 
-def test_page_lists_the_members_that_are_refused():
-    paragraph = PAGE.partition("Members that mean something")[2].partition("\n\n")[0]
+def test_page_lists_the_fields_that_are_refused():
+    paragraph = PAGE.partition("A field of a feature")[2].partition("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", paragraph)) == {*UNSUPPORTED, *chat.REFUSED, *embeddings.UNSUPPORTED}
 
 
