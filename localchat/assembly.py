@@ -134,6 +134,8 @@ class _Choice:
     def _joined(self, field: str, text: str) -> str:
         """Text in which no character is cut in two."""
         if field not in self._joiners:
+            if text.isascii():
+                return text
             self._joiners[field] = HalfJoiner(self._warn)
         return self._joiners[field].feed(text)
 

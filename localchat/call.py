@@ -245,7 +245,7 @@ class Answer:
         """The next bytes; none and the end of the body make it over."""
         self._n_bytes += len(data)
         self._call.check_size(self._n_bytes)
-        ended = self._call.all_read and not data
+        ended = not data and self._call.all_read
         return self._take(self._frames.end() if ended else self._frames.feed(data), ended)
 
     def cut(self, error: LocalChatError) -> Iterator[StreamEvent]:
@@ -293,7 +293,7 @@ class Answer:
             if self.done or accumulator.error:
                 ended = True
                 break
-        if self._frames.was_damaged:
+        if ended and self._frames.was_damaged:
             yield from accumulator.warn("the server sent text that is not UTF-8; wrong bytes are replaced by U+FFFD")
         deadlines.finish(accumulator.complete)
         self.over = ended
