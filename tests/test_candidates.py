@@ -67,7 +67,7 @@ def request(sampling: SamplingParams, **options: Any) -> GenerationRequest:
         (replace(SAMPLING, temperature=0.0, presence_penalty=2.0), {}),
     ],
 )
-def test_draws_are_those_from_all_tokens(backend: LlamaBackend, sampling: SamplingParams, options: dict[str, Any]):
+def test_samples_are_those_from_all_tokens(backend: LlamaBackend, sampling: SamplingParams, options: dict[str, Any]):
     def samplers() -> list[Sampler]:
         return [backend.new_sampler(request(replace(sampling, seed=row), **options)) for row in ROWS]
 
@@ -103,7 +103,7 @@ def test_draft_is_looked_at_once_for_all_its_tokens(backend: LlamaBackend):
 
 
 @pytest.mark.parametrize("n_others", [0, 1, 3])
-def test_guesses_are_drawn_for_as_one_by_one_however_the_work_is_shared(path: Path, n_others: int):
+def test_drafts_are_sampled_as_one_by_one_however_the_work_is_shared(path: Path, n_others: int):
     """What a draft says first counts as said for its later rows, whoever looks at them and beside whom."""
     backend = load_backend(str(path), LoadOptions(n_slots=4, n_ctx=512))
     decode, turns = backend.decode, [0.0]

@@ -27,10 +27,10 @@ from localchat.engine import (
 )
 from localchat.engine.state_files import Data, StateFiles
 
+from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
 from .fakes import FakeBackend, echo, endless
 from .generations import Generation, request_for, submit
 from .live import running_server
-from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
 
 DEADLINE_S = 20
 SYSTEM = "a system prompt of some length, which all of them begin with; "

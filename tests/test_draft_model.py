@@ -16,9 +16,9 @@ from localchat.engine.batch import Sequence
 from localchat.engine.draft_model import DraftModel
 from localchat.protocol.params import SamplingParams
 
+from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read, wait_until_idle
 from .fakes import END, N_VOCAB, FakeBackend
 from .generations import request_for, submit
-from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read, wait_until_idle
 
 
 def rule(tokens: list[int], n_prompt: int) -> int:

@@ -11,10 +11,10 @@ import pytest
 from localchat import Client
 from localchat.engine import Engine, Finish, LoadOptions, load
 
+from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, conversation, read
 from .fakes import FakeBackend
 from .generations import request_for, submit
 from .live import running_server
-from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, conversation, read
 
 DEADLINE_S = 20
 TEXTS = tuple(f"{i}: a prompt that is a good deal longer than one that is computed at once" for i in range(6))

@@ -121,6 +121,14 @@ def test_loaded_state_takes_cells_of_idle_prefixes_only(n_active: int, n_reserve
     assert cached.cache.n_cells_active == n_active
 
 
+def test_state_that_does_not_fit_evicts_nothing():
+    cached = Cached(100)
+    cached.cache.release(cached.start(prompt(1, 20)), keep=True)
+    cached.cache.reserve(cached.start(prompt(2, 40)), 11)
+    assert cached.cache.load(prompt(3, 50), state(prompt(3, 50))) is None
+    assert cached.cache.n_cells_idle == 20
+
+
 def test_state_that_the_backend_refuses_leaves_the_slot_free(caplog: pytest.LogCaptureFixture):
     cached = Cached(100, n_slots=3)
     for _ in range(4):

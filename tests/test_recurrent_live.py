@@ -11,8 +11,8 @@ pytest.importorskip("gguf", reason="part of the extra `bench`")
 
 from localchat.engine import Delta, Engine, GenerationRequest, LoadOptions, WrongDraftModel, load
 
+from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, read
 from .generations import request_for, submit
-from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, read
 from .tiny_models import write_mamba
 
 LONG = "Tell me of the sea, the wind and the boats that go out in the morning. " * 4

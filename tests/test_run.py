@@ -8,9 +8,9 @@ import pytest
 
 from localchat.engine import Cancelled, Delta, EngineError, Finish, InvalidToken, Progress, QueueFull
 
+from .engines import DEADLINE_S, request, running, step_until_idle, stepped
 from .fakes import FakeBackend, echo, endless
 from .generations import request_for
-from .test_engine import DEADLINE_S, request, running, step_until_idle, stepped
 
 
 def test_items_of_all_sequences_come_in_order_with_their_index():

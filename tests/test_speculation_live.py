@@ -12,9 +12,7 @@ import pytest
 from localchat.engine import Cancelled, Constraint, Engine, LoadOptions, load
 from localchat.protocol.params import SamplingParams
 
-from .generations import request_for, submit
-from .live import running_server
-from .test_llama import (
+from .demo_model import (
     DEMO,
     GREEDY,
     assert_same_or_near_tie,
@@ -24,6 +22,8 @@ from .test_llama import (
     read,
     wait_until_idle,
 )
+from .generations import request_for, submit
+from .live import running_server
 
 # Seeded texts: rounding in larger batches may tip one draw in thousands.
 N_SEEDS = 8

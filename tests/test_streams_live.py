@@ -12,8 +12,8 @@ pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 from localchat.engine import Engine, GenerationRequest, LoadOptions, load
 from localchat.engine.llama import load_backend
 
+from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
 from .generations import request_for, submit
-from .test_llama import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
 
 QUESTIONS = (
     *("What is your name?", "Who are you?", "What can you do?", "Say hello.", "What is the capital of France?"),

@@ -99,7 +99,7 @@ class Dialect:
         return self.layouts[0].written(calls)
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
-        """Where reasoning stands at the end of a prompt."""
+        """Whether reasoning is open, possible or closed at the end of a prompt."""
         return self.reasoning.start_state(prompt)
 
     def opened_reasoning(self, reasoning: str, prompt: str) -> list[Segment]:

@@ -15,7 +15,7 @@ from .tool_call import END, FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS, START
 DIALECT = Dialect(
     "hermes",
     detected_by=((START, END),),
-    # The tag alone, as models that were trained on both write it now and then.
+    # Without the outer tag: models that were trained on both formats write this now and then.
     calls=(JSON_OBJECT, replace(FUNCTION_TAGS, around=(), is_json=True)),
     also_read=(FUNCTION_TAGS, KEY_VALUE_TAGS),
 )

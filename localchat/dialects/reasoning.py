@@ -16,7 +16,7 @@ from ..protocol.events import Event, ReasoningDelta
 
 
 class ReasoningStart(Enum):
-    """Where reasoning stands before the first token of an output."""
+    """Whether reasoning is open, possible or closed before the first token of an output."""
 
     OPEN = auto()  # the prompt ends inside reasoning
     POSSIBLE = auto()  # the model may open it
@@ -31,7 +31,7 @@ class ReasoningTags:
     end: str
 
     def start_state(self, prompt: str) -> ReasoningStart:
-        """Where reasoning stands at the end of a prompt."""
+        """Whether reasoning is open, possible or closed at the end of a prompt."""
         prompt = prompt.rstrip()
         if prompt.endswith(self.start):
             return ReasoningStart.OPEN

@@ -35,7 +35,7 @@ class TaggedCalls(CallStyle):
     attributes_end: str = ""
     """The end of the attributes that may come after `name_end`. "": there are none."""
     attributes: str = ""
-    """What stands before that, if a template writes any."""
+    """The attributes in histories, if the template writes any."""
     value: str = ""
     """The text before a value; between `key_end` and this are attributes. "": as `key_end`."""
     around: tuple[tuple[str, str], ...] = ()

@@ -37,7 +37,7 @@ class ReasoningLimit:
 
 
 def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
-    """Where reasoning stands before the first token of an output, with the settings of the request."""
+    """Whether reasoning is open, possible or closed before the first token, with the settings of the request."""
     start = template.format.reasoning_start(parser_prompt(request, template.format, prompt))
     is_named = template.format.reasoning.start in template.source
     is_off = request.template_vars.get("enable_thinking") is False or not is_named

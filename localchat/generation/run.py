@@ -56,7 +56,7 @@ class GenerationRun:
         n, max_open = len(prepared.sequences), model.engine.max_open
         if n > max_open:
             raise errors.BadRequest(
-                f"'{prepared.count_field}' asks for {n} answers at once, and {max_open} can run and wait here: ask for "
+                f"'{prepared.count_field}' asks for {n} choices at once, and {max_open} can run and wait here: ask for "
                 "fewer, or start the server with a larger --queue",
                 prepared.count_field,
             )

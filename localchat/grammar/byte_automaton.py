@@ -20,9 +20,9 @@ from .gbnf_parser import parse_gbnf
 from .utf8 import COMPLETE, byte_states
 
 MAX_STACKS = 100_000
-"""Stacks that are remembered; beyond that all are forgotten and made anew where they are needed."""
+"""Limit of cached stacks. When it is reached the cache is cleared."""
 MAX_STACKS_OF_STATE = 20_000
-"""Stacks of one state, those that are not unfolded yet among them; to free more at once would hold up other threads."""
+"""Limit of stacks of one state, folded ones included. Freeing more at once would delay other threads."""
 MAX_FORCED = 256
 """Bytes that `forced_text` looks ahead at most."""
 

@@ -26,7 +26,7 @@ class Rules:
     """The named rules of one grammar. Names are deterministic: the same calls give the same text."""
 
     def __init__(self, root: str = "root", *, prefix: str = ""):
-        """With a `prefix` to every name, the text can stand beside another grammar's rules."""
+        """With a `prefix` to every name, the text can be joined with the rules of another grammar."""
         if not re.fullmatch(r"[A-Za-z0-9-]+", prefix + root):
             raise ValueError(f"the name of a rule has letters, digits and dashes, got {prefix + root!r}")
         self._root = root

@@ -75,7 +75,7 @@ class JsonNotation:
     def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
         """Without `indent` documents are on one line.
 
-        With it, a line break and up to that many spaces may stand wherever an indented document has them. No string
+        With it, a line break and up to that many spaces may come wherever an indented document has them. No string
         of another notation than JSON may hold one of the `end_markers`: the parser would end the tool calls there.
         """
         self.rules = rules

@@ -28,7 +28,7 @@ _SEVERAL = frozenset(
 # Keywords with a schema that are always refused.
 _REFUSED = frozenset(("contains", "not"))
 
-# Where an error names a whole schema, the keywords of the first group of which it has one are dropped.
+# If an error names a whole schema, the keywords of one group are dropped: the first group with a keyword in the schema.
 _GROUPS = (
     ("multipleOf",),
     ("uniqueItems", "contains"),

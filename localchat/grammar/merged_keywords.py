@@ -168,7 +168,7 @@ class ObjectKeywords:
     """The nodes that every name must match (propertyNames)."""
 
     def is_closed(self) -> bool:
-        """Whether only names that some node knows are generated.
+        """Whether only names that some node declares are generated.
 
         A schema that lists properties and has no additionalProperties allows other names, but a model should not invent
         any.

@@ -21,7 +21,7 @@ _BY_START: tuple[tuple[bytes, str], ...] = (
 
 
 def kind_of(start: bytes) -> str:
-    """What a file is by its first bytes, and what to do; "" if that is not known."""
+    """The kind of a file by its first bytes, and what to do with it; "" if the kind is unknown."""
     if not start:
         return "an empty file: download it again"
     if start.startswith(b"version https://git-lfs"):

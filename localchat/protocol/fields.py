@@ -180,7 +180,7 @@ def unknown_fields(body: Fields, without_effect: Collection[str], strict: bool) 
     """
     unknown = tuple(name for name in body.unknown() if name not in without_effect)
     if strict and unknown:
-        raise BadRequest(f"'{unknown[0]}' is not known here, and --strict refuses what is not", unknown[0])
+        raise BadRequest(f"'{unknown[0]}' is an unknown field, which --strict refuses", unknown[0])
     return unknown
 
 

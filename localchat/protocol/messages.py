@@ -92,7 +92,7 @@ def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
     config = body.object("output_config") or Fields({}, "output_config")
     effort = config.text("effort")
-    # A client that does not ask for thinking takes the first block for the text.
+    # Clients that do not request thinking expect text in the first block.
     enabled = {"enable_thinking": kind not in (None, "disabled")}
     return {**enabled, **({} if effort is None else {"reasoning_effort": effort})}
 

@@ -218,7 +218,7 @@ def _settings(body: Fields, tools: Sequence[Tool], reasoning: Fields) -> dict[st
 
 
 def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The tools of a namespace stand in it together."""
+    """Put the tools of a namespace into one object."""
     listed: list[dict[str, Any]] = []
     for tool in tools:
         if tool.namespace is None:

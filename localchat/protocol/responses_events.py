@@ -266,7 +266,7 @@ class _Message(_PartItem):
 
 
 class _Reasoning(_PartItem):
-    """Reasoning as it is."""
+    """Reasoning with its full text."""
 
     type = "reasoning"
     text_event = "response.reasoning_text"

@@ -27,7 +27,7 @@ _IN_FLIGHT_AT = 1 + _N_ENTRIES * _ENTRY_BYTES
 
 
 class RequestCrashed(errors.ApiError):
-    """This request crashed the server before. The status says not to send it again."""
+    """This request crashed the server before. Clients do not repeat a request after this status."""
 
     status = 400
     type = "invalid_request_error"

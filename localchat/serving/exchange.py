@@ -31,7 +31,7 @@ LINGER_S = 2.0
 # The same for a request without a valid key, which must not hold a thread.
 UNAUTHORIZED_LINGER_S = 0.05
 
-# The client's id of a request goes into headers and the log as it is.
+# The client's id of a request is copied to headers and the log, so other characters are refused.
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 
 # Limit for parts of a log line that quote what a client sent.

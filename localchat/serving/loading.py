@@ -99,7 +99,7 @@ class Loader(threading.Thread):
 
 
 def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable[[float], None]) -> Engine:
-    """Load a model as the command line says, and start its engine.
+    """Load a model with the options of the command line, and start its engine.
 
     Raises:
         EngineError: It cannot be loaded.

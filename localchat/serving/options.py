@@ -92,8 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m localchat.server",
         description="Serve a model in the GGUF format to OpenAI-compatible clients.",
-        epilog="Ctrl-C ends it; SIGTERM ends it after the requests in flight. While the model loads, requests get "
-        "status 503 with Retry-After.",
+        epilog="Ctrl-C ends the server; SIGTERM ends it after the requests in flight. While the model loads, requests "
+        "get status 503 with Retry-After.",
     )
     parser.add_argument(
         "model", nargs="?", metavar="MODEL.gguf", help="model file, or folder with one (default: the built-in model)"
@@ -106,12 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="report whether the model works on this machine, what it takes and how fast it is, and end: "
+        help="report whether the model works on this machine, the memory it needs and its speed, then exit: "
         "status 0 for yes, 1 for no, 3 for yes with advice",
     )
     parser.add_argument("--json", action="store_true", help="with --check: the report as JSON")
     parser.add_argument(
-        "--log-format", choices=FORMATS, default="text", help="form of the log on stderr (default: %(default)s)"
+        "--log-format", choices=FORMATS, default="text", help="format of the log on stderr (default: %(default)s)"
     )
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
     return parser
@@ -203,7 +203,13 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests computed at once (default: %(default)s)",
     )
-    add("--queue", type=whole, default=256, metavar="N", help="requests that may wait for that (default: %(default)s)")
+    add(
+        "--queue",
+        type=whole,
+        default=256,
+        metavar="N",
+        help="requests that may wait beyond these (default: %(default)s)",
+    )
     add(
         "-ngl",
         "--gpu-layers",
@@ -219,7 +225,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=_between(0, 512),
         default=0,
         metavar="N",
-        help="most CPU threads (default: by the machine)",
+        help="maximum of CPU threads (default: chosen for the machine)",
     )
     _add_speculation(group)
     _add_caches(group)
@@ -236,7 +242,7 @@ def _add_speculation(group: argparse._ArgumentGroup) -> None:
     drafts.add_argument(
         "--no-speculation",
         action="store_true",
-        help="no speculative decoding; it is used by default where a text repeats itself",
+        help="turn off speculative decoding; by default, drafts are taken from text that repeats itself",
     )
 
 
@@ -282,7 +288,12 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="default limit of reasoning tokens, 0 for none (default: no limit)",
     )
-    add("--reasoning-budget-message", default="", metavar="TEXT", help="last text of reasoning that reaches its budget")
+    add(
+        "--reasoning-budget-message",
+        default="",
+        metavar="TEXT",
+        help="text to append to reasoning that reaches its budget",
+    )
 
 
 def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:

@@ -80,7 +80,7 @@ class Watcher:
             is_gone = None if self._is_closing else has_left(sock)
             if is_gone is None:
                 return
-            # Stop watching too if bytes have arrived: the selector would report the early request for ever.
+            # Also stop if bytes have arrived: the selector would report a pipelined request again and again.
             on_gone = self._unregister(sock)
             if is_gone and on_gone is not None:
                 on_gone()
@@ -95,7 +95,7 @@ class Watcher:
 
 
 def is_writable(sock: socket.socket, timeout_s: float) -> bool:
-    """Whether the socket takes bytes within so many seconds; True as well if it is closed."""
+    """Whether the socket accepts bytes within this many seconds; True also if it is closed."""
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(sock, selectors.EVENT_WRITE)
@@ -110,7 +110,7 @@ def has_left(sock: socket.socket) -> bool | None:
         return None  # closed since the selector reported it
     if isinstance(sock, ssl.SSLSocket):
         return _is_closed_by_peer(sock)
-    # The socket itself would wait for as long as its timeout says.
+    # `recv` on the socket itself would wait up to its timeout.
     try:
         with sock.dup() as copy:
             copy.setblocking(False)

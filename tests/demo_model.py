@@ -1,0 +1,83 @@
+"""The built-in model on llama.cpp: prompts for it, and comparison of outputs that rounding may change."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from localchat.engine import (
+    Delta,
+    Engine,
+    Finish,
+    GenerationRequest,
+    OutputToken,
+)
+from localchat.protocol.params import SamplingParams
+
+from .generations import submit
+
+DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
+
+
+GREEDY = SamplingParams(temperature=0)
+
+
+# Two logits this close can change places when a batch rounds differently: those of one and the same token were
+# seen to differ by up to 0.2, without drafts, too.
+NEAR_TIE = 0.4
+
+
+# So much the log probability of one token differs between batches, most where it is small.
+ROUNDING = 0.5
+
+
+def chat(engine: Engine, text: str) -> tuple[int, ...]:
+    return tuple(engine.tokenize(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"))
+
+
+def conversation(engine: Engine, n_turns: int) -> tuple[int, ...]:
+    """A long prompt of the kind that the model knows."""
+    greeting = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\nHello! How can I help you?<|im_end|>\n"
+    return (*engine.tokenize(greeting * n_turns), *chat(engine, "What is your name?"))
+
+
+def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputToken], Finish]:
+    with submit(engine, request) as generation:
+        items = list(generation)
+    deltas = [item for item in items if isinstance(item, Delta)]
+    finish = items[-1]
+    assert isinstance(finish, Finish)
+    return "".join(delta.text for delta in deltas), [token for delta in deltas for token in delta.tokens], finish
+
+
+def wait_until_idle(engine: Engine) -> None:
+    """Runs after everything that was posted before, and after the turn that follows it."""
+    for _ in range(2):
+        done = threading.Event()
+        engine.post(done.set)
+        assert done.wait(20)
+
+
+def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken]) -> None:
+    """Equal tokens, or different ones from a place on where both were about as likely."""
+    for one, other in zip(alone, together):
+        if one.id != other.id:
+            likely = {top.token: top.logprob for top in one.top}
+            assert other.id in likely
+            assert one.logprob is not None
+            assert one.logprob - likely[other.id] < NEAR_TIE
+            return
+    if len(alone) != len(together):
+        # One went on where the other ended, with a token that has no bytes and is not told.
+        went_on = max(alone, together, key=len)[min(len(alone), len(together))]
+        assert went_on.logprob is not None
+        assert went_on.logprob - max(top.logprob for top in went_on.top if not top.piece) < NEAR_TIE
+
+
+def assert_together_as_alone(alone: Engine, together: Engine, requests: list[GenerationRequest]) -> None:
+    """What one engine says to each request by itself, another says to all at once."""
+    expected = [read(alone, request)[1] for request in requests]
+    generations = [submit(together, request) for request in requests]
+    for tokens, generation in zip(expected, generations):
+        said = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        assert_same_or_near_tie(tokens, said)

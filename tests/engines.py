@@ -1,0 +1,68 @@
+"""Engines on fake backends: stepped by hand or with their thread, and checked for what they leave at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from localchat.engine import (
+    Delta,
+    Engine,
+    Finish,
+    GenerationRequest,
+)
+
+from .fakes import FakeBackend
+from .generations import Generation, request_for
+
+DEADLINE_S = 20
+
+
+def request(text: str = "hello", **options: Any) -> GenerationRequest:
+    return request_for(tuple(text.encode()), **options)
+
+
+def read(generation: Generation) -> tuple[str, Finish]:
+    """All text and the finish; fails unless there is exactly one, at the end."""
+    items = list(generation)
+    assert all(isinstance(item, Delta) for item in items[:-1])
+    assert isinstance(items[-1], Finish)
+    return "".join(item.text for item in items[:-1] if isinstance(item, Delta)), items[-1]
+
+
+def step_until_idle(engine: Engine) -> int:
+    n_steps = 0
+    while engine.step():
+        n_steps += 1
+        assert n_steps < 10_000
+    return n_steps
+
+
+@contextmanager
+def stepped(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
+    with Engine(backend, clock=backend.clock, **options) as engine:
+        yield engine
+    assert_left_clean(engine, backend)
+
+
+@contextmanager
+def running(backend: FakeBackend, **options: Any) -> Iterator[Engine]:
+    with Engine(backend, clock=backend.clock, **options).start() as engine:
+        yield engine
+    assert_left_clean(engine, backend)
+
+
+def assert_left_clean(engine: Engine, backend: FakeBackend) -> None:
+    assert backend.is_closed
+    assert backend.n_samplers == 0
+    stats = engine.stats()
+    assert (stats.n_running, stats.n_waiting, stats.n_cells_used) == (0, 0, 0)
+
+
+class ScoringBackend(FakeBackend):
+    """A token's log probability is minus the number of tokens before it; only what is known may be asked for."""
+
+    def logprobs(self, row: int, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
+        known = self._outputs[row]
+        return -float(len(known)), [(known[-1], -0.25)][:n_top]

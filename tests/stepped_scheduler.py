@@ -1,0 +1,70 @@
+"""A scheduler on fake cells, stepped by hand: no engine, no thread, no model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localchat.engine.batch import Batch, CacheLimits, Sequence
+from localchat.engine.kv_cache import KVCache
+from localchat.engine.scheduler import Scheduler
+from localchat.engine.snapshots import Snapshots
+
+from .fakes import FakeCells
+
+NEXT = 7  # what every step samples
+
+
+def sequence(id: int, n_prompt: int, max_tokens: int = 100) -> Sequence:
+    """A sequence whose prompt has nothing in common with any other's."""
+    return Sequence(id, [1000 * id + i for i in range(n_prompt)], max_tokens)
+
+
+class SteppedScheduler(Scheduler):
+    """A scheduler on fake cells, which check its operations and record them."""
+
+    def __init__(self, limits: CacheLimits, max_snapshot_bytes: int = 0):
+        self.cells = FakeCells(limits)
+        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_cut=limits.can_cut))
+        super().__init__(limits, self.cache)
+
+    def operations(self) -> list[tuple[Any, ...]]:
+        """The operations on the cells since the last call."""
+        operations, self.cells.operations = self.cells.operations, []
+        return operations
+
+    def compute(self, batch: Batch, sampled: list[list[int]]) -> None:
+        self.cells.compute(batch)
+        self.update(batch, sampled)
+        self.take_checkpoints(batch)
+
+
+def new_scheduler(n_cells: int, n_running: int, n_batch: int, **limits: Any) -> SteppedScheduler:
+    max_snapshot_bytes = limits.pop("max_snapshot_bytes", 0)
+    limits = {"n_slots": n_running + limits.pop("n_resting", 4), **limits}
+    return SteppedScheduler(CacheLimits(n_cells, n_running, n_batch=n_batch, **limits), max_snapshot_bytes)
+
+
+def shape(batch: Batch) -> list[tuple[int, int, bool]]:
+    """Of each part: which sequence, how many tokens, whether it gives a token."""
+    return [(chunk.sequence.id, chunk.n_tokens, chunk.wants_output) for chunk in batch.chunks]
+
+
+def run_step(scheduler: SteppedScheduler) -> Batch:
+    batch = scheduler.schedule()
+    scheduler.compute(batch, [[NEXT] for _ in batch.outputs()])
+    return batch
+
+
+# Shared prefixes.
+
+
+def with_prompt(id: int, *prompt: int, max_tokens: int = 100) -> Sequence:
+    return Sequence(id, list(prompt), max_tokens)
+
+
+SYSTEM = list(range(50))
+
+
+def finish(scheduler: SteppedScheduler, *, keep: bool = True) -> None:
+    for running in list(scheduler.running):
+        scheduler.remove(running, keep=keep)

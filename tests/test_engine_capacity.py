@@ -1,0 +1,266 @@
+"""The engine without free cells, with failing decodes, and with cached prefixes, also where slots cannot be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import pytest
+
+from localchat.engine import (
+    EngineError,
+    EngineStopped,
+)
+from localchat.engine.backend import DecodeFailed, NoFreeCells
+
+from .engines import read, request, step_until_idle, stepped
+from .fakes import FakeBackend, endless
+from .generations import submit
+
+
+def test_backend_with_fewer_cells_than_stated_preempts_and_all_finish():
+    backend = FakeBackend(n_cells=1024, n_real_cells=40)
+    with stepped(backend) as engine:
+        generations = [submit(engine, request("x" * 12)) for _ in range(4)]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == ["x" * 12] * 4
+
+
+class RefusingBackend(FakeBackend):
+    """Finds no free cells, or fails, in the decodes of these numbers."""
+
+    refused: range = range(0)
+    error: type[Exception] = NoFreeCells
+
+    def decode(self, batch: Any) -> None:
+        if self._n_decodes in self.refused:
+            self._n_decodes += 1
+            raise self.error("refused for once")
+        super().decode(batch)
+
+
+@pytest.mark.parametrize("n_times", [1, 2])
+@pytest.mark.parametrize("error", [NoFreeCells, DecodeFailed])
+@pytest.mark.parametrize("n_running", [1, 4])
+def test_capacity_recovers_after_decodes_that_were_refused_for_once(
+    n_running: int, error: type[Exception], n_times: int
+):
+    backend = RefusingBackend(n_ctx=100, n_cells=200, n_resting=16)
+    backend.error = error
+    with stepped(backend) as engine:
+
+        def ask_all(letters: str) -> list[str]:
+            generations = [submit(engine, request(letter * 12)) for letter in letters]
+            step_until_idle(engine)
+            return [read(generation)[0] for generation in generations]
+
+        ask_all("uvwxyz")
+        backend.refused = range(backend._n_decodes + 3, backend._n_decodes + 3 + n_times)
+        if error is NoFreeCells or n_times == 1:
+            assert ask_all("abcd"[:n_running]) == [letter * 12 for letter in "abcd"[:n_running]]
+        else:
+            with contextlib.suppress(EngineError):
+                ask_all("abcd"[:n_running])
+        backend.refused = range(0)
+        letters = "efghijklmn"
+        assert ask_all(letters) == [letter * 12 for letter in letters]
+        # No prefix is evicted while there are cells for it.
+        assert engine.stats().n_cells_idle > 200 - 2 * 24
+
+
+def test_request_that_never_finds_free_cells_fails_alone():
+    backend = FakeBackend(n_cells=1024, n_real_cells=20)
+    with stepped(backend) as engine:
+        small, large = submit(engine, request("abc")), submit(engine, request("x" * 40))
+        step_until_idle(engine)
+        assert read(small)[0] == "abc"
+        with pytest.raises(EngineError, match="no free cells for 40 tokens"):
+            read(large)
+
+
+def test_poisoned_request_fails_alone():
+    backend = FakeBackend(poison=ord("!"))
+    with stepped(backend) as engine:
+        good, bad, other = (submit(engine, request(text)) for text in ("good", "bad!", "other"))
+        step_until_idle(engine)
+        assert [read(good)[0], read(other)[0]] == ["good", "other"]
+        with pytest.raises(EngineError, match="could not compute this request"):
+            read(bad)
+
+
+def test_text_before_an_error_is_given_out_first():
+    def model(tokens: list[int], n_prompt: int) -> int:
+        if len(tokens) > n_prompt + 2:
+            raise ZeroDivisionError("a broken sampler")
+        return ord("a")
+
+    with stepped(FakeBackend(model)) as engine:
+        generation = submit(engine, request())
+        step_until_idle(engine)
+        assert next(generation).text == "aaa"  # type: ignore[union-attr]
+        with pytest.raises(EngineError, match="sampling a token failed"):
+            next(generation)
+
+
+class BrokenBackend(FakeBackend):
+    n_failures = 1
+
+    def decode(self, batch: Any) -> None:
+        if self.n_failures > 0:
+            self.n_failures -= 1
+            raise RuntimeError("the backend is broken")
+        super().decode(batch)
+
+
+def test_failed_step_ends_its_requests_and_the_next_ones_run():
+    with stepped(BrokenBackend()) as engine:
+        generations = [submit(engine, request()) for _ in range(2)]
+        step_until_idle(engine)
+        for generation in generations:
+            with pytest.raises(EngineError, match="failed while it computed"):
+                next(generation)
+        assert engine.failure is None
+        generation = submit(engine, request("again"))
+        step_until_idle(engine)
+        assert read(generation)[0] == "again"
+
+
+def test_engine_that_fails_every_step_stops_with_the_error():
+    backend = BrokenBackend()
+    backend.n_failures = 100
+    with stepped(backend) as engine:
+        for _ in range(3):
+            generation = submit(engine, request())
+            step_until_idle(engine)
+            with pytest.raises(EngineError):
+                next(generation)
+        assert isinstance(engine.failure, RuntimeError)
+        with pytest.raises(EngineStopped, match="the backend is broken"):
+            submit(engine, request())
+
+
+def test_known_prompt_is_not_computed_again_and_counted_as_cached():
+    backend = FakeBackend()
+    with stepped(backend) as engine:
+        texts = []
+        for question in ("one", "two"):
+            generation = submit(engine, request("a long system prompt; " + question))
+            step_until_idle(engine)
+            text, finish = read(generation)
+            texts.append(text)
+            n_cached = finish.usage.n_cached
+        assert texts == ["a long system prompt; one", "a long system prompt; two"]
+        assert n_cached == len("a long system prompt; ")
+
+
+def test_requests_that_come_together_compute_their_prompt_once():
+    backend = FakeBackend(n_slots=8)
+    with stepped(backend) as engine:
+        prompt = "the same prompt of some length"
+        generations = [submit(engine, request(prompt, max_tokens=1)) for _ in range(8)]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == ["t"] * 8
+        assert engine.stats().n_tokens_computed == len(prompt) + 7
+
+
+def test_preempted_sequence_gives_the_same_text():
+    with stepped(FakeBackend(endless, n_ctx=24, n_cells=32, n_slots=4)) as engine:
+        generations = [submit(engine, request("xxxx", max_tokens=18)) for _ in range(4)]
+        step_until_idle(engine)
+        assert [read(g)[0] for g in generations] == ["abcdefghijklmnopqr"] * 4
+
+
+# Slots that cannot be cut.
+
+LONG = "a prompt that is long enough to be worth a copy; "
+
+
+@pytest.mark.parametrize("n_batch", [8, 64])
+def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batch: int):
+    """Though the answer comes back as other tokens than it was said with."""
+    backend = FakeBackend(endless, can_cut=False, n_batch=n_batch)
+    with stepped(backend) as engine:
+        text, n_cached = LONG, []
+        for _ in range(3):
+            generation = submit(engine, request(text, max_tokens=5))
+            step_until_idle(engine)
+            said, finish = read(generation)
+            assert said == "abcde"
+            n_cached.append((finish.usage.n_cached, len(text)))
+            text += said.upper() + "; and what else?"
+        assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
+
+
+def test_same_prompt_many_times_is_computed_once_where_slots_cannot_be_cut():
+    with stepped(FakeBackend(can_cut=False, n_slots=4)) as engine:
+        generations = [submit(engine, request(LONG, max_tokens=2)) for _ in range(6)]
+        step_until_idle(engine)
+        assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
+        # All but the last token once; then of each the last one, and the first that was drawn.
+        assert engine.stats().n_tokens_computed == len(LONG) - 1 + 6 * 2
+
+
+def test_scored_prompt_uses_no_snapshot():
+    with stepped(FakeBackend(can_cut=False)) as engine:
+        for prompt_logprobs in (None, 0, None):
+            generation = submit(engine, request(LONG, max_tokens=2, prompt_logprobs=prompt_logprobs))
+            step_until_idle(engine)
+            cached = read(generation)[1].usage.n_cached
+            assert len(generation.prompt_tokens()) - 1 == (0 if prompt_logprobs is None else len(LONG) - 1)
+            assert cached == 0 or prompt_logprobs is None
+        assert cached == len(LONG) - 1
+
+
+def test_forget_drops_snapshots_too():
+    with stepped(FakeBackend(can_cut=False)) as engine:
+        n_cached = []
+        for _ in range(3):
+            generation = submit(engine, request(LONG, max_tokens=2))
+            step_until_idle(engine)
+            n_cached.append(read(generation)[1].usage.n_cached)
+            if len(n_cached) == 2:
+                engine.forget()
+        assert n_cached == [0, len(LONG) - 1, 0]
+
+
+def test_snapshot_that_cannot_be_taken_changes_no_text():
+    class Refusing(FakeBackend):
+        def read_state(self, slot: int) -> bytes:
+            raise MemoryError
+
+    with stepped(Refusing(can_cut=False)) as engine:
+        generation = submit(engine, request(LONG))
+        step_until_idle(engine)
+        assert read(generation)[0] == LONG
+
+
+def test_prefix_is_computed_if_its_snapshot_cannot_be_restored():
+    class Refusing(FakeBackend):
+        def write_state(self, slot: int, data: Any, n_tokens: int) -> bool:
+            return False
+
+    with stepped(Refusing(can_cut=False)) as engine:
+        for _ in range(2):
+            generation = submit(engine, request(LONG))
+            step_until_idle(engine)
+            assert read(generation)[0] == LONG
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_outputs_are_the_same_where_slots_cannot_be_cut(seed: int):
+    random_ = random.Random(seed)
+    requests = [
+        request(LONG * random_.randint(0, 2) + "".join(random_.choices("ab", k=random_.randint(1, 9))), max_tokens=12)
+        for _ in range(12)
+    ]
+    backend = FakeBackend(can_cut=False, n_ctx=120, n_cells=200, n_slots=3, n_resting=2, n_batch=16)
+    with stepped(backend) as engine:
+        generations = []
+        for one in requests:
+            generations.append(submit(engine, one))
+            for _ in range(random_.randint(0, 6)):
+                engine.step()
+        step_until_idle(engine)
+        texts = [read(generation)[0] for generation in generations]
+    assert texts == [bytes(one.prompt[:12]).decode() for one in requests]

@@ -1,0 +1,206 @@
+"""Speculative decoding by the engine: fewer steps, and the same text, ends and log probabilities."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from localchat.engine import (
+    Cancelled,
+    Delta,
+    Engine,
+    EngineError,
+    Finish,
+    GenerationRequest,
+)
+from localchat.protocol.params import SamplingParams
+
+from .engines import read, request, step_until_idle, stepped
+from .fakes import END, FakeBackend, echo
+from .generations import request_for, submit
+
+# Speculation.
+
+
+def said(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple[str, Finish, FakeBackend]:
+    """Text and end of one request, and the backend that computed it."""
+    backend = FakeBackend(model, **options)
+    with stepped(backend) as engine:
+        generation = submit(engine, request)
+        step_until_idle(engine)
+        return (*read(generation), backend)
+
+
+QUOTED = "the quick brown fox jumps over the lazy dog"
+
+
+def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
+    plain, plain_end, slow = said(request(QUOTED))
+    text, end, fast = said(request(QUOTED), n_drafted=16)
+    assert text == plain == QUOTED
+    assert (end.usage.n_completion, end.reason) == (plain_end.usage.n_completion, "stop")
+    assert len(fast.batches) < len(slow.batches) / 3
+    assert 0 < end.usage.n_draft_accepted <= end.usage.n_drafted
+    assert (plain_end.usage.n_drafted, plain_end.usage.n_draft_accepted) == (0, 0)
+    # Each turn gives one token of its own beside those that were guessed.
+    assert end.usage.n_completion == len(fast.batches) + end.usage.n_draft_accepted
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 30))
+def test_limit_within_a_draft_holds(max_tokens: int):
+    text, end, _ = said(request("abcd" * 5, max_tokens=max_tokens), endless_loop, n_drafted=16)
+    assert (text, end.reason) == (("abcd" * 10)[:max_tokens], "length")
+    assert end.usage.n_completion == max_tokens
+
+
+def endless_loop(tokens: list[int], n_prompt: int) -> int:
+    return ord("abcd"[(len(tokens) - n_prompt) % 4])
+
+
+def test_stop_text_within_a_draft_is_cut_and_counted():
+    stop = request("abcd" * 5, stop=("cda",), max_tokens=60)
+    text, end, _ = said(request("abcd" * 5, stop=("dabcdabcdab",), max_tokens=60), endless_loop, n_drafted=16)
+    assert (text, end.stop, end.usage.n_completion) == ("abc", "dabcdabcdab", 14)
+    text, end, _ = said(stop, endless_loop, n_drafted=16)
+    assert (text, end.stop, end.usage.n_completion) == ("ab", "cda", 5)
+
+
+def test_stop_token_and_end_within_a_draft_end_the_output_there():
+    def loop_that_ends(tokens: list[int], n_prompt: int) -> int:
+        return END if len(tokens) - n_prompt == 9 else endless_loop(tokens, n_prompt)
+
+    prompt = (*b"abcdabcda", END, *b"abcdabcda")
+    text, end, _ = said(request_for(prompt), loop_that_ends, n_drafted=16)
+    assert (text, end.reason, end.usage.n_completion) == ("abcdabcda", "stop", 10)
+    text, end, _ = said(request("abcd" * 5, stop_token_ids=(ord("c"),)), endless_loop, n_drafted=16)
+    assert (text, end.stop, end.usage.n_completion) == ("ab", ord("c"), 3)
+
+
+class SamplingBackend(FakeBackend):
+    """Draws by chance: a sampler has a state, which each draw changes, and says what it drew."""
+
+    def new_sampler(self, request: GenerationRequest) -> Any:
+        super().new_sampler(request)
+        return random.Random(request.sampling.seed), []
+
+    def sample(self, sampler: Any, row: int) -> int:
+        chance, drawn = sampler
+        tokens = self._outputs[row]
+        assert tokens[len(tokens) - len(drawn) :] == drawn, "the sampler was told what was not said"
+        # Mostly goes on in a loop, so that drafts are right for a while.
+        token = ord("abcd"[len(tokens) % 4]) if chance.random() < 0.9 else chance.choice(b"abcdwxyz")
+        drawn.append(token)
+        return token
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_seeded_sampling_gives_the_same_text_with_drafts(seed: int):
+    texts, n_turns = [], []
+    for n_drafted in (0, 3, 16):
+        backend = SamplingBackend(n_drafted=n_drafted)
+        with stepped(backend) as engine:
+            generation = submit(engine, request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))
+            step_until_idle(engine)
+            texts.append(read(generation)[0])
+            n_turns.append(len(backend.batches))
+    assert texts[0] == texts[1] == texts[2]
+    assert n_turns[2] < n_turns[0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_sequences_with_drafts_give_what_each_gives_alone(seed: int):
+    random_ = random.Random(seed)
+    requests = [
+        request("".join(random_.choices("abc", k=random_.randint(1, 40))), max_tokens=random_.randint(1, 60))
+        for _ in range(12)
+    ]
+    alone = [said(one)[0] for one in requests]
+    # Few cells, so that sequences are preempted and drafts cut.
+    backend = FakeBackend(n_drafted=8, n_ctx=100, n_cells=160, n_slots=4, n_batch=16)
+    with stepped(backend) as engine:
+        generations = []
+        for one in requests:
+            generations.append(submit(engine, one))
+            for _ in range(random_.randint(0, 8)):
+                engine.step()
+        step_until_idle(engine)
+        assert [read(generation)[0] for generation in generations] == alone
+        assert engine.stats().n_drafts_accepted > 0
+
+
+def test_drafts_that_save_no_time_end():
+    """All are right, but each row takes as long as a whole turn."""
+    backend = FakeBackend(endless_loop, n_drafted=16, n_ctx=1000)
+    with Engine(backend, clock=lambda: float(backend.n_rows)) as engine:
+        generation = submit(engine, request("abcd" * 5, max_tokens=300))
+        step_until_idle(engine)
+        _, finish = read(generation)
+        assert 0 < finish.usage.n_drafted < 60
+
+
+def test_drafts_that_cost_nothing_are_long():
+    _, finish, backend = said(request("abcd" * 5, max_tokens=300), endless_loop, n_drafted=16, n_ctx=1000)
+    assert finish.usage.n_draft_accepted > 250
+    assert len(backend.batches) < 50
+
+
+def test_cancel_between_steps_with_drafts_leaves_no_cells():
+    backend = FakeBackend(endless_loop, n_drafted=16)
+    with stepped(backend) as engine:
+        generation = submit(engine, request("abcd" * 5))
+        for _ in range(4):
+            engine.step()
+        generation.cancel()
+        engine.forget()
+        assert not engine.step()
+        assert backend.n_cells_used() == 0
+        with pytest.raises(Cancelled):
+            list(generation)
+
+
+def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time():
+    _, end, backend = said(request("abcd" * 5, min_tokens=11, max_tokens=30), endless_loop, n_drafted=16)
+    assert end.usage.n_completion == 30
+    assert backend.n_allowed_ends == 1
+
+
+def test_minimum_of_tokens_is_over_in_time_where_ends_are_ignored():
+    _, end, backend = said(request("abc", min_tokens=2, stop_token_ids=(ord("c"),), ignore_eos=True, max_tokens=9))
+    assert (end.stop, end.usage.n_completion) == (ord("c"), 3)
+    assert backend.n_allowed_ends == 1
+
+
+def test_logprobs_come_with_each_token_of_a_draft():
+    with stepped(FakeBackend(n_drafted=16)) as engine:
+        generation = submit(engine, request(QUOTED, top_logprobs=1))
+        step_until_idle(engine)
+        tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
+        assert [token.id for token in tokens] == list(QUOTED.encode())
+        assert [[top.token for top in token.top] for token in tokens] == [[token.id] for token in tokens]
+
+
+def test_sampling_error_within_a_draft_comes_after_the_text_before_it():
+    def model(tokens: list[int], n_prompt: int) -> int:
+        if len(tokens) == n_prompt + 9:
+            raise ZeroDivisionError("a broken sampler")
+        return endless_loop(tokens, n_prompt)
+
+    with stepped(FakeBackend(model, n_drafted=16)) as engine:
+        generation = submit(engine, request("abcd" * 5))
+        step_until_idle(engine)
+        assert next(generation).text == "abcdabcda"  # type: ignore[union-attr]
+        with pytest.raises(EngineError, match="sampling a token failed"):
+            next(generation)
+
+
+def test_poisoned_draft_ends_its_own_request_only():
+    backend = FakeBackend(n_drafted=16, poison=ord("!"))
+    with stepped(backend) as engine:
+        good = submit(engine, request("good good good good"))
+        bad = submit(engine, request("good good good good!"))
+        step_until_idle(engine)
+        assert read(good)[0] == "good good good good"
+        with pytest.raises(EngineError, match="could not compute this request"):
+            read(bad)

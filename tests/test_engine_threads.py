@@ -1,0 +1,176 @@
+"""The engine with its thread: many submitters, closing, suspended requests, random cancels."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+
+from localchat.engine import (
+    Cancelled,
+    EngineStopped,
+    Finish,
+)
+
+from .engines import DEADLINE_S, read, request, running, step_until_idle, stepped
+from .fakes import FakeBackend, endless
+from .generations import submit
+
+
+def test_thread_serves_many_submitters():
+    with running(FakeBackend(n_slots=8)) as engine:
+        texts = [f"text number {i} " * 3 for i in range(64)]
+        results: dict[str, str] = {}
+
+        def ask(text: str) -> None:
+            with submit(engine, request(text)) as generation:
+                results[text] = read(generation)[0]
+
+        threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert results == {text: text for text in texts}
+
+
+def test_new_request_joins_a_running_batch_within_one_step():
+    gate = threading.Semaphore(0)
+    backend = FakeBackend(endless, gate=gate)
+    with running(backend) as engine:
+        first = submit(engine, request())
+        gate.release()
+        next(first)
+        second = submit(engine, request())
+        # The turn that may already have been scheduled, then the one that has both.
+        gate.release(2)
+        next(second)
+        assert [len(record) for record in backend.batches[:3]] in ([1, 1, 2], [1, 2, 2], [1, 2])
+        first.cancel()
+        second.cancel()
+        gate.release(100)
+
+
+def test_blocked_reader_is_woken_by_cancel_from_another_thread():
+    gate = threading.Semaphore(0)
+    with running(FakeBackend(endless, gate=gate)) as engine:
+        generation = submit(engine, request())
+        threading.Timer(0.01, lambda: (generation.cancel(), gate.release())).start()
+        with pytest.raises(Cancelled):
+            for _ in generation:
+                pass
+        gate.release(100)
+
+
+def test_close_ends_what_runs_and_what_waits():
+    backend = FakeBackend(endless, n_slots=1, n_ctx=100_000, n_cells=100_000)
+    with running(backend) as engine:
+        generations = [submit(engine, request()) for _ in range(3)]
+        next(generations[0])
+    for generation in generations:
+        with pytest.raises(EngineStopped):
+            list(generation)
+    with pytest.raises(EngineStopped):
+        submit(engine, request())
+
+
+def test_close_twice_is_harmless():
+    with running(FakeBackend()) as engine:
+        engine.close()
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_suspended_requests_give_their_slots_to_others_and_go_on_with_the_same_text(is_unified: bool):
+    backend = FakeBackend(n_slots=2, n_ctx=100, n_cells=400, is_unified=is_unified)
+    with stepped(backend) as engine:
+        texts = ["suspended " * 3, "too " * 6]
+        held = [submit(engine, request(text)) for text in texts]
+        for _ in range(5):
+            engine.step()
+        for generation in held:
+            generation.run.suspend()
+        engine.step()
+        assert engine.stats().n_running == 2, "slots are given up only while others wait"
+        others = [submit(engine, request("other" + letter)) for letter in "abc"]
+        for _ in range(40):
+            engine.step()
+        assert [read(generation)[0] for generation in others] == ["othera", "otherb", "otherc"]
+        assert not any(generation.run.usage(0).n_completion for generation in held)
+        for generation in held:
+            generation.run.resume()
+        step_until_idle(engine)
+        assert [read(generation)[0] for generation in held] == texts
+
+
+def test_suspended_request_can_be_cancelled():
+    backend = FakeBackend(endless, n_slots=1)
+    with stepped(backend) as engine:
+        held = submit(engine, request())
+        engine.step()
+        held.run.suspend()
+        other = submit(engine, request("other", max_tokens=3))
+        step_until_idle(engine)
+        assert read(other)[0] == "abc"
+        held.cancel()
+        step_until_idle(engine)
+        with pytest.raises(Cancelled):
+            list(held)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sequences_with_cells_of_their_own_give_what_they_give_alone(seed: int):
+    """The backend checks what each slot holds, and which rows are computed together."""
+    random_ = random.Random(seed)
+    n_slots, n_ctx = random_.choice([(1, 400), (3, 400), (8, 500)])
+    backend = FakeBackend(
+        n_slots=n_slots,
+        n_resting=random_.choice([1, 3]),
+        n_ctx=n_ctx,
+        n_cells=16 * n_ctx,
+        n_batch=256,
+        n_drafted=random_.choice([0, 8]),
+        is_unified=False,
+    )
+    beginnings = ["", "a" * 20, "b" * 100, "c" * 70 + "d" * 70]
+    with stepped(backend, max_copied_bytes=random_.choice([0, 2000, 1 << 20])) as engine:
+        texts = [random_.choice(beginnings) + "xyz"[i % 3] * random_.randint(1, 60) for i in range(40)]
+        generations = []
+        for text in texts:
+            generations.append(submit(engine, request(text)))
+            if random_.random() < 0.1:
+                generations[-1].cancel()
+                texts[len(generations) - 1] = ""
+            for _ in range(random_.randint(0, 6)):
+                engine.step()
+        step_until_idle(engine)
+        for text, generation in zip(texts, generations):
+            if text:
+                assert read(generation)[0] == text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_cancels_leave_nothing_behind(seed: int):
+    random_ = random.Random(seed)
+    backend = FakeBackend(endless, n_slots=4, n_ctx=64, n_cells=128)
+    with running(backend) as engine:
+
+        def ask(n_reads: int) -> None:
+            with submit(engine, request("x" * 10)) as generation:
+                for _ in range(n_reads):
+                    if isinstance(next(generation), Finish):
+                        break
+
+        threads = [threading.Thread(target=ask, args=(random_.randint(0, 80),)) for _ in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        # The last cancel is a command like any other: what comes after it is run after it.
+        engine.forget()
+        for _ in range(2):
+            done = threading.Event()
+            engine.post(done.set)
+            assert done.wait(DEADLINE_S)
+        assert backend.n_cells_used() == 0

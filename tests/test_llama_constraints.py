@@ -1,0 +1,167 @@
+"""Constraints on the built-in model: grammars, triggers, forced tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from localchat.engine import (
+    Constraint,
+    Delta,
+    Engine,
+    Finish,
+    InvalidGrammar,
+    LoadOptions,
+    load,
+)
+from localchat.protocol.params import SamplingParams
+
+from .demo_model import DEMO, GREEDY, chat, read
+from .generations import request_for, submit
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with load(DEMO, LoadOptions(n_slots=32)) as engine:
+        yield engine
+
+
+# Grammars.
+
+
+def constrained(engine: Engine, grammar: str, text: str = "Hello!", **options: Any) -> tuple[str, Finish]:
+    constraint = Constraint(grammar, options.pop("triggers", ()))
+    request = request_for(chat(engine, text), constraint=constraint, **{"max_tokens": 100, **options})
+    said, _, finish = read(engine, request)
+    return said, finish
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        SamplingParams(temperature=2.0),
+        SamplingParams(temperature=2.0, top_k=0, top_p=1.0),
+        SamplingParams(temperature=1.0, repeat_penalty=1.5),
+        SamplingParams(temperature=1.0, logit_bias=((5, 3.0),)),
+    ],
+    ids=["greedy", "hot", "whole vocabulary", "penalty", "bias"],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_grammar_holds_at_any_temperature(engine: Engine, sampling: SamplingParams, seed: int):
+    grammar = 'root ::= "{\\"n\\": " [0-9]{1,3} ", \\"ok\\": " ("true" | "false") "}"'
+    text, finish = constrained(engine, grammar, sampling=replace(sampling, seed=seed))
+    assert re.fullmatch(r'\{"n": [0-9]{1,3}, "ok": (true|false)\}', text)
+    assert finish.reason == "stop"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_characters_are_whole_where_a_grammar_counts_them(engine: Engine, seed: int):
+    """The library takes bytes that are no UTF-8 for characters, and a caller would see several for each."""
+    flat = SamplingParams(temperature=100.0, top_k=0, top_p=1.0, seed=seed)
+    text, finish = constrained(engine, "root ::= [^\\x01-\\x7F]{20}", sampling=flat)
+    assert finish.reason == "stop"
+    assert len(text) == 20
+    assert "\ufffd" not in text
+
+
+MARK = "<|im_start|>"
+
+
+BOUND_TO_A_MARK = Constraint(f'root ::= "{MARK}" [a-c]')
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 2])
+def test_grammar_binds_the_visible_text(engine: Engine, temperature: float):
+    """A control token has the text of a mark too, but it would leave nothing of it in the answer."""
+    prompt, (control,) = chat(engine, "Hello!"), engine.tokenize(MARK)
+    # The control token is by far the likeliest.
+    sampling = SamplingParams(temperature=temperature, seed=3, logit_bias=((control, 50.0),))
+    request = request_for(prompt, max_tokens=30, constraint=BOUND_TO_A_MARK, sampling=sampling)
+    text, tokens, _ = read(engine, request)
+    assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
+    assert control not in [token.id for token in tokens]
+    text, tokens, _ = read(engine, replace(request, visible_tokens=frozenset({control})))
+    assert re.fullmatch(re.escape(MARK) + "[a-c]", text)
+    assert tokens[0].id == control
+
+
+def test_grammar_that_names_a_control_token_gets_it(engine: Engine):
+    (control,) = engine.tokenize(MARK)
+    request = request_for(chat(engine, "Hello!"), constraint=Constraint(f'root ::= {MARK} "a"'), max_tokens=9)
+    text, tokens, _ = read(engine, request)
+    assert (text, tokens[0].id) == ("a", control)
+
+
+def test_grammar_binds_from_its_trigger_on(engine: Engine):
+    """The trigger begins within a token and ends with one."""
+    request = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
+    plain, tokens, _ = read(engine, request)
+    before, word = b"".join(token.piece for token in tokens[:3]).decode(), tokens[3].piece.decode()
+    trigger = (before + word)[-len(word) - 1 :]
+    constraint = Constraint(f'root ::= "{trigger}" "!" [x]{{3}}', (trigger,))
+    text, _, finish = read(engine, replace(request, constraint=constraint))
+    assert text == plain[: plain.index(trigger)] + trigger + "!xxx"
+    assert finish.reason == "stop"
+
+
+def test_grammar_whose_trigger_never_comes_changes_nothing(engine: Engine):
+    plain = read(engine, request_for(chat(engine, "What is your name?"), sampling=GREEDY))[0]
+    text, _ = constrained(engine, 'root ::= "x"', "What is your name?", triggers=("\x01never",), sampling=GREEDY)
+    assert text == plain
+
+
+@pytest.mark.parametrize("grammar", ["", " \n", 'root ::= undefined "x"', "no grammar at all", 'other ::= "x"'])
+def test_grammar_that_cannot_be_read_is_refused_at_once(engine: Engine, grammar: str):
+    with pytest.raises(InvalidGrammar):
+        constrained(engine, grammar)
+
+
+@pytest.mark.parametrize("grammar", [r"root ::= [\x00]", r'root ::= "a" [\uD800]'])
+def test_grammar_that_no_token_can_follow_is_the_requests_fault(engine: Engine, grammar: str):
+    with pytest.raises(InvalidGrammar, match="no tokens for"):
+        constrained(engine, grammar)
+
+
+def test_constrained_and_free_requests_share_a_batch(engine: Engine):
+    free = request_for(chat(engine, "What is your name?"), sampling=GREEDY)
+    alone = read(engine, free)[0]
+    bound = replace(free, constraint=Constraint("root ::= [ab]{20}"))
+    generations = [submit(engine, request) for request in (free, bound, free, bound)]
+    texts = ["".join(item.text for item in g if isinstance(item, Delta)) for g in generations]
+    assert texts[0] == texts[2] == alone
+    assert all(re.fullmatch("[ab]{20}", text) for text in texts[1::2])
+
+
+FORCED = Constraint(
+    'root ::= "{\\"measured_temperature\\": " [0-9] ", \\"location_of_the_station\\": \\"" [a-z]{3} "\\"}"'
+)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(temperature: float):
+    request = request_for(
+        (1, 2, 3), max_tokens=60, constraint=FORCED, sampling=SamplingParams(temperature=temperature, seed=1)
+    )
+    results = []
+    for speculates in (True, False):
+        with load(DEMO, LoadOptions(n_slots=2, speculates=speculates)) as one:
+            text, tokens, finish = read(one, request)
+            results.append([token.id for token in tokens])
+            assert re.fullmatch(r'\{"measured_temperature": \d, "location_of_the_station": "[a-z]{3}"\}', text)
+            assert finish.reason == "stop"
+            n_without_step = one.stats().n_drafts_accepted
+            assert n_without_step > len(tokens) / 2 if speculates else n_without_step == 0
+    assert results[0] == results[1]
+
+
+def test_a_bias_against_a_forced_token_has_its_text_written_with_others(engine: Engine):
+    first = engine.tokenize('{"measured_temperature')[0]
+    sampling = SamplingParams(temperature=0, logit_bias=((first, -100.0),))
+    text, tokens, _ = read(engine, request_for((1, 2, 3), max_tokens=60, constraint=FORCED, sampling=sampling))
+    assert text.startswith('{"measured_temperature": ')
+    assert tokens[0].id != first

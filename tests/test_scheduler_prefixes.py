@@ -1,0 +1,168 @@
+"""Scheduling with cached prefixes: shared, awaited, evicted, and whole ones where slots cannot be cut."""
+
+from __future__ import annotations
+
+from .stepped_scheduler import NEXT, SYSTEM, finish, new_scheduler, run_step, sequence, shape, with_prompt
+
+
+def test_known_prefix_is_shared_and_not_computed_again():
+    scheduler = new_scheduler(200, 4, 100)
+    scheduler.add(with_prompt(1, *SYSTEM, 100, 101))
+    first = run_step(scheduler)
+    scheduler.add(with_prompt(2, *SYSTEM, 200))
+    batch = run_step(scheduler)
+    assert scheduler.operations() == [("share", first.chunks[0].slot, batch.chunks[1].slot, 50)]
+    assert shape(batch) == [(1, 1, True), (2, 1, True)]
+    assert scheduler.running[1].n_cached == 50
+
+
+def test_finished_conversation_goes_on_in_its_own_slot():
+    scheduler = new_scheduler(200, 4, 100)
+    scheduler.add(with_prompt(1, 1, 2, 3))
+    slot = run_step(scheduler).chunks[0].slot
+    run_step(scheduler)
+    said = list(scheduler.running[0].tokens)
+    finish(scheduler)
+    scheduler.add(with_prompt(2, *said, 8, 9))
+    batch = run_step(scheduler)
+    assert scheduler.operations() == []
+    assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 3)]
+
+
+def test_last_token_of_a_known_prompt_is_computed_for_its_logits():
+    scheduler = new_scheduler(200, 4, 100)
+    for id in (1, 2):
+        scheduler.add(with_prompt(id, *SYSTEM))
+        batch = run_step(scheduler)
+        finish(scheduler)
+    assert shape(batch) == [(2, 1, True)]
+
+
+def test_requests_that_come_together_compute_their_common_part_once():
+    scheduler = new_scheduler(1000, 8, 20)
+    for id in range(1, 6):
+        scheduler.add(with_prompt(id, *SYSTEM, 100 + id, 200 + id))
+    n_computed = 0
+    while len([s for s in scheduler.running if s.n_missing == 1]) < 5:
+        n_computed += run_step(scheduler).n_tokens
+    n_drawn = sum(len(s.tokens) - s.n_prompt - 1 for s in scheduler.running)
+    assert n_computed - n_drawn == 50 + 5 * 2
+
+
+def test_others_do_not_wait_for_a_part_that_is_not_theirs():
+    scheduler = new_scheduler(1000, 8, 20)
+    scheduler.add(with_prompt(1, *SYSTEM))
+    scheduler.add(with_prompt(2, *SYSTEM))
+    scheduler.add(sequence(3, 2))
+    run_step(scheduler)
+    assert [s.id for s in scheduler.running] == [1, 3]
+
+
+def test_sequence_that_waits_for_a_cancelled_prefix_computes_it():
+    scheduler = new_scheduler(1000, 8, 20)
+    first, second = with_prompt(1, *SYSTEM), with_prompt(2, *SYSTEM)
+    scheduler.add(first)
+    scheduler.add(second)
+    run_step(scheduler)
+    scheduler.remove(first)
+    run_step(scheduler)
+    assert (second.n_cached, second.n_computed) == (20, 40)
+
+
+def test_idle_prefixes_are_evicted_by_least_recent_use():
+    scheduler = new_scheduler(40, 2, 40)
+    for id in (1, 2, 3):
+        scheduler.add(sequence(id, 10, 40))
+        run_step(scheduler)
+        finish(scheduler)
+    assert scheduler.cache.n_cells_idle == 30
+    scheduler.add(sequence(4, 15, 40))
+    run_step(scheduler)
+    assert scheduler.cache.n_cells_idle == 20
+    finish(scheduler)
+    for id, n_known in ((1, 0), (2, 10)):
+        again = sequence(id, 11, 40)
+        again.tokens[:10] = sequence(id, 10).tokens
+        assert scheduler.cache.n_cached(again.reusable_tokens) == n_known
+
+
+def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
+    scheduler = new_scheduler(1000, 1, 40, n_resting=2)
+    for id in range(1, 6):
+        scheduler.add(sequence(id, 5))
+        run_step(scheduler)
+        finish(scheduler)
+    assert scheduler.cache.n_cells_idle == 15
+
+
+def test_equal_outputs_take_one_idle_slot():
+    scheduler = new_scheduler(400, 2, 100)
+    for id in range(1, 6):
+        scheduler.add(with_prompt(id, *SYSTEM))
+        run_step(scheduler)
+        run_step(scheduler)
+        finish(scheduler)
+    assert scheduler.cache.n_cells_idle == 51
+    assert len(scheduler.cache.idle()) == 1
+
+
+def test_prefix_that_is_used_again_and_again_goes_last():
+    scheduler = new_scheduler(1000, 1, 100, n_resting=2)
+    for id in (1, 2, 1, 3, 1, 4, 1):
+        scheduler.add(with_prompt(10 * id, *range(100 * id, 100 * id + 20)))
+        n_computed = run_step(scheduler).n_tokens
+        finish(scheduler)
+    assert n_computed == 1
+
+
+def test_forget_drops_all_idle_prefixes():
+    scheduler = new_scheduler(100, 2, 40)
+    scheduler.add(sequence(1, 5))
+    slot = run_step(scheduler).chunks[0].slot
+    finish(scheduler)
+    scheduler.cache.forget()
+    assert scheduler.operations() == [("clear", slot)]
+    assert scheduler.cache.n_cells_used == 0
+
+
+def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_cut():
+    scheduler = new_scheduler(1000, 4, 100, can_cut=False)
+    scheduler.add(with_prompt(1, *SYSTEM))
+    slot = run_step(scheduler).chunks[0].slot
+    run_step(scheduler)
+    scheduler.add(with_prompt(2, *SYSTEM, 1, 2))
+    run_step(scheduler)
+    run_step(scheduler)
+    finish(scheduler)
+    scheduler.add(with_prompt(3, *SYSTEM, NEXT, NEXT, 9))
+    batch = run_step(scheduler)
+    assert scheduler.operations() == []
+    assert [(chunk.slot, chunk.n_tokens) for chunk in batch.chunks] == [(slot, 1)]
+
+
+def test_prompt_is_computed_to_its_last_token_first_where_slots_cannot_be_cut():
+    """There a copy is made, which others may begin with."""
+    scheduler = new_scheduler(1000, 4, 30, can_cut=False)
+    long = with_prompt(1, *SYSTEM)
+    scheduler.add(long)
+    seen = []
+    while long.n_sampled < 2:
+        seen.append((shape(run_step(scheduler)), long.is_at_checkpoint))
+    assert seen == [
+        ([(1, 30, False)], False),
+        ([(1, 19, False)], True),
+        ([(1, 1, True)], False),
+        ([(1, 1, True)], False),
+    ]
+
+
+def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
+    scheduler = new_scheduler(1000, 4, 30, n_resting=8, can_cut=False, max_snapshot_bytes=1000)
+    for id in (1, 2, 3):
+        scheduler.add(with_prompt(id, *SYSTEM))
+    n_computed = 0
+    for _ in range(5):
+        batch = run_step(scheduler)
+        n_computed += sum(chunk.n_tokens for chunk in batch.chunks if chunk.sequence.n_sampled < 2)
+    assert n_computed == 49 + 3
+    assert [(s.n_cached, s.n_sampled > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
