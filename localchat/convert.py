@@ -1,9 +1,10 @@
 """llama-stack's vocabulary and OpenAI's, converted both ways. No I/O, and llama-stack need not be there.
 
-Messages, tool definitions, sampling options, replies and log probabilities of rows L1-L34 of the behaviour
-contract, and `stack_events`, which shows a stream as llama-stack does (L15-L23, L35-L42). What comes from
+Messages, tool definitions, sampling options, replies and log probabilities, and `stack_events`, which shows a
+stream as llama-stack does (docs/contract.md has the rows). What comes from
 llama-stack may be its objects or dicts; what goes there is dicts, or the small classes below, which have its
-names. Where its own conversions disagree or lose something, this one table or rule holds (K7, K18, K19).
+names. Where llama-stack's own conversions disagree or lose something, one rule holds
+everywhere.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ParseStatus = Literal["started", "in_progress", "succeeded", "failed"]
 
 # Stop reasons and sampling
 
-# The one table, K7, for L5, L6, L10 and L25, which disagree.
+# One table, where llama-stack's own conversions disagree.
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_of_turn",
     "eos": "end_of_turn",
@@ -45,7 +46,7 @@ _STOP_REASONS: dict[str, StopReason] = {
 
 
 def stop_reason(raw: str | None) -> StopReason | None:
-    """llama-stack's stop reason for a server's finish reason (K7: L5, L6, L25, L36).
+    """llama-stack's stop reason for a server's finish reason.
 
     None means that there is no reason yet, or that the turn failed. An unknown word is an end of the turn.
     """
@@ -56,12 +57,12 @@ def stop_reason(raw: str | None) -> StopReason | None:
     return None if known == "error" else _STOP_REASONS.get(word) or _STOP_REASONS.get(known or "", "end_of_turn")
 
 
-# Which members of a strategy are sent (L2). Its temperature goes along with top-k too.
+# Which members of a strategy are sent. Its temperature goes along with top-k too.
 _STRATEGIES = {"greedy": (), "top_p": ("temperature", "top_p"), "top_k": ("temperature", "top_k")}
 
 
 def sampling_options(params: Any) -> Json:
-    """Members of a request for llama-stack's SamplingParams (L2, L3); none for None.
+    """Members of a request for llama-stack's SamplingParams; none for None.
 
     What is set is sent, zeros included; a repetition penalty of 1 does nothing and is left out. Members
     that llama-stack does not have (min_p, seed) pass through.
@@ -87,7 +88,7 @@ def sampling_options(params: Any) -> Json:
 
 
 def completion_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, float]] | None:
-    """A map of token to log probability for each position of a completion (L1, L7)."""
+    """A map of token to log probability for each position of a completion."""
     logprobs = logprobs or {}
     if logprobs.get("top_logprobs"):
         return [dict(position or {}) for position in logprobs["top_logprobs"]]
@@ -96,14 +97,14 @@ def completion_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, fl
 
 
 def streamed_logprobs(text: str, logprobs: Any) -> list[dict[str, float]] | None:
-    """The same for a piece of a streamed completion, where some servers give a bare number (L8)."""
+    """The same for a piece of a streamed completion, where some servers give a bare number."""
     if isinstance(logprobs, (int, float)):
         return [{text: float(logprobs)}]
     return completion_logprobs(logprobs) if isinstance(logprobs, Mapping) else None
 
 
 def chat_logprobs(items: Iterable[Any] | None) -> list[dict[str, float]] | None:
-    """A map for each position of a chat answer: the alternatives and the chosen token (L33, K26)."""
+    """A map for each position of a chat answer: the alternatives and the chosen token."""
     positions = [
         {option["token"]: option["logprob"] for option in (*(item.get("top_logprobs") or ()), item)}
         for item in items or ()
@@ -129,7 +130,7 @@ _TYPES = {
 
 
 def type_schema(name: str) -> Json:
-    """The schema of a Python type that is given by name, of JSON's own names as they are (L30)."""
+    """The schema of a Python type that is given by name, of JSON's own names as they are."""
     try:
         return _type_schema(ast.parse(name.strip(), mode="eval").body)
     except (SyntaxError, ValueError):
@@ -157,7 +158,7 @@ def _type_schema(node: ast.expr) -> Json:
 
 
 def tool_definition(tool: Any) -> Json:
-    """OpenAI's form of a llama-stack ToolDefinition (L31). A default of 0, false or "" is one, None is none."""
+    """OpenAI's form of a llama-stack ToolDefinition. A default of 0, false or "" is one, None is none."""
     tool = _members(tool)
     parameters = {name: _members(parameter) for name, parameter in (tool.get("parameters") or {}).items()}
     function: Json = {"name": _name(tool["tool_name"])}
@@ -193,7 +194,7 @@ class StackCall:
 
 @dataclass(frozen=True)
 class UnparseableToolCall:
-    """A call whose arguments are not a JSON object: they stay text (L26)."""
+    """A call whose arguments are not a JSON object: they stay text."""
 
     call_id: str = ""
     tool_name: str = ""
@@ -204,7 +205,7 @@ AnyCall = Union[StackCall, UnparseableToolCall]
 
 
 def stack_call(call: ToolCall | Mapping[str, Any]) -> AnyCall:
-    """One call, from an event or from the `tool_calls` of a message. Never raises (L27)."""
+    """One call, from an event or from the `tool_calls` of a message. Never raises."""
     if isinstance(call, ToolCall):
         return _stack_call(call.id, call.name, call.arguments_json)
     function = call.get("function")
@@ -215,7 +216,7 @@ def stack_call(call: ToolCall | Mapping[str, Any]) -> AnyCall:
 
 
 def stack_calls(calls: Iterable[ToolCall | Mapping[str, Any]] | None) -> list[AnyCall]:
-    """All calls of a message; null is none. Good ones stay typed beside bad ones (L32, L11, K19)."""
+    """All calls of a message; null is none. Good ones stay typed beside bad ones."""
     return [stack_call(call) for call in calls or ()]
 
 
@@ -233,7 +234,7 @@ def _stack_call(id: Any, name: Any, text: str) -> AnyCall:
 
 
 def to_openai(message: Any) -> Json:
-    """A llama-stack message as OpenAI's (L28, L29); `developer` becomes system.
+    """A llama-stack message as OpenAI's; `developer` becomes system.
 
     Raises:
         ValueError: There is no role, an unknown one, or content of an unknown form.
@@ -251,7 +252,7 @@ def to_openai(message: Any) -> Json:
 
 
 def from_openai(message: Mapping[str, Any]) -> Json:
-    """OpenAI's message as llama-stack's (L28, L29, backwards).
+    """OpenAI's message as llama-stack's.
 
     Raises:
         ValueError: There is no role, an unknown one, or content of an unknown form.
@@ -270,7 +271,7 @@ def from_openai(message: Mapping[str, Any]) -> Json:
 
 
 def with_parts(message: Mapping[str, Any]) -> Json:
-    """A message whose content is a list of parts in any case, its other members as they are (L24)."""
+    """A message whose content is a list of parts in any case, its other members as they are."""
     content = _openai_content(message.get("content"))
     return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
 
@@ -349,7 +350,7 @@ def _members(value: Any) -> Mapping[str, Any]:
 
 
 def _name(name: Any) -> str:
-    """Built-in tools are members of an enum (L29)."""
+    """Built-in tools are members of an enum."""
     return str(name.value if isinstance(name, Enum) else name or "")
 
 
@@ -367,7 +368,7 @@ _DOTTED_CALL = re.compile(r"\s*(\w+)\.call\((.*)\)\s*", re.DOTALL)
 
 
 def native_calls(text: str) -> list[StackCall]:
-    """The calls in a text, if it is nothing but calls (L12): JSON objects apart by `;`, <function=...>, or
+    """The calls in a text, if it is nothing but calls: JSON objects apart by `;`, <function=...>, or
     `name.call(key="value")`.
     """
     text = text.replace(_PYTHON_TAG, "").strip()
@@ -441,12 +442,12 @@ class StackReply:
 
 
 def stack_reply(choice: Choice, offered: Collection[str] = ()) -> StackReply:
-    """A choice as llama-stack has it; the choice has been read from all the forms of L1 and L4 (L9-L13, L34).
+    """A choice as llama-stack has it; the choice has been read from all the forms that servers give it.
 
     Args:
         choice: Of a reply of Client.chat or Client.complete.
-        offered: The names of the tools. Calls are looked for in the text only if there are some (L12);
-            those to other names stay text (L13).
+        offered: The names of the tools. Calls are looked for in the text only if there are some;
+            those to other names stay text.
     """
     content, marked = _without_mark(choice.text)
     calls: list[AnyCall] = stack_calls(choice.tool_calls)
@@ -456,12 +457,12 @@ def stack_reply(choice: Choice, offered: Collection[str] = ()) -> StackReply:
         content = content if len(calls) < len(found) or not found else ""
     reason = marked or stop_reason(choice.finish_reason_raw or choice.finish_reason)
     if calls and reason == "end_of_turn":
-        reason = "end_of_message"  # What calls there are decides (K6).
+        reason = "end_of_message"  # The calls in the reply decide.
     return StackReply(content, tuple(calls), reason, chat_logprobs(choice.logprobs))
 
 
 def _without_mark(text: str) -> tuple[str, StopReason | None]:
-    """Text without the marker at its end, and what the marker says (L9)."""
+    """Text without the marker at its end, and what the marker says."""
     for mark, reason in _MARKS.items():
         if reason is not None and text.endswith(mark):
             return text[: -len(mark)], reason
@@ -473,7 +474,7 @@ def _without_mark(text: str) -> tuple[str, StopReason | None]:
 
 @dataclass(frozen=True)
 class CompletionPiece:
-    """A piece of a streamed completion (L14). The last has no text, but the reason."""
+    """A piece of a streamed completion. The last has no text, but the reason."""
 
     delta: str
     stop_reason: StopReason | None = None
@@ -489,7 +490,7 @@ class StackText:
 
 @dataclass(frozen=True)
 class StackToolCall:
-    """llama-stack's ToolCallDelta: text while it is under way, a call when it is complete (L16)."""
+    """llama-stack's ToolCallDelta: text while it is under way, a call when it is complete."""
 
     tool_call: str | StackCall
     parse_status: ParseStatus
@@ -497,7 +498,7 @@ class StackToolCall:
 
 @dataclass(frozen=True)
 class StackEvent:
-    """One event of llama-stack's view (L15, L16)."""
+    """One event of llama-stack's view."""
 
     event_type: Literal["start", "progress", "complete"]
     delta: StackText | StackToolCall
@@ -506,7 +507,7 @@ class StackEvent:
 
 
 class _MarkScanner:
-    """Finds the markers of the Llama family in text, however it is cut (L14, L18, L21)."""
+    """Finds the markers of the Llama family in text, however it is cut."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -544,7 +545,7 @@ class _MarkScanner:
 
 
 def completion_pieces(events: Iterable[StreamEvent]) -> Iterator[CompletionPiece]:
-    """The events of a completion as llama-stack's pieces (L8, L14). A cut stream raises, as it always does."""
+    """The events of a completion as llama-stack's pieces. A cut stream raises, as it always does."""
     scanner = _MarkScanner()
     for event in events:
         if event.choice_index != 0:
@@ -564,7 +565,7 @@ def completion_pieces(events: Iterable[StreamEvent]) -> Iterator[CompletionPiece
 def stack_events(
     events: Iterable[StreamEvent], offered: Collection[str] | None = None, choice_index: int = 0
 ) -> Iterator[StackEvent]:
-    """A stream of chat events as llama-stack shows it (L15-L23, L35-L42).
+    """A stream of chat events as llama-stack shows it.
 
     One `start`, `progress` for text and calls, one `complete` with the stop reason. A stream that fails or is
     cut raises and has no `complete`.
@@ -603,7 +604,7 @@ class _View:
             logprobs = None
 
     def _piece(self, text: str, logprobs: list[dict[str, float]] | None = None) -> StackEvent:
-        """Text, or a piece of a call once the tag has been seen (L18, L19)."""
+        """Text, or a piece of a call once the tag has been seen."""
         if text == _PYTHON_TAG and self._native is None:
             self._native = []
             return StackEvent("progress", StackToolCall("", "started"), None, logprobs)
@@ -613,7 +614,7 @@ class _View:
         return StackEvent("progress", StackToolCall(text, "in_progress"), None, logprobs)
 
     def call_piece(self, event: ToolCallDelta) -> Iterator[StackEvent]:
-        """`name(` and then the arguments as they come (L39)."""
+        """`name(` and then the arguments as they come."""
         if event.index not in self._started:
             self._started.add(event.index)
             yield StackEvent("progress", StackToolCall("", "started"))
@@ -622,7 +623,7 @@ class _View:
             yield StackEvent("progress", StackToolCall(event.delta, "in_progress"))
 
     def call(self, event: ToolCall) -> Iterator[StackEvent]:
-        """The end of a call, with the call or with its text (L38, L41)."""
+        """The end of a call, with the call or with its text."""
         self._called = True
         if event.index in self._started:
             yield StackEvent("progress", StackToolCall(")", "in_progress"))
@@ -640,11 +641,11 @@ class _View:
             yield from self._native_end("".join(self._native))
         reason = self._scanner.reason or stop_reason(event.reason_raw or event.reason)
         if self._called and reason == "end_of_turn" and self._scanner.reason is None:
-            reason = "end_of_message"  # What calls there are decides (K6).
+            reason = "end_of_message"  # The calls in the reply decide.
         yield StackEvent("complete", StackText(""), reason)
 
     def _native_end(self, text: str) -> Iterator[StackEvent]:
-        """The calls in the text; what cannot be read, or was not offered, fails with its text (L22, L23)."""
+        """The calls in the text; what cannot be read, or was not offered, fails with its text."""
         calls = native_calls(text)
         for call in calls:
             self._called = True
@@ -654,7 +655,7 @@ class _View:
             yield StackEvent("progress", StackToolCall(text, "failed"))
 
 
-# Reasoning and token counts have no place in llama-stack's view (L40); an error raises.
+# Reasoning and token counts have no place in llama-stack's view; an error raises.
 _HANDLERS: dict[str, Callable[[_View, Any], Iterator[StackEvent]]] = {
     "message_start": _View.start,
     "content_delta": _View.text,
