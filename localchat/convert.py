@@ -1,10 +1,9 @@
 """llama-stack's vocabulary and OpenAI's, converted both ways. No I/O, and llama-stack need not be there.
 
-Messages, tool definitions, sampling options, replies and log probabilities, and `stack_events`, which shows a
-stream as llama-stack does (docs/contract.md has the rows). What comes from
-llama-stack may be its objects or dicts; what goes there is dicts, or the small classes below, which have its
-names. Where llama-stack's own conversions disagree or lose something, one rule holds
-everywhere.
+Messages, tool definitions, sampling options, replies and log probabilities, and `stack_events`, which shows a stream
+as llama-stack does (docs/contract.md has the rows). What comes from llama-stack may be its objects or dicts; what goes
+there is dicts, or the small classes below, which have its names. Where llama-stack's own conversions disagree or lose
+something, one rule holds everywhere.
 """
 
 from __future__ import annotations
