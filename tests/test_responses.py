@@ -286,7 +286,7 @@ def test_tool_choice(choice, expected):
 
 def test_strict_refuses_unknown_fields_and_the_log_names_them():
     assert parse(colour="red").unknown == ("colour",)
-    with pytest.raises(BadRequest, match="'colour' is not known"):
+    with pytest.raises(BadRequest, match="'colour' is an unknown field"):
         parse(strict=True, colour="red")
     assert parse(strict=True, tools=[{"type": "web_search"}]).unknown == ("tools of type web_search",)
 
