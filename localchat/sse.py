@@ -70,8 +70,9 @@ class SSEDecoder:
         self._fields_as_events = frozenset(name.encode() for name in fields_as_events)
         # The stream: what outlives an event.
         self.last_event_id = ""
-        # Whether data came that was no UTF-8; each wrong byte became U+FFFD.
-        self.was_damaged = False
+        # Whether data before the sentinel was no UTF-8; each wrong byte became U+FFFD. A reader stops at the sentinel,
+        # and what is behind it may or may not have been fed by then.
+        self.was_damaged = self._is_over = False
         self.retry_ms: int | None = None
         self._id = ""
         # The line in progress.
@@ -155,10 +156,10 @@ class SSEDecoder:
             self._dispatch()
         if len(self._data) + len(value) > self._max_event_bytes:
             self._fail("event", len(self._data) + len(value), self._max_event_bytes)
-        self._data += value
-        self._data += b"\n"
+        self._data += value + b"\n"
         if alone:
             self._dispatch()
+            self._is_over = True
 
     def _take_event(self, value: bytes) -> None:
         self._event = _text(value)
@@ -177,7 +178,7 @@ class SSEDecoder:
         self.last_event_id = self._id
         if self._data:
             data = _text(self._data[:-1])
-            if "\ufffd" in data:
+            if "\ufffd" in data and not self._is_over:
                 self.was_damaged = self.was_damaged or is_damaged(self._data, data)
             event = self._event or "message"
             self._ready.append(ServerSentEvent(event, data, self._id, self._retry))
