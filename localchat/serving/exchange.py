@@ -181,12 +181,18 @@ class Exchange:
         if self._is_chunked:
             framed = b"%x\r\n%b\r\n" % (len(payload), payload) if payload else b""
             payload = framed + (b"0\r\n\r\n" if is_last else b"")
-        if self.on_stall is None or is_writable(self.head.socket, STALL_S):
+        if self.on_stall is None:
             self._send(payload)
             return
-        self.on_stall(True)
-        self._send(payload)
-        self.on_stall(False)
+        # Not by `sendall`: a socket that takes only the beginning of a long part would not be noticed as stalled.
+        is_stalled, unsent = False, memoryview(payload)
+        while unsent:
+            if not is_stalled and not is_writable(self.head.socket, STALL_S):
+                is_stalled = True
+                self.on_stall(True)
+            unsent = unsent[self.head.socket.send(unsent) :]
+        if is_stalled:
+            self.on_stall(False)
 
     def _send(self, payload: bytes) -> None:
         # `sendall` applies the socket's timeout to all that it sends; a large body needs the timeout for each part.
