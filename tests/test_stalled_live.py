@@ -5,7 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
+from email.message import Message
+
+from localchat.serving import exchange
+from localchat.serving.incoming import Incoming
+from localchat.serving.watch import Watcher
 
 from .fakes import endless
 from .serving import serving
@@ -36,3 +42,30 @@ def test_streams_that_nobody_reads_give_their_slots_to_a_request_that_is_read():
         assert time.monotonic() - started < 8
         stats = server.engine.stats()
         assert stats.n_running + stats.n_waiting == N_SLOTS, "the unread streams have not ended"
+
+
+def test_stall_within_a_part_is_noticed(monkeypatch):
+    """The socket takes the beginning of the part at once, and the rest when the client reads."""
+    monkeypatch.setattr(exchange, "STALL_S", 0.05)
+    payload = bytes(4_000_000)
+    stalls: list[bool] = []
+    has_stalled, ours, theirs = threading.Event(), *socket.socketpair()
+    with ours, theirs, contextlib.closing(Watcher()) as watcher:
+        for sock in (ours, theirs):
+            sock.settimeout(20)
+
+        def on_stall(is_stalled: bool) -> None:
+            stalls.append(is_stalled)
+            has_stalled.set()
+
+        head = exchange.Head("GET", "/", "HTTP/1.0", Message(), False, Incoming(ours), ours)
+        sender = exchange.Exchange(head, watcher)
+        sender.on_stall = on_stall
+        thread = threading.Thread(target=sender.send_part, args=(payload,))
+        thread.start()
+        assert has_stalled.wait(20)
+        n_received = 0
+        while n_received < len(payload):
+            n_received += len(theirs.recv(1 << 16))
+        thread.join(20)
+    assert (stalls, n_received) == ([True, False], len(payload))
