@@ -262,9 +262,9 @@ class Engine:
         for chunk in batch.chunks:
             if not chunk.sequence.n_sampled:
                 self._scheduled[chunk.sequence.id].start()
-        size, started_at = batch.size, self._timer.clock()
+        started_at = self._timer.clock()
         if self._compute(batch):
-            self._timer.note(size, self._timer.clock() - started_at)
+            self._timer.note(self._timer.clock() - started_at)
             self._scheduler.take_checkpoints(batch)
         self._n_failed_steps = 0
         return True

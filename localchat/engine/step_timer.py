@@ -19,20 +19,24 @@ class StepTimer:
         self._backend = backend
         self._cost = StepCost()
         self._threads = ThreadCount(*backend.threads)
+        # What the newest step computes.
+        self._size = StepSize()
 
     def decode(self, batch: Batch) -> None:
         """Decodes a batch, and sets the number of threads for the next one."""
+        # Before the sequences of the batch change.
+        self._size = batch.size
         n_threads, started_at, processor_s = self._threads.n, self.clock(), time.process_time()
         self._backend.decode(batch)
-        predicted_s = self._cost.seconds(batch.size)
+        predicted_s = self._cost.seconds(self._size)
         self._threads.note(predicted_s, self.clock() - started_at, time.process_time() - processor_s)
         if self._threads.n != n_threads:
             self._backend.set_threads(self._threads.n)
 
-    def note(self, size: StepSize, seconds: float) -> None:
-        """Notes the time of a whole step: decoding, sampling and delivery."""
+    def note(self, seconds: float) -> None:
+        """Notes the time of the whole step of the last `decode`: decoding, sampling and delivery."""
         if not self._threads.is_trying:
-            self._cost.note(size, seconds)
+            self._cost.note(self._size, seconds)
 
     def n_prompt_tokens(self, running: Iterable[Sequence]) -> int:
         """How many prompt tokens the next step may have beside the sequences that wait for their next token."""
