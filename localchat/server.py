@@ -31,8 +31,8 @@ from .serving.web import is_loopback
 if TYPE_CHECKING:
     from .serving.http_server import ChatServer
 
-# Only the process that serves imports the engine and the HTTP server, and only after it has begun to load the model:
-# these imports take half as long as loading a small model, and the supervisor needs neither.
+# The engine and the HTTP server are imported by the process that serves, not by its supervisor, which needs neither.
+# The HTTP server is imported while another thread loads the model.
 
 log = logging.getLogger("localchat.server")
 

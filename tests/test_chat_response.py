@@ -197,9 +197,9 @@ def test_rates_of_nothing_are_null():
     assert body["completion_tokens_per_sec"] is None
 
 
-def test_timings_tell_guesses_over_all_choices_where_there_were_any():
-    guessed = replace(USAGE, n_drafted=10, n_draft_accepted=7)
-    timings = Usage.total([guessed, USAGE, guessed], 3).timings()
+def test_timings_count_drafts_of_all_choices():
+    with_drafts = replace(USAGE, n_drafted=10, n_draft_accepted=7)
+    timings = Usage.total([with_drafts, USAGE, with_drafts], 3).timings()
     assert (timings["draft_n"], timings["draft_n_accepted"]) == (20, 14)
 
 

@@ -197,7 +197,7 @@ def test_same_prompt_many_times_is_computed_once_where_slots_cannot_be_cut():
         generations = [submit(engine, request(LONG, max_tokens=2)) for _ in range(6)]
         step_until_idle(engine)
         assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
-        # All but the last token once; then of each the last one, and the first that was drawn.
+        # All but the last token once; then for each request its last token and the first that was sampled.
         assert engine.stats().n_tokens_computed == len(LONG) - 1 + 6 * 2
 
 

@@ -44,7 +44,7 @@ def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
     assert len(fast.batches) < len(slow.batches) / 3
     assert 0 < end.usage.n_draft_accepted <= end.usage.n_drafted
     assert (plain_end.usage.n_drafted, plain_end.usage.n_draft_accepted) == (0, 0)
-    # Each turn gives one token of its own beside those that were guessed.
+    # Each step gives one token beside the accepted draft tokens.
     assert end.usage.n_completion == len(fast.batches) + end.usage.n_draft_accepted
 
 
@@ -79,19 +79,19 @@ def test_stop_token_and_end_within_a_draft_end_the_output_there():
 
 
 class SamplingBackend(FakeBackend):
-    """Draws by chance: a sampler has a state, which each draw changes, and says what it drew."""
+    """Samples at random. The state of a sampler is a generator of random numbers and the tokens sampled so far."""
 
     def new_sampler(self, request: GenerationRequest) -> Any:
         super().new_sampler(request)
         return random.Random(request.sampling.seed), []
 
     def sample(self, sampler: Any, row: int) -> int:
-        chance, drawn = sampler
+        chance, sampled = sampler
         tokens = self._outputs[row]
-        assert tokens[len(tokens) - len(drawn) :] == drawn, "the sampler was told what was not said"
+        assert tokens[len(tokens) - len(sampled) :] == sampled, "the logits belong to other tokens"
         # Mostly goes on in a loop, so that drafts are right for a while.
         token = ord("abcd"[len(tokens) % 4]) if chance.random() < 0.9 else chance.choice(b"abcdwxyz")
-        drawn.append(token)
+        sampled.append(token)
         return token
 
 

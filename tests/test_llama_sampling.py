@@ -57,11 +57,11 @@ def test_special_text_is_one_token_only_when_asked(engine: Engine):
 
 
 def test_seed_repeats_the_text(engine: Engine):
-    def drawn(seed: int) -> str:
+    def text_of(seed: int) -> str:
         sampling = SamplingParams(temperature=2.0, top_p=1.0, top_k=0, seed=seed)
         return read(engine, request_for(chat(engine, "Hello!"), max_tokens=20, sampling=sampling))[0]
 
-    assert drawn(1) == drawn(1) != drawn(2)
+    assert text_of(1) == text_of(1) != text_of(2)
 
 
 def test_max_tokens_and_stop_text(engine: Engine):
@@ -287,12 +287,12 @@ class OpenReasoning:
 @pytest.mark.parametrize(
     "sampling",
     [SamplingParams(top_k=5, top_p=1, min_p=0, seed=2), SamplingParams(temperature=0)],
-    ids=["drawn", "greedy"],
+    ids=["random", "greedy"],
 )
 def test_forced_token_is_certain_after_sampling(
     engine: Engine, sampling: SamplingParams, n_top: int, budget: int, grammar: Constraint | None
 ):
-    """It was not drawn, and what the token before it was drawn from is not shown for it."""
+    """It is not sampled, and the candidates of the token before it are not shown for it."""
     closing = tuple(engine.tokenize("So.</think>"))
     request = request_for(
         chat(engine, "Tell me about yourself."),
@@ -310,7 +310,7 @@ def test_forced_token_is_certain_after_sampling(
     for token in forced:
         assert token.logprob == 0
         assert [(top.token, top.logprob) for top in token.top] == [(token.id, 0)][:n_top]
-    drawn = tokens[:budget] + tokens[budget + len(closing) :]
-    assert len(drawn) == budget + 2
-    # Those that were drawn have others beside them.
-    assert {len(token.top) for token in drawn} == {n_top if sampling.temperature else min(n_top, 1)}
+    sampled = tokens[:budget] + tokens[budget + len(closing) :]
+    assert len(sampled) == budget + 2
+    # Sampled tokens have other candidates.
+    assert {len(token.top) for token in sampled} == {n_top if sampling.temperature else min(n_top, 1)}

@@ -26,7 +26,7 @@ class SequenceState:
     end_conditions: EndConditions
 
     def start(self) -> None:
-        """Notes that the sequence has left the queue, before each step until its first token."""
+        """Notes the start of the prefill and delivers its progress. Call it before each step until the first token."""
         self.run.start(self.index, self.sequence.n_cached or 0)
         self.deliver_progress()
 

@@ -52,7 +52,7 @@ class Loader(threading.Thread):
         self._progress = LoadProgress(file.name, options.log_format)
 
     def attach(self, server: ChatServer) -> None:
-        """Set the server that is shut down if loading fails. Call it once, with the server of the same service."""
+        """Set the server, once. Its URL is shown when the model is loaded; it is shut down if loading fails."""
         self._server.put(server)
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""Logging to stderr as text or JSON, and messages to the person who starts the server."""
+"""Logging to stderr as text or JSON, and the messages at the start of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def log_to_stderr(log_format: str) -> None:
 
 
 def report(message: str, **fields: Any) -> None:
-    """Write a message to the person who starts the server; `fields` are added to it in JSON."""
+    """Write a message at the start of the server; `fields` are added to it in JSON."""
     log.info("%s", message, extra={_PLAIN: True, "fields": fields})
 
 

@@ -60,7 +60,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def comments_on(options: argparse.Namespace) -> Iterator[str]:
-    """Hints about these options for the person who starts the server, a line each."""
+    """Hints about these options, a line each, that are logged at the start."""
     n_cores = os.cpu_count() or 1
     if options.threads > n_cores:
         yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other, {n_cores} are faster"
