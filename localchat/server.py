@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .serving.http_server import ChatServer
 
 # The engine and the HTTP server are imported by the process that serves, not by its supervisor, which needs neither.
-# The HTTP server is imported while another thread loads the model.
 
 log = logging.getLogger("localchat.server")
 
@@ -78,14 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _serve(options, settings, file, listener)
             command = [sys.executable, "-m", "localchat.server"]
             return Supervisor([*command, *(sys.argv[1:] if arguments is None else arguments)], listener).run()
-    except (OSError, RuntimeError, MemoryError) as error:
-        return report_failure(_why_not_started(settings, error))
-
-
-def _why_not_started(settings: Settings, error: Exception) -> str:
-    if isinstance(error, OSError):
-        return why_not_listening(settings, error)
-    return f"cannot start: {error or NO_MEMORY}"
+    except OSError as error:
+        return report_failure(why_not_listening(settings, error))
+    except (RuntimeError, MemoryError) as error:
+        return report_failure(f"cannot start: {error or NO_MEMORY}")
 
 
 def _serve(
@@ -96,19 +91,15 @@ def _serve(
     record: CrashRecord | None = None,
 ) -> int:
     from .generation.service import Service
+    from .serving.http_server import ChatServer
     from .serving.loading import Loader
 
-    service = Service(Catalog([file], any_name=options.any_name))
-    loader = Loader(service, file, options, on_ready=record.set_ready if record else lambda: None)
-    loader.start()
-    try:
-        from .serving.http_server import ChatServer
-
-        with contextlib.closing(ChatServer(service, settings, listener, record)) as server:
-            loader.attach(server)
-            status = _serve_until_stopped(server, options.drain)
-    except (OSError, RuntimeError, MemoryError) as error:
-        status = report_failure(_why_not_started(settings, error))
+    server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings, listener, record)
+    on_ready = record.set_ready if record else lambda: None
+    loader = Loader(server.service, file, options, server.url, on_ready=on_ready, on_failure=server.shutdown)
+    with contextlib.closing(server):
+        loader.start()
+        status = _serve_until_stopped(server, options.drain)
     if loader.has_failed:
         return 1
     if loader.is_alive():

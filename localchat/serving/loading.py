@@ -9,7 +9,6 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..engine import Engine, LoadOptions, load
@@ -22,7 +21,6 @@ from .start_block import LoadProgress, report_ready
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
     from ..generation.model import Model
     from ..generation.service import Service
-    from .http_server import ChatServer
 
 log = logging.getLogger("localchat.server")
 
@@ -30,8 +28,7 @@ log = logging.getLogger("localchat.server")
 class Loader(threading.Thread):
     """Loads the model, gives it to the service and calls `on_ready`.
 
-    If the model cannot be loaded, it sets `has_failed` and shuts the server down. The thread may start before the
-    server exists; `attach` sets the server.
+    If the model cannot be loaded, it sets `has_failed` and calls `on_failure`. `url` is where clients reach the server.
     """
 
     def __init__(
@@ -39,21 +36,20 @@ class Loader(threading.Thread):
         service: Service,
         file: ModelFile,
         options: argparse.Namespace,
+        url: str,
         *,
         on_ready: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         super().__init__(name="localchat-loader", daemon=True)
         self.has_failed = False
         self._service = service
         self._file = file
         self._options = options
+        self._url = url
         self._on_ready = on_ready
-        self._server: SimpleQueue[ChatServer] = SimpleQueue()
+        self._on_failure = on_failure
         self._progress = LoadProgress(file.name, options.log_format)
-
-    def attach(self, server: ChatServer) -> None:
-        """Set the server, once. Its URL is shown when the model is loaded; it is shut down if loading fails."""
-        self._server.put(server)
 
     def run(self) -> None:
         try:
@@ -66,13 +62,11 @@ class Loader(threading.Thread):
             self._progress.clear()
             log.debug("loading failed", exc_info=True)
             report_failure(f"cannot load {reason_of(self._file.path, error)}")
-            self._server.get().shutdown()
+            self._on_failure()
             return
         self._on_ready()
         self._progress.clear()
-        report_ready(
-            self._file, model.engine.facts, self._server.get().url, self._progress.seconds, self._options.log_format
-        )
+        report_ready(self._file, model.engine.facts, self._url, self._progress.seconds, self._options.log_format)
 
     def _load(self) -> Model:
         from ..generation.model import Model
