@@ -74,6 +74,21 @@ def test_eviction_takes_the_least_recently_used_prefixes_and_no_more_than_needed
     assert cached.cache.n_cells_used == cached.cells.n_cells_used() == 0
 
 
+@pytest.mark.parametrize(
+    ("is_unified", "max_snapshot_bytes", "slot"),
+    [(False, 1000, 3), (False, 0, 0), (True, 1000, 0)],
+    ids=["nearest to an active slot", "least recent: its prefix is lost", "least recent: all slots share the cells"],
+)
+def test_slot_that_a_sequence_takes_from_an_idle_prefix(is_unified: bool, max_snapshot_bytes: int, slot: int):
+    cached = Cached(400, max_snapshot_bytes=max_snapshot_bytes, is_unified=is_unified)
+    slots = [cached.start(prompt(id, 40)) for id in range(1, 5)]
+    for idle in (0, 1, 3):
+        cached.cache.release(slots[idle], keep=True)
+    # Slot 2 is active; slot 1 was used last.
+    cached.cache.release(cached.start(prompt(2, 40)), keep=True)
+    assert cached.start(prompt(5, 40)) == slot
+
+
 def test_evicted_prefix_is_restored_from_its_snapshot():
     cached = Cached(100, max_snapshot_bytes=1000)
     cached.cache.release(cached.start(prompt(1, 60)), keep=True)

@@ -8,7 +8,6 @@ import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,8 +150,7 @@ def test_objects_of_the_server_are_not_collected_again():
     file: ModelFile = model_file(None, alias=None)
     service, ready = Service(Catalog([file])), threading.Event()
     try:
-        loader = Loader(service, file, options, on_ready=ready.set)
-        loader.attach(SimpleNamespace(url="http://x/v1", shutdown=ready.set))
+        loader = Loader(service, file, options, "http://x/v1", on_ready=ready.set, on_failure=ready.set)
         loader.start()
         assert ready.wait(60)
         assert gc.get_freeze_count() > 1000

@@ -80,14 +80,15 @@ def test_growing_slot_stays_one_run_and_a_shared_one_forks():
     assert tree.n_cells == 5
 
 
-def test_idle_slots_are_dropped_by_least_recent_use():
+def test_idle_slots_are_ordered_by_use():
     tree = filled((0, [1]), (1, [2]), (2, [3]))
     for slot in (1, 0, 2):
         tree.set_idle(slot)
     tree.set_active(1)
     tree.set_idle(1)
-    assert tree.least_recent() == 0
-    assert tree.least_recent(but=0) == 2
+    assert (tree.idle(), tree.active()) == ([0, 2, 1], [])
+    tree.set_active(2)
+    assert (tree.idle(), tree.active()) == ([0, 1], [2])
 
 
 def test_twin_has_all_that_a_slot_has():

@@ -118,9 +118,8 @@ class KVCache:
             self._tree.set_active(match.slot)
             self.truncate(match.slot, match.length)
             return match.slot
-        if not self._free_slots:
-            self._evict_least_recent(but=match)
-        slot = self._take_free_slot()
+        slot = self._take_slot(but=match)
+        assert slot is not None
         self._tree.hold(slot, match)
         if match is not None:
             self._backend.share(match.slot, slot, match.length)
@@ -174,31 +173,49 @@ class KVCache:
     def evict(self, n_cells: int = 0) -> bool:
         """Evicts idle prefixes until `n_cells` are free. False if that many are not free with all of them evicted."""
         while self.n_free < n_cells:
-            if not self._evict_least_recent():
+            idle = self._tree.idle()
+            if not idle:
                 return False
+            self._evict(idle[0])
         return True
 
-    def _evict_least_recent(self, but: Match | None = None) -> bool:
-        slot = self._tree.least_recent(None if but is None else but.slot)
-        if slot is None:
-            return False
-        if self._limits.can_cut and self._limits.can_copy and self._snapshots.max_bytes:
+    def _evict(self, slot: int) -> None:
+        if self._takes_snapshots:
             tokens = self._tree.tokens(slot)
             if len(tokens) - self._snapshots.n_known(tokens) >= _MIN_SNAPSHOT:
                 self.take_snapshot(slot)
         self._drop(slot)
-        return True
+
+    @property
+    def _takes_snapshots(self) -> bool:
+        """Whether an evicted prefix stays in memory as a snapshot."""
+        return self._limits.can_cut and self._limits.can_copy and self._snapshots.max_bytes > 0
 
     def _drop(self, slot: int) -> None:
         self._tree.drop(slot)
         self._free_slots.add(slot)
         self._backend.clear(slot)
 
-    def _take_free_slot(self) -> int:
-        """The lowest free slot: sequences with cells of their own are computed together if they are side by side."""
-        slot = min(self._free_slots)
+    def _take_slot(self, but: Match | None = None) -> int | None:
+        """A slot without cells, if need be by evicting an idle prefix other than `but`; None if all are active.
+
+        Sequences with cells of their own are computed in one pass if their slots are side by side. So the slot that is
+        nearest to an active one is taken, unless the prefix in it would be lost.
+        """
+        if self._free_slots:
+            slot = min(sorted(self._free_slots), key=self._distance_to_active)
+        else:
+            idle = [slot for slot in self._tree.idle() if but is None or slot != but.slot]
+            if not idle:
+                return None
+            is_lost = self._limits.is_unified or not self._takes_snapshots
+            slot = idle[0] if is_lost else min(idle, key=self._distance_to_active)
+            self._evict(slot)
         self._free_slots.remove(slot)
         return slot
+
+    def _distance_to_active(self, slot: int) -> int:
+        return min((abs(slot - other) for other in self._tree.active()), default=0)
 
     # Copies.
 
@@ -232,9 +249,9 @@ class KVCache:
         """
         if self._tree.n_active_cells + self._n_reserved + len(tokens) > self.n_usable:
             return None
-        if not self.evict(len(tokens)) or not (self._free_slots or self._evict_least_recent()):
+        slot = self._take_slot() if self.evict(len(tokens)) else None
+        if slot is None:
             return None
-        slot = self._take_free_slot()
         if not self._backend.write_state(slot, data, len(tokens)):
             log.warning("the backend does not take back a copy of %d tokens: they are computed", len(tokens))
             self._free_slots.add(slot)

@@ -74,6 +74,10 @@ class PrefixTree:
         """The idle slots in order of use, the least recent first."""
         return list(self._idle)
 
+    def active(self) -> list[int]:
+        """The slots of running sequences."""
+        return [slot for slot in self._leaves if slot not in self._idle]
+
     def match(self, tokens: list[int], *, shortest: bool = False) -> Match | None:
         """The longest known prefix of `tokens`, and a slot that has it: the one with the fewest tokens, if wanted."""
         node, n_common = self._descend(tokens)
@@ -159,10 +163,6 @@ class PrefixTree:
         if self.is_idle(slot):
             del self._idle[slot]
             self._idle[slot] = None
-
-    def least_recent(self, but: int | None = None) -> int | None:
-        """The idle slot to drop first, other than `but`."""
-        return next((slot for slot in self._idle if slot != but), None)
 
     def drop(self, slot: int) -> None:
         """Forgets a slot, active or idle; cells that no other slot holds are free."""
