@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,9 @@ def test_large_value_in_a_message_is_encoded_no_further_than_shown():
     assert show({"a": [1]}) == '{"a": [1]}'
 
 
+UNFIT = "a<think>" * 1400
+
+
 @pytest.fixture(scope="module")
 def real_model() -> Iterator[Any]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
@@ -113,8 +117,46 @@ def real_model() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b c d e f g h"}]}),
-        ("/v1/completions", {"prompt": "a b c d e f g h"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": UNFIT}]}),
+        ("/v1/completions", {"prompt": UNFIT}),
+        ("/v1/completions", {"prompt": ["a", UNFIT]}),
+        ("/completion", {"prompt": UNFIT}),
+        ("/v1/responses", {"input": UNFIT}),
+        ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": UNFIT}]}),
+        ("/api/chat", {"messages": [{"role": "user", "content": UNFIT}]}),
+        ("/api/generate", {"prompt": UNFIT}),
+        ("/api/generate", {"prompt": UNFIT, "raw": True}),
+    ],
+)
+def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+    real_model: Any, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """No token of the built-in model has 21 bytes."""
+    from localchat.engine import engine
+    from localchat.engine.llama.vocabulary import Vocabulary
+
+    monkeypatch.setattr(engine, "_COUNTED_TOKENS", 4)
+    real = Vocabulary._tokenize_block
+
+    def tokenized(self: Vocabulary, data: bytes, *others: Any) -> list[int]:
+        assert len(data) < len(UNFIT)
+        return real(self, data, *others)
+
+    monkeypatch.setattr(Vocabulary, "_tokenize_block", tokenized)
+    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+        running.server.service.ready(real_model)
+        client.request("POST", path, json.dumps({"model": "Fake", **fields}))
+        response = client.getresponse()
+        error = json.loads(response.read())["error"]
+        running.server.service._model = None  # It is closed by the fixture.
+    assert response.status == 400
+    assert re.search(r"the prompt has at least 56\d tokens and the context holds 512", str(error)), error
+    assert path.startswith(("/api", "/v1/messages")) or error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
         ("/v1/embeddings", {"input": "a b c d e f g h"}),
         ("/tokenize", {"content": "a b c d e f g h"}),
     ],

@@ -40,7 +40,7 @@ class ChatTemplate:
         source: its Jinja text.
         format: how its model writes reasoning and calls, for the output parser.
         capabilities: what it expects of messages.
-        special: the texts of the control tokens, for `tokens_of`.
+        special: the texts of the control tokens, for `parts_of`.
     """
 
     def __init__(
