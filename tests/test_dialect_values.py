@@ -3,8 +3,8 @@
 import pytest
 
 from localchat.dialects import DIALECTS
-from localchat.dialects.gemma import as_json
-from localchat.dialects.lfm import parsed_calls
+from localchat.dialects.families.gemma import as_json
+from localchat.dialects.families.lfm import parsed_calls
 from localchat.dialects.values import parameter_types, value_json
 from localchat.protocol.events import ToolCallStart
 
