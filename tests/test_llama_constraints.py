@@ -154,7 +154,7 @@ def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(tempera
             results.append([token.id for token in tokens])
             assert re.fullmatch(r'\{"measured_temperature": \d, "location_of_the_station": "[a-z]{3}"\}', text)
             assert finish.reason == "stop"
-            n_without_step = one.stats().n_drafts_accepted
+            n_without_step = one.stats().n_draft_accepted
             assert n_without_step > len(tokens) / 2 if speculates else n_without_step == 0
     assert results[0] == results[1]
 
