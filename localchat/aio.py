@@ -66,7 +66,8 @@ if TYPE_CHECKING:
 
     from .conversation import AsyncConversation
     from .embeddings import Embeddings
-    from .tools import AnyTool, AsyncToolRun
+    from .tool_run import AsyncToolRun
+    from .tools import AnyTool
 
 # What a call asks for as its `response_format`, and gets as `reply.parsed`.
 T = TypeVar("T")
@@ -258,7 +259,7 @@ class AsyncClient(BaseClient):
         """The same run, to be iterated for events, those of the tools' results included."""
         check_prompt(prompt)
         check_keywords(options, RunKeywords, "run")
-        from . import tools as home
+        from . import tool_run as home
 
         run: AsyncToolRun = home.start_run(home.AsyncToolRun, self, prompt, tools, **options)
         return run

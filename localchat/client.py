@@ -64,7 +64,8 @@ if TYPE_CHECKING:
 
     from .conversation import Conversation
     from .embeddings import Embeddings
-    from .tools import AnyTool, ToolRun
+    from .tool_run import ToolRun
+    from .tools import AnyTool
 
 # What a call asks for as its `response_format`, and gets as `reply.parsed`.
 T = TypeVar("T")
@@ -320,7 +321,7 @@ class Client(BaseClient):
         """The same run, to be iterated for events, those of the tools' results included."""
         check_prompt(prompt)
         check_keywords(options, RunKeywords, "run")
-        home = companion("tools")
+        home = companion("tool_run")
         run: ToolRun = home.start_run(home.ToolRun, self, prompt, tools, **options)
         return run
 

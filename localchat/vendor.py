@@ -49,9 +49,18 @@ _PROGRAM = "ask.py"
 # The further files of each feature, in a folder.
 FEATURES = {
     "asyncio": ("aio_sockets.py", "aio_call.py", "aio.py"),
-    "tools": ("tools.py", "schema.py", "validator.py", "media.py"),
-    "structured": ("structured.py", "schema.py", "validator.py"),
-    "conversations": ("tools.py", "schema.py", "validator.py", "media.py", "conversation.py"),
+    "tools": ("tools.py", "tool_run.py", "schema.py", "shapes.py", "signatures.py", "validator.py", "media.py"),
+    "structured": ("structured.py", "schema.py", "shapes.py", "signatures.py", "validator.py"),
+    "conversations": (
+        "tools.py",
+        "tool_run.py",
+        "schema.py",
+        "shapes.py",
+        "signatures.py",
+        "validator.py",
+        "media.py",
+        "conversation.py",
+    ),
     "embeddings": ("embeddings.py", "mapping.py"),
     "media": ("media.py",),
     "record": ("record.py",),

@@ -91,7 +91,7 @@ def test_conversation_goes_on_after_a_restart(tmp_path: Path):
     assert len(list(tmp_path.iterdir())) == 1  # the last one stands for those before
 
 
-def test_idle_engine_saves_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_idle_engine_saves_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(disk_cache, "_IDLE_S", 0.01)
     with keeping_engine(tmp_path) as engine:
         for text in ("one", "two", "three"):
@@ -171,7 +171,7 @@ class SlowFiles(StateFiles):
         return super().read(prefix)
 
 
-def test_nobody_waits_for_what_another_fetches(tmp_path: Path):
+def test_other_requests_do_not_wait_for_a_prefix_being_loaded(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
         say(engine, SYSTEM)
     files = SlowFiles(tmp_path)
@@ -246,7 +246,7 @@ def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prefix_without_room_is_computed_where_there_is_some(tmp_path: Path):
+def test_prefix_of_a_state_larger_than_the_cache_is_computed(tmp_path: Path):
     """The saved one is longer than the memory; what is asked for is not."""
     with keeping_engine(tmp_path, FakeBackend(n_ctx=1000, n_cells=4000)) as engine:
         say(engine, SYSTEM * 8)
@@ -254,7 +254,7 @@ def test_prefix_without_room_is_computed_where_there_is_some(tmp_path: Path):
         assert say(engine, SYSTEM)[0] == SYSTEM
 
 
-def test_fetched_prefix_takes_room_of_what_rests_and_of_nobody_who_runs(tmp_path: Path):
+def test_loaded_prefix_takes_cells_of_idle_prefixes_and_not_of_running_sequences(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
         say(engine, SYSTEM, max_tokens=1)
     backend = FakeBackend(endless, n_ctx=200, n_cells=200)
