@@ -91,17 +91,18 @@ class Engine:
         self._is_stopping = False
         self._counters = EngineCounters()
         self._timer = StepTimer(backend, clock)
-        self._cache = KVCache(backend, Snapshots(max_copied_bytes, can_cut=backend.limits.can_cut))
+        snapshots = Snapshots(max_copied_bytes, can_cut=backend.limits.can_cut)
+        self._cache = KVCache(backend, snapshots, self._new_disk_cache(state_files))
         self._scheduler = Scheduler(backend.limits, self._cache)
-        self._disk_cache = self._new_disk_cache(state_files)
         self._drafts = DraftSources(self._new_drafters(draft_backend), self._timer)
         self._token_sampler = TokenSampler(backend)
 
     def _new_disk_cache(self, state_files: StateFiles | None) -> DiskCache | None:
-        if state_files is not None and not self.backend.limits.can_copy:
+        limits = self.backend.limits
+        if state_files is not None and not limits.can_copy:
             log.warning("no prefixes are saved in files: this model has a sliding window, and a copy has only that")
             return None
-        return None if state_files is None else DiskCache(state_files, self._cache, self.post)
+        return None if state_files is None else DiskCache(state_files, self.post, can_cut=limits.can_cut)
 
     def _new_drafters(self, draft_backend: Backend | None) -> list[Drafter]:
         drafters: list[Drafter] = [LookupDrafter()]
@@ -237,8 +238,7 @@ class Engine:
         try:
             for state in list(self._open):
                 self._end(state, EngineStopped("the engine has been closed"))
-            if self._disk_cache is not None:
-                self._disk_cache.close(saves=self.failure is None)
+            self._cache.close(saves=self.failure is None)
         except BaseException as error:
             self._fail(error)
 
@@ -254,8 +254,6 @@ class Engine:
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
-        if self._disk_cache is not None:
-            self._disk_cache.note_step()
         for chunk in batch.chunks:
             if not chunk.sequence.n_sampled:
                 self._scheduled[chunk.sequence.id].start()
@@ -268,12 +266,10 @@ class Engine:
 
     def _wait(self) -> None:
         """Runs the next command. While none comes, idle prefixes are saved on disk."""
-        disk_cache = self._disk_cache
         try:
-            command = self._inbox.get(timeout=None if disk_cache is None else disk_cache.patience_s)
+            command = self._inbox.get(timeout=self._cache.save_wait_s)
         except Empty:
-            assert disk_cache is not None
-            disk_cache.save_next()
+            self._cache.save_next()
         else:
             command()
 
@@ -288,9 +284,8 @@ class Engine:
         self._is_stopping = True
 
     def _add(self, state: SequenceState) -> None:
-        tokens, disk_cache = state.sequence.reusable_tokens, self._disk_cache
         try:
-            if disk_cache is not None and disk_cache.fetch(tokens, lambda: self._schedule(state)):
+            if self._cache.fetch(state.sequence.reusable_tokens, lambda: self._schedule(state)):
                 self._loading[state.sequence.id] = state
             else:
                 self._schedule(state)
