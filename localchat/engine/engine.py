@@ -20,11 +20,11 @@ from typing import Any
 
 from ..protocol.status import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
-from .batch import Batch, Sequence
+from .batch import Batch
 from .disk_cache import DiskCache
 from .draft_model import DraftModel
 from .draft_sources import DraftSources
-from .drafting import Drafter, ForcedDrafter
+from .drafting import Drafter
 from .embedding import Embedder
 from .end_conditions import EndConditions
 from .kv_cache import KVCache
@@ -106,10 +106,7 @@ class Engine:
         return None if state_files is None else DiskCache(state_files, self.post, can_cut=limits.can_cut)
 
     def _new_drafters(self, draft_backend: Backend | None) -> list[Drafter]:
-        def forced_tokens(sequence: Sequence) -> list[int]:
-            return self.backend.forced_tokens(self._scheduled[sequence.id].sampler)
-
-        drafters: list[Drafter] = [ForcedDrafter(forced_tokens), LookupDrafter()]
+        drafters: list[Drafter] = [LookupDrafter()]
         if draft_backend is not None:
             drafters.append(DraftModel(draft_backend, self.facts.n_vocab, self._timer.clock))
         return drafters
@@ -340,11 +337,12 @@ class Engine:
                 self._scheduled[chunk.sequence.id].deliver_prompt_logprobs(chunk, self.backend)
         work = [(self._scheduled[chunk.sequence.id], chunk) for chunk in batch.outputs()]
         runs = self._token_sampler.sample([(state.sampler, state.request, chunk) for state, chunk in work])
-        self._scheduler.update(batch, [[token_of(item) for item in run] for run in runs])
+        tokens = [[token_of(item) for item in run] for run in runs]
+        self._scheduler.update(batch, tokens)
         self._counters.add_step(batch.n_tokens, sum(map(len, runs)))
-        for (state, chunk), run in zip(work, runs):
+        for (state, chunk), run, run_tokens in zip(work, runs, tokens):
             if chunk.draft:
-                self._count_draft(state, len(chunk.draft), len(run) - 1)
+                self._count_draft(state, len(chunk.draft), chunk.n_accepted(run_tokens))
             self._deliver_run(state, run)
 
     def _deliver_run(self, state: SequenceState, run: TokenRun) -> None:
