@@ -33,7 +33,7 @@ def chunked(part: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(part), part)
 
 
-def test_answer_has_the_times_of_content_and_the_servers_count():
+def test_response_has_the_times_of_content_and_the_servers_count():
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(EVENTS)]
     answer = read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, chunked(b""))]))
     assert (answer.n_tokens, answer.first_s, answer.gaps_s, answer.text) == (3, 1.5, [1.0], "ab")
@@ -56,7 +56,7 @@ def test_refusal_is_an_error():
     ("events", "words"),
     [(EVENTS[:2], "was cut"), ([*EVENTS[:2], b'data: {"error":{"message":"no room"}}\n\n', EVENTS[-1]], "no room")],
 )
-def test_answer_that_breaks_off_is_no_fast_one(events: list[bytes], words: str):
+def test_response_that_breaks_off_is_an_error(events: list[bytes], words: str):
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(events)]
     with pytest.raises(Refused, match=words):
         read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, b"")]))

@@ -66,7 +66,7 @@ def test_value_in_tags_is_bound_by_its_schema(schema: Any, right: list[str], wro
     ],
     ids=str,
 )
-def test_arguments_that_are_not_declared_are_members_of_an_object(others: Any, is_in_tags: bool):
+def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: bool):
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, **others}
     tools = ({"function": {"name": "f", "parameters": schema}},)
     constraint = bound("{{ tools }}<tool_call><arg_key>", **required(tools=tools))

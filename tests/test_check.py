@@ -38,7 +38,7 @@ def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
     assert min(report["speed"]["prompt_per_second"], report["speed"]["tokens_per_second"]) > 1
 
 
-def test_report_as_text_ends_with_the_verdict():
+def test_report_as_text_ends_with_the_result():
     done = run_check()
     *lines, verdict = done.stdout.splitlines()
     assert verdict == {WORKS: "it works", COULD_BE_BETTER: "it works, and could be better"}[done.returncode]

@@ -184,7 +184,9 @@ MAIN = ("required", "named", "json_schema")
 
 
 @pytest.mark.parametrize(("members", "is_kept"), PROMISES.values(), ids=PROMISES)
-def test_promise_is_kept_at_any_temperature(port: int, members: Any, is_kept: Callable[[dict[str, Any]], bool]):
+def test_output_follows_the_constraint_at_any_temperature(
+    port: int, members: Any, is_kept: Callable[[dict[str, Any]], bool]
+):
     is_main = members in [PROMISES[name][0] for name in MAIN]
     n_answers = N_ANSWERS if is_main else N_ANSWERS // 2
     said = list(answers(port, n_answers, enable_thinking=False, **members))
@@ -194,7 +196,7 @@ def test_promise_is_kept_at_any_temperature(port: int, members: Any, is_kept: Ca
 
 @pytest.mark.parametrize("name", ["required", "json_schema", "auto"])
 @pytest.mark.parametrize("enable_thinking", [True, None], ids=["open", "possible"])
-def test_promise_is_kept_after_thinking(port: int, name: str, enable_thinking: Any):
+def test_output_follows_the_constraint_after_reasoning(port: int, name: str, enable_thinking: Any):
     """Nothing bounds the length of thinking, so it may be cut."""
     members, is_kept = PROMISES[name]
     given = {**members, "enable_thinking": enable_thinking, "max_tokens": 400, "temperature": 0.7}
@@ -218,7 +220,7 @@ LIKE_MARKS = ["a<|end|>b<|start|>", "<|im_start|>", " </think> <tool_call>"]
 
 @pytest.mark.parametrize("text", LIKE_MARKS)
 @pytest.mark.parametrize("template", OPENING)
-def test_form_may_look_like_marks(port: int, template: str, text: str):
+def test_constrained_text_may_contain_markers(port: int, template: str, text: str):
     """Those of the family, and those that are control tokens of this model."""
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
     said = list(answers(port, 4, choice=[text], **thinking))
@@ -227,7 +229,7 @@ def test_form_may_look_like_marks(port: int, template: str, text: str):
 
 @pytest.mark.parametrize("template", OPENING)
 @pytest.mark.parametrize("name", MAIN)
-def test_promise_is_kept_after_thinking_of_a_bounded_length(port: int, name: str, template: str):
+def test_output_follows_the_constraint_after_reasoning_of_a_bounded_length(port: int, name: str, template: str):
     """The form begins after the thinking, which ends where its budget does: so nothing is ever cut."""
     members, is_kept = PROMISES[name]
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
@@ -238,7 +240,7 @@ def test_promise_is_kept_after_thinking_of_a_bounded_length(port: int, name: str
 
 @pytest.mark.parametrize("template", OPENING)
 @pytest.mark.parametrize("budget", [0, 1, BUDGET])
-def test_k8_thinking_ends_with_its_budget(port: int, template: str, budget: int):
+def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
     """The tokens of thinking are those of the budget, then the last words and the mark of the end."""
     source, end = OPENING[template]
     last = " So be it."
@@ -262,7 +264,7 @@ def test_k8_thinking_ends_with_its_budget(port: int, template: str, budget: int)
     assert n_reached > 4
 
 
-def test_k8_thinking_that_the_model_opens_has_a_budget_too(port: int):
+def test_k8_reasoning_that_the_model_opens_has_a_budget_too(port: int):
     """What opens it is chosen by a grammar here, since the model seldom does it by itself."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     # Where there is room for a thought, it has at least a letter, so that it is never empty by chance.

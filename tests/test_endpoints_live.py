@@ -169,7 +169,7 @@ def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HT
         assert all(token in top for token, top in zip(merged["tokens"][1:], merged["top_logprobs"][1:]))
 
 
-def test_prompt_alone_is_scored_as_with_an_answer(connection: http.client.HTTPConnection):
+def test_prompt_alone_is_scored_as_with_a_completion(connection: http.client.HTTPConnection):
     """As evaluation harnesses do; and what they leave out is the one token that was drawn, its end included."""
     text = "Hello, my name is Ada. What is your name?"
     _, tokens = ask(connection, "/tokenize", {"content": text, "add_special": True})
@@ -189,7 +189,7 @@ def test_prompt_alone_is_scored_as_with_an_answer(connection: http.client.HTTPCo
     assert all(min(entry.values(), key=lambda e: e["rank"] or 99)["rank"] == 1 for entry in listed[1:])
 
 
-def test_end_of_an_answer_has_its_log_probability(connection: http.client.HTTPConnection):
+def test_end_of_a_completion_has_its_log_probability(connection: http.client.HTTPConnection):
     asked = {"messages": [{"role": "user", "content": "What is your name?"}]}
     _, prompt = ask(connection, "/apply-template", asked)
     _, body = ask(connection, "/v1/completions", {**prompt, "temperature": 0, "max_tokens": 200, "logprobs": 0})
@@ -331,7 +331,7 @@ def test_wrong_request_gets_an_error_and_the_connection_goes_on(
     assert ask(connection, "/health")[0] == 200
 
 
-def test_lengths_are_told_with_both_numbers(connection: http.client.HTTPConnection, engine: Engine):
+def test_errors_of_length_have_both_numbers(connection: http.client.HTTPConnection, engine: Engine):
     n_tokens = engine.facts.n_ctx + 1
     _, body = ask(connection, "/v1/embeddings", {"input": [[1] * n_tokens]})
     assert re.search(rf"{n_tokens} .* {engine.facts.n_ctx}\b", body["error"]["message"])
@@ -366,7 +366,7 @@ def test_template_is_applied_as_for_a_chat(connection: http.client.HTTPConnectio
 # --- how it stands ---
 
 
-def test_props_say_what_is_served(connection: http.client.HTTPConnection, engine: Engine):
+def test_props_describe_the_model(connection: http.client.HTTPConnection, engine: Engine):
     status, body = ask(connection, "/props")
     assert status == 200
     assert (body["model_alias"], body["total_slots"]) == (DEMO, 16)
@@ -453,7 +453,7 @@ PAGE = "https://page.example"
 ASKS = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-a"}
 
 
-def test_options_say_what_a_path_takes(port: int):
+def test_options_list_the_methods_of_a_path(port: int):
     assert options(port, "/v1/completions", {})[1]["Allow"] == "POST, OPTIONS"
     assert options(port, "/props", {})[1]["Allow"] == "GET, HEAD, OPTIONS"
     assert options(port, "/nothing", {})[0] == 404
@@ -466,7 +466,7 @@ def test_pages_are_refused_unless_allowed(port: int):
 
 
 @pytest.mark.parametrize("allowed", [PAGE, "*"])
-def test_allowed_page_may_ask_and_read(engine: Engine, allowed: str):
+def test_allowed_page_may_send_and_read(engine: Engine, allowed: str):
     with serving(engine, cors=(allowed,), api_keys=("secret",)) as port:
         status, headers, body = options(port, "/v1/chat/completions", ASKS)
         assert (status, body) == (204, b"")
@@ -528,7 +528,7 @@ def test_openai_package_understands_errors(client: Any):
     assert combined.value.param == "best_of"
 
 
-def test_making_the_context_is_told_once(engine: Engine, caplog: pytest.LogCaptureFixture):
+def test_creating_the_context_is_logged_once(engine: Engine, caplog: pytest.LogCaptureFixture):
     embedder = Embedder(engine.backend.open_embeddings)
     with caplog.at_level(logging.INFO, "localchat.engine"):
         for _ in range(2):

@@ -55,7 +55,7 @@ def test_tokens_that_are_ready_come_in_one_delta():
         assert [type(item) for item in generation] == [Delta, Finish]
 
 
-def test_progress_comes_before_the_text_where_it_was_asked_for():
+def test_progress_comes_before_the_text_on_request():
     with stepped(FakeBackend(n_batch=4)) as engine:
         asked, other = submit(engine, request("hello, world", reports_progress=True)), submit(engine, request("x"))
         seen = []
@@ -128,7 +128,7 @@ def test_stop_token_is_not_shown_and_reported():
         assert (text, finish.reason, finish.stop) == ("ab", "stop", ord("c"))
 
 
-def test_logprobs_only_where_asked():
+def test_logprobs_only_on_request():
     with stepped(FakeBackend()) as engine:
         with_top, chosen, without = (submit(engine, request("a", top_logprobs=n)) for n in (2, 0, None))
         step_until_idle(engine)
@@ -316,7 +316,7 @@ def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[Engi
         assert not engine.step()
 
 
-def test_prompt_too_long_says_both_numbers():
+def test_error_of_a_long_prompt_has_both_numbers():
     with stepped(FakeBackend()) as engine, pytest.raises(PromptTooLong, match=r"300 tokens.*256.*: shorten it or"):
         submit(engine, request("x" * 300))
 

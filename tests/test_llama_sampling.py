@@ -50,7 +50,7 @@ def test_smallest_temperatures_sample_the_likeliest(engine: Engine, sampling: Sa
     assert [token.logprob for token in tokens] == [pytest.approx(0.0, abs=1e-6)] * 8
 
 
-def test_special_text_is_one_token_only_when_asked(engine: Engine):
+def test_special_text_is_one_token_only_on_request(engine: Engine):
     assert len(engine.tokenize("<|im_end|>")) == 1
     plain = engine.tokenize("<|im_end|>", parse_special=False)
     assert b"".join(engine.backend.piece(token) for token in plain) == b"<|im_end|>"
@@ -212,7 +212,7 @@ def test_prompt_logprobs_are_those_of_sampling_it(engine: Engine):
         assert other.top[0].logprob >= other.logprob
 
 
-def test_many_prompts_are_scored_beside_as_many_answers(engine: Engine):
+def test_many_prompts_are_scored_beside_as_many_completions(engine: Engine):
     """The library ends the process when a batch asks for more rows of logits than it has room for."""
     prompt = conversation(engine, 4)
     with contextlib.ExitStack() as stack:

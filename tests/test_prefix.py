@@ -26,7 +26,7 @@ def run(tree: PrefixTree, slot: int, tokens: list[int]) -> int:
     return n_known
 
 
-def test_empty_tree_knows_nothing():
+def test_empty_tree_has_no_match():
     assert PrefixTree().match([1, 2]) is None
 
 
@@ -124,7 +124,7 @@ def test_refreshed_slot_is_dropped_last():
     assert tree.idle() == [1, 2, 0]
 
 
-def test_inactive_cells_of_a_match_are_those_nobody_runs_with():
+def test_inactive_cells_of_a_match_are_those_without_a_running_sequence():
     tree = filled((0, [1, 2, 3, 4]), (1, [1, 2, 9]))
     tree.set_idle(0)
     match = tree.match([1, 2, 3, 5])

@@ -98,7 +98,7 @@ def test_web_pages_of_others_are_refused(headers, status):
         pytest.param("1.evil.example", 403, id="name that begins like an address"),
     ],
 )
-def test_server_in_a_network_is_friendly_to_its_own_pages_by_names_that_nobody_can_forge(name, status):
+def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_forged(name, status):
     headers = {"Host": f"{name}:8080", "Origin": f"http://{name}:3000"}
     with (
         serving(settings=Settings(host="0.0.0.0", port=0)) as running,

@@ -63,7 +63,7 @@ def test_command_line(arguments, status, text):
     assert "Traceback" not in done.stderr
 
 
-def test_model_that_was_cut_is_told_with_both_sizes(tmp_path):
+def test_error_of_a_truncated_model_has_both_sizes(tmp_path):
     """Not in the words of llama.cpp's log."""
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(DEMO_PATH.read_bytes()[:-1000])
@@ -85,7 +85,7 @@ def test_memory_limit_is_one_line():
     assert done.stderr.splitlines()[-1].startswith(("localchat.server: cannot ", "OpenBLAS error: "))
 
 
-def test_home_folder_is_found_where_the_shell_leaves_it_to_us():
+def test_tilde_that_the_shell_does_not_expand_is_the_home_folder():
     options = read_options(["--cache-dir=~/prefixes", "--draft=~/small.gguf"])
     assert options.cache_dir == Path.home() / "prefixes"
     assert options.draft == str(Path.home() / "small.gguf")
@@ -106,7 +106,7 @@ def test_key_from_a_file_may_end_with_a_line_end(arguments, key, monkeypatch):
     assert read_options(arguments).api_keys == [key]
 
 
-def test_what_is_missing_is_told_with_the_release_that_was_tried():
+def test_error_of_a_missing_library_names_the_tested_release():
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"],
         capture_output=True,

@@ -123,7 +123,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_32_streams_at_once_say_what_each_says_alone(port: int, alone: dict[str, list[Any]]):
+def test_32_streams_at_once_have_the_text_of_each_alone(port: int, alone: dict[str, list[Any]]):
     assert all(alone.values())
     asked = [QUESTIONS[i % len(QUESTIONS)] for i in range(32)]
     with ThreadPoolExecutor(32) as pool:
@@ -139,7 +139,7 @@ def alone(port: int) -> dict[str, list[Any]]:
     return {question: tokens_of(stream(port, question)) for question in QUESTIONS}
 
 
-def test_greedy_answers_in_a_batch_of_16_are_those_given_alone(port: int, alone: dict[str, list[Any]]):
+def test_greedy_texts_in_a_batch_of_16_are_those_generated_alone(port: int, alone: dict[str, list[Any]]):
     """Equal token for token, or first different at a near tie that the log probabilities prove (K40)."""
     asked = [QUESTIONS[i % len(QUESTIONS)] for i in range(16)]
     with ThreadPoolExecutor(16) as pool:
@@ -149,7 +149,7 @@ def test_greedy_answers_in_a_batch_of_16_are_those_given_alone(port: int, alone:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_greedy_answer_is_the_same_streamed_and_not_cached_and_fresh(
+def test_greedy_text_is_the_same_streamed_and_not_cached_and_fresh(
     port: int, engine: Engine, alone: dict[str, list[Any]], question: str
 ):
     engine.forget()
@@ -166,7 +166,7 @@ def test_greedy_answer_is_the_same_streamed_and_not_cached_and_fresh(
     )
 
 
-def test_k8_reasoning_tokens_are_those_up_to_the_end_of_thinking(port: int):
+def test_k8_reasoning_tokens_are_those_up_to_the_end_of_reasoning(port: int):
     """K8, G42: whatever the model thinks here, and whether it comes to an end with it."""
     begun = {"role": "assistant", "content": "", "reasoning_content": "The user wants to know"}
     messages = [{"role": "user", "content": QUESTIONS[-1]}, begun]
@@ -191,7 +191,7 @@ def test_progress_of_a_long_prompt_goes_from_what_is_cached_to_all(port: int, en
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_values_at_the_ends_of_their_ranges_are_answered(port: int, name: str):
+def test_values_at_the_ends_of_their_ranges_are_accepted(port: int, name: str):
     """K28: what is checked on the wire holds for the library, which ends the process over some values."""
     others = {"temperature": 1, "repeat_penalty": 1.1, "dry_multiplier": 1, "xtc_probability": 1, "top_p": 0.5}
     for value in (NUMBERS[name].low, NUMBERS[name].high):
@@ -200,7 +200,7 @@ def test_values_at_the_ends_of_their_ranges_are_answered(port: int, name: str):
             assert choices[0]["finish_reason"] in ("stop", "length")
 
 
-def test_all_tokens_banned_is_an_answer_too(port: int, engine: Engine):
+def test_all_tokens_banned_is_no_error(port: int, engine: Engine):
     never = [[token, False] for token in range(engine.facts.n_vocab)]
     for temperature in (0, 1):
         (choice,) = whole(port, QUESTIONS[0], logit_bias=never, max_tokens=3, temperature=temperature)

@@ -133,13 +133,13 @@ def headers(**given: str) -> Message:
         pytest.param((PAGE, "http://b"), "http://b", "http://b", id="second"),
     ],
 )
-def test_allowed_pages_are_told_so(origins: tuple[str, ...], asked: str, allowed: Any):
+def test_allowed_pages_get_the_cors_header(origins: tuple[str, ...], asked: str, allowed: Any):
     pages = Pages(origins)
     assert pages.headers(headers(Origin=asked)).get("Access-Control-Allow-Origin") == allowed
     assert bool(pages.preflight(headers(Origin=asked))) is (allowed is not None)
 
 
-def test_answers_vary_by_origin_only_where_pages_are_allowed():
+def test_responses_vary_by_origin_only_where_pages_are_allowed():
     assert Pages().headers(headers()) == {}
     assert Pages([PAGE]).headers(headers()) == {"Vary": "Origin"}
 
@@ -154,7 +154,7 @@ def test_answers_vary_by_origin_only_where_pages_are_allowed():
         pytest.param("é", "Authorization, Content-Type, X-Api-Key, X-Request-Id", id="not ASCII"),
     ],
 )
-def test_preflight_names_the_headers_that_were_asked_for(asked: str, told: str):
+def test_preflight_names_the_requested_headers(asked: str, told: str):
     request = headers(Origin=PAGE)
     request["Access-Control-Request-Headers"] = asked
     assert Pages([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == told
