@@ -97,7 +97,7 @@ def test_idle_engine_saves_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for text in ("one", "two", "three"):
             say(engine, f"{text} {SYSTEM}")
         wait_for(lambda: len(list(tmp_path.glob("*.state"))) == 3)
-        wait_for(lambda: engine._disk_cache is not None and engine._disk_cache.patience_s is None)
+        wait_for(lambda: engine._cache.save_wait_s is None)
 
 
 def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -241,7 +241,7 @@ def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monke
     with keeping_engine(tmp_path, Refusing()) as engine:
         for _ in range(2):
             assert say(engine, SYSTEM)[0] == SYSTEM
-            wait_for(lambda: engine._disk_cache is not None and engine._disk_cache.patience_s is None)
+            wait_for(lambda: engine._cache.save_wait_s is None)
         assert engine.stats().n_cells_idle > 0
     assert list(tmp_path.iterdir()) == []
 

@@ -72,16 +72,11 @@ def test_text_in_a_loop_is_drafted(guessing: Engine):
     assert guessing.stats().n_drafts_accepted - n_before == finish.usage.n_draft_accepted
 
 
-def test_text_that_a_grammar_forces_is_drafted_from_the_prompt(plain: Engine, guessing: Engine):
-    copied = json.dumps({"colours": ["red", "green", "blue"], "sizes": [10, 20, 30], "name": "a long name"})
-    request = request_for(
-        chat(plain, copied),
-        sampling=GREEDY,
-        constraint=Constraint("root ::= " + json.dumps(copied)),
-        max_tokens=200,
-    )
+def test_drafts_under_a_grammar_change_no_text(plain: Engine, guessing: Engine):
+    constraint = Constraint("root ::= ([ab] ){40}")
+    request = request_for(chat(plain, "Hello!"), sampling=GREEDY, constraint=constraint, max_tokens=200)
     text, _, finish = read(guessing, request)
-    assert text == copied == read(plain, request)[0]
+    assert text == read(plain, request)[0]
     assert finish.usage.n_drafted >= finish.usage.n_draft_accepted > 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the engine needs llama-cpp-python")
 
-from localchat.engine import Engine, GenerationRequest, LoadOptions, load
+from localchat.engine import Constraint, Engine, GenerationRequest, LoadOptions, load
 from localchat.engine.llama import load_backend
 
 from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
@@ -69,6 +69,17 @@ def test_prefix_is_copied_to_other_sequences(engine: Engine):
     engine.forget()
     for request, tokens in zip(requests, texts):
         assert_same_or_near_tie(read(engine, request)[1], tokens)
+
+
+def test_forced_tokens_change_no_text_beside_others(engine: Engine):
+    forced = Constraint('root ::= "{\\"measured_temperature\\": " [0-9] ", \\"place\\": \\"" [a-z]{3} "\\"}"')
+    requests = [
+        request_for(chat(engine, question), sampling=GREEDY, max_tokens=32, constraint=constraint)
+        for question, constraint in zip(QUESTIONS[:8], (forced, None, forced, forced) * 2)
+    ]
+    alone = [[token.id for token in read(engine, request)[1]] for request in requests]
+    engine.forget()
+    assert together(engine, requests) == alone
 
 
 def test_gaps_between_running_sequences_leave_idle_prefixes_as_they_were(engine: Engine):
