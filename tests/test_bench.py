@@ -68,18 +68,18 @@ def test_percentiles():
 
 def test_real_server_is_measured(capsys: pytest.CaptureFixture[str]):
     with running_server() as url:
-        main([f"one={url}", f"two={url}", "--streams", "1", "2", "--requests", "2", "--rounds", "1"])
+        main([f"one={url}", f"two={url}", "--streams", "2", "--requests", "2", "--rounds", "1"])
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if line.split() and line.split()[0] in ("one", "two")]
-    assert len(rows) == 4
+    assert len(rows) == 2
     assert all(float(row[1]) > 0 for row in rows)
     assert rows[0][-1] == "1.00"
 
 
 def test_comparison_measures_every_kind_of_load(capsys: pytest.CaptureFixture[str]):
     """Of localchat alone, which needs no other server: chat, choices, constraints, vectors, and the process itself."""
-    loads = ["decode4", "p20x4", "busy20x1", "n8", "tools", "embeddings", "memory", "start", "idle"]
-    sizes = ["--tokens", "8", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
+    loads = ["decode4", "busy20x1", "n8", "tools", "embeddings", "memory", "start", "idle"]
+    sizes = ["--tokens", "4", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
     compare.main([str(DEMO_PATH), "--servers", "localchat", *sizes, "--loads", *loads])
     out, err = capsys.readouterr()
     assert err == ""

@@ -26,7 +26,7 @@ from localchat.serving.settings import Settings
 from .grammar_validator import is_valid
 
 DEADLINE_S = 120
-N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "30"))
+N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
 # At once, as choices of one request; each draws by a seed of its own.
 N_CHOICES = 10
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
@@ -194,8 +194,11 @@ def test_output_follows_the_constraint_at_any_temperature(
     assert [one for one in said if not is_kept(one)] == []
 
 
-@pytest.mark.parametrize("name", ["required", "json_schema", "auto"])
-@pytest.mark.parametrize("enable_thinking", [True, None], ids=["open", "possible"])
+@pytest.mark.parametrize(
+    ("name", "enable_thinking"),
+    [("required", True), ("json_schema", None), ("auto", True), ("auto", None)],
+    ids=["required, open", "json_schema, possible", "auto, open", "auto, possible"],
+)
 def test_output_follows_the_constraint_after_reasoning(port: int, name: str, enable_thinking: Any):
     """Nothing bounds the length of thinking, so it may be cut."""
     members, is_kept = PROMISES[name]
@@ -227,8 +230,10 @@ def test_constrained_text_may_contain_markers(port: int, template: str, text: st
     assert [one["content"] for one in said] == [text] * 4
 
 
-@pytest.mark.parametrize("template", OPENING)
-@pytest.mark.parametrize("name", MAIN)
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [("required", "tags"), ("required", "channels"), ("named", "tags"), ("json_schema", "channels")],
+)
 def test_output_follows_the_constraint_after_reasoning_of_a_bounded_length(port: int, name: str, template: str):
     """The form begins after the thinking, which ends where its budget does: so nothing is ever cut."""
     members, is_kept = PROMISES[name]
@@ -238,8 +243,9 @@ def test_output_follows_the_constraint_after_reasoning_of_a_bounded_length(port:
     assert [one for one in said if not is_kept(one)] == []
 
 
-@pytest.mark.parametrize("template", OPENING)
-@pytest.mark.parametrize("budget", [0, 1, BUDGET])
+@pytest.mark.parametrize(
+    ("template", "budget"), [("tags", 0), ("tags", BUDGET), ("channels", 0), ("channels", 1), ("channels", BUDGET)]
+)
 def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
     """The tokens of thinking are those of the budget, then the last words and the mark of the end."""
     source, end = OPENING[template]
@@ -247,8 +253,8 @@ def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int
     members = {"enable_thinking": True, "chat_template": source, "reasoning_budget_message": last, **WILD}
     n_closing = len(tokens(port, last, parse_special=False)) + len(tokens(port, end))
     n_reached = 0
-    for seed in range(8):
-        given = {**members, "seed": seed, "thinking_budget_tokens": budget, "max_tokens": 60}
+    for seed in range(4):
+        given = {**members, "seed": seed, "thinking_budget_tokens": budget, "max_tokens": 40}
         status, raw = post(port, **given, ignore_eos=True)
         assert status == 200, raw
         body = json.loads(raw)
@@ -258,10 +264,10 @@ def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int
             n_reached += 1
             # It is not ended within a character: those that are not of ASCII may be of up to four tokens.
             assert 0 <= n_thought - budget - n_closing <= (0 if thought.isascii() else 3)
-            assert body["usage"]["completion_tokens"] == 60
+            assert body["usage"]["completion_tokens"] == 40
         else:
             assert n_thought < budget + len(tokens(port, end))
-    assert n_reached > 4
+    assert n_reached >= 2
 
 
 def test_k8_reasoning_that_the_model_opens_has_a_budget_too(port: int):

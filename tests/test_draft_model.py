@@ -211,7 +211,7 @@ TEXTS = ["What is your name?", "Tell me about yourself.", "Count to ten.", "How 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, with_itself: Engine, text: str):
-    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=100, ignore_eos=True, top_logprobs=5)
+    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
     _, alone, _ = read(plain, request)
     _, guessed, finish = read(with_itself, request)
     assert_same_or_near_tie(alone, guessed)
@@ -222,16 +222,16 @@ def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, 
 
 def test_seeded_text_is_the_same_with_a_draft_model(plain: Engine, with_itself: Engine):
     n_same = 0
-    for seed in range(8):
+    for seed in range(4):
         sampling = SamplingParams(seed=seed, repeat_penalty=1.1)
         request = request_for(chat(plain, TEXTS[1]), sampling=sampling, max_tokens=60, ignore_eos=True)
         n_same += read(plain, request)[0] == read(with_itself, request)[0]
-    assert n_same >= 7  # rounding may tip one draw in thousands
+    assert n_same >= 3  # rounding may tip one draw in thousands
 
 
 def test_streams_together_have_the_text_of_each_alone(plain: Engine, with_itself: Engine):
     requests = [
-        request_for(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_eos=True, top_logprobs=5)
+        request_for(chat(plain, text), sampling=GREEDY, max_tokens=50, ignore_eos=True, top_logprobs=5)
         for text in TEXTS
     ]
     assert_together_as_alone(plain, with_itself, requests)

@@ -1,4 +1,4 @@
-"""python -m localchat.server in a process: what it refuses to start with, and what it says about that."""
+"""python -m localchat.server: what it refuses to start with, and the errors that it writes."""
 
 import os
 import re
@@ -13,17 +13,11 @@ from localchat.engine.proof import LIBRARY
 from localchat.models.catalog import DEMO_PATH
 from localchat.serving.options import read_options
 
-from .serving import (
-    DEADLINE_S,
-)
+from .command import run_command
+from .serving import DEADLINE_S
 
 ROOT = DEMO_PATH.parents[2]
 START = "from localchat.server import main; sys.exit(main([]))"
-
-
-def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    program = [sys.executable, "-m", "localchat.server", "--no-supervise", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -57,20 +51,17 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
 )
 def test_command_line(arguments, status, text):
     """V1, H10."""
-    done = command(*arguments)
+    done = run_command(*arguments)
     assert done.returncode == status
     assert text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_error_of_a_truncated_model_has_both_sizes(tmp_path):
-    """Not in the words of llama.cpp's log."""
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(DEMO_PATH.read_bytes()[:-1000])
-    done = command(str(cut), "--port", "0")
-    size = DEMO_PATH.stat().st_size
-    assert done.returncode == 1
-    assert f"cannot load {cut}: the file has {size - 1000} bytes, its tensors need {size}: it was cut" in done.stderr
+def test_exit_status_of_the_process_is_that_of_the_command():
+    program = [sys.executable, "-m", "localchat.server", "--parallel", "0"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 2
+    assert "at least 1" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit the address space otherwise")
@@ -123,7 +114,7 @@ def test_error_of_a_missing_library_names_the_tested_release():
 def test_port_in_use_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = command("--port", str(port))
+        done = run_command("--port", str(port))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"port {port}" in done.stderr

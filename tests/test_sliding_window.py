@@ -61,7 +61,7 @@ def test_prefixes_of_idle_sequences_are_kept_while_others_come_and_go(path: Path
     alone = load_backend(str(path), OPTIONS)
     chance = random.Random(1)
     held: dict[int, list[int]] = {}
-    for i in range(40):
+    for i in range(20):
         slot = i % 4
         held[slot] = [chance.randrange(1, 1900) for _ in range(chance.randint(100, 120))]
         backend.clear(slot)

@@ -26,7 +26,7 @@ from .generations import request_for, submit
 from .live import running_server
 
 # Seeded texts: rounding in larger batches may tip one draw in thousands.
-N_SEEDS = 8
+N_SEEDS = 4
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ PROMPTS = [
 
 @pytest.mark.parametrize("text", PROMPTS, ids=["repeat", "json", "name", "count"])
 def test_greedy_text_is_the_same_with_drafts(plain: Engine, guessing: Engine, text: str):
-    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=200, ignore_eos=True, top_logprobs=5)
+    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_eos=True, top_logprobs=5)
     _, alone, without = read(plain, request)
     _, drafted, _ = read(guessing, request)
     assert_same_or_near_tie(alone, drafted)
@@ -101,7 +101,7 @@ def test_seed_gives_the_same_text_with_drafts(plain: Engine, guessing: Engine, s
 
 def test_speculating_streams_together_have_the_text_of_each_alone(plain: Engine, guessing: Engine):
     requests = [
-        request_for(chat(plain, text), sampling=GREEDY, max_tokens=120, ignore_eos=True, top_logprobs=5)
+        request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
         for text in PROMPTS
     ]
     assert_together_as_alone(plain, guessing, requests)

@@ -110,12 +110,22 @@ def test_pieces_that_are_no_text_are_bytes():
 
 
 @pytest.mark.parametrize(
-    "body", [b"{}", b'{"tokens": 1}', b'{"tokens": [-1]}', b'{"tokens": [1.5]}', b'{"tokens": [true]}']
+    ("parse", "body", "param"),
+    [
+        (parse_tokenize, b"{}", "content"),
+        (parse_tokenize, b'{"content": 5}', "content"),
+        (parse_tokenize, b'{"content": "a", "with_pieces": 1}', "with_pieces"),
+        (parse_detokenize, b"{}", "tokens"),
+        (parse_detokenize, b'{"tokens": 1}', "tokens"),
+        (parse_detokenize, b'{"tokens": [-1]}', "tokens"),
+        (parse_detokenize, b'{"tokens": [1.5]}', "tokens"),
+        (parse_detokenize, b'{"tokens": [true]}', "tokens"),
+    ],
 )
-def test_detokenize_takes_token_ids_alone(body: bytes):
+def test_wrong_fields_are_named(parse: Any, body: bytes, param: str):
     with pytest.raises(BadRequest) as wrong:
-        parse_detokenize(body)
-    assert wrong.value.param == "tokens"
+        parse(body)
+    assert wrong.value.param == param
 
 
 # --- web pages ---

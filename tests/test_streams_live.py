@@ -30,10 +30,10 @@ def engine() -> Iterator[Engine]:
 
 
 def prompts(engine: Engine) -> list[tuple[int, ...]]:
-    """Twenty questions, and twenty texts of random tokens, after which many tokens are about as likely."""
+    """Questions, and texts of random tokens, after which many tokens are about as likely."""
     chance = random.Random(0)
-    noise = [tuple(chance.choices(range(300, 900), k=chance.randint(10, 200))) for _ in range(20)]
-    return [*(chat(engine, question) for question in QUESTIONS), *noise]
+    noise = [tuple(chance.choices(range(300, 900), k=chance.randint(10, 200))) for _ in range(8)]
+    return [*(chat(engine, question) for question in QUESTIONS[:12]), *noise]
 
 
 def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
@@ -44,7 +44,7 @@ def together(engine: Engine, requests: list[GenerationRequest]) -> list[list[int
 
 def test_greedy_texts_together_are_those_alone(engine: Engine):
     assert not engine.backend.limits.is_unified
-    requests = [request_for(prompt, sampling=GREEDY, max_tokens=32) for prompt in prompts(engine)]
+    requests = [request_for(prompt, sampling=GREEDY, max_tokens=24) for prompt in prompts(engine)]
     alone = []
     for request in requests:
         engine.forget()
@@ -54,7 +54,7 @@ def test_greedy_texts_together_are_those_alone(engine: Engine):
         n_cached = engine.stats().n_cached
         found = together(engine, requests)
         assert [i for i, (a, b) in enumerate(zip(alone, found)) if a != b] == []
-        assert (engine.stats().n_cached > n_cached + 1000) == has_cache
+        assert (engine.stats().n_cached > n_cached + 500) == has_cache
 
 
 def test_prefix_is_copied_to_other_sequences(engine: Engine):
