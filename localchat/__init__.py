@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from .record import replay
     from .sse import ServerSentEvent, SSEDecoder, SSEError
     from .timeouts import Timeout
-    from .tools import AsyncToolRun, Tool, ToolResult, ToolRun
+    from .tool_run import AsyncToolRun, ToolRun
+    from .tools import Tool, ToolResult
 
 __version__ = "0.1.0"
 
@@ -140,6 +141,7 @@ _HOMES = (
     "embeddings",
     "client",
     "tools",
+    "tool_run",
     "conversation",
 )
 _SOLE_HOMES = {"AsyncClient": ("aio",), "AsyncStream": ("aio",), "replay": ("record",)}

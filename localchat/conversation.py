@@ -8,11 +8,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import tools as _tools
 from .events import Reply
+from .tool_run import AnyRun, AsyncToolRun, ToolRun, start_run
 
 if TYPE_CHECKING:
     from .payloads import Prompt
+    from .tools import AnyTool
 
 _AnyTalk = TypeVar("_AnyTalk", bound="_Talk")
 
@@ -25,7 +26,7 @@ class _Talk:
         client: Any,
         *,
         system: str | None = None,
-        tools: Iterable[_tools.AnyTool] = (),
+        tools: Iterable[AnyTool] = (),
         messages: Iterable[Mapping[str, Any]] = (),
         **options: Any,
     ) -> None:
@@ -37,15 +38,15 @@ class _Talk:
         self._tools = list(tools)
         self._options = options
 
-    def _turn(self, kind: Callable[..., _tools.AnyRun], prompt: Prompt, options: dict[str, Any]) -> _tools.AnyRun:
+    def _turn(self, kind: Callable[..., AnyRun], prompt: Prompt, options: dict[str, Any]) -> AnyRun:
         """One turn under way, which adds itself with its last event."""
         options = {"tools": self._tools, **self._options, **options}
         known = len(self.messages) + (options.get("system") is not None)
 
-        def add(run: _tools.AnyRun) -> None:
+        def add(run: AnyRun) -> None:
             self.messages += run.messages[known:]
 
-        return _tools.start_run(kind, self._client, prompt, before=self.messages, on_done=add, **options)
+        return start_run(kind, self._client, prompt, before=self.messages, on_done=add, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the messages as JSON. An interrupted write leaves an older file as it was; its permissions stay."""
@@ -97,9 +98,9 @@ class Conversation(_Talk):
         """The whole answer. Options count for this turn and go before those of the conversation."""
         return self.stream(prompt, **options).finish()
 
-    def stream(self, prompt: Prompt, /, **options: Any) -> _tools.ToolRun:
+    def stream(self, prompt: Prompt, /, **options: Any) -> ToolRun:
         """The answer as it comes; the turn is added with its last event."""
-        return self._turn(_tools.ToolRun, prompt, options)
+        return self._turn(ToolRun, prompt, options)
 
 
 class AsyncConversation(_Talk):
@@ -109,6 +110,6 @@ class AsyncConversation(_Talk):
         """The whole answer; see Conversation.say."""
         return await self.stream(prompt, **options).finish()
 
-    def stream(self, prompt: Prompt, /, **options: Any) -> _tools.AsyncToolRun:
+    def stream(self, prompt: Prompt, /, **options: Any) -> AsyncToolRun:
         """The answer as it comes; see Conversation.stream."""
-        return self._turn(_tools.AsyncToolRun, prompt, options)
+        return self._turn(AsyncToolRun, prompt, options)

@@ -186,8 +186,8 @@ class FakeBackend(FakeCells):
         self.n_samplers += 1
         return len(request.prompt)
 
-    def forced_tokens(self, sampler: Any) -> list[int]:
-        return []
+    def sample_forced(self, sampler: Any) -> int | None:
+        return None
 
     def allow_ends(self, sampler: Any) -> None:
         self.n_allowed_ends += 1

@@ -47,7 +47,7 @@ def test_prompt_has_many_forms(prompt: Any, prompts: Any):
     assert parse(prompt=prompt).prompts == prompts
 
 
-def test_defaults_ask_for_one_answer():
+def test_default_is_one_choice():
     request = parse(prompt="a")
     assert (request.params.n, request.best_of, request.echo, request.stream, request.params.top_logprobs) == (
         1,
@@ -59,7 +59,7 @@ def test_defaults_ask_for_one_answer():
     assert request.params.max_tokens is None
 
 
-def test_members_of_chat_are_read_too():
+def test_fields_of_chat_are_read_too():
     request = parse(prompt="a", temperature=0, stop="x", logit_bias={"5": -1}, max_tokens=3, min_p=0.5, seed=4)
     assert request.params.sampling == {"temperature": 0, "min_p": 0.5, "seed": 4}
     assert (request.params.stop, request.params.logit_bias, request.params.max_tokens) == (("x",), ((5, -1.0),), 3)
@@ -105,23 +105,23 @@ def test_members_of_chat_are_read_too():
         pytest.param({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens", id="add_special_tokens"),
     ],
 )
-def test_wrong_members_are_named(members: dict[str, Any], param: str):
+def test_wrong_fields_are_named(members: dict[str, Any], param: str):
     with pytest.raises(BadRequest) as wrong:
         parse(**members)
     assert wrong.value.param == param
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
-def test_prompt_may_be_read_for_its_own_sake(name: str):
+def test_prompt_may_be_prefilled_without_a_completion(name: str):
     assert parse(prompt="a", **{name: 0}).params.max_tokens == 0
 
 
-def test_prompt_logprobs_of_nobody_are_no_reason_to_refuse_a_stream():
+def test_prompt_logprobs_of_0_are_accepted_with_a_stream():
     assert parse(prompt="a", prompt_logprobs=0, stream=True).params.prompt_logprobs is None
     assert parse(prompt="a", prompt_logprobs=0).params.prompt_logprobs == 0
 
 
-def test_unknown_members_are_ignored_or_refused():
+def test_unknown_fields_are_ignored_or_refused():
     assert parse(prompt="a", colour=1, user="u").unknown == ("colour",)
     assert parse(ParseOptions(strict=True), prompt="a", id_slot=1, prompt_cache_key="k").unknown == ()
     with pytest.raises(BadRequest, match="colour"):
@@ -175,7 +175,7 @@ def test_number_of_likeliest_tokens_has_two_names(members: dict[str, Any], top: 
     assert parse(prompt="a", **members).params.top_logprobs == top
 
 
-def test_logprobs_in_parts_are_those_at_once():
+def test_logprobs_added_in_pieces_are_those_added_at_once():
     tokens = [token(piece, -0.5) for piece in (b"a", b"\xc3", b"\xa9", b"bc", b"d")]
     whole = writer().write(tokens)
     for cut in range(len(tokens) + 1):

@@ -33,7 +33,7 @@ def chunked(part: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(part), part)
 
 
-def test_answer_has_the_times_of_content_and_the_servers_count():
+def test_response_has_the_times_of_content_and_the_servers_count():
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(EVENTS)]
     answer = read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, chunked(b""))]))
     assert (answer.n_tokens, answer.first_s, answer.gaps_s, answer.text) == (3, 1.5, [1.0], "ab")
@@ -56,7 +56,7 @@ def test_refusal_is_an_error():
     ("events", "words"),
     [(EVENTS[:2], "was cut"), ([*EVENTS[:2], b'data: {"error":{"message":"no room"}}\n\n', EVENTS[-1]], "no room")],
 )
-def test_answer_that_breaks_off_is_no_fast_one(events: list[bytes], words: str):
+def test_response_that_breaks_off_is_an_error(events: list[bytes], words: str):
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(events)]
     with pytest.raises(Refused, match=words):
         read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, b"")]))
@@ -68,18 +68,18 @@ def test_percentiles():
 
 def test_real_server_is_measured(capsys: pytest.CaptureFixture[str]):
     with running_server() as url:
-        main([f"one={url}", f"two={url}", "--streams", "1", "2", "--requests", "2", "--rounds", "1"])
+        main([f"one={url}", f"two={url}", "--streams", "2", "--requests", "2", "--rounds", "1"])
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if line.split() and line.split()[0] in ("one", "two")]
-    assert len(rows) == 4
+    assert len(rows) == 2
     assert all(float(row[1]) > 0 for row in rows)
     assert rows[0][-1] == "1.00"
 
 
 def test_comparison_measures_every_kind_of_load(capsys: pytest.CaptureFixture[str]):
     """Of localchat alone, which needs no other server: chat, choices, constraints, vectors, and the process itself."""
-    loads = ["decode4", "p20x4", "busy20x1", "n8", "tools", "embeddings", "memory", "start", "idle"]
-    sizes = ["--tokens", "8", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
+    loads = ["decode4", "busy20x1", "n8", "tools", "embeddings", "memory", "start", "idle"]
+    sizes = ["--tokens", "4", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
     compare.main([str(DEMO_PATH), "--servers", "localchat", *sizes, "--loads", *loads])
     out, err = capsys.readouterr()
     assert err == ""

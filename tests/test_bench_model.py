@@ -16,7 +16,7 @@ from .generations import request_for, submit
 
 
 @pytest.mark.parametrize(("n_params", "n_vocab"), [(10e6, 152_000), (10e6, 2_000), (0.5e9, 152_000), (7e9, 32_000)])
-def test_shape_is_near_the_size_asked_for_and_one_that_llama_cpp_takes(n_params: float, n_vocab: int):
+def test_shape_is_near_the_requested_size_and_accepted_by_llama_cpp(n_params: float, n_vocab: int):
     shape = shape_for(n_params, n_vocab, 4096)
     assert shape.n_params == pytest.approx(n_params, rel=0.35)
     assert shape.n_heads % shape.n_kv_heads == 0

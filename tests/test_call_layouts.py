@@ -66,7 +66,7 @@ def test_value_in_tags_is_bound_by_its_schema(schema: Any, right: list[str], wro
     ],
     ids=str,
 )
-def test_arguments_that_are_not_declared_are_members_of_an_object(others: Any, is_in_tags: bool):
+def test_undeclared_arguments_are_fields_of_an_object(others: Any, is_in_tags: bool):
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, **others}
     tools = ({"function": {"name": "f", "parameters": schema}},)
     constraint = bound("{{ tools }}<tool_call><arg_key>", **required(tools=tools))
@@ -232,7 +232,7 @@ HARD = (
 )
 
 
-@pytest.mark.parametrize("tools", [TOOLS, RICH, HARD], ids=["plain", "rich", "hard"])
+@pytest.mark.parametrize("tools", [(*TOOLS, *RICH), HARD], ids=["rich", "hard"])
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
 def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: Any):
     """The grammar of calls and the parser of the same format agree on what a call is, and it fits the schema."""
@@ -243,7 +243,7 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
     assert constraint is not None
     texts = (generate(constraint.grammar, random.Random(seed), 1500, constraint.root) for seed in range(9))
-    found = list(itertools.islice((text for text in texts if text is not None), 3))
+    found = list(itertools.islice((text for text in texts if text is not None), 4))
     assert found
     for text in found:
         check_calls(format, tools, text)

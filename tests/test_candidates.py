@@ -88,7 +88,7 @@ def test_samples_are_those_from_all_tokens(backend: LlamaBackend, sampling: Samp
         backend.free_sampler(sampler)
 
 
-def test_draft_is_looked_at_once_for_all_its_tokens(backend: LlamaBackend):
+def test_candidates_of_a_draft_are_selected_in_one_pass(backend: LlamaBackend):
     """What is drawn on the way counts as said for the rows behind it, and takes a place among their likeliest."""
     sampling = replace(SAMPLING, top_k=2, presence_penalty=50.0, penalty_last_n=8)
     for row in ROWS:
@@ -130,7 +130,7 @@ def test_drafts_are_sampled_as_one_by_one_however_the_work_is_shared(path: Path,
         assert finish.usage.n_draft_accepted > 10
 
 
-def test_who_needs_all_tokens_is_drawn_for_beside_who_does_not(backend: LlamaBackend):
+def test_sampler_that_needs_all_tokens_works_beside_one_that_does_not(backend: LlamaBackend):
     kinds = (SAMPLING, replace(SAMPLING, top_k=0), replace(SAMPLING, top_k=20))
     samplers = [backend.new_sampler(request(sampling)) for sampling in kinds]
     assert not backend.select_candidates([(sampler, row, 0) for sampler, row in zip(samplers, ROWS)])
@@ -140,7 +140,7 @@ def test_who_needs_all_tokens_is_drawn_for_beside_who_does_not(backend: LlamaBac
         backend.free_sampler(sampler)
 
 
-def test_many_streams_of_all_kinds_are_answered(path: Path):
+def test_streams_of_all_kinds_complete_together(path: Path):
     kinds = (SAMPLING, replace(SAMPLING, top_k=0), SamplingParams(temperature=0), replace(SAMPLING, repeat_penalty=1.3))
     with load(str(path), LoadOptions(n_slots=8, n_ctx=512)) as engine:
         for n_streams, kind in product((1, 3, 8), ("same", "mixed")):

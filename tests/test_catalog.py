@@ -86,7 +86,7 @@ def test_folder_with_several_models_lists_them_with_their_sizes(folder):
         ("some/model:Q4_K_M", "if it is the name of a model on a hub, download"),
     ],
 )
-def test_what_people_write_in_place_of_a_file_is_told(argument, message):
+def test_name_that_is_no_file_has_an_error_that_names_the_mistake(argument, message):
     with pytest.raises(ModelFileError, match=message):
         model_file(argument)
 
@@ -129,7 +129,7 @@ def test_model_not_found_lists_what_there_is(names, requested):
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
 
-def test_single_model_may_answer_to_any_name():
+def test_single_model_may_be_served_under_any_name():
     assert catalog("tiny", any_name=True).find("gpt-4").name == "tiny"
     with pytest.raises(ModelNotFound):
         catalog("a", "b", any_name=True).find("gpt-4")

@@ -224,7 +224,7 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
         ),
     ],
 )
-def test_wrong_member_is_named(members, param):
+def test_wrong_field_is_named(members, param):
     """T27, V9."""
     assert refused(**members).param == param
 
@@ -241,7 +241,7 @@ def test_message_does_not_repeat_a_whole_prompt():
     assert len(refused(temperature="x" * 100_000).message) < 300
 
 
-def test_k10_strict_names_the_unknown_member():
+def test_k10_strict_names_the_unknown_field():
     assert parse(ParseOptions(strict=True), user="u", temperature=0).params.sampling == {"temperature": 0}
     with pytest.raises(errors.BadRequest) as caught:
         parse(ParseOptions(strict=True), whatever=1)

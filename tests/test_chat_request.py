@@ -12,7 +12,7 @@ from localchat.protocol.response_format import ResponseFormat
 from .chat_requests import ALLOWED, NAMED, NULLABLE, TOOL, parse, parse_messages
 
 
-def test_smallest_request_says_nothing_but_the_message():
+def test_smallest_request_has_only_the_message():
     assert parse() == ChatRequest(model="", messages=({"role": "user", "content": "hi"},))
 
 
@@ -208,7 +208,7 @@ def test_smallest_request_says_nothing_but_the_message():
         pytest.param({"user": "u", "metadata": {}, "whatever": 1}, "n", 1, id="k10-unknown members"),
     ],
 )
-def test_member_is_read(members, attribute, value):
+def test_field_is_read(members, attribute, value):
     """T25, T48, V9, G4, G8."""
     request = parse(**members)
     assert getattr(request if hasattr(request, attribute) else request.params, attribute) == value

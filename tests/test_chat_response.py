@@ -88,7 +88,7 @@ def test_k13_usage_is_null_until_the_closing_chunk():
     }
 
 
-def test_v18_counts_so_far_are_on_every_chunk_where_they_are_asked_for():
+def test_v18_counts_so_far_are_on_every_chunk_on_request():
     options = {"include_usage": True, "continuous_usage_stats": True}
     stream = stream_of(ContentDelta("a"), OutputEnd("stop"), stream_options=options, timings_per_token=True)
     for text in stream.finish():
@@ -174,7 +174,7 @@ def test_k20_content_is_null_beside_calls_alone():
     assert body_of(ToolCallStart(0, "call_1", "f"))["choices"][0]["message"]["content"] is None
 
 
-def test_k15_usage_members():
+def test_k15_usage_fields():
     """T7."""
     assert USAGE.body() == {
         "prompt_tokens": 10,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,14 @@ import pytest
 from localchat.engine import proof
 from localchat.serving.check import COULD_BE_BETTER, FAILS, WORKS, Report
 
+from .command import Done, run_command
+
 DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
 
 
-def run_check(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_check(*arguments: str) -> Done:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    program = [sys.executable, "-m", "localchat.server", "--check", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, timeout=120)
+    return run_command("--check", *arguments)
 
 
 def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
@@ -38,7 +38,7 @@ def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
     assert min(report["speed"]["prompt_per_second"], report["speed"]["tokens_per_second"]) > 1
 
 
-def test_report_as_text_ends_with_the_verdict():
+def test_report_as_text_ends_with_the_result():
     done = run_check()
     *lines, verdict = done.stdout.splitlines()
     assert verdict == {WORKS: "it works", COULD_BE_BETTER: "it works, and could be better"}[done.returncode]
@@ -58,13 +58,20 @@ def test_report_as_text_ends_with_the_verdict():
     assert "context  4096 tokens for each request: what the model was trained for" in lines
 
 
-def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path):
+def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With both sizes of a truncated file, and not with the last line of llama.cpp's log."""
+    monkeypatch.setattr(
+        proof, "child_command", lambda path, options: [sys.executable, "-S", "-c", "raise SystemExit(1)"]
+    )
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(DEMO.read_bytes()[:100_000])
     done = run_check(str(cut))
     assert done.returncode == FAILS
     *_, problem, verdict = done.stdout.splitlines()
-    assert problem.startswith(f"problem  cannot load {cut}: the file has 100000 bytes, its tensors need ")
+    size = DEMO.stat().st_size
+    assert problem.startswith(
+        f"problem  cannot load {cut}: the file has 100000 bytes, its tensors need {size}: it was cut, so"
+    )
     assert verdict == "it does not work"
 
 

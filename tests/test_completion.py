@@ -97,7 +97,7 @@ def test_choices_are_in_order(engine: Engine, members: dict[str, Any], expected:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_prompt_is_scored_and_nothing_answered(engine: Engine, stream: bool):
+def test_prompt_is_scored_without_a_completion(engine: Engine, stream: bool):
     """As evaluation harnesses ask: a log probability for each token of the prompt, and no output."""
     members = {"prompt": ["ab", "cde"], "max_tokens": 0, "echo": True, "logprobs": 1}
     found = streamed(engine, **members) if stream else body(engine, **members)["choices"]
@@ -109,9 +109,9 @@ def test_prompt_is_scored_and_nothing_answered(engine: Engine, stream: bool):
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 0)
 
 
-def test_without_anything_asked_a_prompt_is_only_computed(engine: Engine):
+def test_prompt_without_options_is_only_computed(engine: Engine):
     assert texts(engine, prompt=["ab", "c"], max_tokens=0, n=2) == [""] * 4
-    assert engine.stats().n_tokens_computed > 0
+    assert engine.stats().n_computed > 0
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_engine_counts_first_tokens_and_what_was_cached(engine: Engine):
         texts(engine, prompt="a long enough prompt for a prefix to be shared")
     stats = engine.stats()
     assert stats.first_token_s.n == 2
-    assert stats.n_tokens_cached > 0
+    assert stats.n_cached > 0
     assert engine.running() == []
 
 
@@ -357,7 +357,7 @@ def chunks_of(running: Serving, **members: Any) -> list[Any]:
     return payloads(dechunked(raw.partition(b"\r\n\r\n")[2]))
 
 
-def test_stream_tells_how_far_each_prompt_has_been_read():
+def test_stream_reports_the_prefill_progress_of_each_prompt():
     """As in chat: in the order of reading, before the prompt's first text, echoed or not (K31)."""
     with serving(n_ctx=2000, n_cells=8000, n_batch=64) as running:
         chunks = chunks_of(running, prompt=["a" * 200, "b" * 150], n=2, return_progress=True, echo=True, max_tokens=2)
@@ -371,7 +371,7 @@ def test_stream_tells_how_far_each_prompt_has_been_read():
     assert all(chunk["choices"][0]["index"] in (0, 2) for chunk in chunks if "prompt_progress" in chunk)
 
 
-def test_figures_ride_on_every_chunk_where_they_are_asked_for():
+def test_usage_and_timings_are_on_every_chunk_on_request():
     """V18: counted over all choices."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     with serving() as running:
@@ -396,7 +396,7 @@ def test_ids_of_tokens_whole_and_streamed(prompt: Any):
     assert [(choice["token_ids"], choice["prompt_token_ids"]) for choice in whole] == [([97, 98, 99], (97, 98, 99))] * 2
 
 
-def test_request_says_how_long_silence_may_last():
+def test_request_sets_the_ping_interval():
     gate = threading.Semaphore(0)
     with serving(gate=gate) as running, running.connect() as sock:
         sock.sendall(completion_request(prompt="ab", stream=True, sse_ping_interval=0.01))

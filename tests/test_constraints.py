@@ -102,7 +102,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("case", ANSWERS.values(), ids=ANSWERS)
-def test_answer_is_bound_as_asked(case: Any):
+def test_output_is_constrained_as_requested(case: Any):
     members, template, prompt, right, wrong = case
     constraint = bound(template, prompt, **members)
     assert constraint is not None
@@ -112,11 +112,11 @@ def test_answer_is_bound_as_asked(case: Any):
 
 
 @pytest.mark.parametrize("members", [{}, {"tools": TOOLS, "tool_choice": "none"}], ids=["plain", "none"])
-def test_nothing_binds_an_answer_that_nothing_was_asked_of(members: Any):
+def test_request_without_a_format_has_no_constraint(members: Any):
     assert bound(**members) is None
 
 
-def test_model_may_say_that_it_does_not_think():
+def test_model_may_emit_empty_reasoning():
     thinks = "{{ tools }}]<]minimax[>[<mm:think></mm:think>"
     call = 'P<tool_call>P<invoke name="now">P</invoke>P</tool_call>'.replace("P<", "]<]minimax[>[<")
     for members, text in ((required(), call), (CITY, '{"city": "Rome"}')):

@@ -26,7 +26,7 @@ from localchat.serving.settings import Settings
 from .grammar_validator import is_valid
 
 DEADLINE_S = 120
-N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "30"))
+N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
 # At once, as choices of one request; each draws by a seed of its own.
 N_CHOICES = 10
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
@@ -184,7 +184,9 @@ MAIN = ("required", "named", "json_schema")
 
 
 @pytest.mark.parametrize(("members", "is_kept"), PROMISES.values(), ids=PROMISES)
-def test_promise_is_kept_at_any_temperature(port: int, members: Any, is_kept: Callable[[dict[str, Any]], bool]):
+def test_output_follows_the_constraint_at_any_temperature(
+    port: int, members: Any, is_kept: Callable[[dict[str, Any]], bool]
+):
     is_main = members in [PROMISES[name][0] for name in MAIN]
     n_answers = N_ANSWERS if is_main else N_ANSWERS // 2
     said = list(answers(port, n_answers, enable_thinking=False, **members))
@@ -192,9 +194,12 @@ def test_promise_is_kept_at_any_temperature(port: int, members: Any, is_kept: Ca
     assert [one for one in said if not is_kept(one)] == []
 
 
-@pytest.mark.parametrize("name", ["required", "json_schema", "auto"])
-@pytest.mark.parametrize("enable_thinking", [True, None], ids=["open", "possible"])
-def test_promise_is_kept_after_thinking(port: int, name: str, enable_thinking: Any):
+@pytest.mark.parametrize(
+    ("name", "enable_thinking"),
+    [("required", True), ("json_schema", None), ("auto", True), ("auto", None)],
+    ids=["required, open", "json_schema, possible", "auto, open", "auto, possible"],
+)
+def test_output_follows_the_constraint_after_reasoning(port: int, name: str, enable_thinking: Any):
     """Nothing bounds the length of thinking, so it may be cut."""
     members, is_kept = PROMISES[name]
     given = {**members, "enable_thinking": enable_thinking, "max_tokens": 400, "temperature": 0.7}
@@ -218,16 +223,18 @@ LIKE_MARKS = ["a<|end|>b<|start|>", "<|im_start|>", " </think> <tool_call>"]
 
 @pytest.mark.parametrize("text", LIKE_MARKS)
 @pytest.mark.parametrize("template", OPENING)
-def test_form_may_look_like_marks(port: int, template: str, text: str):
+def test_constrained_text_may_contain_markers(port: int, template: str, text: str):
     """Those of the family, and those that are control tokens of this model."""
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
     said = list(answers(port, 4, choice=[text], **thinking))
     assert [one["content"] for one in said] == [text] * 4
 
 
-@pytest.mark.parametrize("template", OPENING)
-@pytest.mark.parametrize("name", MAIN)
-def test_promise_is_kept_after_thinking_of_a_bounded_length(port: int, name: str, template: str):
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [("required", "tags"), ("required", "channels"), ("named", "tags"), ("json_schema", "channels")],
+)
+def test_output_follows_the_constraint_after_reasoning_of_a_bounded_length(port: int, name: str, template: str):
     """The form begins after the thinking, which ends where its budget does: so nothing is ever cut."""
     members, is_kept = PROMISES[name]
     thinking = {"enable_thinking": True, "chat_template": OPENING[template][0], "reasoning_budget_tokens": BUDGET}
@@ -236,17 +243,18 @@ def test_promise_is_kept_after_thinking_of_a_bounded_length(port: int, name: str
     assert [one for one in said if not is_kept(one)] == []
 
 
-@pytest.mark.parametrize("template", OPENING)
-@pytest.mark.parametrize("budget", [0, 1, BUDGET])
-def test_k8_thinking_ends_with_its_budget(port: int, template: str, budget: int):
+@pytest.mark.parametrize(
+    ("template", "budget"), [("tags", 0), ("tags", BUDGET), ("channels", 0), ("channels", 1), ("channels", BUDGET)]
+)
+def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int):
     """The tokens of thinking are those of the budget, then the last words and the mark of the end."""
     source, end = OPENING[template]
     last = " So be it."
     members = {"enable_thinking": True, "chat_template": source, "reasoning_budget_message": last, **WILD}
     n_closing = len(tokens(port, last, parse_special=False)) + len(tokens(port, end))
     n_reached = 0
-    for seed in range(8):
-        given = {**members, "seed": seed, "thinking_budget_tokens": budget, "max_tokens": 60}
+    for seed in range(4):
+        given = {**members, "seed": seed, "thinking_budget_tokens": budget, "max_tokens": 40}
         status, raw = post(port, **given, ignore_eos=True)
         assert status == 200, raw
         body = json.loads(raw)
@@ -256,13 +264,13 @@ def test_k8_thinking_ends_with_its_budget(port: int, template: str, budget: int)
             n_reached += 1
             # It is not ended within a character: those that are not of ASCII may be of up to four tokens.
             assert 0 <= n_thought - budget - n_closing <= (0 if thought.isascii() else 3)
-            assert body["usage"]["completion_tokens"] == 60
+            assert body["usage"]["completion_tokens"] == 40
         else:
             assert n_thought < budget + len(tokens(port, end))
-    assert n_reached > 4
+    assert n_reached >= 2
 
 
-def test_k8_thinking_that_the_model_opens_has_a_budget_too(port: int):
+def test_k8_reasoning_that_the_model_opens_has_a_budget_too(port: int):
     """What opens it is chosen by a grammar here, since the model seldom does it by itself."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     # Where there is room for a thought, it has at least a letter, so that it is never empty by chance.

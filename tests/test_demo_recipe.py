@@ -104,7 +104,7 @@ def test_template_writes_any_tool_as_one_line():
     assert f"<tools>\n{line}\nping: ping()\nbare: bare()\n</tools>" in text
 
 
-def test_template_leaves_old_thoughts_out():
+def test_template_leaves_old_reasoning_out():
     """Reasoning before the last user message is not sent again."""
     history = [user("Hi"), assistant("Hello!", "A greeting."), user("Bye"), assistant("Goodbye!", "The end.")]
     text = template_text(Dialogue(history))
@@ -321,7 +321,7 @@ def test_a_stuttered_text_has_one_piece_of_it_twice():
         assert any(said == text[: start + n_more] + text[start:] for start in range(len(text)))
 
 
-def test_common_tools_are_asked_for_with_all_that_they_need():
+def test_common_tools_are_requested_with_all_that_they_need():
     """Every request fills in its blanks, gives each required parameter, and names none twice."""
     source = Source(random.Random(7))
     for _ in range(5000):
@@ -333,7 +333,7 @@ def test_common_tools_are_asked_for_with_all_that_they_need():
         assert all(tool_calls.spoken_result(value) in text for value in arguments.values())
 
 
-def test_everyday_requests_hold_what_they_ask_for():
+def test_everyday_requests_contain_the_arguments_of_their_calls():
     """Every value stands in the request, every parameter is there, and no request was ever trained."""
     source = Source(random.Random(1))
     trained_names = {tool.name for tool in (*SAMPLE_TOOLS, *(common_tool(source) for _ in range(5000)))}
@@ -358,7 +358,7 @@ WEATHER = {
 
 
 @pytest.mark.parametrize("kind", ["LlamaRunner", "ServedRunner"])
-def test_evaluation_reads_calls_and_thoughts_as_the_model_writes_them(kind):
+def test_evaluation_reads_calls_and_reasoning_as_the_model_writes_them(kind):
     """Whether llama.cpp itself runs the model or our server does."""
     pytest.importorskip("llama_cpp")
     from tools.train_demo import llama_runner, served_runner

@@ -205,7 +205,7 @@ def after_request(text, field, value, may_be_bare):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_calls_of_drills_are_what_was_asked_for(tokenizer, seed):
+def test_calls_of_drills_are_those_requested(tokenizer, seed):
     """Read back, each call of the drill has a tool that was listed and the values that the request gave, in order."""
     text = drill_text(tokenizer, drills.calls, seed)
     tools = {name: (verb, noun, listed(fields)) for name, verb, noun, fields in TOOL.findall(text)}
@@ -362,7 +362,7 @@ def test_training_goes_on_from_an_exported_file(tmp_path):
         from_gguf(DEMO, ModelConfig(width=128), TrainConfig())
 
 
-def test_a_deeper_model_begins_with_what_the_file_says():
+def test_a_deeper_model_begins_with_the_output_of_the_file():
     """Layers that the file does not have change nothing before they are trained; a file never loses any."""
     torch = pytest.importorskip("torch")
     from tools.train_demo.config import ModelConfig, TrainConfig

@@ -269,7 +269,7 @@ def test_granite_loses_nothing_of_a_text_that_it_did_not_open(pieces):
         assert parse(pieces, DIALECTS["granite-3"], tools=tools) == whole
 
 
-def test_minimax_says_that_it_does_not_think():
+def test_minimax_closes_empty_reasoning():
     assert parse_every_way("</mm:think>\nHi", DIALECTS["minimax-m3"]) == [ContentDelta("Hi")]
     assert parse_every_way("</mm:think>\nHi", DIALECTS["minimax-m3"], splits_reasoning=False) == [
         ContentDelta("</mm:think>\nHi")

@@ -61,7 +61,7 @@ def test_table_has_a_line_for_each_template(capsys: pytest.CaptureFixture[str]):
     assert lines[-1] == "2 of 2 templates pass"
 
 
-def test_failures_are_told_and_counted(tmp_path, capsys: pytest.CaptureFixture[str]):
+def test_failures_are_reported_and_counted(tmp_path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "bad.jinja").write_text("{{ raise_exception('no') }}", "utf-8")
     assert main([str(tmp_path)]) == 1
     out = capsys.readouterr().out

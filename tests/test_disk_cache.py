@@ -91,13 +91,13 @@ def test_conversation_goes_on_after_a_restart(tmp_path: Path):
     assert len(list(tmp_path.iterdir())) == 1  # the last one stands for those before
 
 
-def test_idle_engine_saves_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_idle_engine_saves_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(disk_cache, "_IDLE_S", 0.01)
     with keeping_engine(tmp_path) as engine:
         for text in ("one", "two", "three"):
             say(engine, f"{text} {SYSTEM}")
         wait_for(lambda: len(list(tmp_path.glob("*.state"))) == 3)
-        wait_for(lambda: engine._disk_cache is not None and engine._disk_cache.patience_s is None)
+        wait_for(lambda: engine._cache.save_wait_s is None)
 
 
 def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -156,7 +156,7 @@ def test_requests_that_come_together_fetch_once(tmp_path: Path):
         generations = [submit(engine, request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
         ends = [heard(generation)[1] for generation in generations]
         assert [end.usage.n_cached for end in ends] == [len(SYSTEM)] * 8
-        assert engine.stats().n_tokens_computed == 8
+        assert engine.stats().n_computed == 8
 
 
 class SlowFiles(StateFiles):
@@ -171,7 +171,7 @@ class SlowFiles(StateFiles):
         return super().read(prefix)
 
 
-def test_nobody_waits_for_what_another_fetches(tmp_path: Path):
+def test_other_requests_do_not_wait_for_a_prefix_being_loaded(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
         say(engine, SYSTEM)
     files = SlowFiles(tmp_path)
@@ -241,12 +241,12 @@ def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monke
     with keeping_engine(tmp_path, Refusing()) as engine:
         for _ in range(2):
             assert say(engine, SYSTEM)[0] == SYSTEM
-            wait_for(lambda: engine._disk_cache is not None and engine._disk_cache.patience_s is None)
+            wait_for(lambda: engine._cache.save_wait_s is None)
         assert engine.stats().n_cells_idle > 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prefix_without_room_is_computed_where_there_is_some(tmp_path: Path):
+def test_prefix_of_a_state_larger_than_the_cache_is_computed(tmp_path: Path):
     """The saved one is longer than the memory; what is asked for is not."""
     with keeping_engine(tmp_path, FakeBackend(n_ctx=1000, n_cells=4000)) as engine:
         say(engine, SYSTEM * 8)
@@ -254,7 +254,7 @@ def test_prefix_without_room_is_computed_where_there_is_some(tmp_path: Path):
         assert say(engine, SYSTEM)[0] == SYSTEM
 
 
-def test_fetched_prefix_takes_room_of_what_rests_and_of_nobody_who_runs(tmp_path: Path):
+def test_loaded_prefix_takes_cells_of_idle_prefixes_and_not_of_running_sequences(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
         say(engine, SYSTEM, max_tokens=1)
     backend = FakeBackend(endless, n_ctx=200, n_cells=200)

@@ -50,13 +50,13 @@ def drafted(draft_model: DraftModel, *sequences: Sequence, n_tokens: int = 3) ->
     return [sequence.draft for sequence in sequences]
 
 
-def test_guess_is_what_the_small_model_says():
+def test_draft_is_the_text_of_the_small_model():
     draft_model = DraftModel(FakeBackend(rule), N_VOCAB)
     one, other = Sequence(1, [1, 2, 3], 100), Sequence(2, [9], 100)
     assert drafted(draft_model, one, other) == [said_by([1, 2, 3], 3), said_by([9], 3)]
 
 
-def test_only_what_is_new_of_a_text_is_read_and_wrong_guesses_are_cut():
+def test_only_new_tokens_are_computed_and_rejected_drafts_are_removed():
     backend = FakeBackend(rule)
     draft_model = DraftModel(backend, N_VOCAB)
     sequence = Sequence(1, [1, 2, 3], 100)
@@ -68,14 +68,14 @@ def test_only_what_is_new_of_a_text_is_read_and_wrong_guesses_are_cut():
     assert (first, n_tokens, gives_output) == (4, 1, True)
 
 
-def test_long_prompt_is_read_a_part_a_turn_and_guessed_for_then():
+def test_long_prompt_is_prefilled_in_chunks_and_drafted_for_afterwards():
     backend = FakeBackend(rule, n_batch=10)
     draft_model, sequence = DraftModel(backend, N_VOCAB), Sequence(1, list(range(25)), 100)
     assert [bool(*drafted(draft_model, sequence)) for _ in range(3)] == [False, False, True]
     assert [record[0][2] for record in backend.batches[:3]] == [10, 10, 5]
 
 
-def test_slow_model_reads_a_prompt_in_small_parts():
+def test_slow_model_prefills_in_small_chunks():
     """A tenth of a second for each 32 tokens: no more than these in a turn, however many there are rows."""
     backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
     draft_model = DraftModel(backend, N_VOCAB, lambda: 0.1 * backend.clock())
@@ -83,7 +83,7 @@ def test_slow_model_reads_a_prompt_in_small_parts():
     assert [bool(*drafted(draft_model, sequence)) for _ in range(5)] == [False] * 4 + [True]
 
 
-def test_quick_model_reads_a_prompt_in_large_parts():
+def test_quick_model_prefills_in_large_chunks():
     backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
     draft_model = DraftModel(backend, N_VOCAB, lambda: 0.001 * backend.clock())
     assert [bool(*drafted(draft_model, Sequence(1, list(range(160)), 200))) for _ in range(2)] == [False, True]
@@ -95,7 +95,7 @@ def test_short_text_is_not_held_up_by_a_long_one():
     assert drafted(draft_model, long, short) == [[], said_by([1, 2], 3)]
 
 
-def test_next_turn_of_a_conversation_finds_what_was_read():
+def test_next_turn_of_a_conversation_finds_its_cached_prefix():
     backend = FakeBackend(rule)
     draft_model, first = DraftModel(backend, N_VOCAB), Sequence(1, list(range(20)), 100)
     drafted(draft_model, first)
@@ -105,7 +105,7 @@ def test_next_turn_of_a_conversation_finds_what_was_read():
     assert backend.batches[-3][0][1:3] == (20, 2)
 
 
-def test_end_ends_a_guess_and_an_id_beyond_the_vocabulary_is_no_guess():
+def test_eog_ends_a_draft_and_an_id_beyond_the_vocabulary_is_not_drafted():
     def model(tokens: list[int], n_prompt: int) -> int:
         return END if len(tokens) == 4 else 7
 
@@ -113,12 +113,12 @@ def test_end_ends_a_guess_and_an_id_beyond_the_vocabulary_is_no_guess():
     assert drafted(DraftModel(FakeBackend(model), END), Sequence(1, [1, 2, 3], 100)) == [[7]]
 
 
-def test_text_longer_than_the_small_models_context_gets_no_guess():
+def test_text_longer_than_the_small_models_context_gets_no_draft():
     draft_model = DraftModel(FakeBackend(rule, n_ctx=10), N_VOCAB)
     assert drafted(draft_model, Sequence(1, [1] * 8, 100)) == [[]]
 
 
-def test_memory_that_is_full_costs_the_guesses_and_nothing_else():
+def test_full_cache_costs_the_drafts_and_nothing_else():
     backend = FakeBackend(rule, n_real_cells=12)
     draft_model = DraftModel(backend, N_VOCAB)
     old, large, small = Sequence(1, [1] * 8, 100), Sequence(2, [2] * 20, 100), Sequence(3, [3] * 5, 100)
@@ -135,7 +135,7 @@ def test_memory_that_is_full_costs_the_guesses_and_nothing_else():
     assert drafted(draft_model, Sequence(4, [4] * 5, 100)) == [said_by([4] * 5, 3)]
 
 
-def test_more_texts_than_slots_leave_some_without_guesses():
+def test_more_texts_than_slots_leave_some_without_drafts():
     draft_model = DraftModel(FakeBackend(rule, n_slots=2), N_VOCAB)
     sequences = [Sequence(id, [id, id], 100) for id in range(3)]
     assert [len(guess) for guess in drafted(draft_model, *sequences)] == [3, 3, 0]
@@ -165,7 +165,7 @@ def answers(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]
 
 @pytest.mark.parametrize("draft_rule", [rule, sometimes, other_rule], ids=["right", "mostly right", "wrong"])
 @pytest.mark.parametrize("seed", range(4))
-def test_answers_are_those_without_a_draft_model(draft_rule: Any, seed: int):
+def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
     random_ = random.Random(seed)
     requests = [
         request_for(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
@@ -177,16 +177,16 @@ def test_answers_are_those_without_a_draft_model(draft_rule: Any, seed: int):
         stats = engine.stats()
     n_turns = sum(len(record) for record in backend.batches)
     assert (n_turns < 6 * 40) == (draft_rule is not other_rule)
-    assert (stats.n_drafts_accepted > 0) == (draft_rule is not other_rule)
-    assert stats.n_tokens_drafted > 0
+    assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
+    assert stats.n_drafted > 0
 
 
-def test_small_model_that_is_always_wrong_is_soon_asked_no_more():
+def test_small_model_that_is_always_wrong_soon_drafts_no_more():
     draft = FakeBackend(other_rule)
     with stepped(FakeBackend(rule, n_drafted=12, n_ctx=1000), draft) as engine:
         (said,) = answers(engine, [request_for((1, 2, 3), max_tokens=200)])
         assert said == said_by([1, 2, 3], 200)
-        assert 0 < engine.stats().n_tokens_drafted < 60
+        assert 0 < engine.stats().n_drafted < 60
 
 
 # The real thing.
@@ -211,7 +211,7 @@ TEXTS = ["What is your name?", "Tell me about yourself.", "Count to ten.", "How 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, with_itself: Engine, text: str):
-    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=100, ignore_eos=True, top_logprobs=5)
+    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
     _, alone, _ = read(plain, request)
     _, guessed, finish = read(with_itself, request)
     assert_same_or_near_tie(alone, guessed)
@@ -222,16 +222,16 @@ def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, 
 
 def test_seeded_text_is_the_same_with_a_draft_model(plain: Engine, with_itself: Engine):
     n_same = 0
-    for seed in range(8):
+    for seed in range(4):
         sampling = SamplingParams(seed=seed, repeat_penalty=1.1)
         request = request_for(chat(plain, TEXTS[1]), sampling=sampling, max_tokens=60, ignore_eos=True)
         n_same += read(plain, request)[0] == read(with_itself, request)[0]
-    assert n_same >= 7  # rounding may tip one draw in thousands
+    assert n_same >= 3  # rounding may tip one draw in thousands
 
 
-def test_streams_together_say_what_each_says_alone(plain: Engine, with_itself: Engine):
+def test_streams_together_have_the_text_of_each_alone(plain: Engine, with_itself: Engine):
     requests = [
-        request_for(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_eos=True, top_logprobs=5)
+        request_for(chat(plain, text), sampling=GREEDY, max_tokens=50, ignore_eos=True, top_logprobs=5)
         for text in TEXTS
     ]
     assert_together_as_alone(plain, with_itself, requests)

@@ -165,7 +165,7 @@ def test_pooling_is_the_models(value: Any, pooling: str):
         pytest.param({}, False, id="nothing known"),
     ],
 )
-def test_models_that_read_whole_texts_are_known(metadata: dict[str, str], expected: bool):
+def test_encoder_models_are_known(metadata: dict[str, str], expected: bool):
     assert reads_whole_texts(metadata) is expected
 
 
@@ -201,13 +201,13 @@ def test_input_has_many_forms(given: Any, inputs: Any):
         pytest.param({"input": "a", "add_special_tokens": False}, "add_special_tokens", id="without begin and end"),
     ],
 )
-def test_wrong_embedding_members_are_named(members: Any, param: str):
+def test_wrong_embedding_fields_are_named(members: Any, param: str):
     with pytest.raises(BadRequest) as wrong:
         parse_embeddings(json.dumps(members).encode())
     assert wrong.value.param == param
 
 
-def test_members_that_ask_for_what_is_done_anyway_are_harmless():
+def test_fields_that_request_the_default_are_accepted():
     members = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
     assert parse_embeddings(json.dumps({"input": "a", **members}).encode(), ParseOptions(strict=True)).unknown == ()
 
@@ -234,7 +234,7 @@ def test_vectors_are_numbers_or_base64():
         pytest.param({"query": "q", "documents": ["a"], "top_n": 0}, "top_n", id="top_n 0"),
     ],
 )
-def test_wrong_rerank_members_are_named(members: Any, param: str):
+def test_wrong_rerank_fields_are_named(members: Any, param: str):
     with pytest.raises(BadRequest) as wrong:
         parse_rerank(json.dumps(members).encode())
     assert wrong.value.param == param

@@ -169,7 +169,7 @@ def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HT
         assert all(token in top for token, top in zip(merged["tokens"][1:], merged["top_logprobs"][1:]))
 
 
-def test_prompt_alone_is_scored_as_with_an_answer(connection: http.client.HTTPConnection):
+def test_prompt_alone_is_scored_as_with_a_completion(connection: http.client.HTTPConnection):
     """As evaluation harnesses do; and what they leave out is the one token that was drawn, its end included."""
     text = "Hello, my name is Ada. What is your name?"
     _, tokens = ask(connection, "/tokenize", {"content": text, "add_special": True})
@@ -189,7 +189,7 @@ def test_prompt_alone_is_scored_as_with_an_answer(connection: http.client.HTTPCo
     assert all(min(entry.values(), key=lambda e: e["rank"] or 99)["rank"] == 1 for entry in listed[1:])
 
 
-def test_end_of_an_answer_has_its_log_probability(connection: http.client.HTTPConnection):
+def test_end_of_a_completion_has_its_log_probability(connection: http.client.HTTPConnection):
     asked = {"messages": [{"role": "user", "content": "What is your name?"}]}
     _, prompt = ask(connection, "/apply-template", asked)
     _, body = ask(connection, "/v1/completions", {**prompt, "temperature": 0, "max_tokens": 200, "logprobs": 0})
@@ -229,7 +229,8 @@ def test_stop_text_ends_a_completion(connection: http.client.HTTPConnection):
 # --- vectors ---
 
 
-TEXTS = ["hello world", "A cat sat on the mat.", *("word " * n for n in (1, 7, 40, 150)), "é" * 30, "long text " * 150]
+# One of them is longer than a step.
+TEXTS = ["hello world", *("word " * n for n in (1, 7, 40)), "é" * 30, "long text " * 300]
 
 
 def embed(connection: http.client.HTTPConnection, given: Any, **members: Any) -> list[list[float]]:
@@ -240,7 +241,7 @@ def embed(connection: http.client.HTTPConnection, given: Any, **members: Any) ->
 
 
 def test_text_alone_and_beside_others_has_one_vector(connection: http.client.HTTPConnection):
-    together = embed(connection, TEXTS * 2)
+    together = embed(connection, TEXTS)
     for text, vector in zip(TEXTS, together):
         assert math.isclose(sum(value * value for value in vector), 1, abs_tol=1e-5)
         alone = embed(connection, text)[0]
@@ -270,12 +271,13 @@ def test_base64_is_the_same_numbers(connection: http.client.HTTPConnection):
 
 
 def test_vectors_are_made_while_text_is_written(connection: http.client.HTTPConnection, port: int):
-    expected = embed(connection, TEXTS)
+    texts = TEXTS[:-1]
+    expected = embed(connection, texts)
     found: list[list[list[float]]] = []
 
     def more() -> None:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as other:
-            found.append(embed(other, TEXTS))
+            found.append(embed(other, texts))
 
     threads = [threading.Thread(target=more) for _ in range(4)]
     for thread in threads:
@@ -294,7 +296,6 @@ def test_vectors_are_made_while_text_is_written(connection: http.client.HTTPConn
 
 WRONG = [
     pytest.param("/v1/completions", {}, 400, "prompt", None, id="no prompt"),
-    pytest.param("/v1/completions", [], 400, "body", None, id="completion of a list"),
     pytest.param("/v1/completions", {"prompt": [10**9]}, 400, "prompt", None, id="token beyond the vocabulary"),
     pytest.param("/v1/completions", {"prompt": ["a", [10**9]]}, 400, "prompt[1]", None, id="in a list"),
     pytest.param("/v1/completions", {"prompt": "a", "model": "gpt-9"}, 404, "model", "model_not_found", id="model"),
@@ -302,20 +303,14 @@ WRONG = [
     pytest.param(
         "/v1/completions", {"prompt": "word " * 5000}, 400, "prompt", "context_length_exceeded", id="long prompt"
     ),
-    pytest.param("/v1/embeddings", {"input": []}, 400, "input", None, id="no input"),
     pytest.param("/v1/embeddings", {"input": [[10**9]]}, 400, "input", None, id="embedded token"),
     pytest.param("/v1/embeddings", {"input": "a", "dimensions": 10**6}, 400, "dimensions", None, id="dimensions"),
     pytest.param(
         "/v1/embeddings", {"input": ["a", "word " * 5000]}, 400, "input[1]", "context_length_exceeded", id="long input"
     ),
     pytest.param("/v1/rerank", {"query": "a", "documents": ["b"]}, 501, "model", "not_supported", id="no reranker"),
-    pytest.param("/v1/rerank", {"query": "a"}, 400, "documents", None, id="no documents"),
     pytest.param("/tokenize", {}, 400, "content", None, id="nothing to tokenize"),
-    pytest.param("/tokenize", {"content": 5}, 400, "content", None, id="number to tokenize"),
-    pytest.param("/tokenize", {"content": "a", "with_pieces": 1}, 400, "with_pieces", None, id="with_pieces"),
-    pytest.param("/detokenize", {}, 400, "tokens", None, id="no tokens"),
     pytest.param("/detokenize", {"tokens": [10**9]}, 400, "tokens", None, id="unknown token"),
-    pytest.param("/detokenize", {"tokens": ["a"]}, 400, "tokens", None, id="texts for tokens"),
     pytest.param("/apply-template", {"messages": []}, 400, "messages", None, id="no messages"),
 ]
 
@@ -331,7 +326,7 @@ def test_wrong_request_gets_an_error_and_the_connection_goes_on(
     assert ask(connection, "/health")[0] == 200
 
 
-def test_lengths_are_told_with_both_numbers(connection: http.client.HTTPConnection, engine: Engine):
+def test_errors_of_length_have_both_numbers(connection: http.client.HTTPConnection, engine: Engine):
     n_tokens = engine.facts.n_ctx + 1
     _, body = ask(connection, "/v1/embeddings", {"input": [[1] * n_tokens]})
     assert re.search(rf"{n_tokens} .* {engine.facts.n_ctx}\b", body["error"]["message"])
@@ -366,7 +361,7 @@ def test_template_is_applied_as_for_a_chat(connection: http.client.HTTPConnectio
 # --- how it stands ---
 
 
-def test_props_say_what_is_served(connection: http.client.HTTPConnection, engine: Engine):
+def test_props_describe_the_model(connection: http.client.HTTPConnection, engine: Engine):
     status, body = ask(connection, "/props")
     assert status == 200
     assert (body["model_alias"], body["total_slots"]) == (DEMO, 16)
@@ -439,59 +434,6 @@ def test_head_has_the_head_of_get(connection: http.client.HTTPConnection, path: 
     assert ask(connection, "/health")[0] == 200
 
 
-# --- web pages ---
-
-
-def options(port: int, path: str, headers: dict[str, str], method: str = "OPTIONS") -> tuple[int, Any, bytes]:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
-        connection.request(method, path, headers=headers)
-        response = connection.getresponse()
-        return response.status, response.headers, response.read()
-
-
-PAGE = "https://page.example"
-ASKS = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-a"}
-
-
-def test_options_say_what_a_path_takes(port: int):
-    assert options(port, "/v1/completions", {})[1]["Allow"] == "POST, OPTIONS"
-    assert options(port, "/props", {})[1]["Allow"] == "GET, HEAD, OPTIONS"
-    assert options(port, "/nothing", {})[0] == 404
-
-
-def test_pages_are_refused_unless_allowed(port: int):
-    status, headers, _ = options(port, "/v1/completions", ASKS)
-    assert status == 403
-    assert "Access-Control-Allow-Origin" not in headers
-
-
-@pytest.mark.parametrize("allowed", [PAGE, "*"])
-def test_allowed_page_may_ask_and_read(engine: Engine, allowed: str):
-    with serving(engine, cors=(allowed,), api_keys=("secret",)) as port:
-        status, headers, body = options(port, "/v1/chat/completions", ASKS)
-        assert (status, body) == (204, b"")
-        assert headers["Access-Control-Allow-Origin"] == PAGE
-        assert headers["Access-Control-Allow-Headers"] == "authorization,x-a"
-        assert "POST" in headers["Access-Control-Allow-Methods"]
-        # An error can be read too, and the key is asked for all the same.
-        status, headers, _ = options(port, "/v1/models", {"Origin": PAGE}, "GET")
-        assert status == 401
-        assert headers["Access-Control-Allow-Origin"] == PAGE
-        status, headers, _ = options(port, "/v1/models", {"Origin": PAGE, "Authorization": "Bearer secret"}, "GET")
-        assert status == 200
-        assert headers["Vary"] == "Origin"
-
-
-def test_other_pages_may_not(engine: Engine):
-    with serving(engine, cors=(PAGE,)) as port:
-        assert options(port, "/v1/models", {"Origin": PAGE}, "GET")[0] == 200
-        status, headers, _ = options(port, "/v1/models", {"Origin": "https://other.example"}, "GET")
-        assert status == 403
-        assert "Access-Control-Allow-Origin" not in headers
-        # A name that points here from outside is no page's origin, and refused as before.
-        assert options(port, "/v1/models", {"Origin": PAGE, "Host": "evil.example"}, "GET")[0] == 403
-
-
 # --- the openai package ---
 
 
@@ -528,20 +470,10 @@ def test_openai_package_understands_errors(client: Any):
     assert combined.value.param == "best_of"
 
 
-def test_making_the_context_is_told_once(engine: Engine, caplog: pytest.LogCaptureFixture):
+def test_creating_the_context_is_logged_once(engine: Engine, caplog: pytest.LogCaptureFixture):
     embedder = Embedder(engine.backend.open_embeddings)
     with caplog.at_level(logging.INFO, "localchat.engine"):
         for _ in range(2):
             embedder.embed([[1, 2, 3]])
     embedder.close()
     assert len([record for record in caplog.records if "context for embeddings" in record.getMessage()]) == 1
-
-
-def test_a_vector_does_not_depend_on_what_is_computed_with_it(engine: Engine):
-    embedder = Embedder(engine.backend.open_embeddings)
-    inputs = [list(range(1, n)) for n in (4, 60, 600, 9, 30)]  # one of them is longer than a step
-    together = embedder.embed(inputs)
-    alone = [embedder.embed([tokens])[0] for tokens in inputs]
-    embedder.close()
-    for some, other in zip(together, alone):
-        assert list(some) == pytest.approx(list(other), abs=1e-6)

@@ -55,7 +55,7 @@ def test_tokens_that_are_ready_come_in_one_delta():
         assert [type(item) for item in generation] == [Delta, Finish]
 
 
-def test_progress_comes_before_the_text_where_it_was_asked_for():
+def test_progress_comes_before_the_text_on_request():
     with stepped(FakeBackend(n_batch=4)) as engine:
         asked, other = submit(engine, request("hello, world", reports_progress=True)), submit(engine, request("x"))
         seen = []
@@ -65,7 +65,7 @@ def test_progress_comes_before_the_text_where_it_was_asked_for():
         progress = [item for item in seen if isinstance(item, Progress)]
         assert progress[0] == Progress(0, 12, 0)
         assert progress[-1] == Progress(12, 12, 0) or isinstance(seen[-1], Progress)
-        assert [item.n_done for item in progress] == sorted({item.n_done for item in progress})
+        assert [item.n_computed for item in progress] == sorted({item.n_computed for item in progress})
         text, _ = read(other)
         assert text == "x"
         assert "".join(item.text for item in (*seen, *asked) if isinstance(item, Delta)) == "hello, world"
@@ -128,7 +128,7 @@ def test_stop_token_is_not_shown_and_reported():
         assert (text, finish.reason, finish.stop) == ("ab", "stop", ord("c"))
 
 
-def test_logprobs_only_where_asked():
+def test_logprobs_only_on_request():
     with stepped(FakeBackend()) as engine:
         with_top, chosen, without = (submit(engine, request("a", top_logprobs=n)) for n in (2, 0, None))
         step_until_idle(engine)
@@ -260,7 +260,7 @@ def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():
         engine.step()
         generation.cancel()
         assert not engine.step()
-        assert (engine.stats().n_cells_used, engine.stats().n_cells_idle) == (0, 5)
+        assert (engine.stats().n_cells_active, engine.stats().n_cells_idle) == (0, 5)
         engine.forget()
         assert not engine.step()
         assert backend.n_cells_used() == 0
@@ -316,7 +316,7 @@ def test_bad_request_is_refused_at_once(bad: GenerationRequest, error: type[Engi
         assert not engine.step()
 
 
-def test_prompt_too_long_says_both_numbers():
+def test_error_of_a_long_prompt_has_both_numbers():
     with stepped(FakeBackend()) as engine, pytest.raises(PromptTooLong, match=r"300 tokens.*256.*: shorten it or"):
         submit(engine, request("x" * 300))
 

@@ -78,7 +78,7 @@ def test_models_body():
     assert models_body([model], [{"name": "m"}]) == {"object": "list", "data": [model], "models": [{"name": "m"}]}
 
 
-def test_unknown_lists_what_nobody_read():
+def test_unknown_lists_the_fields_that_were_not_read():
     members = parse_body(b'{"a": 1, "b": 2}')
     members.integer("a")
     assert members.unknown() == ["b"]

@@ -48,7 +48,7 @@ def test_evicted_prefixes_are_restored(n_cells: int):
 
 
 def test_without_memory_for_snapshots_idle_prefixes_stay_while_there_are_cells():
-    with full_engine(max_copied_bytes=0) as engine:
+    with full_engine(max_snapshot_bytes=0) as engine:
         engine.backend.read_state = lambda slot: pytest.fail("a snapshot was taken")
         assert ask(engine, TEXTS[-1]) == (TEXTS[-1], len(TEXTS[-1]) - 1)
         assert ask(engine, TEXTS[0]) == (TEXTS[0], 0)
@@ -71,12 +71,14 @@ def test_failed_snapshot_costs_a_computation_only(caplog: Any):
 
 
 def test_conversations_restored_from_snapshots_go_on_as_before():
-    with load(DEMO, LoadOptions(n_slots=4, n_ctx=2000, n_cells=2048)) as engine:
+    with load(DEMO, LoadOptions(n_slots=4, n_ctx=1000, n_cells=1024)) as engine:
         requests = [
-            request_for((*engine.tokenize(f"{i} "), *conversation(engine, 30)), sampling=GREEDY, top_logprobs=5)
-            for i in range(8)
+            request_for(
+                (*engine.tokenize(f"{i} "), *conversation(engine, 20)), sampling=GREEDY, top_logprobs=5, max_tokens=10
+            )
+            for i in range(6)
         ]
-        assert sum(len(request.prompt) for request in requests) > 2500
+        assert sum(len(request.prompt) for request in requests) > 1200
         before = [read(engine, request) for request in requests]
         for request, (_, tokens, finish) in zip(requests, before):
             again = read(engine, request)
@@ -87,8 +89,8 @@ def test_conversations_restored_from_snapshots_go_on_as_before():
 
 @pytest.mark.parametrize(("megabytes", "is_known"), [("100", True), ("0", False)])
 def test_server_restores_as_many_prefixes_as_it_may_keep(megabytes: str, is_known: bool):
-    long = " ".join(f"word{i}" for i in range(150))
-    options = ("--cache-ram", megabytes, "--ctx", "1024", "--parallel", "1")
+    long = " ".join(f"word{i}" for i in range(75))
+    options = ("--cache-ram", megabytes, "--ctx", "512", "--parallel", "1")
     with running_server(*options) as url, Client(url) as client:
 
         def n_cached(i: int) -> int:

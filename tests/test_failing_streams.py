@@ -87,7 +87,7 @@ def events_of(text: str) -> list[Any]:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("path", INTERFACES)
-def test_failure_in_a_stream_has_the_form_of_the_interface(path: str, place: str):
+def test_failure_in_a_stream_has_the_format_of_the_interface(path: str, place: str):
     kind, failure, _, fields = INTERFACES[path]
     gate, n = threading.Semaphore(0), PLACES[place]
     with serving(breaking_at(n), gate=gate, **BIG) as running, contextlib.closing(running.client()) as client:
@@ -111,7 +111,7 @@ REFUSED = {"/v1/completions": {"prompt": 5}, "/v1/responses": {"input": 5}}
 
 
 @pytest.mark.parametrize("path", INTERFACES)
-def test_refused_request_has_the_form_of_the_interface(path: str):
+def test_refused_request_has_the_format_of_the_interface(path: str):
     _, _, error, fields = INTERFACES[path]
     refused = {**fields, **REFUSED.get(path, {"messages": 5})}
     broken = serving(breaking_at(0), **BIG)

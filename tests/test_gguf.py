@@ -111,7 +111,7 @@ def test_metadata_is_read(write, order, version):
     }
 
 
-def test_header_answers_questions(write):
+def test_header_has_the_facts_of_the_model(write):
     header = read_header(write(Writer().file(METADATA)))
     assert header.architecture == "llama"
     assert header.context_length == 4096
@@ -120,7 +120,7 @@ def test_header_answers_questions(write):
     assert header.number("a.bool") is None
 
 
-def test_header_of_a_file_that_says_nothing(write):
+def test_header_of_a_file_without_metadata(write):
     header = read_header(write(Writer().file()))
     assert (header.architecture, header.context_length, header.chat_template) == ("", None, None)
 
@@ -200,7 +200,7 @@ def test_header_cut_anywhere_is_truncated(write):
         ),
     ],
 )
-def test_bad_file_is_told_plainly(write, data, error, message):
+def test_error_of_a_bad_file_names_the_defect(write, data, error, message):
     with pytest.raises(error, match=message) as caught:
         read_header(write(data))
     assert caught.value.path.name == "model.gguf"

@@ -76,7 +76,7 @@ def test_json_object_is_any_object_and_nothing_else():
     assert not any(matches(grammar, text) for text in ("[]", "1", '"a"', "{", '{"a":1} ', " {}"))
 
 
-def test_root_has_the_name_that_is_asked_for():
+def test_root_has_the_requested_name():
     assert schema_to_grammar({"type": "null"}, root="answer").startswith("answer ::=")
     assert matches(schema_to_grammar({"type": "null"}, root="answer"), "null", "answer")
     with pytest.raises(ValueError, match="name"):
@@ -250,7 +250,7 @@ def test_only_few_arguments_come_in_any_order(n_names: int):
         assert matches(grammar, f'{{"name": "t", "arguments": {{{text}}}}}') == fits
 
 
-def test_answers_keep_the_order_of_their_schema():
+def test_fields_keep_the_order_of_their_schema():
     grammar = schema_to_grammar({"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}})
     assert matches(grammar, '{"a": 1, "b": 1}')
     assert not matches(grammar, '{"b": 1, "a": 1}')

@@ -23,7 +23,7 @@ N_DOCUMENTS = 3
 
 # No shrinking: the first example is small enough, and time is short.
 QUICK = settings(
-    max_examples=120,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     database=None,

@@ -79,7 +79,7 @@ def test_page_waits_for_the_model():
     assert '<meta http-equiv="refresh"' in text
 
 
-def test_page_says_that_a_key_is_needed_and_shows_no_host_that_is_not_a_name():
+def test_page_mentions_a_required_key_and_shows_only_hosts_that_are_names():
     """A key replaces the check of hosts, so that any would reach the page."""
     key = {"X-Api-Key": "k"}
     with serving(settings=Settings(port=0, api_keys=("k",))) as running:

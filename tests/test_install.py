@@ -93,7 +93,7 @@ def test_failed_command_is_reported_with_the_end_of_its_log(tmp_path):
     assert log.read_text().startswith("0\n1\n")
 
 
-def test_index_without_connection_is_told_from_one_without_wheels():
+def test_error_distinguishes_an_unreachable_index_from_one_without_wheels():
     broken = "connection broken by 'NewConnectionError('<pip...>: Failed to establish a new connection')'"
     assert unusable(f"{broken}\nERROR: No matching distribution found") == "cannot be reached"
     assert unusable("ERROR: No matching distribution found").startswith("does not have all")

@@ -47,7 +47,7 @@ def test_facts_describe_the_model(engine: Engine):
     assert facts.metadata["general.architecture"] == "llama"
 
 
-def test_greedy_text_is_an_answer_and_ends_by_itself(engine: Engine):
+def test_greedy_text_fits_the_question_and_ends_by_itself(engine: Engine):
     text, tokens, finish = read(engine, request_for(chat(engine, "What is your name?"), sampling=GREEDY))
     assert "localchat" in text
     assert (finish.reason, finish.stop) == ("stop", None)
@@ -55,7 +55,7 @@ def test_greedy_text_is_an_answer_and_ends_by_itself(engine: Engine):
     assert b"".join(token.piece for token in tokens).decode() == text
 
 
-def test_answer_of_the_model_about_its_size_is_true(engine: Engine):
+def test_text_of_the_model_about_its_size_is_true(engine: Engine):
     prompt = chat(engine, "How many parameters do you have?")
     text, _, _ = read(engine, request_for(prompt, sampling=GREEDY))
     assert "about five million parameters and my file is smaller than 4 MB" in text
@@ -131,7 +131,7 @@ def test_progress_goes_from_0_to_1():
     [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
     ids=["by default", "what the user set", "another wish of the user"],
 )
-def test_threads_wait_as_was_measured_best_and_never_against_the_users_wish(given: dict[str, str], expected: str):
+def test_threads_wait_as_measured_best_unless_the_user_chose(given: dict[str, str], expected: str):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     program = "import os, localchat.engine.llama; print(os.environ.get('GOMP_SPINCOUNT'))"
     command = [sys.executable, "-c", program]

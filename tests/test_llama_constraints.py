@@ -143,20 +143,31 @@ FORCED = Constraint(
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
-def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(temperature: float):
-    request = request_for(
-        (1, 2, 3), max_tokens=60, constraint=FORCED, sampling=SamplingParams(temperature=temperature, seed=1)
-    )
-    results = []
-    for speculates in (True, False):
-        with load(DEMO, LoadOptions(n_slots=2, speculates=speculates)) as one:
-            text, tokens, finish = read(one, request)
-            results.append([token.id for token in tokens])
-            assert re.fullmatch(r'\{"measured_temperature": \d, "location_of_the_station": "[a-z]{3}"\}', text)
-            assert finish.reason == "stop"
-            n_without_step = one.stats().n_drafts_accepted
-            assert n_without_step > len(tokens) / 2 if speculates else n_without_step == 0
+def test_tokens_that_a_constraint_forces_need_no_step_and_change_no_text(
+    engine: Engine, temperature: float, monkeypatch: pytest.MonkeyPatch
+):
+    sampling = SamplingParams(temperature=temperature, seed=1)
+    request = request_for((1, 2, 3), max_tokens=60, constraint=FORCED, sampling=sampling)
+    batches, decode = [], engine.backend.decode
+    monkeypatch.setattr(engine.backend, "decode", lambda batch: (batches.append(batch), decode(batch)))
+    results, steps = [], []
+    # Log probabilities need the logits of each token, so that each takes a step.
+    for top_logprobs in (None, 0):
+        batches.clear()
+        params = replace(request.params, top_logprobs=top_logprobs)
+        text, tokens, finish = read(engine, replace(request, params=params))
+        results.append([token.id for token in tokens])
+        steps.append(len(batches))
+        assert re.fullmatch(r'\{"measured_temperature": \d, "location_of_the_station": "[a-z]{3}"\}', text)
+        assert finish.reason == "stop"
     assert results[0] == results[1]
+    assert steps[0] < len(results[0]) / 2 < len(results[0]) <= steps[1]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 5])
+def test_forced_tokens_end_at_the_limit(engine: Engine, max_tokens: int):
+    _, tokens, finish = read(engine, request_for((1, 2, 3), max_tokens=max_tokens, constraint=FORCED))
+    assert (len(tokens), finish.reason, finish.usage.n_completion) == (max_tokens, "length", max_tokens)
 
 
 def test_a_bias_against_a_forced_token_has_its_text_written_with_others(engine: Engine):

@@ -92,7 +92,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("sampling", CHAINS.values(), ids=CHAINS)
-def test_draw_is_that_of_masking_everything(vocabulary: Vocabulary, sampling: SamplingParams):
+def test_sampled_token_is_that_of_masking_all_tokens(vocabulary: Vocabulary, sampling: SamplingParams):
     quick, thorough = sampler(vocabulary, sampling), sampler(vocabulary, sampling)
     thorough._grammar = MaskingGrammar(Constraint(GRAMMAR), vocabulary)
     try:
@@ -121,7 +121,7 @@ def test_bias_counts_before_anything_is_left_out_as_unlikely(
     one.close()
 
 
-def test_refused_draws_leave_the_others_their_shares(vocabulary: Vocabulary):
+def test_rejected_tokens_leave_the_others_their_probabilities(vocabulary: Vocabulary):
     """With nothing but a temperature what was refused is drawn again, which must not favour anybody."""
     ids = {text: vocabulary.tokenize(text, False, False)[-1] for text in "abc"}
     logits = np.full(vocabulary.n_tokens, -20.0, np.float32)

@@ -50,7 +50,7 @@ def test_smallest_temperatures_sample_the_likeliest(engine: Engine, sampling: Sa
     assert [token.logprob for token in tokens] == [pytest.approx(0.0, abs=1e-6)] * 8
 
 
-def test_special_text_is_one_token_only_when_asked(engine: Engine):
+def test_special_text_is_one_token_only_on_request(engine: Engine):
     assert len(engine.tokenize("<|im_end|>")) == 1
     plain = engine.tokenize("<|im_end|>", parse_special=False)
     assert b"".join(engine.backend.piece(token) for token in plain) == b"<|im_end|>"
@@ -212,14 +212,14 @@ def test_prompt_logprobs_are_those_of_sampling_it(engine: Engine):
         assert other.top[0].logprob >= other.logprob
 
 
-def test_many_prompts_are_scored_beside_as_many_answers(engine: Engine):
+def test_many_prompts_are_scored_beside_as_many_completions(engine: Engine):
     """The library ends the process when a batch asks for more rows of logits than it has room for."""
-    prompt = conversation(engine, 4)
+    prompt = conversation(engine, 1)
     with contextlib.ExitStack() as stack:
         score = request_for(prompt, max_tokens=2, prompt_logprobs=0)
         say = request_for(chat(engine, "Hello!"), max_tokens=30, ignore_eos=True)
-        scored, said = ([stack.enter_context(submit(engine, work)) for _ in range(20)] for work in (score, say))
-        assert [list(generation)[-1].usage.n_completion for generation in said] == [30] * 20  # type: ignore[union-attr]
+        scored, said = ([stack.enter_context(submit(engine, work)) for _ in range(12)] for work in (score, say))
+        assert [list(generation)[-1].usage.n_completion for generation in said] == [30] * 12  # type: ignore[union-attr]
         values = []
         for generation in scored:
             assert isinstance(list(generation)[-1], Finish)

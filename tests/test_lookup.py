@@ -44,12 +44,12 @@ def guess(tokens: list[int], n_tokens: int = 4) -> list[int]:
         "two tokens again and again",
     ],
 )
-def test_guess_is_what_came_after_the_longest_run_that_came_before(tokens: list[int], expected: list[int]):
+def test_draft_is_what_followed_the_longest_earlier_run(tokens: list[int], expected: list[int]):
     assert guess(tokens) == expected
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_text_read_in_any_pieces_gives_the_same_guess(seed: int):
+def test_text_added_in_any_pieces_gives_the_same_draft(seed: int):
     random_ = random.Random(seed)
     tokens = random_.choices(range(3), k=200)
     lookup, n_known = Lookup(), 0
@@ -60,7 +60,7 @@ def test_text_read_in_any_pieces_gives_the_same_guess(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_guess_has_as_many_tokens_as_wanted_and_follows_an_equal_run(seed: int):
+def test_draft_has_the_requested_length_and_follows_an_equal_run(seed: int):
     tokens = random.Random(seed).choices(range(2), k=60)
     found = guess(tokens, 5)
     assert len(found) == 5
@@ -68,14 +68,14 @@ def test_guess_has_as_many_tokens_as_wanted_and_follows_an_equal_run(seed: int):
     assert any(tokens[i] == found[0] for i in places)
 
 
-def test_long_text_is_read_a_part_at_a_time():
+def test_long_text_is_indexed_a_piece_at_a_time():
     tokens = [*range(1000), 0, 1, 2]
     lookup = Lookup()
     assert [lookup.read(tokens, 400) for _ in range(3)] == [False, False, True]
     assert lookup.draft(tokens, 2) == [3, 4]
 
 
-def test_drafter_guesses_for_each_sequence_by_its_own_text():
+def test_drafter_drafts_for_each_sequence_by_its_own_text():
     drafter = LookupDrafter()
     repeating, other = Sequence(1, [1, 2, 3, 4, 1, 2, 3], 50), Sequence(2, [1, 2, 3], 50)
     drafter.draft([repeating, other], 2, 0.1)
@@ -85,7 +85,7 @@ def test_drafter_guesses_for_each_sequence_by_its_own_text():
     drafter.forget(other)
 
 
-def test_drafter_pauses_where_guesses_are_wrong_and_tries_again_later():
+def test_drafter_pauses_where_drafts_are_rejected_and_tries_again_later():
     drafter, sequence = LookupDrafter(), Sequence(1, [7] * 10, 5000)
     drafts = []
     for _ in range(40):

@@ -99,7 +99,7 @@ def group_2(folder: str, limit: str, used: int, cached: int) -> dict[str, str]:
         pytest.param({"proc/meminfo": MEMINFO, "proc/self/cgroup": "?\n"}, FreeMemory(4_096_000_000), id="broken"),
     ],
 )
-def test_free_memory_is_the_least_that_is_told(tmp_path: Path, files: dict[str, str], expected: FreeMemory | None):
+def test_free_memory_is_the_least_of_all_sources(tmp_path: Path, files: dict[str, str], expected: FreeMemory | None):
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def test_limits_of_ulimit_count(option: str):
     assert text.endswith(f" MB are free (limit of ulimit {option})\n") or text.startswith("0.")
 
 
-def test_this_machine_tells():
+def test_this_machine_reports_its_memory():
     memory = free_memory()
     assert memory is not None
     assert memory.n_bytes > 1 << 20
@@ -170,7 +170,7 @@ KV = 100_000
         ({"n_cells": 768}, 4096, GB, GB, ContextSize(768, 768)),
     ],
 )
-def test_context_has_the_size_that_is_asked_for_or_likely_needed(
+def test_context_has_the_requested_size_or_the_one_likely_needed(
     options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, free: int | None, expected: ContextSize
 ):
     places = [Place(free, KV)]

@@ -291,5 +291,5 @@ def test_failure_takes_the_place_of_what_would_follow():
         (InferenceError("x"), "api_error"),
     ],
 )
-def test_error_has_the_form_of_the_interface(error: ApiError, kind: str):
+def test_error_has_the_format_of_the_interface(error: ApiError, kind: str):
     assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "x"}}

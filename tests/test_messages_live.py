@@ -171,7 +171,7 @@ def test_request_of_an_agent_is_streamed(url: str, header: dict[str, str]):
         ({}, {}, 401, "authentication_error"),
     ],
 )
-def test_error_has_the_form_of_the_interface(url: str, fields: Any, headers: dict[str, str], status: int, kind: str):
+def test_error_has_the_format_of_the_interface(url: str, fields: Any, headers: dict[str, str], status: int, kind: str):
     response, text = post(url, agent_request("x", **fields), **headers)
     assert (response.status, json.loads(text)["type"]) == (status, "error")
     assert json.loads(text)["error"]["type"] == kind

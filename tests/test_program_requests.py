@@ -70,7 +70,7 @@ def has_ended(interface: str, events: list[Any]) -> bool:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("name", REQUESTS)
-def test_request_of_a_program_is_answered(address: str, name: str, stream: bool):
+def test_request_of_a_program_succeeds(address: str, name: str, stream: bool):
     check(address, REQUESTS[name], stream=stream)
 
 
@@ -126,7 +126,7 @@ def test_other_bodies_follow_the_schemas(address: str, path: str):
     validate(json.loads(text), path.removeprefix("/v1").strip("/").replace("/", "-"))
 
 
-def test_generated_text_is_streamed_in_the_form_of_ollama(address: str):
+def test_generated_text_is_streamed_in_the_format_of_ollama(address: str):
     _, body = OTHERS["/api/generate"]
     kind, events = post(address, {"path": "/api/generate", "headers": {}, "body": body}, stream=True)
     assert (kind, events[-1]["done_reason"]) == ("application/x-ndjson", "length")

@@ -69,7 +69,7 @@ def test_child_that_is_killed_is_tried_again_without_extra_bufts(
 
 
 @pytest.mark.parametrize("program", [LIVE, DIE_WITH_EXTRA_BUFTS], ids=["fine", "without extra bufts"])
-def test_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch, program: str):
+def test_result_is_remembered(monkeypatch: pytest.MonkeyPatch, program: str):
     child = Child(monkeypatch, program)
     first = proof.proven(LoadOptions(), DEMO)
     n_starts = len(child.starts)
@@ -101,7 +101,7 @@ def test_child_that_fails_without_a_signal_is_an_error_with_its_reason(monkeypat
         proof.proven(LoadOptions(), DEMO)
 
 
-def test_real_child_says_why_a_model_cannot_be_loaded(tmp_path: Path):
+def test_real_child_reports_why_a_model_cannot_be_loaded(tmp_path: Path):
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"no model")
     with pytest.raises(EngineError, match=r"bad\.gguf"):

@@ -64,7 +64,7 @@ def test_python_block_runs(block: str, url: str):
     assert run([sys.executable, "-c", block.replace(DOCUMENTED, url)], url).strip()
 
 
-def test_make_run_and_make_test_do_what_the_readme_says():
+def test_make_run_and_make_test_do_as_the_readme_describes():
     def commands(target: str) -> str:
         return subprocess.run(
             ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30

@@ -39,7 +39,7 @@ def asked(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationRequest:
     return request_for(tokens, sampling=GREEDY, max_tokens=max_tokens, ignore_eos=True, top_logprobs=5)
 
 
-def test_room_says_that_it_cannot_be_cut(engine: Engine):
+def test_limits_mark_a_cache_that_cannot_be_truncated(engine: Engine):
     assert not engine.backend.limits.can_cut
     assert engine.backend.limits.n_drafted == 0
 
@@ -64,7 +64,7 @@ def test_next_turn_begins_with_the_last_prompt(engine: Engine, model: str):
     assert_same_or_near_tie(fresh, cached)
 
 
-def test_streams_together_say_what_each_says_alone(engine: Engine):
+def test_streams_together_have_the_text_of_each_alone(engine: Engine):
     requests = [asked(prompt(engine, LONG + text)) for text in ("one", "two, three", "four")] * 2
     alone = [read(engine, request)[1] for request in requests[:3]]
     engine.forget()

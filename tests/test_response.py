@@ -69,7 +69,7 @@ def test_response_until_the_end_of_the_connection():
     assert (response.ended, response.keeps_alive) == (True, False)
 
 
-def test_response_leaves_the_rest():
+def test_response_leaves_the_bytes_after_it():
     response = ResponseReader()
     response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nabc")
     assert response.rest == b"bc"
@@ -107,7 +107,7 @@ NO_CHUNKS = {
 
 
 @pytest.mark.parametrize("raw", NO_CHUNKS.values(), ids=NO_CHUNKS)
-def test_wrong_framing_is_told_after_what_came_before_it(raw):
+def test_wrong_framing_is_reported_after_the_data_before_it(raw):
     whole = CHUNKED + b"3\r\nabc\r\n" + raw
     for parts in ([whole], [whole[i : i + 1] for i in range(min(len(whole), 200))] + [whole[200:]]):
         response = ResponseReader()

@@ -234,7 +234,7 @@ def test_settings_are_read_and_repeated():
     assert request.settings["reasoning"] == {"effort": "high", "summary": "auto"}
 
 
-def test_no_reasoning_turns_it_off():
+def test_effort_none_switches_reasoning_off():
     assert parse(reasoning={"effort": "none"}).template_vars == {"enable_thinking": False, "reasoning_effort": "none"}
 
 

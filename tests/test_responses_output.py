@@ -174,6 +174,6 @@ def test_custom_input_at_every_cut(value, ascii):
         ('{ "input" : "spaced" , "b": 1}', "spaced"),
     ],
 )
-def test_custom_input_of_another_form(raw, value):
+def test_custom_input_of_another_format(raw, value):
     argument = InputArgument()
     assert "".join([*map(argument.feed, raw), argument.rest()]) == value

@@ -34,7 +34,7 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
-def test_run_ends_in_an_answer_or_at_the_round_limit(client: Client):
+def test_run_ends_in_a_text_or_at_the_round_limit(client: Client):
     with client.run_stream("What is 1 + 2?", tools=[add], max_rounds=2, **SMALL) as run:
         with contextlib.suppress(TooManyRounds):
             list(run)
@@ -68,7 +68,7 @@ class Small:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_answer_as_a_dataclass_is_what_the_grammar_promises(client: Client, seed: int):
+def test_output_as_a_dataclass_follows_the_grammar(client: Client, seed: int):
     """The words are chance at this temperature; the form is not."""
     schema = json_schema(Guest)
     schema["properties"]["name"]["maxLength"] = 8

@@ -69,5 +69,5 @@ def test_seed_never_means_random(seed: int, expected: int):
     assert seed_of(seed) == expected
 
 
-def test_no_seed_draws_a_new_one_each_time():
+def test_no_seed_is_a_random_one_each_time():
     assert len({seed_of(None) for _ in range(20)}) == 20

@@ -74,7 +74,7 @@ def test_preempted_prompt_goes_on_scoring_where_it_was():
     assert scored.n_scored >= 34
 
 
-def test_running_sequences_get_their_token_before_a_prompt_fills_the_rest():
+def test_running_sequences_get_their_token_before_a_prompt_fills_the_batch():
     scheduler = new_scheduler(100, 4, 10)
     scheduler.add(sequence(1, 3))
     scheduler.add(sequence(2, 3))

@@ -73,7 +73,7 @@ def test_cut_comes_before_the_slot_is_shared_or_cleared():
     assert scheduler.operations() == [("cut", 0, 4), ("share", 0, 1, 3)]
 
 
-def test_draft_never_goes_beyond_the_limit_of_the_answer():
+def test_draft_never_goes_beyond_max_tokens():
     scheduler = new_scheduler(200, 4, 100, n_drafted=8)
     scheduler.add(with_prompt(1, 1, 2, 3, max_tokens=7))
     run_step(scheduler)

@@ -49,7 +49,7 @@ def test_requests_that_come_together_compute_their_common_part_once():
     assert n_computed - n_drawn == 50 + 5 * 2
 
 
-def test_others_do_not_wait_for_a_part_that_is_not_theirs():
+def test_other_requests_do_not_wait_for_a_prefix_that_is_not_theirs():
     scheduler = new_scheduler(1000, 8, 20)
     scheduler.add(with_prompt(1, *SYSTEM))
     scheduler.add(with_prompt(2, *SYSTEM))

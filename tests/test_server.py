@@ -24,7 +24,7 @@ from .serving import (
 )
 
 
-def test_whole_answer():
+def test_body_without_a_stream():
     """K1, T2, T3, G39."""
     with serving() as running:
         status, body = running.chat(content="hello")
@@ -90,7 +90,7 @@ def test_k31_nothing_is_sent_before_the_first_token():
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_stream_and_whole_answer_agree():
+def test_stream_and_body_agree():
     with serving() as running:
         text = 'He said: "naïve" 😀\n\n`x`'
         _, chunks = running.chat(content=text, stream=True)

@@ -98,7 +98,7 @@ def test_web_pages_of_others_are_refused(headers, status):
         pytest.param("1.evil.example", 403, id="name that begins like an address"),
     ],
 )
-def test_server_in_a_network_is_friendly_to_its_own_pages_by_names_that_nobody_can_forge(name, status):
+def test_server_in_a_network_serves_its_own_pages_under_names_that_cannot_be_forged(name, status):
     headers = {"Host": f"{name}:8080", "Origin": f"http://{name}:3000"}
     with (
         serving(settings=Settings(host="0.0.0.0", port=0)) as running,
@@ -106,3 +106,52 @@ def test_server_in_a_network_is_friendly_to_its_own_pages_by_names_that_nobody_c
     ):
         client.request("POST", "/v1/chat/completions", GOOD, headers)
         assert read_answer(client)[0] == status
+
+
+PAGE = "https://page.example"
+PREFLIGHT = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a"}
+KEY = {"Authorization": "Bearer secret"}
+
+
+def exchanged(running, method, path, headers):
+    with contextlib.closing(running.client()) as client:
+        client.request(method, path, headers=headers)
+        response = client.getresponse()
+        return response.status, response.headers, response.read()
+
+
+def test_options_list_the_methods_of_a_path():
+    with serving() as running:
+        assert exchanged(running, "OPTIONS", "/v1/completions", {})[1]["Allow"] == "POST, OPTIONS"
+        assert exchanged(running, "OPTIONS", "/props", {})[1]["Allow"] == "GET, HEAD, OPTIONS"
+        assert exchanged(running, "OPTIONS", "/nothing", {})[0] == 404
+
+
+@pytest.mark.parametrize("allowed", [PAGE, "*"])
+def test_allowed_page_may_send_and_read(allowed):
+    with serving(settings=Settings(port=0, cors=(allowed,), api_keys=("secret",))) as running:
+        status, headers, body = exchanged(running, "OPTIONS", "/v1/chat/completions", PREFLIGHT)
+        assert (status, body) == (204, b"")
+        assert headers["Access-Control-Allow-Origin"] == PAGE
+        assert headers["Access-Control-Allow-Headers"] == "x-a"
+        assert "POST" in headers["Access-Control-Allow-Methods"]
+        # An error can be read too, and the key is needed all the same.
+        status, headers, _ = exchanged(running, "GET", "/v1/models", {"Origin": PAGE})
+        assert (status, headers["Access-Control-Allow-Origin"]) == (401, PAGE)
+        status, headers, _ = exchanged(running, "GET", "/v1/models", {"Origin": PAGE, **KEY})
+        assert (status, headers["Vary"]) == (200, "Origin")
+
+
+@pytest.mark.parametrize(
+    ("cors", "method", "headers"),
+    [
+        pytest.param((), "OPTIONS", PREFLIGHT, id="no page allowed"),
+        pytest.param((PAGE,), "GET", {"Origin": "https://other.example"}, id="another page"),
+        pytest.param((PAGE,), "GET", {"Origin": PAGE, "Host": "evil.example"}, id="rebound name"),
+    ],
+)
+def test_other_pages_are_refused(cors, method, headers):
+    with serving(settings=Settings(port=0, cors=cors)) as running:
+        status, found, _ = exchanged(running, method, "/v1/models", headers)
+    assert status == 403
+    assert found["Access-Control-Allow-Origin"] == (PAGE if headers["Origin"] == PAGE and cors else None)

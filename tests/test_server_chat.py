@@ -31,7 +31,7 @@ from .serving import (
 )
 
 
-def test_k30_caller_variables_reach_the_template_and_the_servers_win():
+def test_k30_variables_of_the_request_reach_the_template_and_the_servers_win():
     """K30, T30, T31, V10."""
     template = "{{ a }}{{ b }}{{ documents[0].text }}{{ enable_thinking }}{{ messages[0].content }}"
     members = {
@@ -149,7 +149,7 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
         assert [json.loads(text) for text in arguments] == [{"at": 0}, {"at": 1}]
 
 
-def test_v3_without_parallel_calls_the_answer_ends_after_one():
+def test_v3_without_parallel_calls_the_output_ends_after_one():
     """Whether it is read as it is drawn, or when all of it is there."""
     members = {"tools": TOOLS, "parallel_tool_calls": False, "return_token_ids": True}
     with serving(says(TWO_CALLS), **BIG) as running:

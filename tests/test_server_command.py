@@ -1,4 +1,4 @@
-"""python -m localchat.server in a process: what it refuses to start with, and what it says about that."""
+"""python -m localchat.server: what it refuses to start with, and the errors that it writes."""
 
 import os
 import re
@@ -13,17 +13,11 @@ from localchat.engine.proof import LIBRARY
 from localchat.models.catalog import DEMO_PATH
 from localchat.serving.options import read_options
 
-from .serving import (
-    DEADLINE_S,
-)
+from .command import run_command
+from .serving import DEADLINE_S
 
 ROOT = DEMO_PATH.parents[2]
 START = "from localchat.server import main; sys.exit(main([]))"
-
-
-def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    program = [sys.executable, "-m", "localchat.server", "--no-supervise", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -57,20 +51,17 @@ def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
 )
 def test_command_line(arguments, status, text):
     """V1, H10."""
-    done = command(*arguments)
+    done = run_command(*arguments)
     assert done.returncode == status
     assert text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_model_that_was_cut_is_told_with_both_sizes(tmp_path):
-    """Not in the words of llama.cpp's log."""
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(DEMO_PATH.read_bytes()[:-1000])
-    done = command(str(cut), "--port", "0")
-    size = DEMO_PATH.stat().st_size
-    assert done.returncode == 1
-    assert f"cannot load {cut}: the file has {size - 1000} bytes, its tensors need {size}: it was cut" in done.stderr
+def test_exit_status_of_the_process_is_that_of_the_command():
+    program = [sys.executable, "-m", "localchat.server", "--parallel", "0"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 2
+    assert "at least 1" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit the address space otherwise")
@@ -85,7 +76,7 @@ def test_memory_limit_is_one_line():
     assert done.stderr.splitlines()[-1].startswith(("localchat.server: cannot ", "OpenBLAS error: "))
 
 
-def test_home_folder_is_found_where_the_shell_leaves_it_to_us():
+def test_tilde_that_the_shell_does_not_expand_is_the_home_folder():
     options = read_options(["--cache-dir=~/prefixes", "--draft=~/small.gguf"])
     assert options.cache_dir == Path.home() / "prefixes"
     assert options.draft == str(Path.home() / "small.gguf")
@@ -106,7 +97,7 @@ def test_key_from_a_file_may_end_with_a_line_end(arguments, key, monkeypatch):
     assert read_options(arguments).api_keys == [key]
 
 
-def test_what_is_missing_is_told_with_the_release_that_was_tried():
+def test_error_of_a_missing_library_names_the_tested_release():
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"],
         capture_output=True,
@@ -123,7 +114,7 @@ def test_what_is_missing_is_told_with_the_release_that_was_tried():
 def test_port_in_use_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = command("--port", str(port))
+        done = run_command("--port", str(port))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"port {port}" in done.stderr

@@ -26,7 +26,7 @@ def hold(running) -> socket.socket:
     return sock
 
 
-def test_connection_beyond_the_limit_is_told_to_come_again():
+def test_connection_beyond_the_limit_gets_503_with_retry_after():
     """H14. Whatever its request would be; the open ones go on, and when one ends there is room again."""
     with serving(settings=Settings(port=0, max_connections=2)) as running, hold(running) as first:
         with hold(running) as second:
@@ -62,7 +62,7 @@ def test_idle_connections_are_closed_before_a_new_one_is_refused():
         assert busy.recv(12) == b"HTTP/1.1 200"
 
 
-def test_request_on_a_connection_too_many_is_answered_and_not_reset():
+def test_request_on_a_connection_too_many_gets_a_response_and_no_reset():
     with serving(settings=Settings(port=0, max_connections=1)) as running, hold(running):
         head, body = exchange(running, chat_request("x" * 100_000))
     assert b" 503 " in head

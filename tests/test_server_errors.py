@@ -77,13 +77,13 @@ def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, statu
     assert answer["error"]["message"]
 
 
-def test_wrong_method_says_which_are_right():
+def test_wrong_method_gets_the_allowed_ones():
     with serving() as running, contextlib.closing(running.client()) as client:
         client.request("DELETE", "/v1/models")
         assert client.getresponse().getheader("Allow") == "GET, HEAD, OPTIONS"
 
 
-def test_strict_refuses_unknown_members():
+def test_strict_refuses_unknown_fields():
     with serving(settings=Settings(port=0, strict=True)) as running:
         assert running.chat(user="u")[0] == 200
         status, body = running.chat(whatever=1)
@@ -98,7 +98,7 @@ def test_strict_refuses_unknown_members():
         ("/detokenize", {"tokens": [1]}),
     ],
 )
-def test_k10_unknown_members_are_told_of_on_every_path(path, body, caplog):
+def test_k10_unknown_fields_are_reported_on_every_path(path, body, caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     for strict, expected in (False, (200, None)), (True, (400, "frobnicate")):
         settings = Settings(port=0, strict=strict)
@@ -224,7 +224,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
 
 
 @pytest.mark.parametrize(("progress", "seconds"), [(0.0, 6), (0.1, 54), (0.5, 6), (0.9, 2 / 3), (1.0, 0)])
-def test_k32_who_comes_while_the_model_loads_is_told_for_how_long(progress: float, seconds: float):
+def test_k32_request_while_the_model_loads_gets_retry_after(progress: float, seconds: float):
     """K32: by how long it took so far; it is the error that rounds and bounds it."""
     now = iter((100.0, 106.0))
     service = Service(Catalog([ModelFile(DEMO_PATH, "Fake")]), clock=lambda: next(now))
@@ -246,7 +246,7 @@ def test_request_without_memory_is_an_error_in_one_line(monkeypatch, caplog):
     assert "Traceback" not in caplog.text
 
 
-def test_health_tells_of_a_failed_engine():
+def test_health_reports_a_failed_engine():
     """V5."""
     with serving() as running, contextlib.closing(running.client()) as client:
         running.engine.failure = RuntimeError("out of luck")

@@ -389,7 +389,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("name", "client", "stream"), list(cases()))
-def test_example_is_answered_or_refused_by_name(port: int, name: str, client: str, stream: bool):
+def test_example_succeeds_or_is_refused_by_name(port: int, name: str, client: str, stream: bool):
     example = EXAMPLES[name]
     if example.members is not None and example.path in STREAMED:
         limit = {} if {"max_completion_tokens", "n_predict"} & set(example.members) else {"max_tokens": MAX_TOKENS}
@@ -453,12 +453,12 @@ CHECKS: dict[str, Callable[[list[Any], dict[str, Any]], None]] = {
 }
 
 
-def test_what_is_not_served_says_what_to_use(port: int):
+def test_error_of_an_unserved_path_names_another(port: int):
     _, body = ask_raw(port, absent("/embedding", {}))
     assert "POST /v1/" in body["error"]["message"].partition(";")[0]
 
 
-def test_openai_package_reads_reasoning_and_figures():
+def test_openai_package_reads_reasoning_and_usage():
     """K8, K13, K15: members beyond the package's own are there too."""
     said = "<think>hm</think>Hello there.\n"
     with serving(says(said), n_ctx=4000, n_cells=16000) as running:
@@ -494,7 +494,7 @@ def test_openai_packages_helper_gathers_a_stream_with_a_call():
     assert message.content.strip() == "Let me see."
 
 
-def test_openai_packages_helper_reads_an_answer_as_a_class():
+def test_openai_packages_helper_reads_a_response_as_a_class():
     openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
     pydantic = pytest.importorskip("pydantic", reason="it comes with the package")
     kind = pydantic.create_model("Steps", answer=(int, ...))

@@ -51,7 +51,7 @@ def test_timings_are_on_the_last_chunk_or_on_each():
         assert timings["prompt_ms"] >= 0
 
 
-def test_timings_tell_what_was_guessed():
+def test_timings_count_drafted_tokens():
     """As llama-server does: only where anything was."""
     text = "the same words, the same words, the same words"
     with serving(n_drafted=16) as running:
@@ -64,7 +64,7 @@ def test_timings_tell_what_was_guessed():
     assert "draft_n" not in short["timings"]
 
 
-def test_v26_cached_tokens_are_told_in_every_mode():
+def test_v26_cached_tokens_are_reported_in_every_mode():
     """V26, K15: zero too."""
     long = "x" * 100
     with serving(n_ctx=1000, n_cells=4000) as running:
@@ -99,7 +99,7 @@ QWEN = LAST_MESSAGE + "{{ tools }}{# <think> <tool_call> <function=f> <parameter
 CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 
 
-def test_k8_thinking_that_ends_with_a_call_counts_up_to_its_mark():
+def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
     """K8: read as it is drawn and when all of it is there, and the next call is none of it."""
     thought = "<think>\nhm\n"
     with serving(says(thought + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
@@ -121,7 +121,7 @@ def test_k8_thinking_that_ends_with_a_call_counts_up_to_its_mark():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_grammar_that_the_engine_refuses_is_told_by_what_it_was_made_of(members, param):
+def test_error_of_a_refused_grammar_names_the_field_it_came_from(members, param):
     def refusing(request: GenerationRequest) -> Any:
         assert request.constraint is not None
         raise InvalidGrammar("it is too large", request.constraint.origin)
@@ -202,7 +202,7 @@ def test_token_ids_whole_and_streamed():
     assert "token_ids" not in without["choices"][0]
 
 
-def test_k8_thought_is_repeated_beside_the_choices_where_the_server_says_so():
+def test_k8_thought_is_repeated_beside_the_choices_where_the_server_has_the_option():
     """K8, G25, G29, G30, G34."""
     with serving(says(THOUGHT), settings=Settings(port=0, thought_field=True)) as running:
         _, body = running.chat(n=2)
@@ -222,7 +222,7 @@ LEGACY: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", LEGACY)
-def test_reasoning_format_of_older_deepseek_has_thinking_in_both_places(name: str):
+def test_reasoning_format_of_older_deepseek_has_reasoning_in_both_places(name: str):
     text, content, thought = LEGACY[name]
     with serving(says(text)) as running:
         _, body = running.chat(reasoning_format="deepseek-legacy", n=2)
@@ -246,7 +246,7 @@ def test_probabilities_after_sampling_have_names_of_their_own():
     assert [entry for logprobs in streamed if logprobs for entry in logprobs["content"]] == entries
 
 
-def test_reasoning_format_none_leaves_thinking_in_the_content():
+def test_reasoning_format_none_leaves_reasoning_in_the_content():
     with serving(says(THOUGHT)) as running:
         _, body = running.chat(reasoning_format="none")
     message = body["choices"][0]["message"]

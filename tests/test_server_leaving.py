@@ -78,7 +78,7 @@ def test_client_that_sends_its_next_request_early_has_not_left():
         read_until(sock, b'"two"')
 
 
-def test_client_that_does_not_read_hurts_nobody_and_is_disconnected_after_the_write_timeout():
+def test_client_that_does_not_read_delays_no_other_and_is_disconnected_after_the_write_timeout():
     """H15."""
     settings = Settings(port=0, write_timeout_s=0.3)
     with serving(endless, settings=settings, n_ctx=10_000_000, n_cells=100_000_000) as running:

@@ -56,7 +56,7 @@ def test_watched_socket_that_is_closed_meanwhile_is_nothing_to_report():
 
 
 @pytest.mark.parametrize("first_bytes", [b"", GOOD, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello"])
-def test_what_is_not_tls_is_closed_and_hurts_nobody(first_bytes, caplog):
+def test_connection_without_tls_is_closed_and_others_go_on(first_bytes, caplog):
     with serving(settings=TLS) as running:
         with running.connect() as sock:
             sock.sendall(first_bytes)

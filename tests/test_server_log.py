@@ -94,7 +94,7 @@ def test_log_has_one_line_per_request_and_nothing_forged(caplog):
     assert "s3cret" not in caplog.text
 
 
-def test_k10_ignored_members_are_logged_once(caplog):
+def test_k10_ignored_fields_are_logged_once(caplog):
     caplog.set_level(logging.INFO, "localchat.server")
     with serving() as running:
         for _ in range(2):

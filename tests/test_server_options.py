@@ -66,7 +66,7 @@ def test_options_that_slow_the_server_down_get_a_line(line: str, comments: list[
 @pytest.mark.parametrize(
     ("level", "hint"), [("", "choose another: --port 8081"), ("1", 'choose another: make run ARGS="--port 8081"')]
 )
-def test_port_in_use_tells_how_to_choose_another(monkeypatch: pytest.MonkeyPatch, level: str, hint: str):
+def test_error_of_a_port_in_use_names_the_option_for_another(monkeypatch: pytest.MonkeyPatch, level: str, hint: str):
     monkeypatch.setenv("MAKELEVEL", level)
     error = OSError(errno.EADDRINUSE, "Address already in use")
     assert why_not_listening(Settings(), error) == (

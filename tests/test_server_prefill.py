@@ -65,7 +65,7 @@ BEGUN = {"role": "assistant", "content": "Once"}
         pytest.param({"messages": [ASKED], "add_generation_prompt": False}, "[user]hi", "", id="no generation prompt"),
     ],
 )
-def test_k24_what_opens_an_answer(members, prompt, opening):
+def test_k24_assistant_prefill(members, prompt, opening):
     """K24, T32, V10, V17, V41: it is in the prompt, and in the answer only with `echo`."""
     with serving(says("!"), chat_template=CHAT) as running:
         _, plain = running.chat(**members)
@@ -83,7 +83,7 @@ def test_k24_what_opens_an_answer(members, prompt, opening):
 
 
 @pytest.mark.parametrize("thought", ["So", "So \n"])
-def test_k24_thinking_may_be_left_open(thought):
+def test_k24_reasoning_may_be_left_open(thought):
     message = {"role": "assistant", "content": "", "reasoning_content": thought}
     members = {"messages": [ASKED, message], "continue_final_message": "reasoning_content"}
     with serving(says(" it is</think>42"), chat_template=CHAT) as running:
@@ -124,7 +124,7 @@ def test_k24_thinking_may_be_left_open(thought):
         ),
     ],
 )
-def test_k24_impossible_beginnings_are_refused(members, param):
+def test_k24_impossible_prefills_are_refused(members, param):
     with serving(chat_template=CHAT) as running:
         status, body = running.chat(**members)
     assert (status, body["error"]["param"]) == (400, param)

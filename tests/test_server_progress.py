@@ -41,7 +41,7 @@ def test_progress_of_a_long_prompt():
     assert all("prompt_progress" not in chunk for chunk in plain)
 
 
-def test_silent_stream_gets_comments_and_its_answer():
+def test_silent_stream_gets_comments_and_its_text():
     """K31, C37: the status waits for the first token, but no longer than a silence may last."""
     gate = threading.Semaphore(0)
     with serving(gate=gate, settings=Settings(port=0, ping_s=0.02)) as running, running.connect() as sock:
@@ -58,7 +58,7 @@ def test_silent_stream_gets_comments_and_its_answer():
     assert b'"role":"assistant"' in text
 
 
-def test_request_says_how_long_silence_may_last():
+def test_request_sets_the_ping_interval():
     gate = threading.Semaphore(0)
     with serving(gate=gate) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True, sse_ping_interval=0.01))
@@ -83,7 +83,7 @@ def test_failure_after_a_comment_is_an_event():
     assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-def test_k33_client_gone_while_progress_is_told_leaves_nothing():
+def test_k33_client_gone_during_progress_leaves_nothing():
     gate = threading.Semaphore(0)
     with serving(endless, gate=gate, n_ctx=100_000, n_cells=100_000) as running:
         with running.connect() as sock:

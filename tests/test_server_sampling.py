@@ -73,7 +73,7 @@ from .serving import (
         ),
     ],
 )
-def test_v9_sampling_members_reach_the_engine(members, expected):
+def test_v9_sampling_fields_reach_the_engine(members, expected):
     """V9, T48, G3, K42, and llama.cpp's table of sampling members."""
     with serving() as running:
         assert running.chat(**members)[0] == 200

@@ -102,14 +102,14 @@ def test_what_is_not_http_gets_an_error_and_the_connection_ends(request_bytes, s
 
 
 @pytest.mark.parametrize("line", ["no colon", "Host : a"])
-def test_broken_header_is_told_what_it_should_be(line):
+def test_error_of_a_broken_header_names_the_right_format(line):
     with serving() as running:
         _, body = exchange(running, raw_request(b"", line))
     assert body["error"]["message"].endswith("each line must be a name, a colon and a value")
 
 
 @pytest.mark.parametrize("type", ["multipart/form-data; boundary=b", "multipart/form-data", "multipart/mixed"])
-def test_file_that_is_sent_gets_the_answer_that_other_requests_get(type):
+def test_uploaded_file_gets_the_response_of_any_request(type):
     """Python's parser of mail finds fault with every body in parts, as it gets none."""
     headers = f"Content-Type: {type}", "Content-Transfer-Encoding: base64", "Connection: close"
     with serving() as running:
@@ -161,7 +161,7 @@ def test_body_larger_than_the_limit_but_soon_over_leaves_the_connection_usable()
     assert raw.endswith(b'{"status":"ok"}')
 
 
-def test_expect_continue_is_answered_when_the_body_is_wanted():
+def test_expect_continue_gets_100_before_the_body_is_read():
     head, _, body = chat_request().partition(b"\r\n\r\n")
     with serving() as running, running.connect() as sock:
         sock.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
@@ -177,14 +177,14 @@ def test_expect_continue_is_refused_without_reading():
     assert head.startswith(b"HTTP/1.1 404")
 
 
-def test_old_peer_is_not_told_to_continue():
+def test_http_1_0_peer_gets_no_100_continue():
     head, _, body = chat_request().replace(b"HTTP/1.1", b"HTTP/1.0").partition(b"\r\n\r\n")
     with serving() as running, running.connect() as sock:
         sock.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n" + body)
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_peer_that_is_still_sending_gets_its_answer_and_no_reset():
+def test_peer_that_is_still_sending_gets_its_response_and_no_reset():
     """To close while something is unread would reset the connection, on some systems before the answer is read."""
     with serving() as running, running.connect() as sock:
         sock.sendall(chat_request().replace(b"Host:", b"Connection: close\r\nHost:") + b"\r\n")
@@ -206,7 +206,7 @@ class Recorder:
         self.sizes.append(len(data))
 
 
-def test_large_answer_is_sent_in_pieces_that_each_have_their_time():
+def test_large_response_is_sent_in_pieces_that_each_have_a_timeout():
     recorder = Recorder()
     head = Head("GET", "/", "HTTP/1.1", Message(), True, io.BytesIO(), recorder)
     Exchange(head, None).send_json(200, "x" * 1_000_000)
@@ -215,7 +215,7 @@ def test_large_answer_is_sent_in_pieces_that_each_have_their_time():
 
 
 @pytest.mark.parametrize("headers", [["Connection: TE, close"], ["Connection: TE", "Connection: Close"]])
-def test_close_is_heard_among_other_wishes(headers):
+def test_close_is_recognised_among_other_connection_options(headers):
     """RFC 9112, 9.6: who asks for it may wait for the end."""
     with serving() as running:
         head, body = exchange(running, raw_request(b"", *headers, path="/health", method="GET"))
@@ -223,7 +223,7 @@ def test_close_is_heard_among_other_wishes(headers):
     assert body == {"status": "ok"}
 
 
-def test_pipelined_requests_are_answered_in_order():
+def test_pipelined_requests_get_their_responses_in_order():
     with serving() as running, running.connect() as sock:
         sock.sendall(chat_request("one") + b"\r\n" + chat_request("two", stream=True) + chat_request("three"))
         sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -233,7 +233,7 @@ def test_pipelined_requests_are_answered_in_order():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_damage_to_requests_hurts_nobody(seed, caplog):
+def test_random_damage_to_requests_leaves_the_server_usable(seed, caplog):
     """Whatever comes, the connection ends, and there is neither a failure of ours nor work that is left."""
     chance = random.Random(seed)
     body = GOOD.decode()

@@ -56,12 +56,12 @@ def test_more_sequences_than_the_library_takes_are_refused_with_both_numbers(pat
     load_backend(str(path), LoadOptions(n_slots=127, n_ctx=500)).close()
 
 
-def test_beginnings_of_what_rests_are_kept_while_others_come_and_go(path: Path, backend: LlamaBackend):
+def test_prefixes_of_idle_sequences_are_kept_while_others_come_and_go(path: Path, backend: LlamaBackend):
     """The library would give away the cells that their own sequence does not look at any more."""
     alone = load_backend(str(path), OPTIONS)
     chance = random.Random(1)
     held: dict[int, list[int]] = {}
-    for i in range(40):
+    for i in range(20):
         slot = i % 4
         held[slot] = [chance.randrange(1, 1900) for _ in range(chance.randint(100, 120))]
         backend.clear(slot)
@@ -84,7 +84,7 @@ def ask(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
 
 
 @pytest.mark.parametrize("has_files", [False, True])
-def test_beginnings_of_what_was_moved_out_of_the_memory_are_read_again(path: Path, tmp_path: Path, has_files: bool):
+def test_prefixes_evicted_from_the_cache_are_computed_again(path: Path, tmp_path: Path, has_files: bool):
     """Copies have nothing of what is outside of the window."""
     options = LoadOptions(n_slots=2, n_ctx=500, n_cells=2048)
     chance = random.Random(1)

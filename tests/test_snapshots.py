@@ -7,7 +7,7 @@ import pytest
 from localchat.engine.snapshots import Snapshots
 
 
-def test_longest_copy_that_a_prompt_begins_with_is_found():
+def test_longest_snapshot_that_a_prompt_begins_with_is_found():
     snapshots = Snapshots(can_cut=False)
     for tokens in ([1, 2], [1, 2, 3], [1, 2, 3, 4, 5], [9]):
         snapshots.add(tokens, bytes(tokens))
@@ -17,7 +17,7 @@ def test_longest_copy_that_a_prompt_begins_with_is_found():
     assert snapshots.find([7, 1, 2]) is None
 
 
-def test_least_recently_used_goes_when_there_is_no_room():
+def test_least_recently_used_is_dropped_at_the_limit():
     snapshots = Snapshots(30, can_cut=False)
     snapshots.add([1], bytes(10))
     snapshots.add([2], bytes(10))
@@ -27,7 +27,7 @@ def test_least_recently_used_goes_when_there_is_no_room():
     assert [snapshots.find([i]) is not None for i in range(1, 5)] == [True, False, True, True]
 
 
-def test_same_tokens_again_take_no_more_room():
+def test_same_tokens_again_take_no_more_bytes():
     snapshots = Snapshots(20, can_cut=False)
     for _ in range(5):
         snapshots.add([1], bytes(10))
@@ -37,7 +37,7 @@ def test_same_tokens_again_take_no_more_room():
 
 
 @pytest.mark.parametrize("can_cut", [False, True])
-def test_copy_larger_than_all_room_is_not_kept_and_others_are(can_cut: bool):
+def test_snapshot_larger_than_the_limit_is_not_kept_and_others_are(can_cut: bool):
     snapshots = Snapshots(20, can_cut=can_cut)
     snapshots.add([1], bytes(10))
     snapshots.add([2], bytes(10))
@@ -57,7 +57,7 @@ def test_clear_forgets_all():
     assert snapshots.find([2]) is not None
 
 
-def test_beginning_of_a_copy_is_of_use_where_a_memory_can_be_cut():
+def test_prefix_of_a_snapshot_is_used_where_a_cache_can_be_truncated():
     snapshots = Snapshots(can_cut=True)
     snapshots.add([1, 2, 3, 4], b"long")
     snapshots.add([1, 2, 9], b"short")
@@ -71,7 +71,7 @@ def test_beginning_of_a_copy_is_of_use_where_a_memory_can_be_cut():
     assert snapshots.n_known([7]) == 0
 
 
-def test_longer_copy_takes_the_place_of_its_beginning():
+def test_longer_snapshot_replaces_its_prefix():
     snapshots = Snapshots(20, can_cut=True)
     snapshots.add([5], bytes(10))
     snapshots.add([1, 2], bytes(5))

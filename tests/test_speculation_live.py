@@ -26,7 +26,7 @@ from .generations import request_for, submit
 from .live import running_server
 
 # Seeded texts: rounding in larger batches may tip one draw in thousands.
-N_SEEDS = 8
+N_SEEDS = 4
 
 
 @pytest.fixture(scope="module")
@@ -52,36 +52,31 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize("text", PROMPTS, ids=["repeat", "json", "name", "count"])
-def test_greedy_text_is_the_same_with_guesses(plain: Engine, guessing: Engine, text: str):
-    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=200, ignore_eos=True, top_logprobs=5)
+def test_greedy_text_is_the_same_with_drafts(plain: Engine, guessing: Engine, text: str):
+    request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_eos=True, top_logprobs=5)
     _, alone, without = read(plain, request)
     _, drafted, _ = read(guessing, request)
     assert_same_or_near_tie(alone, drafted)
     assert without.usage.n_drafted == 0
 
 
-def test_text_in_a_loop_is_guessed(guessing: Engine):
+def test_text_in_a_loop_is_drafted(guessing: Engine):
     """One token is forced again and again, so that the test knows what is said."""
     forced = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     wait_until_idle(guessing)
-    n_before = guessing.stats().n_drafts_accepted
+    n_before = guessing.stats().n_draft_accepted
     _, tokens, finish = read(guessing, request_for(chat(guessing, "Hello!"), sampling=forced, max_tokens=100))
     assert [token.id for token in tokens] == [42] * 100
     assert finish.usage.n_draft_accepted > 80
     assert finish.usage.n_draft_accepted <= finish.usage.n_drafted < 120
-    assert guessing.stats().n_drafts_accepted - n_before == finish.usage.n_draft_accepted
+    assert guessing.stats().n_draft_accepted - n_before == finish.usage.n_draft_accepted
 
 
-def test_copy_that_a_grammar_forces_is_guessed_from_the_prompt(plain: Engine, guessing: Engine):
-    copied = json.dumps({"colours": ["red", "green", "blue"], "sizes": [10, 20, 30], "name": "a long name"})
-    request = request_for(
-        chat(plain, copied),
-        sampling=GREEDY,
-        constraint=Constraint("root ::= " + json.dumps(copied)),
-        max_tokens=200,
-    )
+def test_drafts_under_a_grammar_change_no_text(plain: Engine, guessing: Engine):
+    constraint = Constraint("root ::= ([ab] ){40}")
+    request = request_for(chat(plain, "Hello!"), sampling=GREEDY, constraint=constraint, max_tokens=200)
     text, _, finish = read(guessing, request)
-    assert text == copied == read(plain, request)[0]
+    assert text == read(plain, request)[0]
     assert finish.usage.n_drafted >= finish.usage.n_draft_accepted > 0
 
 
@@ -95,7 +90,7 @@ def test_copy_that_a_grammar_forces_is_guessed_from_the_prompt(plain: Engine, gu
     ],
     ids=["plain", "penalties", "mirostat", "dry"],
 )
-def test_seed_gives_the_same_text_with_guesses(plain: Engine, guessing: Engine, sampling: SamplingParams):
+def test_seed_gives_the_same_text_with_drafts(plain: Engine, guessing: Engine, sampling: SamplingParams):
     prompt = chat(plain, PROMPTS[0])
     n_same = 0
     for seed in range(N_SEEDS):
@@ -104,15 +99,15 @@ def test_seed_gives_the_same_text_with_guesses(plain: Engine, guessing: Engine, 
     assert n_same >= N_SEEDS - 1
 
 
-def test_streams_that_guess_together_say_what_each_says_alone(plain: Engine, guessing: Engine):
+def test_speculating_streams_together_have_the_text_of_each_alone(plain: Engine, guessing: Engine):
     requests = [
-        request_for(chat(plain, text), sampling=GREEDY, max_tokens=120, ignore_eos=True, top_logprobs=5)
+        request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
         for text in PROMPTS
     ]
     assert_together_as_alone(plain, guessing, requests)
 
 
-def test_answer_goes_on_from_what_guesses_left_behind(plain: Engine, guessing: Engine):
+def test_conversation_goes_on_after_rejected_drafts(plain: Engine, guessing: Engine):
     """The next turn of a conversation finds the cells of the last one, and none of a wrong guess."""
     prompt = conversation(plain, 5)
     # Three tokens by chance: what came after a run before comes again sometimes.
@@ -133,7 +128,7 @@ def test_answer_goes_on_from_what_guesses_left_behind(plain: Engine, guessing: E
     assert_same_or_near_tie(alone, cached)
 
 
-def test_cancel_while_guessing_leaves_no_cells(guessing: Engine):
+def test_cancel_while_speculating_leaves_no_cells(guessing: Engine):
     loop = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     for n_read in range(1, 8):
         generation = submit(guessing, request_for(chat(guessing, "Hello!"), sampling=loop, max_tokens=1000))
@@ -153,7 +148,7 @@ LOOP = {"max_tokens": 60, "logit_bias": {"42": 100}, "messages": [{"role": "user
 @pytest.mark.parametrize(
     ("arguments", "guesses"), [((), True), (("--no-speculation",), False)], ids=["by default", "switched off"]
 )
-def test_server_guesses_unless_told_not_to(arguments: tuple[str, ...], guesses: bool):
+def test_server_speculates_unless_switched_off(arguments: tuple[str, ...], guesses: bool):
     with running_server(*arguments) as url:
         request = urllib.request.Request(f"{url}/chat/completions", json.dumps(LOOP).encode())
         with urllib.request.urlopen(request, timeout=30) as response:

@@ -19,7 +19,7 @@ from .serving import serving
 N_SLOTS = 4
 
 
-def test_streams_that_nobody_reads_give_their_slots_to_a_request_that_is_read():
+def test_unread_streams_give_their_slots_to_a_request_that_is_read():
     """Their output is longer than what the sockets hold."""
     n_tokens = 20_000
     with contextlib.ExitStack() as stack:
@@ -44,7 +44,7 @@ def test_streams_that_nobody_reads_give_their_slots_to_a_request_that_is_read():
         assert stats.n_running + stats.n_waiting == N_SLOTS, "the unread streams have not ended"
 
 
-def test_stall_within_a_part_is_noticed(monkeypatch):
+def test_stall_within_a_chunk_is_noticed(monkeypatch):
     """The socket takes the beginning of the part at once, and the rest when the client reads."""
     monkeypatch.setattr(exchange, "STALL_S", 0.05)
     payload = bytes(4_000_000)

@@ -67,7 +67,7 @@ def test_start_shows_model_memory_device_and_what_to_try():
     assert os.path.samefile(command.split()[0], sys.executable)
 
 
-def test_start_is_json_where_it_is_asked_for():
+def test_start_is_json_on_request():
     with output_until("load_seconds", "--log-format", "json", "--threads", "512") as output:
         entries = [json.loads(line) for line in output.splitlines()]
     assert all({"time", "level", "logger", "message"} <= entry.keys() for entry in entries)

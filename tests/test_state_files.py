@@ -33,7 +33,7 @@ def test_what_was_written_comes_back_also_later(tmp_path: Path):
         assert reader.read(prefix) == DATA
 
 
-def test_longest_common_prefix_is_found_and_a_whole_one_where_asked(tmp_path: Path):
+def test_longest_common_prefix_is_found_and_a_whole_one_on_request(tmp_path: Path):
     files = files_in(tmp_path)
     files.write([1, 2, 3, 4, 5, 6], b"long")
     files.write([1, 2, 9], b"other")
@@ -167,7 +167,7 @@ def test_what_is_no_file_of_ours_is_never_touched(tmp_path: Path, caplog: pytest
     assert caplog.messages == []
 
 
-def test_larger_than_all_room_is_not_written_and_throws_nothing_out(tmp_path: Path):
+def test_state_larger_than_the_limit_is_not_written_and_evicts_nothing(tmp_path: Path):
     files = files_in(tmp_path, max_bytes=2 * len(DATA))
     files.write([1], DATA)
     files.write([2], DATA * 3)
@@ -184,7 +184,7 @@ def test_half_written_files_of_the_past_are_swept_and_new_ones_are_not(tmp_path:
     assert [path.exists() for path in (old, new)] == [False, True]
 
 
-def test_disk_without_room_is_one_line_and_nothing_else(
+def test_full_disk_is_one_log_line_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def full(*_: object) -> None:

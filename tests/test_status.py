@@ -8,14 +8,23 @@ from typing import Any
 import pytest
 
 from localchat.protocol.errors import BadRequest
-from localchat.protocol.status import Series, Slot, counter, gauge, histogram, metrics_text, props_body, slots_body
+from localchat.protocol.status import (
+    SequenceStats,
+    Series,
+    counter,
+    gauge,
+    histogram,
+    metrics_text,
+    props_body,
+    slots_body,
+)
 from localchat.protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from localchat.serving.metrics import Metrics
 from localchat.serving.web import Pages
 
 
 def test_slots_are_as_many_as_can_run():
-    busy = Slot(id_task=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_tokens=20)
+    busy = SequenceStats(id=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_length=20)
     body = slots_body([busy, busy, busy], n_slots=2, n_ctx=64)
     assert [slot["is_processing"] for slot in body] == [True, True]
     first, second = slots_body([busy], n_slots=2, n_ctx=64)
@@ -101,12 +110,22 @@ def test_pieces_that_are_no_text_are_bytes():
 
 
 @pytest.mark.parametrize(
-    "body", [b"{}", b'{"tokens": 1}', b'{"tokens": [-1]}', b'{"tokens": [1.5]}', b'{"tokens": [true]}']
+    ("parse", "body", "param"),
+    [
+        (parse_tokenize, b"{}", "content"),
+        (parse_tokenize, b'{"content": 5}', "content"),
+        (parse_tokenize, b'{"content": "a", "with_pieces": 1}', "with_pieces"),
+        (parse_detokenize, b"{}", "tokens"),
+        (parse_detokenize, b'{"tokens": 1}', "tokens"),
+        (parse_detokenize, b'{"tokens": [-1]}', "tokens"),
+        (parse_detokenize, b'{"tokens": [1.5]}', "tokens"),
+        (parse_detokenize, b'{"tokens": [true]}', "tokens"),
+    ],
 )
-def test_detokenize_takes_token_ids_alone(body: bytes):
+def test_wrong_fields_are_named(parse: Any, body: bytes, param: str):
     with pytest.raises(BadRequest) as wrong:
-        parse_detokenize(body)
-    assert wrong.value.param == "tokens"
+        parse(body)
+    assert wrong.value.param == param
 
 
 # --- web pages ---
@@ -133,13 +152,13 @@ def headers(**given: str) -> Message:
         pytest.param((PAGE, "http://b"), "http://b", "http://b", id="second"),
     ],
 )
-def test_allowed_pages_are_told_so(origins: tuple[str, ...], asked: str, allowed: Any):
+def test_allowed_pages_get_the_cors_header(origins: tuple[str, ...], asked: str, allowed: Any):
     pages = Pages(origins)
     assert pages.headers(headers(Origin=asked)).get("Access-Control-Allow-Origin") == allowed
     assert bool(pages.preflight(headers(Origin=asked))) is (allowed is not None)
 
 
-def test_answers_vary_by_origin_only_where_pages_are_allowed():
+def test_responses_vary_by_origin_only_where_pages_are_allowed():
     assert Pages().headers(headers()) == {}
     assert Pages([PAGE]).headers(headers()) == {"Vary": "Origin"}
 
@@ -154,7 +173,7 @@ def test_answers_vary_by_origin_only_where_pages_are_allowed():
         pytest.param("é", "Authorization, Content-Type, X-Api-Key, X-Request-Id", id="not ASCII"),
     ],
 )
-def test_preflight_names_the_headers_that_were_asked_for(asked: str, told: str):
+def test_preflight_names_the_requested_headers(asked: str, told: str):
     request = headers(Origin=PAGE)
     request["Access-Control-Request-Headers"] = asked
     assert Pages([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == told

@@ -80,7 +80,7 @@ def test_nothing_is_known_before_the_first_step():
     assert cost.prompt_tokens(StepSize(1)) == MIN_PROMPT_TOKENS
 
 
-def test_first_prompt_tells_the_price_of_its_rows():
+def test_first_prompt_shows_the_cost_of_its_rows():
     cost = fitted(machine(*LARGE), [StepSize(1, 30, attended(0, 31))])
     assert cost.seconds(StepSize(0, 512, attended(0, 512))) == pytest.approx(512 * LARGE[2], rel=0.5)
 

@@ -244,9 +244,9 @@ def test_real_server_is_back_after_a_crash_and_refuses_the_request_that_caused_t
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     with listen_on("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
-    program = [sys.executable, "-m", "localchat.server", "--supervise", "--ctx", "20000", "--port", str(port)]
+    program = [sys.executable, "-m", "localchat.server", "--supervise", "--ctx", "4000", "--port", str(port)]
     body = json.dumps(
-        {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "ignore_eos": True, "max_tokens": 19_000}
+        {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "ignore_eos": True, "max_tokens": 3900}
     )
 
     def post() -> http.client.HTTPResponse:

@@ -148,7 +148,7 @@ THINKING = CHATML.replace(
         pytest.param({"content": "It is"}, {"add_generation_prompt": False}, "It is", id="also without a new message"),
     ],
 )
-def test_final_message_opens_the_answer(final, options, opening):
+def test_final_message_is_the_assistant_prefill(final, options, opening):
     options = {"continue_final_message": True, **options}
     text = render(THINKING, [USER, {"role": "assistant", **final}], **options)
     assert text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n" + opening
@@ -174,13 +174,13 @@ def test_final_message_opens_the_answer(final, options, opening):
         ),
     ],
 )
-def test_final_message_opens_the_answer_in_the_family_s_form(marks, final, opening):
+def test_final_message_is_the_assistant_prefill_in_the_familys_format(marks, final, opening):
     source = f"{{# {marks} #}}{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}{{{{ tools }}}}"
     text = render(source, [USER, {"role": "assistant", **final}], continue_final_message=True)
     assert text == "hiNone" + opening
 
 
-def test_prefix_opens_the_answer():
+def test_prefix_is_the_assistant_prefill():
     assert render(None, prefix="Sure").endswith("assistant\nSure")
 
 

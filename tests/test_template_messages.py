@@ -52,7 +52,7 @@ def test_message_as_the_template_sees_it(message, expected):
         pytest.param({"content": "hi"}, "messages[1].role", id="no role"),
     ],
 )
-def test_message_that_cannot_be_shown_names_its_member(message, param):
+def test_error_of_a_message_that_cannot_be_rendered_names_its_field(message, param):
     with pytest.raises(TemplateError, match=re.escape(param)) as caught:
         render(CHATML, [USER, message])
     assert caught.value.param == param
@@ -217,7 +217,7 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
         ),
     ],
 )
-def test_what_a_template_cannot_show_is_told_in_what_it_can(roles, messages, expected):
+def test_fields_that_a_template_cannot_render_are_moved_into_ones_it_can(roles, messages, expected):
     assert render(PLAIN.replace("ROLES", str(roles)), messages) == expected
 
 
@@ -239,7 +239,7 @@ def test_template_of_deepseek_without_tools_describes_them_in_its_notation():
     assert ChatTemplate(source).format.name == "deepseek"
 
 
-def test_template_without_tools_is_parsed_in_the_form_that_it_is_told():
+def test_template_without_tools_is_parsed_in_the_format_of_the_instructions():
     assert ChatTemplate("{{ messages[0].content }}{# <|tool_call|> #}").format.name == "hermes"
 
 
@@ -256,12 +256,12 @@ def test_template_that_shows_calls_only_without_content_gets_none():
 
 
 @pytest.mark.parametrize("key", ["thinking", "reasoning", "reasoning_content"])
-def test_thinking_reaches_the_template_where_it_looks(key):
+def test_reasoning_reaches_the_template_in_the_field_that_it_reads(key):
     source = f"{{% for m in messages %}}{{{{ m.content }}}}({{{{ m.{key} }}}}){{% endfor %}}"
     assert render(source, [{"role": "assistant", "content": "a", "reasoning_content": "b"}]) == "a(b)"
 
 
-def test_template_that_looks_for_thinking_in_parts_gets_parts():
+def test_template_that_reads_reasoning_in_parts_gets_parts():
     source = """{%- for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{{ m.content | length }}
     {%- for p in m.content %}{{ '<' + p.thinking + '>' if p.type == 'thinking' else p.text }}{% endfor %}{% endif %}
     {%- endfor %}"""
@@ -278,7 +278,7 @@ def test_template_that_looks_for_thinking_in_parts_gets_parts():
     ],
     ids=["refused", "taken"],
 )
-def test_thinking_beside_text_and_calls_is_left_out_where_it_is_refused(refusal, shown):
+def test_reasoning_beside_text_and_calls_is_left_out_where_it_is_refused(refusal, shown):
     source = (
         "{% for m in messages %}"
         + refusal

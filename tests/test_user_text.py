@@ -38,7 +38,7 @@ from .chat_templates import SPECIAL, USER, users_text
         ),
     ],
 )
-def test_users_text_is_told_apart(source, content, users):
+def test_users_text_is_distinguished(source, content, users):
     segments = ChatTemplate(source).render([{"role": "user", "content": content}])
     assert users_text(segments) == users
 

@@ -1,66 +1,23 @@
-"""Dialects: the markers of reasoning and tool calls of each model family. One module per family declares them once.
+"""Dialects: the markers of reasoning and tool calls of each model family, declared once, in a module of `families/`.
 
 `detect` chooses a dialect by the text of a chat template; `DIALECTS` has them by name.
 """
 
 from __future__ import annotations
 
-from . import (
-    apertus,
-    deepseek,
-    functionary,
-    gemma,
-    glm,
-    granite,
-    harmony,
-    hermes,
-    invoke,
-    kimi,
-    lfm,
-    minicpm,
-    minimax_m3,
-    mistral,
-    muse,
-    qwen_coder,
-    solar,
-)
 from .dialect import Dialect
-from .json_families import JSON_FAMILIES
+from .families import declared
 
-# In the order of detection: a family whose markers are part of another's comes after it.
-_DIALECTS: tuple[Dialect, ...] = (
-    mistral.DIALECT,
-    muse.DIALECT,
-    harmony.DIALECT,
-    functionary.V32,
-    kimi.K2,
-    kimi.K3,
-    minimax_m3.DIALECT,
-    invoke.MINIMAX,
-    invoke.DSML,
-    gemma.DIALECT,
-    minicpm.DIALECT,
-    qwen_coder.SEED,
-    qwen_coder.DIALECT,
-    glm.HY,
-    glm.DIALECT,
-    functionary.V31,
-    deepseek.DIALECT,
-    solar.DIALECT,
-    apertus.DIALECT,
-    lfm.DIALECT,
-    granite.DIALECT,
-    *JSON_FAMILIES,
-    hermes.DIALECT,
-)
-
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in _DIALECTS}
+DIALECTS: dict[str, Dialect] = declared()
 
 
 def detect(template: str) -> Dialect:
-    """The dialect of the first family whose markers are all in the template, else hermes."""
+    """The dialect of the family whose markers are in the template, else hermes."""
     template = template.replace('\\"', '"')  # as they stand in strings of Jinja
-    return next((dialect for dialect in _DIALECTS if dialect.fits(template)), hermes.DIALECT).for_template(template)
+    fitting = [dialect for dialect in DIALECTS.values() if dialect.fits(template)]
+    overridden = {name for dialect in fitting for name in dialect.overrides}
+    detected = next((dialect for dialect in fitting if dialect.name not in overridden), DIALECTS["hermes"])
+    return detected.for_template(template)
 
 
 __all__ = ["DIALECTS", "Dialect", "detect"]

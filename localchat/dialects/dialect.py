@@ -22,8 +22,10 @@ class Dialect:
 
     name: str
     """The key in `DIALECTS`."""
-    detected_by: tuple[tuple[str, ...], ...]
+    detected_by: tuple[tuple[str, ...], ...] = ()
     """Sets of texts. A template that holds all texts of one set belongs to this family."""
+    overrides: tuple[str, ...] = ()
+    """Families whose texts are in these templates as well. A template that fits both belongs to this family."""
     calls: tuple[CallStyle, ...] = ()
     """The formats in which its models write calls, the usual one first."""
     also_read: tuple[CallStyle, ...] = ()

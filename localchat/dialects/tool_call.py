@@ -10,9 +10,9 @@ from .call_layout import A_BREAK
 from .json_calls import JsonCalls
 from .tagged import TaggedCalls
 
-START, END = "<tool_call>", "</tool_call>"
+_START, _END = "<tool_call>", "</tool_call>"
 
-JSON_OBJECT = JsonCalls(opener=START, end=END, is_each=True, line="\n", separator=A_BREAK)
+JSON_OBJECT = JsonCalls(opener=_START, end=_END, is_each=True, line="\n", separator=A_BREAK)
 
 FUNCTION_TAGS = TaggedCalls(
     call="<function=",
@@ -21,17 +21,17 @@ FUNCTION_TAGS = TaggedCalls(
     key_end=">",
     value_ends=("\n</parameter>", "</parameter>"),
     call_end="</function>",
-    around=((START, END),),
+    around=((_START, _END),),
     is_around_each=True,
     is_on_lines=True,
 )
 
 KEY_VALUE_TAGS = TaggedCalls(
-    call=START,
+    call=_START,
     name_end="",
     key="<arg_key>",
     key_end="</arg_key>",
     value="<arg_value>",
     value_ends=("</arg_value>",),
-    call_end=END,
+    call_end=_END,
 )

@@ -68,8 +68,8 @@ class Backend(CacheBackend, Protocol):
             InvalidGrammar: the request's grammar cannot be read.
         """
 
-    def forced_tokens(self, sampler: Any) -> list[int]:
-        """The next tokens where a constraint allows no others. Called between two steps."""
+    def sample_forced(self, sampler: Any) -> int | None:
+        """The next token where a constraint allows no other, as `sample` would return it; None otherwise."""
 
     def allow_ends(self, sampler: Any) -> None:
         """Allows stop tokens, and end tokens that are not ignored. Called once, after `min_tokens` tokens."""

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
 from .step_cost import StepSize, attended
 
 # Of shorter prompts no snapshot is taken: they are computed as fast.
 MIN_CHECKPOINT = 32
+# The most tokens that a constraint adds behind a sampled one in a step.
+MAX_FORCED = 32
 
 
 class Sequence:
     """The tokens of one sequence, and how many of them are computed."""
 
-    def __init__(self, id: int, prompt: list[int], max_tokens: int, *, scores_prompt: bool = False):
+    def __init__(self, id: int, prompt: list[int], max_length: int, *, scores_prompt: bool = False):
         # Ids grow in order of arrival.
         self.id = id
         # The tokens known: the prompt, then the sampled ones.
         self.tokens = prompt
         # The limit of prompt and output together.
-        self.max_tokens = max_tokens
+        self.max_length = max_length
         self.n_prompt = len(prompt)
         # So many of the first tokens have cells in `slot`; the slot is None while the sequence waits.
         self.n_computed = 0
@@ -49,8 +52,14 @@ class Sequence:
 
     @property
     def n_missing(self) -> int:
-        """Tokens known and not yet computed; 1 when only the newest one is missing."""
+        """Tokens known and not yet computed: the newest one, and those before it that a constraint forced or a prompt
+        has."""
         return len(self.tokens) - self.n_computed
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether tokens are missing that no step sampled, or that lost their cells since."""
+        return self.n_missing > 1 and (self.n_computed < self.n_prompt or self.n_missing > 1 + MAX_FORCED)
 
     @property
     def n_sampled(self) -> int:
@@ -63,7 +72,7 @@ class Sequence:
 
     @property
     def is_full(self) -> bool:
-        return len(self.tokens) >= self.max_tokens
+        return len(self.tokens) >= self.max_length
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,11 @@ class BatchChunk:
     @property
     def rows_with_logits(self) -> tuple[int, ...]:
         return (*self.scored_rows, *self.output_rows)
+
+    def n_accepted(self, run: Many[int]) -> int:
+        """How many draft tokens were sampled and have cells by now. The newest token of the run has none yet."""
+        n_compared = min(len(self.draft), len(run) - 1)
+        return next((i for i in range(n_compared) if self.draft[i] != run[i]), max(n_compared, 0))
 
     def tokens(self) -> list[int]:
         start = self.sequence.n_computed

@@ -1,4 +1,4 @@
-"""Chooses the drafter for each sequence: forced tokens of a constraint, then earlier text, then the draft model."""
+"""Chooses the drafter for each sequence: earlier text, then the draft model."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from .batch import Sequence
@@ -42,23 +41,6 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Frees what it has, after the last step."""
-
-
-class ForcedDrafter:
-    """Drafts the tokens that a constraint forces: these are never wrong."""
-
-    def __init__(self, forced_tokens: Callable[[Sequence], list[int]]):
-        self._forced_tokens = forced_tokens
-
-    def draft(self, sequences: list[Sequence], n_tokens: int, cost: float) -> None:
-        for sequence in sequences:
-            sequence.draft = self._forced_tokens(sequence)[:n_tokens]
-
-    def note(self, sequence: Sequence, n_drafted: int, n_accepted: int, cost: float) -> None: ...
-
-    def forget(self, sequence: Sequence) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class DraftLength:

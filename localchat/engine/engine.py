@@ -18,12 +18,13 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
+from ..protocol.status import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
-from .batch import Batch, Sequence
+from .batch import Batch
 from .disk_cache import DiskCache
 from .draft_model import DraftModel
 from .draft_sources import DraftSources
-from .drafting import Drafter, ForcedDrafter
+from .drafting import Drafter
 from .embedding import Embedder
 from .end_conditions import EndConditions
 from .kv_cache import KVCache
@@ -32,9 +33,9 @@ from .request_check import check_request, new_sequence
 from .run import Ended, RequestRun
 from .scheduler import Scheduler
 from .sequence_state import SequenceState
-from .snapshots import DEFAULT_BYTES, Snapshots
+from .snapshots import DEFAULT_SNAPSHOT_BYTES, Snapshots
 from .state_files import StateFiles
-from .stats import EngineCounters, EngineStats, SequenceStats, sequence_stats
+from .stats import EngineCounters, EngineStats, sequence_stats
 from .step_timer import StepTimer
 from .token_sampler import TokenRun, TokenSampler, token_of
 from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, PromptTooLong, QueueFull, TextTooLong
@@ -57,7 +58,7 @@ class Engine:
         max_queue: int = 256,
         draft_backend: Backend | None = None,
         state_files: StateFiles | None = None,
-        max_copied_bytes: int = DEFAULT_BYTES,
+        max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
         clock: Callable[[], float] = time.perf_counter,
     ):
         """The engine owns both backends and closes them.
@@ -67,7 +68,7 @@ class Engine:
             max_queue: Sequences that may wait beside those that run; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
             state_files: Where idle prefixes are saved while nothing runs and when the engine is closed.
-            max_copied_bytes: The limit of snapshots of evicted prefixes, in memory beside the KV cache.
+            max_snapshot_bytes: The limit of snapshots of evicted prefixes, in memory beside the KV cache.
             clock: Gives seconds, by which steps are measured.
         """
         self.backend = backend
@@ -93,23 +94,21 @@ class Engine:
         self._is_stopping = False
         self._counters = EngineCounters()
         self._timer = StepTimer(backend, clock)
-        self._cache = KVCache(backend, Snapshots(max_copied_bytes, can_cut=backend.limits.can_cut))
+        snapshots = Snapshots(max_snapshot_bytes, can_cut=backend.limits.can_cut)
+        self._cache = KVCache(backend, snapshots, self._new_disk_cache(state_files))
         self._scheduler = Scheduler(backend.limits, self._cache)
-        self._disk_cache = self._new_disk_cache(state_files)
         self._drafts = DraftSources(self._new_drafters(draft_backend), self._timer)
         self._token_sampler = TokenSampler(backend)
 
     def _new_disk_cache(self, state_files: StateFiles | None) -> DiskCache | None:
-        if state_files is not None and not self.backend.limits.can_copy:
+        limits = self.backend.limits
+        if state_files is not None and not limits.can_copy:
             log.warning("no prefixes are saved in files: this model has a sliding window, and a copy has only that")
             return None
-        return None if state_files is None else DiskCache(state_files, self._cache, self.post)
+        return None if state_files is None else DiskCache(state_files, self.post, can_cut=limits.can_cut)
 
     def _new_drafters(self, draft_backend: Backend | None) -> list[Drafter]:
-        def forced_tokens(sequence: Sequence) -> list[int]:
-            return self.backend.forced_tokens(self._scheduled[sequence.id].sampler)
-
-        drafters: list[Drafter] = [ForcedDrafter(forced_tokens), LookupDrafter()]
+        drafters: list[Drafter] = [LookupDrafter()]
         if draft_backend is not None:
             drafters.append(DraftModel(draft_backend, self.facts.n_vocab, self._timer.clock))
         return drafters
@@ -222,7 +221,7 @@ class Engine:
         return self._counters.stats(
             n_running=len(self._scheduler.running),
             n_waiting=len(self._scheduler.waiting) + len(self._loading),
-            n_cells_used=self._cache.n_cells_active,
+            n_cells_active=self._cache.n_cells_active,
             n_cells_idle=self._cache.n_cells_idle,
         )
 
@@ -259,8 +258,7 @@ class Engine:
         try:
             for state in list(self._open):
                 self._end(state, EngineStopped("the engine has been closed"))
-            if self._disk_cache is not None:
-                self._disk_cache.close(saves=self.failure is None)
+            self._cache.close(saves=self.failure is None)
         except BaseException as error:
             self._fail(error)
 
@@ -276,8 +274,6 @@ class Engine:
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
-        if self._disk_cache is not None:
-            self._disk_cache.note_step()
         for chunk in batch.chunks:
             if not chunk.sequence.n_sampled:
                 self._scheduled[chunk.sequence.id].start()
@@ -290,12 +286,10 @@ class Engine:
 
     def _wait(self) -> None:
         """Runs the next command. While none comes, idle prefixes are saved on disk."""
-        disk_cache = self._disk_cache
         try:
-            command = self._inbox.get(timeout=None if disk_cache is None else disk_cache.patience_s)
+            command = self._inbox.get(timeout=self._cache.save_wait_s)
         except Empty:
-            assert disk_cache is not None
-            disk_cache.save_next()
+            self._cache.save_next()
         else:
             command()
 
@@ -310,9 +304,8 @@ class Engine:
         self._is_stopping = True
 
     def _add(self, state: SequenceState) -> None:
-        tokens, disk_cache = state.sequence.reusable_tokens, self._disk_cache
         try:
-            if disk_cache is not None and disk_cache.fetch(tokens, lambda: self._schedule(state)):
+            if self._cache.fetch(state.sequence.reusable_tokens, lambda: self._schedule(state)):
                 self._loading[state.sequence.id] = state
             else:
                 self._schedule(state)
@@ -363,11 +356,12 @@ class Engine:
                 self._scheduled[chunk.sequence.id].deliver_prompt_logprobs(chunk, self.backend)
         work = [(self._scheduled[chunk.sequence.id], chunk) for chunk in batch.outputs()]
         runs = self._token_sampler.sample([(state.sampler, state.request, chunk) for state, chunk in work])
-        self._scheduler.update(batch, [[token_of(item) for item in run] for run in runs])
+        tokens = [[token_of(item) for item in run] for run in runs]
+        self._scheduler.update(batch, tokens)
         self._counters.add_step(batch.n_tokens, sum(map(len, runs)))
-        for (state, chunk), run in zip(work, runs):
+        for (state, chunk), run, run_tokens in zip(work, runs, tokens):
             if chunk.draft:
-                self._count_draft(state, len(chunk.draft), len(run) - 1)
+                self._count_draft(state, len(chunk.draft), chunk.n_accepted(run_tokens))
             self._deliver_run(state, run)
 
     def _deliver_run(self, state: SequenceState, run: TokenRun) -> None:

@@ -2,7 +2,8 @@
 
 A slot is a sequence id of llama.cpp. It is free, active (a running sequence uses it) or idle: the sequence has ended,
 and its cells stay for requests that begin with the same tokens until the cells are needed. Idle prefixes are evicted
-in order of least recent use; a copy of the state may remain in memory as a snapshot and is restored from there.
+in order of least recent use; a copy of the state may remain in memory as a snapshot and is restored from there. With a
+disk cache, idle prefixes are also saved in files while nothing runs.
 
 Every method applies its operations to the backend at once, so the bookkeeping here and the cells of the backend agree
 after each call. Runs on the engine thread. Knows nothing of requests, of scheduling or of llama.cpp.
@@ -11,8 +12,10 @@ after each call. Runs on the engine thread. Knows nothing of requests, of schedu
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from .backend import CacheBackend
+from .disk_cache import DiskCache
 from .prefix import Match, PrefixTree, n_common_of
 from .snapshots import Snapshots
 from .state_files import Data
@@ -27,12 +30,13 @@ _MIN_SNAPSHOT = 32
 
 
 class KVCache:
-    """The slots and cells of one backend, and copies of evicted prefixes in `snapshots`."""
+    """The slots and cells of one backend, copies of evicted prefixes in `snapshots`, and files of idle ones."""
 
-    def __init__(self, backend: CacheBackend, snapshots: Snapshots):
+    def __init__(self, backend: CacheBackend, snapshots: Snapshots, disk: DiskCache | None = None):
         self._backend = backend
         self._limits = backend.limits
         self._snapshots = snapshots
+        self._disk = disk
         # Cells to plan with: all of them, or fewer for some steps after the backend found no free cells.
         self.n_usable = self._limits.n_cells
         # Whether a slot can be truncated; if not, only whole prefixes can be reused.
@@ -62,12 +66,12 @@ class KVCache:
     @property
     def n_cells_active(self) -> int:
         """Cells of running sequences; shared ones count once."""
-        return self._tree.n_active_cells
+        return self._tree.n_cells_active
 
     @property
     def n_cells_idle(self) -> int:
         """Cells that only idle prefixes use."""
-        return self._tree.n_cells - self._tree.n_active_cells
+        return self._tree.n_cells - self._tree.n_cells_active
 
     @property
     def n_cells_used(self) -> int:
@@ -106,8 +110,8 @@ class KVCache:
     def fits(self, match: Match | None, n_tokens: int) -> bool:
         """Whether a sequence of `n_tokens` that reuses `match` fits beside the active slots and what they reserve."""
         if match is not None:
-            n_tokens += self._tree.n_inactive_cells(match) - match.length
-        return self._tree.n_active_cells + self._n_reserved + n_tokens <= self.n_usable
+            n_tokens += self._tree.n_cells_inactive(match) - match.length
+        return self._tree.n_cells_active + self._n_reserved + n_tokens <= self.n_usable
 
     def acquire(self, match: Match | None) -> int:
         """An active slot that holds the tokens of `match` and no others; it is the match's own slot where possible.
@@ -155,6 +159,8 @@ class KVCache:
         twin = self._tree.twin(slot, exact=not self._limits.can_cut) if keep else None
         if keep and twin is None and self._tree.length(slot):
             self._tree.set_idle(slot)
+            if self._disk is not None:
+                self._disk.note_idle_prefix()
             return
         if twin is not None:
             self._tree.refresh(twin)
@@ -165,10 +171,6 @@ class KVCache:
     def idle(self) -> list[tuple[int, list[int]]]:
         """The idle slots with their tokens, the least recently used first."""
         return [(slot, self._tree.tokens(slot)) for slot in self._tree.idle()]
-
-    def read_state(self, slot: int) -> Data:
-        """A copy of the state of an idle slot."""
-        return self._backend.read_state(slot)
 
     def evict(self, n_cells: int = 0) -> bool:
         """Evicts idle prefixes until `n_cells` are free. False if that many are not free with all of them evicted."""
@@ -247,7 +249,7 @@ class KVCache:
 
         Other idle prefixes are evicted for it; cells of running sequences and those that they reserve are not taken.
         """
-        if self._tree.n_active_cells + self._n_reserved + len(tokens) > self.n_usable:
+        if self._tree.n_cells_active + self._n_reserved + len(tokens) > self.n_usable:
             return None
         slot = self._take_slot() if self.evict(len(tokens)) else None
         if slot is None:
@@ -260,3 +262,28 @@ class KVCache:
         self._tree.extend(slot, tokens)
         self._tree.set_idle(slot)
         return slot
+
+    # Files.
+
+    def fetch(self, tokens: list[int], then: Callable[[], None]) -> bool:
+        """Loads a saved prefix of `tokens` if it has enough more of them than the cells and the snapshots.
+
+        Returns whether a file is read. If so, the engine thread calls `then` afterwards, whether or not the prefix
+        could be loaded.
+        """
+        return self._disk is not None and self._disk.fetch(tokens, self.n_known(tokens), self.load, then)
+
+    @property
+    def save_wait_s(self) -> float | None:
+        """Seconds without a running sequence after which `save_next` is due; None if there is nothing to save."""
+        return None if self._disk is None else self._disk.wait_s
+
+    def save_next(self) -> None:
+        """Saves one idle prefix that is in no file yet."""
+        if self._disk is not None:
+            self._disk.save_next(self.idle(), self._backend.read_state)
+
+    def close(self, *, saves: bool = True) -> None:
+        """Saves the idle prefixes that are in no file yet, or with `saves=False` none. Cancels every `fetch`."""
+        if self._disk is not None:
+            self._disk.close(self.idle() if saves else [], self._backend.read_state)

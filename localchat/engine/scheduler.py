@@ -74,9 +74,9 @@ class Scheduler:
         Raises:
             ValueError: it could not run even alone (its tokens are more than the cells).
         """
-        if not 0 < sequence.n_prompt < sequence.max_tokens <= self._limits.n_cells:
+        if not 0 < sequence.n_prompt < sequence.max_length <= self._limits.n_cells:
             raise ValueError(
-                f"a sequence of {sequence.n_prompt} prompt tokens and at most {sequence.max_tokens} in all "
+                f"a sequence of {sequence.n_prompt} prompt tokens and at most {sequence.max_length} in all "
                 f"does not fit {self._limits.n_cells} cells"
             )
         self.waiting.append(sequence)
@@ -98,7 +98,7 @@ class Scheduler:
         return self._limits.n_drafted // n_running
 
     def schedule(self) -> Batch:
-        """The next step: first the newest token of every running sequence, then as much of the prompts as fits.
+        """The next step: first the newest tokens of every running sequence, then as much of the prompts as fits.
 
         Drafts are computed only where no prompt is, in cells that no running sequence uses.
         """
@@ -110,7 +110,7 @@ class Scheduler:
     def update(self, batch: Batch, sampled: list[list[int]]) -> None:
         """Enters what a decoded batch computed, and the tokens sampled for each of `batch.outputs()`, in that order.
 
-        All tokens sampled for a chunk but the last one were in its draft; the other draft tokens are removed.
+        Draft tokens that were not sampled are removed from the KV cache.
         """
         self._n_refusals = 0
         self._n_good_steps += 1
@@ -121,7 +121,7 @@ class Scheduler:
         runs = iter(sampled)
         for chunk in batch.chunks:
             run = next(runs) if chunk.wants_output else []
-            n_kept = chunk.n_tokens - len(chunk.draft) + max(len(run) - 1, 0)
+            n_kept = chunk.n_tokens - len(chunk.draft) + chunk.n_accepted(run)
             sequence, tokens = chunk.sequence, chunk.tokens()
             self._cache.append(chunk.slot, tokens if n_kept == chunk.n_tokens else tokens[:n_kept])
             if n_kept < chunk.n_tokens:
@@ -246,7 +246,7 @@ class Scheduler:
         first = 0
         for sequence, n_tokens in shares.items():
             # The token that is sampled behind the last one of a draft has its place, too.
-            n_drafted = max(min(n_to_draft, n_each, sequence.max_tokens - len(sequence.tokens) - 1), 0)
+            n_drafted = max(min(n_to_draft, n_each, sequence.max_length - len(sequence.tokens) - 1), 0)
             draft, sequence.draft = tuple(sequence.draft[:n_drafted]), []
             n_to_draft -= len(draft)
             assert sequence.slot is not None
@@ -256,20 +256,30 @@ class Scheduler:
 
     def _plan(self) -> dict[Sequence, int]:
         """How many tokens of which sequences this step computes."""
-        decoding = [sequence for sequence in self.running if sequence.n_missing == 1][: self._limits.n_batch]
-        prefilling = [sequence for sequence in self.running if sequence.n_missing > 1]
+        prefilling = [sequence for sequence in self.running if sequence.is_prefilling]
+        decoding = self._decoding_shares()
         n_prompt = self.n_prompt_batch if decoding else max(self.n_prompt_batch, _MIN_PROMPT_STEP)
-        n_left = self._limits.n_batch - len(decoding)
+        n_left = self._limits.n_batch - sum(decoding.values())
         if self._limits.is_unified:
-            return {**dict.fromkeys(decoding, 1), **self._prompt_shares(prefilling, min(n_left, n_prompt))}
+            return {**decoding, **self._prompt_shares(prefilling, min(n_left, n_prompt))}
         long = [sequence for sequence in prefilling if sequence.n_missing >= _TILE_ROWS and not sequence.is_to_score]
         rest = [sequence for sequence in prefilling if sequence not in long]
         if long and (self._is_tile_next or not (decoding or rest)):
             self._is_tile_next = False
             return self._tile_chunk(long, n_prompt)
         self._is_tile_next = True
-        shares = {**dict.fromkeys(decoding, 1), **self._prompt_shares(rest, n_left)}
+        shares = {**decoding, **self._prompt_shares(rest, n_left)}
         return dict(sorted(shares.items(), key=lambda share: share[0].slot or 0))
+
+    def _decoding_shares(self) -> dict[Sequence, int]:
+        """A row for each sequence that waits for its next token, and rows for the tokens forced before the newest."""
+        shares = {sequence: 1 for sequence in self.running if not sequence.is_prefilling}
+        n_left = self._limits.n_batch - len(shares)
+        for sequence in shares:
+            n_forced = min(sequence.n_missing - 1, n_left)
+            shares[sequence] += n_forced
+            n_left -= n_forced
+        return shares
 
     def _tile_chunk(self, sequences: list[Sequence], n_prompt: int) -> dict[Sequence, int]:
         """The next chunk of one of these prompts: the shortest one, and the oldest one the next time."""

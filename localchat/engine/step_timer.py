@@ -41,7 +41,7 @@ class StepTimer:
     def n_prompt_tokens(self, running: Iterable[Sequence]) -> int:
         """How many prompt tokens the next step may have beside the sequences that wait for their next token."""
         running = list(running)
-        n_computed = next((sequence.n_computed for sequence in running if sequence.n_missing > 1), 0)
+        n_computed = next((sequence.n_computed for sequence in running if sequence.is_prefilling), 0)
         return self._cost.prompt_tokens(_size_of_outputs(running), n_computed)
 
     def draft_token_cost(self, running: Iterable[Sequence], draft_token_s: float) -> float:
@@ -57,5 +57,5 @@ class StepTimer:
 
 def _size_of_outputs(running: Iterable[Sequence]) -> StepSize:
     """The part of a step that computes the newest token of each sequence that waits for its next one."""
-    lengths = [len(sequence.tokens) for sequence in running if sequence.n_missing == 1]
+    lengths = [len(sequence.tokens) for sequence in running if not sequence.is_prefilling]
     return StepSize(len(lengths), 0, sum(lengths))

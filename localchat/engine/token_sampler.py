@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Union
 
 from .backend import Backend
-from .batch import BatchChunk
+from .batch import MAX_FORCED, BatchChunk
 from .run import Sampled
 from .values import EngineError, GenerationRequest, InvalidGrammar
 
@@ -41,7 +41,7 @@ class TokenSampler:
             self._helpers.shutdown()
 
     def sample(self, work: Work) -> list[TokenRun]:
-        """The tokens of each sequence: one, and one more for each token of its draft that was right."""
+        """The tokens of each sequence: one, one more for each token of its draft that was right, and forced ones."""
         if self._backend.facts.n_vocab < _MIN_PARALLEL_VOCAB:
             return self._sample_share(work)
         if self._find_likeliest(work) or len(work) < 2 or self._helpers is None:
@@ -69,30 +69,49 @@ class TokenSampler:
         return [self._sample_run(*each) for each in share]
 
     def _sample_run(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> TokenRun:
-        """The token after the newest one, and while the draft is right the one after that.
+        """The token after the newest one, while the draft is right the one after that, and then those that are forced.
 
         Each is sampled from the logits behind exactly the tokens before it, and the sampler accepts no other token,
-        so these are the tokens that would be sampled without a draft.
+        so these are the tokens that would be sampled without a draft. Forced tokens need no logits, unless log
+        probabilities are wanted.
         """
         run: TokenRun = []
+        n_sampled, sequence = chunk.sequence.n_sampled, chunk.sequence
         for row, drafted in zip(chunk.output_rows, (*chunk.draft, None)):
-            item = self._sample(sampler, request, row, chunk.sequence.n_sampled + len(run) + 1)
+            item = self._sample(sampler, request, row, n_sampled + len(run) + 1)
+            assert item is not None
             run.append(item)
-            if drafted is None or isinstance(item, EngineError):
+            if self._ends(item, request):
+                return run
+            if token_of(item) != drafted:
                 break
-            token = token_of(item)
-            if token != drafted or self._backend.is_end(token) or token in request.params.stop_token_ids:
+        n_most = min(len(run) + MAX_FORCED, sequence.max_length - len(sequence.tokens))
+        while len(run) < n_most and request.params.top_logprobs is None:
+            forced = self._sample(sampler, request, None, n_sampled + len(run) + 1)
+            if forced is None:
+                break
+            run.append(forced)
+            if self._ends(forced, request):
                 break
         return run
 
-    def _sample(self, sampler: Any, request: GenerationRequest, row: int, n_sampled: int) -> Sampled | EngineError:
-        """Samples the sequence's `n_sampled`th token."""
+    def _ends(self, item: Sampled | EngineError, request: GenerationRequest) -> bool:
+        """Whether no token may follow."""
+        token = token_of(item)
+        return isinstance(item, EngineError) or self._backend.is_end(token) or token in request.params.stop_token_ids
+
+    def _sample(
+        self, sampler: Any, request: GenerationRequest, row: int | None, n_sampled: int
+    ) -> Sampled | EngineError | None:
+        """Samples the sequence's `n_sampled`th token; without a row a forced one, None if there is none."""
         try:
-            token = self._backend.sample(sampler, row)
+            token = self._backend.sample_forced(sampler) if row is None else self._backend.sample(sampler, row)
+            if token is None:
+                return None
             params = request.params
             if n_sampled == params.min_tokens:
                 self._backend.allow_ends(sampler)
-            if params.top_logprobs is None:
+            if params.top_logprobs is None or row is None:
                 return token
             if params.post_sampling_probs:
                 return (token, *self._backend.sampled_logprobs(sampler, token, params.top_logprobs))

@@ -10,7 +10,7 @@ from ..ask import finish_code, report
 from ..client import Client
 from ..events import Reply
 from ..keywords import AllClientKeywords, StreamKeywords
-from ..tools import ToolRun, start_run
+from ..tool_run import ToolRun, start_run
 from . import saved
 from .approval import Approval, load_tool
 from .printing import Printer

@@ -74,8 +74,8 @@ class LlamaBackend:
     def new_sampler(self, request: GenerationRequest) -> Sampler:
         return Sampler(request, self.vocabulary, self.facts.n_ctx)
 
-    def forced_tokens(self, sampler: Sampler) -> list[int]:
-        return list(sampler.forced_tokens())
+    def sample_forced(self, sampler: Sampler) -> int | None:
+        return sampler.sample_forced()
 
     def allow_ends(self, sampler: Sampler) -> None:
         sampler.allow_ends()

@@ -82,26 +82,42 @@ class Sampler:
 
         `likeliest` are the ids of `n_likeliest` tokens or more, where they are known.
         """
-        forced = self._reasoning.forced_token if self._reasoning is not None else None
-        if forced is None:
-            forced = self._forced.popleft() if self.forced_tokens() else None
-        else:
-            self._forced.clear()
-        token = self._sample(context, row, logits, likeliest) if forced is None else self._force(forced)
-        if self._grammar is not None:
-            self._grammar.accept(token)
-        if self._reasoning is not None:
-            self._reasoning.feed(self._vocabulary.piece(token, special=True))
+        token = self.sample_forced()
+        if token is None:
+            token = self._sample(context, row, logits, likeliest)
+            self._follow(token)
         return token
 
-    def forced_tokens(self) -> Sequence[int]:
-        """The next tokens where the grammar allows no others, unless the reasoning limit comes before."""
+    def sample_forced(self) -> int | None:
+        """The next token where the reasoning limit or the grammar allows no other; None where the logits decide."""
+        token = self._reasoning.forced_token if self._reasoning is not None else None
+        if token is not None:
+            self._forced.clear()
+        else:
+            self._find_forced()
+            if not self._forced:
+                return None
+            token = self._forced.popleft()
+        if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
+            raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
+        self._sampled_from = None
+        self._accept(token)
+        self._follow(token)
+        return token
+
+    def _find_forced(self) -> None:
         if self._grammar is not None and not self._forced:
             found = self._grammar.forced_tokens()
             # A bias against one of them has the model choose other tokens for the same text.
             if found and not np.isin(found, self._moved).any():
                 self._forced.extend(found)
-        return self._forced
+
+    def _follow(self, token: int) -> None:
+        """Enters the newest token in the grammar and in the reasoning limit."""
+        if self._grammar is not None:
+            self._grammar.accept(token)
+        if self._reasoning is not None:
+            self._reasoning.feed(self._vocabulary.piece(token, special=True))
 
     def _sample(self, context: Any, row: int, logits: Any, likeliest: Any) -> int:
         if self._grammar is not None:
@@ -142,14 +158,6 @@ class Sampler:
 
     def _choose_and_accept(self, some: Any) -> int:
         token = self._choose(some)
-        self._accept(token)
-        return token
-
-    def _force(self, token: int) -> int:
-        """A token that is not sampled."""
-        if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
-            raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
-        self._sampled_from = None
         self._accept(token)
         return token
 

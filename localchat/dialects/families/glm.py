@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .dialect import Dialect
-from .reasoning import ReasoningTags
-from .tagged import TaggedCalls
-from .tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
+from ..dialect import Dialect
+from ..reasoning import ReasoningTags
+from ..tagged import TaggedCalls
+from ..tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
 
 DIALECT = Dialect(
     "glm",

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .call_layout import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
-from .call_style import CallStyle
-from .calls import Calls
-from .dialect import Dialect
-from .json_calls import JsonCalls
-from .scan import Cursor, Markers, Reader, until
+from ..call_layout import ALL_TYPES, ArgumentsLayout, CallLayout, ValueLayout
+from ..call_style import CallStyle
+from ..calls import Calls
+from ..dialect import Dialect
+from ..json_calls import JsonCalls
+from ..scan import Cursor, Markers, Reader, until
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 # What can be the name of an argument in Python.

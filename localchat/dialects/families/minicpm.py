@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .dialect import Dialect
-from .tagged import TaggedCalls
+from ..dialect import Dialect
+from ..tagged import TaggedCalls
 
 DIALECT = Dialect(
     "minicpm5",

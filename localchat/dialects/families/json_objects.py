@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .call_layout import A_BREAK, A_NUMBER, A_SPACE
-from .dialect import Dialect
-from .json_calls import JsonCalls
-from .reasoning import ReasoningTags
+from ..call_layout import A_BREAK, A_NUMBER, A_SPACE
+from ..dialect import Dialect
+from ..json_calls import JsonCalls
+from ..reasoning import ReasoningTags
 
 # <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>
 COHERE = Dialect(
     "cohere",
     detected_by=(("<|START_ACTION|>",),),
+    overrides=("command-r",),
     calls=(
         JsonCalls(
             opener="<|START_ACTION|>",
@@ -99,14 +100,4 @@ LLAMA = Dialect(
     "llama-3",
     detected_by=(("<|python_tag|>",), ('{"name": function name, "parameters":',)),
     calls=(_LLAMA_CALL, replace(_LLAMA_CALL, opener="<|python_tag|>", is_strict=False)),
-)
-
-JSON_FAMILIES: tuple[Dialect, ...] = (
-    COHERE,
-    COMMAND_R,
-    NEMOTRON,
-    FIREFUNCTION,
-    GIGACHAT,
-    LLAMA,
-    TOOL_CALLS,
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 
-from .call_layout import GEMMA_QUOTE, CallLayout
-from .call_style import CallStyle
-from .calls import Calls
-from .dialect import Dialect
-from .named_calls import offered_name
-from .reasoning import ReasoningTags
-from .scan import Cursor, Markers, Reader, one_of, space, until
+from ..call_layout import GEMMA_QUOTE, CallLayout
+from ..call_style import CallStyle
+from ..calls import Calls
+from ..dialect import Dialect
+from ..named_calls import offered_name
+from ..reasoning import ReasoningTags
+from ..scan import Cursor, Markers, Reader, one_of, space, until
 
 _START, _END = "<|tool_call>", "<tool_call|>"
 

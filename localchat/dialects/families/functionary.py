@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..protocol.events import ContentDelta
-from .call_layout import CallLayout
-from .dialect import Dialect
-from .named_calls import json_arguments
-from .reader import OutputReader
-from .reasoning import ReasoningStart
-from .scan import Markers, Reader, one_of, read, stream
-from .tool_call import FUNCTION_TAGS
+from ...protocol.events import ContentDelta
+from ..call_layout import CallLayout
+from ..dialect import Dialect
+from ..named_calls import json_arguments
+from ..reader import OutputReader
+from ..reasoning import ReasoningStart
+from ..scan import Markers, Reader, one_of, read, stream
+from ..tool_call import FUNCTION_TAGS
 
 V31 = Dialect(
     "functionary-3.1",
     detected_by=(("<function=", "</function>"),),
+    overrides=("llama-3",),
     calls=(replace(FUNCTION_TAGS, around=(), is_json=True),),
 )
 

@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from .call_layout import AN_ID
-from .dialect import Dialect
-from .json_calls import JsonCalls
-from .named_calls import NamedCalls
+from ..call_layout import AN_ID
+from ..dialect import Dialect
+from ..json_calls import JsonCalls
+from ..named_calls import NamedCalls
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 

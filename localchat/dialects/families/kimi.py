@@ -8,11 +8,11 @@ K3: <|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument k
 
 from __future__ import annotations
 
-from .call_layout import A_NUMBER, ALL_TYPES
-from .dialect import Dialect
-from .named_calls import NamedCalls
-from .reasoning import ReasoningTags
-from .tagged import TaggedCalls
+from ..call_layout import A_NUMBER, ALL_TYPES
+from ..dialect import Dialect
+from ..named_calls import NamedCalls
+from ..reasoning import ReasoningTags
+from ..tagged import TaggedCalls
 
 _ARGUMENTS = "<|tool_call_argument_begin|>"
 

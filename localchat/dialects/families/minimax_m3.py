@@ -11,14 +11,14 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from .call_layout import ALL_TYPES, THE_NAME, ArgumentsLayout, ValueLayout
-from .calls import Calls
-from .dialect import Dialect
-from .json_scan import maybe_nested
-from .reasoning import ReasoningTags
-from .scan import Cursor, Markers, Reader, one_of, until
-from .tagged import TaggedCalls
-from .values import parameter_types, value_json
+from ..call_layout import ALL_TYPES, THE_NAME, ArgumentsLayout, ValueLayout
+from ..calls import Calls
+from ..dialect import Dialect
+from ..json_scan import maybe_nested
+from ..reasoning import ReasoningTags
+from ..scan import Cursor, Markers, Reader, one_of, until
+from ..tagged import TaggedCalls
+from ..values import parameter_types, value_json
 
 _PREFIX = "]<]minimax[>["
 _OPEN, _ITEM = _PREFIX + "<", "item"

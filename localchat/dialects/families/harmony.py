@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from .call_layout import CallLayout
-from .channels import CHANNEL, MESSAGE, START, ChannelDialect
-from .reasoning import ReasoningTags
+from ..call_layout import CallLayout
+from ..channels import CHANNEL, MESSAGE, START, ChannelDialect
+from ..reasoning import ReasoningTags
 
 _FINAL = CHANNEL + "final" + MESSAGE
 _TEXT_END = "<|end|>" + START + "assistant"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..protocol.events import ContentDelta
-from .dialect import Dialect
-from .json_calls import JsonCalls
-from .reader import OutputReader
-from .scan import Markers, Reader, one_of, read, space, stream
+from ...protocol.events import ContentDelta
+from ..dialect import Dialect
+from ..json_calls import JsonCalls
+from ..reader import OutputReader
+from ..scan import Markers, Reader, one_of, read, space, stream
 
 _START, _END = "<response>", "</response>"
 

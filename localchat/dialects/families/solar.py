@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from .call_layout import AN_ID
-from .dialect import Dialect
-from .named_calls import NamedCalls
-from .reasoning import ReasoningTags
+from ..call_layout import AN_ID
+from ..dialect import Dialect
+from ..named_calls import NamedCalls
+from ..reasoning import ReasoningTags
 
 DIALECT = Dialect(
     "solar",

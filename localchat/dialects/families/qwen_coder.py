@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .dialect import Dialect
-from .reasoning import ReasoningTags
-from .tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
+from ..dialect import Dialect
+from ..reasoning import ReasoningTags
+from ..tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
 
 DIALECT = Dialect(
     "qwen-coder",
     detected_by=(("<tool_call>", "<function=", "<parameter="),),
+    overrides=("functionary-3.1",),
     calls=(FUNCTION_TAGS,),
     also_read=(JSON_OBJECT, KEY_VALUE_TAGS),
 )
@@ -27,6 +28,7 @@ DIALECT = Dialect(
 SEED = Dialect(
     "seed",
     detected_by=(("<seed:tool_call>",),),
+    overrides=("functionary-3.1",),
     calls=(
         replace(
             FUNCTION_TAGS,

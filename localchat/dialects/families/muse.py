@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..protocol.events import ContentDelta
-from .call_layout import A_BREAK, THE_NAME, CallLayout
-from .channels import MESSAGE, START, ChannelDialect, ChannelReader
-from .reasoning import ReasoningTags
-from .scan import Reader, closing, one_of, space
-from .tagged import TaggedCalls
+from ...protocol.events import ContentDelta
+from ..call_layout import A_BREAK, THE_NAME, CallLayout
+from ..channels import MESSAGE, START, ChannelDialect, ChannelReader
+from ..reasoning import ReasoningTags
+from ..scan import Reader, closing, one_of, space
+from ..tagged import TaggedCalls
 
 _TAGS = TaggedCalls(
     call='<atem:invoke name="',

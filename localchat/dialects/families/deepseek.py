@@ -8,8 +8,8 @@ R1 writes "function" for the name, then the name and a block of JSON code.
 
 from __future__ import annotations
 
-from .dialect import Dialect
-from .named_calls import NamedCalls
+from ..dialect import Dialect
+from ..named_calls import NamedCalls
 
 _SECTION = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 _CALL, _SEPARATOR, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..protocol.events import ContentDelta
-from .call_layout import CallLayout
-from .call_style import CallStyle
-from .calls import Calls
-from .dialect import Dialect
-from .named_calls import json_arguments, offered_name
-from .reasoning import ReasoningTags
-from .scan import Cursor, Reader, closing, one_of, space
+from ...protocol.events import ContentDelta
+from ..call_layout import CallLayout
+from ..call_style import CallStyle
+from ..calls import Calls
+from ..dialect import Dialect
+from ..named_calls import json_arguments, offered_name
+from ..reasoning import ReasoningTags
+from ..scan import Cursor, Reader, closing, one_of, space
 
 _START, _END = "<|tools_prefix|>", "<|tools_suffix|>"
 

@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-from .call_layout import ALL_TYPES, STRING
-from .dialect import Dialect
-from .tagged import TaggedCalls
+from ..call_layout import ALL_TYPES, STRING
+from ..dialect import Dialect
+from ..tagged import TaggedCalls
 
 _MINIMAX_TAGS = TaggedCalls(
     call='<invoke name="',

@@ -1,0 +1,110 @@
+"""Stop reasons, sampling options and log probabilities, and how objects of llama-stack are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, Literal
+
+from ..payloads import normal_reason
+from ..shapes import plain
+
+Json = dict[str, Any]
+StopReason = Literal["end_of_turn", "end_of_message", "out_of_tokens"]
+
+# One table, where llama-stack's own conversions disagree.
+_STOP_REASONS: dict[str, StopReason] = {
+    "stop": "end_of_turn",
+    "eos": "end_of_turn",
+    "eos_token": "end_of_turn",
+    "eom": "end_of_message",
+    "tool_calls": "end_of_message",
+    "function_call": "end_of_message",
+    "length": "out_of_tokens",
+}
+
+
+def stop_reason(raw: str | None) -> StopReason | None:
+    """llama-stack's stop reason for a server's finish reason.
+
+    None means that there is no reason yet, or that the turn failed. An unknown word is an end of the turn.
+    """
+    if raw is None or not raw.strip():
+        return None
+    word = raw.strip().lower()
+    known = normal_reason(word)
+    return None if known == "error" else _STOP_REASONS.get(word) or _STOP_REASONS.get(known or "", "end_of_turn")
+
+
+# The fields of each strategy that are sent. Its temperature goes along with top-k too.
+_STRATEGIES = {"greedy": (), "top_p": ("temperature", "top_p"), "top_k": ("temperature", "top_k")}
+
+
+def sampling_options(params: Any) -> Json:
+    """Members of a request for llama-stack's SamplingParams; none for None.
+
+    What is set is sent, zeros included; a repetition penalty of 1 does nothing and is left out. Members
+    that llama-stack does not have (min_p, seed) pass through.
+
+    Raises:
+        ValueError: A strategy that has no counterpart.
+    """
+    members = dict(fields_of(params)) if params is not None else {}
+    strategy, penalty = fields_of(members.pop("strategy", None) or {}), members.pop("repetition_penalty", None)
+    kind = str(strategy.get("type"))
+    if strategy and kind not in _STRATEGIES:
+        raise ValueError(f"there is no counterpart of the sampling strategy {kind!r}")
+    options: Json = {name: strategy.get(name) for name in _STRATEGIES.get(kind, ())}
+    options.update(members)
+    if kind == "greedy":
+        options["temperature"] = 0.0
+    if penalty != 1.0:
+        options["repeat_penalty"] = penalty
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def completion_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, float]] | None:
+    """A map of token to log probability for each position of a completion."""
+    logprobs = logprobs or {}
+    if logprobs.get("top_logprobs"):
+        return [dict(position or {}) for position in logprobs["top_logprobs"]]
+    tokens, values = logprobs.get("tokens"), logprobs.get("token_logprobs")
+    return [{token: value} for token, value in zip(tokens, values)] if tokens and values else None
+
+
+def streamed_logprobs(text: str, logprobs: Any) -> list[dict[str, float]] | None:
+    """The same for a piece of a streamed completion, where some servers give a bare number."""
+    if isinstance(logprobs, (int, float)):
+        return [{text: float(logprobs)}]
+    return completion_logprobs(logprobs) if isinstance(logprobs, Mapping) else None
+
+
+def chat_logprobs(items: Iterable[Any] | None) -> list[dict[str, float]] | None:
+    """A map for each position of a chat answer: the alternatives and the chosen token."""
+    positions = [
+        {option["token"]: option["logprob"] for option in (*(item.get("top_logprobs") or ()), item)}
+        for item in items or ()
+        if isinstance(item, Mapping)
+    ]
+    return positions or None
+
+
+# Objects
+
+
+def fields_of(value: Any) -> Mapping[str, Any]:
+    """The members of a dict, a dataclass, a Pydantic model or any other object."""
+    if isinstance(value, Mapping):
+        return value
+    try:
+        members = plain(value)
+    except TypeError:
+        members = getattr(value, "__dict__", None)
+    if not isinstance(members, Mapping):
+        raise ValueError(f"this is no message, call or definition: {value!r}")
+    return members
+
+
+def tool_name(name: Any) -> str:
+    """Built-in tools are members of an enum."""
+    return str(name.value if isinstance(name, Enum) else name or "")

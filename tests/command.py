@@ -1,0 +1,57 @@
+"""The command `python -m localchat.server` run in this process, up to the moment at which it would serve."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from unittest import mock
+
+from localchat import server
+from localchat.serving import loading
+
+
+@dataclass(frozen=True)
+class Done:
+    """An exit status, and the text written."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_command(*arguments: str) -> Done:
+    """Run the command with these arguments.
+
+    Raises:
+        AssertionError: it would serve.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(restored())
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        stack.enter_context(mock.patch.object(loading, "Loader", side_effect=AssertionError("the command serves")))
+        try:
+            status = server.main(["--no-supervise", *arguments])
+        except SystemExit as done:
+            status = done.code if isinstance(done.code, int) else 1
+    return Done(status, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Restore afterwards what the command sets for its process."""
+    interval = sys.getswitchinterval()
+    logs = [logging.getLogger(name) for name in ("localchat", "localchat.engine.llama")]
+    before = [(log.handlers, log.level) for log in logs]
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        for log, (handlers, level) in zip(logs, before):
+            log.handlers = handlers
+            log.setLevel(level)
