@@ -35,11 +35,11 @@ from .errors import (
 from .events import Reply, StreamEvent, Value
 from .failures import read_models
 from .keywords import (
-    CallKeywords,
     ChatKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
     MapKeywords,
+    RequestKeywords,
     RunKeywords,
     StreamKeywords,
     check_keywords,
@@ -50,7 +50,7 @@ from .options import (
     CallOptions,
     TextPrompt,
     adapted_body,
-    corrected,
+    check_text_prompt,
     read_any,
     read_options,
     read_request_options,
@@ -58,7 +58,7 @@ from .options import (
     with_media,
 )
 from .payloads import Prompt, check_prompt
-from .settings import BaseClient
+from .settings import BaseClient, companion
 from .timeouts import Timeout
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class AsyncClient(BaseClient):
             try:
                 return await self._whole(given, CHAT_PATH)
             except DoesNotFit as error:
-                given = corrected(given, error)
+                given = companion("structured").corrected(given, error)
         return await self._whole(given, CHAT_PATH)
 
     @overload
@@ -243,7 +243,7 @@ class AsyncClient(BaseClient):
         call = self._call(settings.timeout, settings.max_retries)
         return read_models(settings, await call.fetch("GET", "models", None, {}))
 
-    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[CallKeywords]) -> Any:
+    async def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
         """What a server answers to any other request, such as POST /rerank; see Client.request."""
         given = read_request_options(self._settings, method, options)
         call = self._call(given.timeout, given.max_retries)
@@ -287,8 +287,8 @@ class AsyncClient(BaseClient):
 
     async def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
         """How a text goes on, without a chat template (/completions); see Client.complete."""
-        settings = self._settings
-        given = read_options(settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
+        check_text_prompt(prompt)
+        given = read_options(self._settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
         return await self._whole(given, "completions")
 
     # Type checkers take the first that fits, and a str is a Sequence of str too.

@@ -77,7 +77,7 @@ class _Choice:
             self._take_message(message, chunk, events)
         elif not delta and isinstance(choice.get("text"), str):
             self._take_content(choice["text"], chunk, events)
-        if choice.get("logprobs"):
+        if isinstance(choice.get("logprobs"), dict):
             self._take_logprobs(choice["logprobs"], chunk, events)
         if self.reason_raw is not None and any(event.type in _SPEAKING for event in events):
             self.went_on = True
@@ -109,10 +109,10 @@ class _Choice:
         name, text = _reasoning(message)
         self._take_reasoning(name, _exceeding(text, self.reasoning), chunk, events)
         rest = {name: value for name, value in message.items() if not name.startswith(_REASONING_FIELDS)}
-        if isinstance(rest.get("content"), str):  # With the tags or, where the server has taken them out, without.
-            rest["content"] = _exceeding(rest["content"], self.content, self.text)
-        if isinstance(rest.get("refusal"), str):
-            rest["refusal"] = _exceeding(rest["refusal"], self.refusal)
+        # The content comes with the tags or, where the server has taken them out, without.
+        for field, *known in (("content", self.content, self.text), ("refusal", self.refusal)):
+            if isinstance(rest.get(field), str):
+                rest[field] = _exceeding(rest[field], *known)
         self._take_delta(rest, chunk, events, is_summary=True)
 
     def _take_calls(self, delta: Json, chunk: Any, events: list[StreamEvent], is_summary: bool) -> None:
@@ -159,17 +159,7 @@ class _Choice:
             elif text:
                 self._emit(kind, text, chunk, events)
 
-    def _reclassify(self) -> None:
-        """The template had opened the tag: what was handed out as text so far was reasoning."""
-        self.reasoning += self.text
-        self.text = []
-        self._warnings.add(
-            "a closing </think> came without an opening one: the text before it was reasoning", self.index
-        )
-
-    def _take_logprobs(self, logprobs: Any, chunk: Any, events: list[StreamEvent]) -> None:
-        if not isinstance(logprobs, dict):
-            return
+    def _take_logprobs(self, logprobs: Json, chunk: Any, events: list[StreamEvent]) -> None:
         content = logprobs.get("content")
         items = content if isinstance(content, list) else _completion_logprobs(logprobs)
         if items:
@@ -186,7 +176,9 @@ class _Choice:
             self.reasoning.append(text)
             events.append(ReasoningDelta(text, self.index, chunk))
         elif kind == "reclassify":
-            self._reclassify()
+            # The template had opened the tag.
+            self.reasoning, self.text = self.reasoning + self.text, []
+            self._warn("a closing </think> came without an opening one: the text before it was reasoning")
         else:
             self.refusal.append(text)
             events.append(RefusalDelta(text, self.index, chunk))
@@ -390,8 +382,7 @@ class Accumulator:
             self._usage = self._zero_usage
             events.append(UsageEvent(self._usage))
         if len(self._choices) < self._n:
-            text = f"the server gave {len(self._choices)} of the {self._n} answers that were asked for"
-            self._warnings.add(text, 0)
+            self._warnings.add(f"the server sent {len(self._choices)} of the {self._n} requested choices", 0)
         self._succeeded = True
         stops = [choice.stop() for choice in self._sorted()]
         return events + self._warnings.take() + stops

@@ -30,13 +30,13 @@ from .errors import (
 from .events import Reply, StreamEvent, Value
 from .failures import read_models
 from .keywords import (
-    CallKeywords,
     ChatKeywords,
     CompletionKeywords,
     EmbeddingKeywords,
     MapKeywords,
     PeerKeywords,
     QuickKeywords,
+    RequestKeywords,
     RunKeywords,
     StreamKeywords,
     check_keywords,
@@ -47,7 +47,7 @@ from .options import (
     CallOptions,
     TextPrompt,
     adapted_body,
-    corrected,
+    check_text_prompt,
     read_any,
     read_options,
     read_request_options,
@@ -231,7 +231,7 @@ class Client(BaseClient):
             try:
                 return self._whole(given, CHAT_PATH)
             except DoesNotFit as error:
-                given = corrected(given, error)
+                given = companion("structured").corrected(given, error)
         return self._whole(given, CHAT_PATH)
 
     @overload
@@ -284,7 +284,7 @@ class Client(BaseClient):
         call = self._call(settings.timeout, settings.max_retries)
         return read_models(settings, call.fetch("GET", "models", None, {}))
 
-    def request(self, method: str, path: str, json: Any = None, **options: Unpack[CallKeywords]) -> Any:
+    def request(self, method: str, path: str, json: Any = None, **options: Unpack[RequestKeywords]) -> Any:
         """What a server answers to any other request, within the same time limits, retries and errors.
 
         Args:
@@ -347,8 +347,8 @@ class Client(BaseClient):
 
     def complete(self, prompt: TextPrompt, /, **options: Any) -> Reply[Any]:
         """How a text goes on, without a chat template (/completions). Also of tokens, and of several."""
-        settings = self._settings
-        given = read_options(settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
+        check_text_prompt(prompt)
+        given = read_options(self._settings, prompt, {"think_tags": "off", **options}, CompletionKeywords, "complete")
         return self._whole(given, "completions")
 
     # Type checkers take the first that fits, and a str is a Sequence of str too.

@@ -270,19 +270,8 @@ class ErrorEvent:
     raw: Any = None
 
 
-StreamEvent = Union[
-    MessageStart,
-    ContentDelta,
-    ReasoningDelta,
-    RefusalDelta,
-    ToolCallDelta,
-    ToolCall,
-    Logprobs,
-    UsageEvent,
-    MessageStop,
-    WarningEvent,
-    ErrorEvent,
-]
+_Delta = Union[ContentDelta, ReasoningDelta, RefusalDelta, ToolCallDelta]
+StreamEvent = Union[MessageStart, _Delta, ToolCall, Logprobs, UsageEvent, MessageStop, WarningEvent, ErrorEvent]
 
 
 @dataclass(frozen=True)

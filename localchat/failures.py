@@ -47,23 +47,18 @@ def retry_delay(error: LocalChatError, tries: int, max_retries: int) -> float | 
 
 
 def unreachable(settings: Settings, error: Exception, proxy: str | None) -> str:
+    shown = settings.address.shown
     if proxy is not None:
-        return f"no connection to {settings.address.shown} through the proxy: {error}"
+        return f"no connection to {shown} through the proxy: {error}"
     if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
-        return (
-            f"nothing listens on {settings.address.shown}: start a server there "
-            "(python -m localchat.server) or set OPENAI_BASE_URL"
-        )
+        return f"nothing listens on {shown}: start a server there (python -m localchat.server) or set OPENAI_BASE_URL"
     if isinstance(error, socket.gaierror):
         return f"the host {settings.address.host!r} is not known: {error}"
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return (
-            f"the certificate of {settings.address.shown} is not trusted: name the CA with verify=PATH or "
-            f"SSL_CERT_FILE ({error})"
-        )
+        return f"the certificate of {shown} is not trusted: name the CA with verify=PATH or SSL_CERT_FILE ({error})"
     if "WRONG_VERSION_NUMBER" in str(error):
-        return f"{settings.address.shown} does not use TLS: use http:// ({error})"
-    return f"no connection to {settings.address.shown}: {error}"
+        return f"{shown} does not use TLS: use http:// ({error})"
+    return f"no connection to {shown}: {error}"
 
 
 def broken(settings: Settings, error: Exception) -> str:

@@ -57,13 +57,18 @@ class AllClientKeywords(ClientKeywords, total=False):
     model: str | None
 
 
-class CallKeywords(TypedDict, total=False):
-    """Of every call: how it is made, and what is sent besides."""
+class RequestKeywords(TypedDict, total=False):
+    """Of every request: how it is made."""
 
-    model: str | None
     timeout: Timeout | float | None
     max_retries: int | None
     extra_headers: Mapping[str, str] | None
+
+
+class CallKeywords(RequestKeywords, total=False):
+    """Of every call of a model."""
+
+    model: str | None
     extra_body: Mapping[str, Any] | None
 
 
@@ -188,18 +193,22 @@ def check_keywords(given: Iterable[str], known: Any, what: str) -> None:
             raise TypeError(f"{what} has no option {name!r}{_hint(name, known)}")
 
 
+_HINTS = {
+    "stream": "chat, complete and run return a Reply, stream and run_stream an iterator; a server that cannot stream "
+    'is called with extra_body={"stream": False}',
+    "system": "put it into the prompt",
+    "headers": "of one call these are extra_headers, of all calls Client(headers=...)",
+    "retries_on_mismatch": "only chat and map ask again",
+}
+
+
 def _hint(name: str, known: Any) -> str:
     if known is AllClientKeywords or known is ClientKeywords:
         return _nearest(name, known)
-    if name == "stream":
-        return (
-            ": chat, complete and run return a Reply, stream and run_stream an iterator; a server that cannot stream "
-            'is called with extra_body={"stream": False}'
-        )
-    if name == "system":
-        return ": put it into the prompt"
-    if name == "headers":
-        return ": of one call these are extra_headers, of all calls Client(headers=...)"
+    if known is RequestKeywords and name not in ("base_url", "api_key", "headers"):
+        return _nearest(name, known) + ": fields of the body go into `json`"
+    if name in _HINTS:
+        return ": " + _HINTS[name]
     if name in AllClientKeywords.__annotations__:
         return f": it belongs to the client, Client({name}=...) or client.with_options({name}=...)"
     return _nearest(name, known) + "; extra_body={...} sends any field"

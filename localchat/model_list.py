@@ -9,14 +9,7 @@ from .errors import ModelNotNamed, ProtocolError
 
 # Where servers report the number of tokens that a request may use, the first that is there counts: at the top of an
 # entry (vLLM and OpenRouter, LM Studio, others), or in its `meta` (llama.cpp).
-_LENGTH_FIELDS = [
-    "max_model_len",
-    "context_length",
-    "loaded_context_length",
-    "max_context_length",
-    "context_window",
-    "n_ctx",
-]
+_LENGTH_FIELDS = "max_model_len context_length loaded_context_length max_context_length context_window n_ctx"
 _META_LENGTH_FIELDS = ("n_ctx", "n_ctx_train")
 
 _SHOWN_NAMES = 20
@@ -48,7 +41,7 @@ class Model(str):
 
 def _context_length(entry: Mapping[str, Any]) -> int | None:
     meta = entry.get("meta")
-    found = [entry.get(name) for name in _LENGTH_FIELDS]
+    found = [entry.get(name) for name in _LENGTH_FIELDS.split()]
     found += [meta.get(name) for name in _META_LENGTH_FIELDS] if isinstance(meta, dict) else []
     return next((n for n in found if isinstance(n, int) and not isinstance(n, bool) and n > 0), None)
 

@@ -222,15 +222,11 @@ def tls_context(verify: Any) -> ssl.SSLContext:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         elif verify is True and not context.get_ca_certs() and os.name != "nt":
-            _load_certifi(context)
+            # The system has none, as some builds for macOS: take those of certifi, if it is installed.
+            with contextlib.suppress(ImportError):
+                context.load_verify_locations(importlib.import_module("certifi").where())
         _contexts[verify] = context
     return _contexts[verify]  # type: ignore[no-any-return]  # The cache is untyped: ssl is not loaded yet.
-
-
-def _load_certifi(context: ssl.SSLContext) -> None:
-    """Where the system has no certificates (some macOS builds), take those of certifi, if it is there."""
-    with contextlib.suppress(ImportError):
-        context.load_verify_locations(importlib.import_module("certifi").where())
 
 
 # Names of hosts

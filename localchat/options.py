@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
-from .errors import DoesNotFit, StatusError
+from .errors import StatusError
 from .http1 import check_method
-from .keywords import CallKeywords, check_keywords
+from .keywords import RequestKeywords, check_keywords
 from .payloads import build_request
 from .settings import Settings, companion
 from .think_tags import ThinkSplitter
@@ -20,6 +20,12 @@ TextPrompt = Union[str, Sequence[int], Sequence[str], Sequence[Sequence[int]]]
 
 
 CHAT_PATH = "chat/completions"
+
+
+def check_text_prompt(prompt: object) -> None:
+    """Raise TypeError for what `complete` cannot take."""
+    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
+        raise TypeError(f"complete takes text, a list of texts or of tokens, not {type(prompt).__name__}")
 
 
 class CallOptions(NamedTuple):
@@ -85,10 +91,7 @@ def read_request_options(settings: Settings, method: str, options: Mapping[str, 
         TypeError, ValueError: An option is none of such a call, or the method cannot be sent.
     """
     check_method(method)
-    for name in ("model", "extra_body"):
-        if name in options:
-            raise TypeError(f"request has no option {name!r}: it goes into `json`")
-    return read_options(settings, "", options, CallKeywords, "request")
+    return read_options(settings, "", options, RequestKeywords, "request")
 
 
 def read_any(raw: bytes) -> Any:
@@ -123,12 +126,6 @@ def adapted_body(given: CallOptions, body: dict[str, Any], error: StatusError) -
     if given.expected is None or not given.expected.weaken(error):
         raise error
     return body
-
-
-def corrected(given: CallOptions, error: DoesNotFit) -> CallOptions:
-    """The options of a call that asks again for an answer that did not fit, with what was wrong."""
-    prompt = [{"role": "user", "content": given.prompt}] if isinstance(given.prompt, str) else list(given.prompt)
-    return given._replace(prompt=[*prompt, *companion("structured").correction(error)])
 
 
 def _n_choices(prompt: Any, options: Mapping[str, Any]) -> int:

@@ -21,23 +21,21 @@ Prompt = Union[str, Sequence[Mapping[str, Any]]]
 
 def check_prompt(prompt: object) -> None:
     """Raise TypeError for what is neither text nor a list of messages, with what to write instead."""
+    wanted = "a prompt is text or a list of messages"
     if isinstance(prompt, str):
         return
     if isinstance(prompt, Mapping):
-        raise TypeError("a prompt is text or a list of messages; one message goes into a list: [message]")
+        raise TypeError(f"{wanted}; one message goes into a list: [message]")
     if isinstance(prompt, (bytes, bytearray)):
-        raise TypeError('a prompt is text or a list of messages, not bytes: decode it first, data.decode("utf-8")')
+        raise TypeError(f'{wanted}, not bytes: decode it first, data.decode("utf-8")')
     if not isinstance(prompt, Sequence):
-        raise TypeError(f"a prompt is text or a list of messages, not {type(prompt).__name__}")
+        raise TypeError(f"{wanted}, not {type(prompt).__name__}")
     for place, message in enumerate(prompt):
         if isinstance(message, str):
-            raise TypeError(
-                "a prompt is one text or a list of messages, not a list of texts: client.map(texts) puts each to the "
-                'model, and a message is a dict, {"role": "user", "content": text}'
-            )
+            raise TypeError(f"{wanted}, not a list of texts: client.map(texts) asks for one reply to each")
         if not isinstance(message, Mapping):
             kind = type(message).__name__
-            raise TypeError(f"message {place} of the prompt is a dict with role and content, not {kind}")
+            raise TypeError(f"message {place} of the prompt must be a dict with role and content, not {kind}")
 
 
 # Finish reasons, in lower case, to the five of ours. Unlike in other such tables an error stays an error.
@@ -65,11 +63,7 @@ _REASONING_NAMES = "completion_tokens_details.reasoning_tokens output_tokens_det
 
 
 def build_request(
-    prompt: Prompt,
-    *,
-    model: str | None = None,
-    system: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    prompt: Prompt, *, model: str | None = None, system: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Json:
     """The body of a chat request. Text becomes one user message; every option becomes a field.
 

@@ -129,11 +129,7 @@ class Connector:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        proxy: str | None,
-        limit: float | None,
-        watch: Callable[[socket.socket | None], None],
+        self, settings: Settings, proxy: str | None, limit: float | None, watch: Callable[[socket.socket | None], None]
     ) -> None:
         self._address, self._verify = settings.address, settings.verify
         self._proxy = proxy

@@ -36,11 +36,8 @@ class SSEError(Exception):
     """
 
     def __init__(self, message: str, events: Collection[ServerSentEvent] = ()) -> None:
-        super().__init__(message, tuple(events))
+        super().__init__(message)
         self.events = tuple(events)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class SSEDecoder:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .errors import DoesNotFit, StatusError
 from .events import Reply
 from .schema import build, is_schema, json_schema
 from .validator import TYPE_NAMES, show
+
+if TYPE_CHECKING:
+    from .options import CallOptions
 
 Json = dict[str, Any]
 
@@ -96,11 +99,12 @@ class ExpectedValue:
         return [{"role": "system", "content": text}, *messages]
 
 
-def correction(error: DoesNotFit) -> list[Json]:
-    """The messages that ask for an answer again: what the model wrote, and what is wrong with it."""
+def corrected(given: CallOptions, error: DoesNotFit) -> CallOptions:
+    """The options of a call that asks again: with what the model wrote, and what is wrong with it."""
+    prompt = [{"role": "user", "content": given.prompt}] if isinstance(given.prompt, str) else list(given.prompt)
     wrote = [] if error.partial is None else [error.partial.message]
     text = f"{error}. Answer again, with the corrected JSON alone."
-    return [*wrote, {"role": "user", "content": text}]
+    return given._replace(prompt=[*prompt, *wrote, {"role": "user", "content": text}])
 
 
 def response_format(target: Any) -> Json:

@@ -136,9 +136,5 @@ class ThinkSplitter:
 
 
 # Steps are plain functions: bound methods would make the splitter refer to itself.
-_FIRST_STEPS = {
-    "auto": ThinkSplitter._start,
-    "prefilled": ThinkSplitter._thought_start,
-    "off": ThinkSplitter._plain,
-}
+_FIRST_STEPS = {"auto": ThinkSplitter._start, "prefilled": ThinkSplitter._thought_start, "off": ThinkSplitter._plain}
 _PASSING_STEPS = (ThinkSplitter._plain, ThinkSplitter._content)

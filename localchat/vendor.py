@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import errno
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -40,8 +41,9 @@ FILES = (
     "ask.py",
 )
 
-# Methods of Client that need files beyond these, and are left out.
+# Methods of Client that need files beyond these, and the options of these methods: both are left out.
 LEFT_OUT = ("map", "run", "run_stream", "conversation", "embed", "_embedding_model")
+_LEFT_OUT_OPTIONS = ("MapKeywords", "RunKeywords", "EmbeddingKeywords")
 
 # The part of FILES that is a program of its own.
 _PROGRAM = "ask.py"
@@ -165,9 +167,12 @@ def _body(source: str, tree: ast.Module) -> str:
                     _blank(lines, method)
     for node in tree.body:
         docstring = node is tree.body[0] and ast.get_docstring(tree) is not None
-        if docstring or isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node):
+        left_out = isinstance(node, ast.ClassDef) and node.name in _LEFT_OUT_OPTIONS
+        if docstring or left_out or isinstance(node, (ast.Import, ast.ImportFrom)) or _is_for_types(node):
             _blank(lines, node)
-    return "\n".join(lines).strip("\n")
+    return re.sub(
+        "\n{4,}", "\n\n\n", "\n".join(lines).strip("\n")
+    )  # Nothing in the files has two blank lines in a text.
 
 
 def _blank(lines: list[str], node: ast.stmt) -> None:

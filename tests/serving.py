@@ -91,7 +91,7 @@ class Serving:
 
         def is_idle() -> bool:
             stats = self.engine.stats()
-            return stats.n_running + stats.n_waiting + stats.n_cells_used + self.backend.n_samplers == 0
+            return stats.n_running + stats.n_waiting + stats.n_cells_active + self.backend.n_samplers == 0
 
         wait_for(is_idle)
         self.engine.forget()

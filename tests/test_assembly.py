@@ -64,7 +64,7 @@ def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent],
 def test_answers_fewer_than_asked_for_are_reported():
     events, accumulator = accumulated({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}, n=2)
     assert [event.type for event in events][-2:] == ["warning", "message_stop"]
-    assert accumulator.reply().warnings == ("the server gave 1 of the 2 answers that were asked for",)
+    assert accumulator.reply().warnings == ("the server sent 1 of the 2 requested choices",)
 
 
 def test_choices_without_index_are_told_apart_by_their_place():

@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "signatures": set(),
     "shapes": {"validator"},
     "schema": {"errors", "shapes", "signatures", "validator"},
-    "structured": {"errors", "events", "schema", "validator"},
+    "structured": {"errors", "events", "options", "schema", "validator"},
     "validator": set(),
     "embeddings": {"errors", "events", "failures", "model_list", "options", "payloads", "settings"},
     "mapping": {"errors", "events", "keywords", "payloads"},

@@ -47,8 +47,16 @@ def test_unknown_option_of_other_methods_and_clients():
         client.embed("hi", temperature=1)
     with pytest.raises(TypeError, match=r"complete has no option 'tools'"):
         client.complete("hi", tools=[])
-    with pytest.raises(TypeError, match="it goes into `json`"):
-        client.request("POST", "rerank", {}, model="m")
+    for option, words in {
+        "model": "go into `json`",
+        "temperature": "go into `json`",
+        "api_key": "belongs to the",
+    }.items():
+        with pytest.raises(TypeError, match=f"request has no option '{option}'.*{words}"):
+            client.request("POST", "rerank", {}, **{option: "m"})
+    for ask in (client.stream, client.run, client.complete):
+        with pytest.raises(TypeError, match="'retries_on_mismatch': only chat and map ask again"):
+            ask("hi", retries_on_mismatch=1)
 
 
 PROMPTS: dict[str, tuple[Any, str]] = {
@@ -56,7 +64,7 @@ PROMPTS: dict[str, tuple[Any, str]] = {
     "bytes": (b"hi", "not bytes: decode it"),
     "texts": (["a", "b"], "not a list of texts: client.map"),
     "number": (3, "text or a list of messages, not int"),
-    "list of lists": ([["a"]], "message 0 of the prompt is a dict with role and content, not list"),
+    "list of lists": ([["a"]], "message 0 of the prompt must be a dict with role and content, not list"),
 }
 
 
@@ -66,6 +74,15 @@ def test_wrong_prompt_is_explained(prompt, words):
     for ask in (client.chat, client.stream, client.run):
         with pytest.raises(TypeError, match=words):
             ask(prompt)
+
+
+@pytest.mark.parametrize("prompt", [None, 3, b"hi", {"role": "user", "content": "hi"}])
+def test_wrong_text_of_a_completion_is_explained(prompt):
+    words = f"complete takes text, .* not {type(prompt).__name__}"
+    with pytest.raises(TypeError, match=words):
+        Client("http://127.0.0.1:1", model="m").complete(prompt)
+    with pytest.raises(TypeError, match=words):
+        asyncio.run(AsyncClient("http://127.0.0.1:1", model="m").complete(prompt))
 
 
 def test_number_as_timeout_limits_the_first_event():

@@ -246,7 +246,7 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
 
     def is_idle() -> bool:
         stats = engine.stats()
-        return stats.n_running + stats.n_waiting + stats.n_cells_used == 0
+        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
 
     def is_empty() -> bool:
         # What rests are prefixes kept for others, also those of a request that was only read after its client had left;

@@ -53,7 +53,7 @@ class GenerationRequest:
 class Progress:
     """How many tokens of the prompt are computed, before the first token; `n_cached` of them were cached."""
 
-    n_done: int
+    n_computed: int
     n_prompt: int
     n_cached: int
 

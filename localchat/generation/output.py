@@ -91,7 +91,7 @@ class Output:
     def read(self, item: Progress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
         """The events of the next item. Once `is_over` is set, the rest of the sequence is to be dropped."""
         if isinstance(item, Progress):
-            yield PromptProgress(item.n_done, item.n_prompt, item.n_cached, time.monotonic() - self._submitted_at)
+            yield PromptProgress(item.n_computed, item.n_prompt, item.n_cached, time.monotonic() - self._submitted_at)
             return
         if not self._is_begun:
             self._is_begun = True
