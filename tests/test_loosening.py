@@ -12,6 +12,7 @@ from localchat.dialects.parser import OutputParser, merged
 from localchat.generation import constraints, output_grammar
 from localchat.generation.constraints import constraint_for
 from localchat.grammar import Budget, Rules, SchemaError, convert_loosely, limited_to, schema_rule
+from localchat.grammar.budget import TooMuchWork
 from localchat.grammar.loosening import MAX_STEPS, RESERVED_STEPS, loosened
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
@@ -217,3 +218,25 @@ def test_schema_that_is_never_enforced_allows_any_object():
 
     schema = {"properties": {"a": {**STR, "maxLength": 1, "pattern": "a", "format": "date"}}, "required": ["a"]}
     assert convert_loosely(schema, convert, "#")[0] == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("n_errors", "expected"),
+    [
+        (0, {"type": "object", "properties": {"a": {"type": "array", "items": {**STR, "maxLength": 1}}}}),
+        (1, {"type": "object", "properties": {"a": {"type": "array", "items": STR}}}),
+        (2, {"type": "object", "properties": {"a": {"type": "array"}}}),
+        (3, {"type": "object"}),
+        (4, {"type": "object"}),
+    ],
+)
+def test_each_schema_of_too_much_work_loosens_one_more_around_it(n_errors: int, expected: Any):
+    failures = iter(range(n_errors))
+
+    def convert(schema: Any) -> Any:
+        if next(failures, None) is not None:
+            raise SchemaError("#/properties/a/items", "too much work") from TooMuchWork("too much work")
+        return schema
+
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {**STR, "maxLength": 1}}}}
+    assert convert_loosely(schema, convert, "#")[0] == expected
