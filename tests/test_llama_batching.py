@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
-
-import pytest
 
 from localchat.engine import (
     Engine,
@@ -28,12 +25,6 @@ from .demo_model import (
     wait_until_idle,
 )
 from .generations import request_for, submit
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=32)) as engine:
-        yield engine
 
 
 def test_long_prompt_in_chunks_gives_what_a_small_batch_gives(engine: Engine):

@@ -1,7 +1,7 @@
 """A rendered prompt in segments, and its tokens.
 
-A segment is either text of the template (markup) or text of a user. `parts_of` splits the prompt so that
-control tokens come from markup alone.
+A segment is either text of the template (markup) or user text. `parts_of` splits the prompt so that only markup
+yields control tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Segment:
 
     text: str
     is_markup: bool
-    """Whether it is text of the template; otherwise it is user text."""
+    """Whether this is text of the template. False: user text."""
 
 
 def text_of(segments: Iterable[Segment]) -> str:
@@ -34,7 +34,7 @@ def text_of(segments: Iterable[Segment]) -> str:
 
 
 def segments_of(text: str) -> list[Segment]:
-    """Split a text at the borders of its ranges of user text."""
+    """Split a rendered text into user text and text of the template."""
     found: list[Segment] = []
     plain, at = str.__str__(text), 0
     for start, stop in user_ranges(text):
@@ -44,7 +44,7 @@ def segments_of(text: str) -> list[Segment]:
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """Join neighbours of one kind, and drop empty segments."""
+    """Join adjacent segments of the same kind, and drop empty ones."""
     result: list[Segment] = []
     for segment in segments:
         if result and result[-1].is_markup == segment.is_markup:
@@ -55,7 +55,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 class SpecialTexts:
-    """The texts of the control tokens of a vocabulary, searched for in other texts."""
+    """Searches texts for the control tokens of a vocabulary, by their texts."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         texts = set(texts)
@@ -68,7 +68,7 @@ class SpecialTexts:
         return self._longest > 0
 
     def find(self, text: str) -> Iterator[Match[str]]:
-        """All control tokens in a text, the longest at each place."""
+        """All control tokens in a text, the longest one at each position."""
         at = 0
         for begin in range(0, len(text), _WINDOW):
             end = begin + _WINDOW
@@ -79,7 +79,7 @@ class SpecialTexts:
                 yield match
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a text holds a control token, or may form one together with the text beside it."""
+        """Whether a text contains a control token, or may form one together with adjacent text."""
         lengths = range(1, self._longest)
         return (
             any(self.find(text))
@@ -89,11 +89,11 @@ class SpecialTexts:
 
 
 def parts_of(segments: Sequence[Segment], special: SpecialTexts) -> Iterator[tuple[str, bool]]:
-    """The parts of a prompt to tokenize without BOS, each with whether to parse its control tokens.
+    """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed.
 
-    No control token comes from user text. If no control token overlaps user text, the prompt is one part, since
-    splitting it would change the tokens at the borders. Otherwise it is split at the control tokens of the template,
-    where every tokenizer of llama.cpp splits it anyway; so the other text keeps its tokens.
+    User text yields no control tokens. If no control token overlaps user text, the prompt is one part, since a split
+    would change the tokens at its borders. Otherwise the prompt is split at the control tokens of the template.
+    llama.cpp splits text there too, so the tokens of the other text do not change.
     """
     if not _overlaps_user_text(segments, special):
         yield text_of(segments), True
@@ -114,7 +114,7 @@ def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> b
     if not starts:
         return False
     for match in special.find(text_of(segments)):
-        # Test whether the last piece of user text that begins before the end of the token reaches into it.
+        # The last range of user text that begins before the end of the control token is the only one to test.
         before = bisect_left(starts, match.end())
         if before and stops[before - 1] > match.start():
             return True
@@ -122,7 +122,7 @@ def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> b
 
 
 def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]:
-    """Split at the control tokens of the template. A piece between them is markup only if all of it is."""
+    """Split a prompt at the control tokens of the template. A piece with any user text is user text."""
     pieces: list[Segment] = []
     between: list[Segment] = []
     for segment in segments:
