@@ -28,7 +28,7 @@ SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_sch
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with running_server("--any-name", "--ctx", "4096") as url:
+    with running_server("--any-name", "--ctx", "4096", "--max-tokens", "100") as url:
         yield url.removeprefix("http://").removesuffix("/v1")
 
 
