@@ -241,7 +241,7 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
     format = DIALECTS[name]
     template = ChatTemplate("")
     way = format.layouts[i]
-    template.format = type(format)(**{**vars(format), "layouts": (way,)})
+    template.dialect = type(format)(**{**vars(format), "layouts": (way,)})
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
     assert constraint is not None
     texts = (generate(constraint.grammar, random.Random(seed), 1500, constraint.root) for seed in range(9))
@@ -259,7 +259,7 @@ def test_every_way_of_calls_is_written_as_it_is_bound_and_read(name: str, i: int
     """The writer of histories, the grammar and the parser are made of one declaration."""
     format, template = DIALECTS[name], ChatTemplate("")
     layout = format.layouts[i]
-    template.format = replace(format, layouts=(layout,))
+    template.dialect = replace(format, layouts=(layout,))
     tools = ({"function": {"name": "weather", "parameters": OPEN_SCHEMA}}, TOOLS[1])
     for calls in (WRITTEN, WRITTEN[1:2]):
         if layout.more:

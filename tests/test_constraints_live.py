@@ -292,7 +292,7 @@ def test_plain_completion_is_bound_too(port: int, wanted: str):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_schema_that_cannot_be_honoured_is_named(port: int, stream: bool):
+def test_schema_that_cannot_be_enforced_is_named(port: int, stream: bool):
     bad = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"if": {}}}}}}
     status, raw = post(port, response_format=bad, stream=stream)
     assert status == 400

@@ -149,7 +149,7 @@ def test_request_with_such_tools_runs_in_every_family(name: str):
 def test_strict_tool_and_required_call_are_refused(name: str):
     schema = LOOSENED[name][0]
     for one, choice in ((tool(schema, strict=True), "auto"), (tool(schema), "required"))[name in MUCH_WORK :]:
-        with pytest.raises(BadRequest, match="cannot be honoured") as caught:
+        with pytest.raises(BadRequest, match="cannot be enforced") as caught:
             bound(PLAIN, one, choice=choice)
         assert (caught.value.param or "").startswith("tools[0].function.parameters#")
 
@@ -157,7 +157,7 @@ def test_strict_tool_and_required_call_are_refused(name: str):
 @pytest.mark.parametrize("schema", [schema for schema, *_ in LOOSENED.values()], ids=LOOSENED)
 def test_parser_reads_calls_of_such_a_tool(schema: Any):
     template = ChatTemplate("{{ tools }}<tool_call><arg_key>")
-    parser = OutputParser(template.format, tools=(tool(schema),), prompt="")
+    parser = OutputParser(template.dialect, tools=(tool(schema),), prompt="")
     text = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"
     events = merged([*parser.feed(text), *parser.finish()])
     assert [event.text for event in events if isinstance(event, ToolCallArguments)] == ['{"a": "x"}']

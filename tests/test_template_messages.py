@@ -238,11 +238,11 @@ def test_template_of_deepseek_without_tools_describes_them_in_its_notation():
     begin, end = (mark.replace("|", "\uff5c") for mark in marks)
     source = PLAIN.replace("ROLES", "['system', 'user']") + f"{{# {begin} #}}"
     assert f'{begin}{{"an_argument": "its value"}}{end}' in render(source, tools=TOOLS)
-    assert ChatTemplate(source).format.name == "deepseek"
+    assert ChatTemplate(source).dialect.name == "deepseek"
 
 
 def test_template_without_tools_is_parsed_in_the_format_of_the_instructions():
-    assert ChatTemplate("{{ messages[0].content }}{# <|tool_call|> #}").format.name == "hermes"
+    assert ChatTemplate("{{ messages[0].content }}{# <|tool_call|> #}").dialect.name == "hermes"
 
 
 def test_template_of_lfm_gets_calls_in_its_notation():

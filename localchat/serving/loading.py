@@ -81,7 +81,7 @@ class Loader(threading.Thread):
                 max_tokens=options.max_tokens,
                 defaults={name: value for given in options.default for name, value in given.items()},
                 keep_tools=options.keep_tools,
-                thinking=ReasoningDefaults(options.reasoning_budget, options.reasoning_budget_message),
+                reasoning=ReasoningDefaults(options.reasoning_budget, options.reasoning_budget_message),
             )
         except BaseException:
             engine.close()
