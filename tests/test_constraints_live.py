@@ -10,19 +10,15 @@ import http.client
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from localchat.engine import LoadOptions, load
-from localchat.generation.model import Model
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.serving.http_server import ChatServer
-from localchat.serving.settings import Settings
 
+from .demo_model import DEMO
+from .demo_server import serving_demo
 from .grammar_validator import is_valid
 
 DEADLINE_S = 120
@@ -70,16 +66,9 @@ ALLOWED = {
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with load(str(DEMO_PATH), LoadOptions(n_slots=N_CHOICES), max_queue=256) as engine:
-        service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
-        server = ChatServer(service, Settings(port=0, allow_chat_template=True))
-        service.ready(Model(DEMO, engine))
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        server.close()
-        thread.join(DEADLINE_S)
+    options = LoadOptions(n_slots=N_CHOICES)
+    with load(DEMO, options, max_queue=256) as engine, serving_demo(engine, allow_chat_template=True) as port:
+        yield port
 
 
 def post(port: int, path: str = "/v1/chat/completions", **members: Any) -> tuple[int, bytes]:
@@ -303,7 +292,7 @@ def test_plain_completion_is_bound_too(port: int, wanted: str):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_schema_that_cannot_be_honoured_is_named(port: int, stream: bool):
+def test_schema_that_cannot_be_enforced_is_named(port: int, stream: bool):
     bad = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"if": {}}}}}}
     status, raw = post(port, response_format=bad, stream=stream)
     assert status == 400

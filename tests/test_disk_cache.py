@@ -156,7 +156,7 @@ def test_requests_that_come_together_fetch_once(tmp_path: Path):
         generations = [submit(engine, request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
         ends = [heard(generation)[1] for generation in generations]
         assert [end.usage.n_cached for end in ends] == [len(SYSTEM)] * 8
-        assert engine.stats().n_tokens_computed == 8
+        assert engine.stats().n_computed == 8
 
 
 class SlowFiles(StateFiles):

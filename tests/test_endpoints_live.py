@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from localchat.engine import Embedder, Engine, LoadOptions, load
-from localchat.generation.model import Model
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.serving.http_server import ChatServer
-from localchat.serving.settings import Settings
+from localchat.models.catalog import DEMO, DEMO_PATH
+
+from .demo_server import serving_demo
+from .serving import openai_client
 
 DEADLINE_S = 60
 # The same text alone and beside others.
@@ -37,25 +36,9 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-@contextlib.contextmanager
-def serving(engine: Engine, **settings: Any) -> Iterator[int]:
-    service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
-    server = ChatServer(service, Settings(port=0, **settings))
-    service.ready(Model(DEMO, engine))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        server.watcher.close()
-        thread.join(DEADLINE_S)
-
-
 @pytest.fixture(scope="module")
 def port(engine: Engine) -> Iterator[int]:
-    with serving(engine) as port:
+    with serving_demo(engine) as port:
         yield port
 
 
@@ -67,8 +50,7 @@ def connection(port: int) -> Iterator[http.client.HTTPConnection]:
 
 @pytest.fixture
 def client(port: int) -> Iterator[Any]:
-    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+    with openai_client(port) as client:
         yield client
 
 
@@ -230,7 +212,7 @@ def test_stop_text_ends_a_completion(connection: http.client.HTTPConnection):
 
 
 # One of them is longer than a step.
-TEXTS = ["hello world", *("word " * n for n in (1, 7, 40)), "é" * 30, "long text " * 300]
+TEXTS = ["hello world", *("word " * n for n in (1, 7, 40)), "é" * 30, "long text " * 120]
 
 
 def embed(connection: http.client.HTTPConnection, given: Any, **members: Any) -> list[list[float]]:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ from localchat.protocol.params import SamplingParams
 
 from .demo_model import DEMO, GREEDY, chat, read, wait_until_idle
 from .generations import request_for
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=32)) as engine:
-        yield engine
 
 
 def test_facts_describe_the_model(engine: Engine):

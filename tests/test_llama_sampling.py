@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -16,19 +15,11 @@ from localchat.engine import (
     Constraint,
     Engine,
     Finish,
-    LoadOptions,
-    load,
 )
 from localchat.protocol.params import SamplingParams
 
-from .demo_model import DEMO, GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
+from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
 from .generations import request_for, submit
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=32)) as engine:
-        yield engine
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_more_choices_than_could_ever_run_are_a_bad_request(path, members, param
         client.request("POST", f"/v1/{path}", json.dumps(members))
         status, body = read_answer(client)
     assert (status, body["error"]["param"]) == (400, param)
-    assert "asks for 3 choices at once, and 2 can run" in body["error"]["message"]
+    assert "requests 3 sequences, and this server accepts 2 at once" in body["error"]["message"]
 
 
 def test_g11_loading_is_503_then_the_model_serves(caplog):

@@ -23,13 +23,12 @@ from typing import Any
 import pytest
 
 from localchat import server as server_module
-from localchat.engine import Engine, LoadOptions, load
-from localchat.generation.model import Model
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
+from localchat.engine import Engine
+from localchat.models.catalog import DEMO
 from localchat.protocol.params import NUMBERS
-from localchat.serving.http_server import ChatServer
-from localchat.serving.settings import Settings
+
+from .demo_server import serving_demo
+from .serving import openai_client
 
 DEADLINE_S = 60
 # Two log probabilities this close can change places when a batch rounds differently: those of one and the same
@@ -39,23 +38,9 @@ QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "He
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with load(str(DEMO_PATH), LoadOptions(n_slots=32), max_queue=256) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
 def port(engine: Engine) -> Iterator[int]:
-    service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
-    server = ChatServer(service, Settings(port=0))
-    service.ready(Model(DEMO, engine))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.close()
-    thread.join(DEADLINE_S)
+    with serving_demo(engine) as port:
+        yield port
 
 
 ENDS = ("stop", "length")
@@ -261,7 +246,7 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
 
     def is_idle() -> bool:
         stats = engine.stats()
-        return stats.n_running + stats.n_waiting + stats.n_cells_used == 0
+        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
 
     def is_empty() -> bool:
         # What rests are prefixes kept for others, also those of a request that was only read after its client had left;
@@ -279,8 +264,7 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
 
 @pytest.fixture
 def client(port: int) -> Iterator[Any]:
-    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+    with openai_client(port) as client:
         yield client
 
 

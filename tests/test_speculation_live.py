@@ -64,12 +64,12 @@ def test_text_in_a_loop_is_drafted(guessing: Engine):
     """One token is forced again and again, so that the test knows what is said."""
     forced = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     wait_until_idle(guessing)
-    n_before = guessing.stats().n_drafts_accepted
+    n_before = guessing.stats().n_draft_accepted
     _, tokens, finish = read(guessing, request_for(chat(guessing, "Hello!"), sampling=forced, max_tokens=100))
     assert [token.id for token in tokens] == [42] * 100
     assert finish.usage.n_draft_accepted > 80
     assert finish.usage.n_draft_accepted <= finish.usage.n_drafted < 120
-    assert guessing.stats().n_drafts_accepted - n_before == finish.usage.n_draft_accepted
+    assert guessing.stats().n_draft_accepted - n_before == finish.usage.n_draft_accepted
 
 
 def test_drafts_under_a_grammar_change_no_text(plain: Engine, guessing: Engine):

@@ -8,14 +8,23 @@ from typing import Any
 import pytest
 
 from localchat.protocol.errors import BadRequest
-from localchat.protocol.status import Series, Slot, counter, gauge, histogram, metrics_text, props_body, slots_body
+from localchat.protocol.status import (
+    SequenceStats,
+    Series,
+    counter,
+    gauge,
+    histogram,
+    metrics_text,
+    props_body,
+    slots_body,
+)
 from localchat.protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
 from localchat.serving.metrics import Metrics
 from localchat.serving.web import Pages
 
 
 def test_slots_are_as_many_as_can_run():
-    busy = Slot(id_task=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_tokens=20)
+    busy = SequenceStats(id=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_length=20)
     body = slots_body([busy, busy, busy], n_slots=2, n_ctx=64)
     assert [slot["is_processing"] for slot in body] == [True, True]
     first, second = slots_body([busy], n_slots=2, n_ctx=64)

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.events import OutputToken, TokenLogprob
+from ..protocol.status import SequenceStats
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine
 from .histogram import Histogram, HistogramValues
 from .run import RequestRun
-from .snapshots import DEFAULT_BYTES
+from .snapshots import DEFAULT_SNAPSHOT_BYTES
 from .state_files import StateFiles
-from .stats import EngineStats, SequenceStats
+from .stats import EngineStats
 from .values import (
     Cancelled,
     Constraint,
@@ -86,7 +87,7 @@ def load(
     draft_path: str | None = None,
     cache_folder: Path | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
-    max_copied_bytes: int = DEFAULT_BYTES,
+    max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
     proof_model: str | None = None,
     tries_files: bool = False,
     max_queue: int = 256,
@@ -100,7 +101,7 @@ def load(
         draft_path: A smaller model of the same vocabulary for speculative decoding.
         cache_folder: Where cached prefixes are saved and found again after a restart; None for nowhere.
         cache_bytes: The limit of all files in that folder.
-        max_copied_bytes: The limit of snapshots of evicted prefixes in memory.
+        max_snapshot_bytes: The limit of snapshots of evicted prefixes in memory.
         proof_model: A small quantised model on which a child process first tests this build of llama.cpp (proof.py);
             None for the model itself.
         tries_files: Whether a child process first loads other model files, unless they were loaded before (trial.py).
@@ -131,7 +132,7 @@ def load(
         max_queue=max_queue,
         draft_backend=draft_backend,
         state_files=files,
-        max_copied_bytes=max_copied_bytes,
+        max_snapshot_bytes=max_snapshot_bytes,
     ).start()
 
 

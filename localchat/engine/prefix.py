@@ -44,14 +44,14 @@ class Match:
 
 @dataclass
 class PrefixTree:
-    """The tokens in every held slot. `n_cells` counts each cell once, `n_active_cells` those of running slots.
+    """The tokens in every held slot. `n_cells` counts each cell once, `n_cells_active` those of running slots.
 
     A slot is first active (`hold`, `extend`), then idle (`set_idle`) until it is dropped. Idle slots are
     dropped by least recent use.
     """
 
     n_cells: int = 0
-    n_active_cells: int = 0
+    n_cells_active: int = 0
     _root: Node = field(default_factory=lambda: Node(None, 0, []))
     _leaves: dict[int, Node] = field(default_factory=dict)
     # In order of use, the least recent first.
@@ -92,7 +92,7 @@ class PrefixTree:
         best = max(fitting, key=self.length, default=None)
         return None if best is None else Match(best, self.length(best))
 
-    def n_inactive_cells(self, match: Match) -> int:
+    def n_cells_inactive(self, match: Match) -> int:
         """Cells of a match that no running slot holds: those that it would keep from being freed."""
         path = self._leaves[match.slot].path()
         return sum(
@@ -119,7 +119,7 @@ class PrefixTree:
             self._leaves[slot] = leaf
         leaf.tokens.extend(tokens)
         self.n_cells += len(tokens)
-        self.n_active_cells += len(tokens)
+        self.n_cells_active += len(tokens)
 
     def truncate(self, slot: int, length: int) -> None:
         """An active slot gives up all tokens but the first ones."""
@@ -181,13 +181,13 @@ class PrefixTree:
 
     def _activate(self, node: Node) -> None:
         if node.n_active == 0:
-            self.n_active_cells += len(node.tokens)
+            self.n_cells_active += len(node.tokens)
         node.n_active += 1
 
     def _deactivate(self, node: Node) -> None:
         node.n_active -= 1
         if node.n_active == 0:
-            self.n_active_cells -= len(node.tokens)
+            self.n_cells_active -= len(node.tokens)
 
     def _descend(self, tokens: list[int]) -> tuple[Node | None, int]:
         """The node in which the longest common prefix ends, and how many tokens of that node are in it."""

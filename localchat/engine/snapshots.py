@@ -15,7 +15,7 @@ from .prefix import n_common_of
 from .state_files import Data
 
 # A recurrent state is some MB whatever its length; others take 10 to 200 KB a token.
-DEFAULT_BYTES = 1 << 30
+DEFAULT_SNAPSHOT_BYTES = 1 << 30
 
 
 class Snapshots:
@@ -24,7 +24,7 @@ class Snapshots:
     If the KV cache can be cut, the beginning of a snapshot can be used as well.
     """
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES, *, can_cut: bool):
+    def __init__(self, max_bytes: int = DEFAULT_SNAPSHOT_BYTES, *, can_cut: bool):
         self.max_bytes = max_bytes
         self._can_cut = can_cut
         self._n_bytes = 0

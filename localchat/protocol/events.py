@@ -67,7 +67,7 @@ Event = Union[ContentDelta, ReasoningDelta, ToolCallStart, ToolCallArguments]
 class PromptProgress:
     """How many tokens of the prompt are computed, before the first token is sampled."""
 
-    n_done: int
+    n_computed: int
     n_prompt: int
     n_cached: int
     seconds: float

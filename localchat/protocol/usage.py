@@ -104,6 +104,6 @@ def progress_body(progress: PromptProgress) -> dict[str, Any]:
     return {
         "total": progress.n_prompt,
         "cache": progress.n_cached,
-        "processed": progress.n_done,
+        "processed": progress.n_computed,
         "time_ms": round(progress.seconds * 1000),
     }
