@@ -15,7 +15,7 @@ import pytest
 
 import localchat.client
 import localchat.timeouts
-from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, chat, vendor
+from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, Timeout, chat, vendor
 from localchat.settings import Settings
 
 from .clients import failure, make_client
@@ -366,7 +366,7 @@ def test_text_held_back_for_a_tag_comes_before_the_error(ending, kind):
 def test_text_held_back_comes_before_a_timeout():
     seen: list[Any] = []
     with waiting(chunked(piece("a <thi"), end=False)) as server:
-        client = make_client(server, timeout=0.05)
+        client = make_client(server, timeout=Timeout(idle=0.05))
         with pytest.raises(TimedOut) as caught:
             iter_into(client.stream("hi"), seen)
     assert [event.delta for event in seen if event.type == "content_delta"] == ["a ", "<thi"]
