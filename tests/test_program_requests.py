@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
 from .live import running_server
+from .response_events import check_body, check_stream
 from .wire_schemas import validate
 
 DEADLINE_S = 60
@@ -26,7 +27,7 @@ REQUESTS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "program
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with running_server("--any-name", "--ctx", "4096") as url:
+    with running_server("--any-name", "--ctx", "4096", "--max-tokens", "100") as url:
         yield url.removeprefix("http://").removesuffix("/v1")
 
 
@@ -173,6 +174,8 @@ def check(address: str, request: dict[str, Any], *, stream: bool, **fields: Any)
         validate(found[0], interface.strip("/").replace("/", "-"))
         return found
     assert has_ended(interface, found)
+    if interface == "/responses":
+        check_body(check_stream(found))
     for event in found:
         if event != "[DONE]":
             validate(event, f"{interface.strip('/').replace('/', '-')}-event")

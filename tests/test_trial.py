@@ -53,7 +53,7 @@ def replace_children(monkeypatch: pytest.MonkeyPatch, program: str) -> list[str]
 
 
 def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
-    """Whoever reads the log of a service sees what it was, and a script sees the status."""
+    """The log of a service has the cause, and a script gets the status."""
     path = tmp_path / "hostile.gguf"
     write_changed(path, "llama.block_count", 7_000_000)
     program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", str(path)]
@@ -77,7 +77,7 @@ def test_file_that_aborts_is_tried_at_each_start(monkeypatch: pytest.MonkeyPatch
 
 
 def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """And again when it has changed, even if size and time are the same."""
+    """And again when its content or its time has changed."""
     path = tmp_path / "good.gguf"
     shutil.copy2(DEMO, path)
     started = replace_children(monkeypatch, LOADS)
@@ -89,6 +89,9 @@ def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monke
     os.utime(path, ns=times)
     trial.try_model(str(path), LoadOptions())
     assert len(started) == 2
+    os.utime(path, ns=(times[0], times[1] + 1))
+    trial.try_model(str(path), LoadOptions())
+    assert len(started) == 3
 
 
 def test_file_that_fails_without_a_crash_passes_each_trial(monkeypatch: pytest.MonkeyPatch):
