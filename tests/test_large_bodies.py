@@ -190,4 +190,4 @@ def test_long_schema_is_refused_before_anything_is_made_of_it(path: str, fields:
         text = response.read().decode()
     assert response.status == 400
     assert f"'{field}' has " in text
-    assert "characters, and 1048576 are the limit" in text
+    assert "characters, and the limit is 1048576" in text

@@ -1,4 +1,4 @@
-"""JSON as the server writes it: without white space, characters as they are, never NaN."""
+"""Encodes JSON for responses: without white space and without escapes for non-ASCII characters; NaN is refused."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-# One encoder for all: json.dumps with options builds a new one for each call.
+# A shared encoder: json.dumps with options would build one for each call.
 to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
-# Containers are split to this depth, at which the lists of all large bodies are: embeddings, logprobs.
+# Lists and objects are encoded in pieces down to this depth, which includes the long lists of embeddings and logprobs.
 _SPLIT_LEVELS = 6
 
 
 def json_bytes(value: Any) -> bytes:
-    """The text of `to_json` in UTF-8, encoded in pieces.
+    """Encode a value as JSON in UTF-8, piece by piece.
 
-    The encoder holds the interpreter lock: a body of two million numbers at once would hold up the engine thread for
-    a second.
+    The encoder holds the GIL. Encoding two million numbers in one call would delay the engine thread by a second.
     """
     return "".join(_pieces(value, _SPLIT_LEVELS)).encode("utf-8", "replace")
 
