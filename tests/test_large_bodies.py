@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol import json_decoder
+from localchat.protocol import json_decoder, time_slices
 from localchat.protocol.errors import BadRequest
 from localchat.protocol.fields import parse_body, show
 from localchat.protocol.json_decoder import MAX_VALUES, decode_json
@@ -59,7 +59,7 @@ def test_large_text_that_is_wrong_gets_the_error_of_a_small_one(end: str):
 def test_other_threads_run_while_a_large_text_is_decoded(item: str, monkeypatch: pytest.MonkeyPatch):
     """A slice is a thousand values: between two of them the lock is free."""
     pauses = []
-    monkeypatch.setattr(json_decoder.time, "sleep", lambda s: pauses.append(json_decoder._working.locked()))
+    monkeypatch.setattr(time_slices.time, "sleep", lambda s: pauses.append(time_slices.working.locked()))
     text = "[" + item * 40_000 + "0]"
     decode_json(text)
     assert len(pauses) >= 35
@@ -68,17 +68,17 @@ def test_other_threads_run_while_a_large_text_is_decoded(item: str, monkeypatch:
 
 @pytest.mark.parametrize(("item", "n_values"), [("1,", 1), ("[],", 4)])
 def test_body_of_too_many_values_is_refused(item: str, n_values: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(json_decoder.time, "sleep", lambda s: None)
+    monkeypatch.setattr(time_slices.time, "sleep", lambda s: None)
     body = b'{"x":[%b0]}' % (item.encode() * (MAX_VALUES // n_values + 1000))
     with pytest.raises(BadRequest, match=f"more than {MAX_VALUES} values"):
         parse_body(body)
-    assert not json_decoder._working.locked()
+    assert not time_slices.working.locked()
 
 
 def test_text_of_many_lists_is_decoded_in_slices_and_one_of_an_agent_at_once(monkeypatch: pytest.MonkeyPatch):
     pauses = []
     monkeypatch.setattr(json_decoder, "_SMALL_CHARS", 1 << 20)
-    monkeypatch.setattr(json_decoder.time, "sleep", pauses.append)
+    monkeypatch.setattr(time_slices.time, "sleep", pauses.append)
     tools = (Path(__file__).parent / "data" / "mcp_tools.json").read_text(encoding="utf-8")
     assert decode_json(tools) == json.loads(tools)
     assert pauses == []

@@ -10,18 +10,17 @@ import json
 import json.decoder
 import json.scanner
 import math
-import threading
-import time
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+from . import time_slices
 
 # The largest text for the C decoder, which takes some milliseconds for it: characters, and lists and objects. Decoding
 # in slices takes up to forty times as long.
 _SMALL_CHARS = 1 << 20
 _SMALL_CONTAINERS = 20_000
-# The size of a slice (about a millisecond of work), and the pause after it.
+# The size of a slice: about a millisecond of work.
 _SLICE_VALUES = 1000
-_PAUSE_S = 0.001
 
 MAX_VALUES = 1_000_000
 """The limit of values in a body; a list or object counts as four. Freeing the values holds the GIL as well."""
@@ -30,9 +29,6 @@ _CONTAINER_VALUES = 4
 # The limit of digits in an integer: Python takes quadratic time to convert one. The largest double has 309 digits.
 _MAX_INTEGER_DIGITS = 300
 _SHOWN_DIGITS = 60
-
-# Held during a slice, so that only one large body is decoded at a time; the threads take turns.
-_working = threading.Lock()
 
 
 def decode_json(text: str) -> Any:
@@ -44,24 +40,24 @@ def decode_json(text: str) -> Any:
     """
     if len(text) <= _SMALL_CHARS and text.count("[") + text.count("{") <= _SMALL_CONTAINERS:
         return _DECODER.decode(text)
-    slices = _Slices()
+    values = _CountedValues()
     decoder = json.JSONDecoder(
         parse_constant=_refuse_constant,
-        parse_float=slices.counted(_finite),
-        parse_int=slices.counted(_bounded),
+        parse_float=values.counted(_finite),
+        parse_int=values.counted(_bounded),
     )
     # json's scanner in Python calls these attributes of the decoder; the C scanner ignores them.
     parts: Any = decoder
-    parts.parse_string = slices.counted(json.decoder.scanstring)  # type: ignore[attr-defined]  # not in typeshed
-    parts.parse_array = slices.counted(json.decoder.JSONArray, _CONTAINER_VALUES)  # type: ignore[attr-defined]
-    parts.parse_object = slices.counted(json.decoder.JSONObject, _CONTAINER_VALUES)  # type: ignore[attr-defined]
+    parts.parse_string = values.counted(json.decoder.scanstring)  # type: ignore[attr-defined]  # not in typeshed
+    parts.parse_array = values.counted(json.decoder.JSONArray, _CONTAINER_VALUES)  # type: ignore[attr-defined]
+    parts.parse_object = values.counted(json.decoder.JSONObject, _CONTAINER_VALUES)  # type: ignore[attr-defined]
     parts.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
-    with _working:
+    with time_slices.working:
         return decoder.decode(text)
 
 
-class _Slices:
-    """Counts values, and pauses after each slice. The calling thread holds the lock `_working`."""
+class _CountedValues:
+    """Counts the values of a text, and pauses after each slice. A text with too many values is refused."""
 
     def __init__(self) -> None:
         self._n = 0
@@ -82,9 +78,7 @@ class _Slices:
         if self._n > MAX_VALUES:
             raise ValueError(f"it has more than {MAX_VALUES} values (a list or object counts as four)")
         self._pause_at = self._n + _SLICE_VALUES
-        _working.release()
-        time.sleep(_PAUSE_S)
-        _working.acquire()
+        time_slices.pause()
 
 
 def _refuse_constant(name: str) -> NoReturn:
