@@ -75,10 +75,11 @@ MAY_IMPORT = {
     "server": {"engine", "generation", "models", "protocol", "serving"},
     "serving": {"__init__", "engine", "generation", "models", "protocol"},
     "generation": {"dialects", "engine", "grammar", "models", "prompt", "protocol"},
-    "prompt": {"dialects", "protocol"},
+    "prompt": {"dialects", "literals", "protocol"},
     "grammar": {"dialects"},
     "dialects": {"prompt", "protocol"},
-    "engine": {"grammar", "models", "protocol"},
+    "engine": {"grammar", "literals", "models", "protocol"},
+    "literals": set(),
     "protocol": set(),
     "models": set(),
 }
