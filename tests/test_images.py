@@ -59,7 +59,7 @@ def test_image_of_a_user_is_refused_and_the_error_says_what_to_do(path: str, bod
     assert status == 400
     validate(error, ERRORS.get(path, "error"))
     message = error["error"] if path.startswith("/api") else error["error"]["message"]
-    assert message == f"'{at}' is {kind}, and this model reads only text: leave it out, or send text about it"
+    assert message == f"'{at}' is {kind}; this model supports only text: leave it out, or send text about it"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_image_of_a_user_is_refused_and_the_error_says_what_to_do(path: str, bod
                     {"role": "tool", "content": [TEXT, PART]},
                 ]
             },
-            "seen: [an image, left out: this model reads only text]",
+            "seen: [an image, left out: this model supports only text]",
         ),
         (
             "/v1/responses",
@@ -84,7 +84,7 @@ def test_image_of_a_user_is_refused_and_the_error_says_what_to_do(path: str, bod
                     {"type": "function_call_output", "call_id": "c", "output": [{**TEXT, "type": "input_text"}, ITEM]},
                 ]
             },
-            "seen: [an image, left out: this model reads only text]",
+            "seen: [an image, left out: this model supports only text]",
         ),
         (
             "/v1/messages",
@@ -98,12 +98,12 @@ def test_image_of_a_user_is_refused_and_the_error_says_what_to_do(path: str, bod
                     },
                 ]
             },
-            "seen: [an image, left out: this model reads only text][a file, left out: this model reads only text]",
+            "seen: [an image, left out: this model supports only text][a file, left out: this model supports only text]",
         ),
         (
             "/api/chat",
             {"messages": [HI, {"role": "tool", "tool_name": "look", "content": "seen: ", "images": ["AAAA"]}]},
-            "seen: [an image, left out: this model reads only text]",
+            "seen: [an image, left out: this model supports only text]",
         ),
     ],
 )

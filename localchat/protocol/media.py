@@ -19,9 +19,9 @@ def refuse_media(path: str, kind: str) -> NoReturn:
     Raises:
         BadRequest: Always.
     """
-    raise BadRequest(f"'{path}' is {kind}, and this model reads only text: leave it out, or send text about it", path)
+    raise BadRequest(f"'{path}' is {kind}; this model supports only text: leave it out, or send text about it", path)
 
 
 def note_of(kind: str) -> str:
     """The text that the model gets in place of what a tool returned."""
-    return f"[{kind}, left out: this model reads only text]"
+    return f"[{kind}, left out: this model supports only text]"
