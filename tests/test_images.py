@@ -20,6 +20,7 @@ SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}
 HI = {"role": "user", "content": "Hi"}
 CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 TEXT = {"type": "text", "text": "seen: "}
+NOTE = "[an image, left out: this model supports only text]"
 CHAT = "/v1/chat/completions"
 ERRORS = {"/v1/messages": "messages-error", "/api/chat": "api-error", "/api/generate": "api-error"}
 
@@ -74,7 +75,7 @@ def test_image_of_a_user_is_refused_and_the_error_says_what_to_do(path: str, bod
                     {"role": "tool", "content": [TEXT, PART]},
                 ]
             },
-            "seen: [an image, left out: this model supports only text]",
+            f"seen: {NOTE}",
         ),
         (
             "/v1/responses",
@@ -84,7 +85,7 @@ def test_image_of_a_user_is_refused_and_the_error_says_what_to_do(path: str, bod
                     {"type": "function_call_output", "call_id": "c", "output": [{**TEXT, "type": "input_text"}, ITEM]},
                 ]
             },
-            "seen: [an image, left out: this model supports only text]",
+            f"seen: {NOTE}",
         ),
         (
             "/v1/messages",
@@ -98,12 +99,12 @@ def test_image_of_a_user_is_refused_and_the_error_says_what_to_do(path: str, bod
                     },
                 ]
             },
-            "seen: [an image, left out: this model supports only text][a file, left out: this model supports only text]",
+            f"seen: {NOTE}{NOTE.replace('an image', 'a file')}",
         ),
         (
             "/api/chat",
             {"messages": [HI, {"role": "tool", "tool_name": "look", "content": "seen: ", "images": ["AAAA"]}]},
-            "seen: [an image, left out: this model supports only text]",
+            f"seen: {NOTE}",
         ),
     ],
 )
