@@ -155,7 +155,9 @@ def test_v44_prompt_logprobs_are_beside_each_choice(engine: Engine):
 class BeginningBackend(FakeBackend):
     """A vocabulary that begins texts with a token of its own, and with a space that is not in them."""
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
         return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
 
 

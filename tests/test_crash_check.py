@@ -77,7 +77,7 @@ def test_file_that_aborts_is_tried_at_each_start(monkeypatch: pytest.MonkeyPatch
 
 
 def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """And again when it has changed, even if size and time are the same."""
+    """And again when its content or its time has changed."""
     path = tmp_path / "good.gguf"
     shutil.copy2(DEMO, path)
     started = replace_children(monkeypatch, LOADS)
@@ -89,6 +89,9 @@ def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monke
     os.utime(path, ns=times)
     crash_check.check_model_file(str(path), LoadOptions())
     assert len(started) == 2
+    os.utime(path, ns=(times[0], times[1] + 1))
+    trial.try_model(str(path), LoadOptions())
+    assert len(started) == 3
 
 
 def test_file_that_fails_without_a_crash_passes_each_trial(monkeypatch: pytest.MonkeyPatch):

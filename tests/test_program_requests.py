@@ -20,6 +20,7 @@ pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python"
 from localchat.validator import faults
 
 from .live import running_server
+from .response_events import check_body, check_stream
 
 DEADLINE_S = 60
 REQUESTS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "program_requests.json").read_text())
@@ -28,7 +29,7 @@ SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_sch
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with running_server("--any-name", "--ctx", "4096") as url:
+    with running_server("--any-name", "--ctx", "4096", "--max-tokens", "100") as url:
         yield url.removeprefix("http://").removesuffix("/v1")
 
 
@@ -157,6 +158,8 @@ def check(address: str, request: dict[str, Any], *, stream: bool, **fields: Any)
         validate(found[0], interface.strip("/").replace("/", "-"))
         return found
     assert has_ended(interface, found)
+    if interface == "/responses":
+        check_body(check_stream(found))
     for event in found:
         if event != "[DONE]":
             validate(event, f"{interface.strip('/').replace('/', '-')}-event")

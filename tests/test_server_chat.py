@@ -239,7 +239,9 @@ class MarkedBackend(FakeBackend):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, n_vocab=258, **kwargs)
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
         if text == "<tool_call>" and parse_special:
             return [MARKER]
         return super().tokenize(text)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -38,10 +38,12 @@ from .state_files import StateFiles
 from .stats import EngineCounters, EngineStats, sequence_stats
 from .step_timer import StepTimer
 from .token_sampler import TokenRun, TokenSampler, token_of
-from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, QueueFull
+from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, PromptTooLong, QueueFull, TextTooLong
 
 log = logging.getLogger("localchat.engine")
 
+# The tokens of a prompt that does not fit are counted up to here, which takes less than a second.
+_COUNTED_TOKENS = 100_000
 # After this many failed steps in a row the next one is expected to fail as well: the engine stops.
 _MAX_FAILED_STEPS = 3
 
@@ -197,6 +199,23 @@ class Engine:
     def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         """Text to token ids. With `parse_special`, text like <|im_end|> becomes the control token."""
         return self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special)
+
+    def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
+        """The tokens of a prompt in parts, each with its `parse_special`. Stops early where they do not fit.
+
+        Raises:
+            PromptTooLong: The prompt has many more tokens than the context holds: how many is not known exactly.
+        """
+        tokens: list[int] = []
+        n_most = max(self.facts.n_ctx, _COUNTED_TOKENS)
+        for text, parse_special in parts:
+            n_left = n_most - len(tokens)
+            try:
+                tokens += self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
+            except TextTooLong as error:
+                raise PromptTooLong(len(tokens) + error.n_tokens, self.facts.n_ctx, is_least=True) from error
+            add_bos = False
+        return tokens
 
     def stats(self) -> EngineStats:
         return self._counters.stats(

@@ -180,9 +180,10 @@ class WritesNoText(EngineError):
 class PromptTooLong(EngineError):
     """The prompt leaves no space for output in the context."""
 
-    def __init__(self, n_prompt: int, n_ctx: int):
+    def __init__(self, n_prompt: int, n_ctx: int, *, is_least: bool = False):
+        least = "at least " if is_least else ""
         super().__init__(
-            f"the prompt has {n_prompt} tokens and the context holds {n_ctx}, of which one at least is needed "
+            f"the prompt has {least}{n_prompt} tokens and the context holds {n_ctx}, of which one at least is needed "
             "for the answer: shorten it or start the server with a larger --ctx"
         )
         self.n_prompt = n_prompt
@@ -193,7 +194,8 @@ class TextTooLong(EngineError):
     """A text of more tokens than any context holds."""
 
     def __init__(self, n_tokens: int, n_max: int):
-        super().__init__(f"a text has {n_tokens} tokens, and {n_max} are the limit: shorten it")
+        super().__init__(f"a text has at least {n_tokens} tokens, and {n_max} are the limit: shorten it")
+        self.n_tokens = n_tokens
 
 
 class QueueFull(EngineError):

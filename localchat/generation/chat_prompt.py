@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..dialects import Dialect
 from ..engine import GenerationRequest
-from ..prompt.segments import Segment, text_of, tokens_of
+from ..prompt.segments import Segment, parts_of, text_of
 from ..prompt.template import ChatTemplate
 from ..protocol import errors
 from ..protocol.chat import ChatRequest
@@ -30,7 +30,7 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
         template, visible_tokens = model.template_for(request.chat_template)
         segments = _rendered(model, request, template)
         text = text_of(segments)
-        prompt = tuple(tokens_of(segments, model.tokenize, template.special))
+        prompt = model.tokenize_prompt(parts_of(segments, template.special), request.params)
         dialect = template.dialect
         sequence = GenerationRequest(
             *model.prompt_and_params(prompt, request.params),

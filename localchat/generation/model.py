@@ -106,6 +106,20 @@ class Model:
     def tokenize(self, text: str, parse_special: bool) -> list[int]:
         return self.engine.tokenize(text, parse_special=parse_special)
 
+    def tokenize_prompt(
+        self, parts: Iterable[tuple[str, bool]], params: GenerationParams, *, add_bos: bool = False
+    ) -> tuple[int, ...]:
+        """The tokens of a prompt in parts, each with its `parse_special`.
+
+        Raises:
+            PromptTooLong: There are many more than the context holds.
+        """
+        if params.n_prompt_kept:  # However long it is: `prompt_and_params` keeps its end.
+            parts = list(parts)
+            begin = self.engine.tokenize("", add_bos=True) if add_bos else []
+            return (*begin, *(token for part in parts for token in self.tokenize(*part)))
+        return tuple(self.engine.tokenize_prompt(parts, add_bos=add_bos))
+
     def prompt_and_params(
         self, prompt: tuple[int, ...], params: GenerationParams
     ) -> tuple[tuple[int, ...], GenerationParams, SamplingParams]:

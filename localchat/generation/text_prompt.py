@@ -12,6 +12,7 @@ from ..protocol.events import ContentDelta, EchoedTokens, OutputEvent
 from ..protocol.inputs import Input, check_tokens
 from ..protocol.params import GenerationParams
 from .constraints import plain_constraint
+from .errors import wire_errors
 from .model import Model, sequences_of
 from .output import Output, PlainText, PromptTokens
 from .run import Prepared
@@ -26,7 +27,7 @@ def prepare_text(model: Model, request: CompletionRequest) -> Prepared:
     params, constraint = _params(request), plain_constraint(request)
     sequences: list[GenerationRequest] = []
     for i in range(len(request.prompts)):
-        prompt = _prompt(model.engine, request, i)
+        prompt = _prompt(model, request, i)
         sequence = GenerationRequest(
             *model.prompt_and_params(prompt, params),
             constraint=constraint,
@@ -47,21 +48,22 @@ def _params(request: CompletionRequest) -> GenerationParams:
     return replace(params, top_logprobs=top, prompt_logprobs=max((n for n in counts if n is not None), default=None))
 
 
-def _prompt(engine: Engine, request: CompletionRequest, i: int) -> tuple[int, ...]:
+def _prompt(model: Model, request: CompletionRequest, i: int) -> tuple[int, ...]:
     name = "prompt" if len(request.prompts) == 1 else f"prompt[{i}]"
-    tokens = _tokens(engine, request.prompts[i], request)
+    with wire_errors(model.engine, name):
+        tokens = _tokens(model, request.prompts[i], request)
     if not tokens:
         raise errors.BadRequest(f"'{name}' has no tokens: the text is empty and no BOS is added", name)
-    check_tokens(tokens, engine.facts.n_vocab, name)
+    check_tokens(tokens, model.engine.facts.n_vocab, name)
     return tokens
 
 
-def _tokens(engine: Engine, given: Input, request: CompletionRequest) -> tuple[int, ...]:
+def _tokens(model: Model, given: Input, request: CompletionRequest) -> tuple[int, ...]:
     if not isinstance(given, str):
         return given
     if request.suffix is None:
-        return tuple(engine.tokenize(given, add_bos=request.adds_special))
-    return _fim_tokens(engine, given, request.suffix, request)
+        return model.tokenize_prompt([(given, True)], request.params, add_bos=request.adds_special)
+    return _fim_tokens(model.engine, given, request.suffix, request)
 
 
 def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """A rendered prompt in segments, and its tokens.
 
-A segment is either text of the template (markup) or user text. `tokens_of` tokenizes the prompt so that only markup
+A segment is either text of the template (markup) or user text. `parts_of` splits the prompt so that only markup
 yields control tokens.
 """
 
@@ -11,11 +11,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from re import Match
-from typing import Callable
 
+from ..literals import pattern_of
 from .marked import user_ranges
 
-Tokenize = Callable[[str, bool], list[int]]
+# A search holds the interpreter lock: a long text is searched in windows of so many characters, a millisecond each.
+_WINDOW = 50_000
 
 
 @dataclass(frozen=True)
@@ -57,40 +58,48 @@ class SpecialTexts:
     """Searches texts for the control tokens of a vocabulary, by their texts."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        longest_first = sorted(filter(None, texts), key=len, reverse=True)
-        # An empty alternation would match everywhere; "(?!)" matches nowhere.
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._starts = {text[:n] for text in longest_first for n in range(1, len(text))}
-        self._ends = {text[n:] for text in longest_first for n in range(1, len(text))}
-        self._longest = max(map(len, longest_first), default=0)
+        texts = set(texts)
+        self._pattern = re.compile(pattern_of(texts))
+        self._starts = {text[:n] for text in texts for n in range(1, len(text))}
+        self._ends = {text[n:] for text in texts for n in range(1, len(text))}
+        self._longest = max(map(len, texts), default=0)
 
     def __bool__(self) -> bool:
         return self._longest > 0
 
     def find(self, text: str) -> Iterator[Match[str]]:
         """All control tokens in a text, the longest one at each position."""
-        return self._pattern.finditer(text)
+        at = 0
+        for begin in range(0, len(text), _WINDOW):
+            end = begin + _WINDOW
+            for match in self._pattern.finditer(text, max(at, begin), end + self._longest):
+                if match.start() >= end:
+                    break
+                at = match.end()
+                yield match
 
     def may_be_in(self, text: str) -> bool:
         """Whether a text contains a control token, or may form one together with adjacent text."""
         lengths = range(1, self._longest)
         return (
-            bool(self._pattern.search(text))
+            any(self.find(text))
             or any(text[-n:] in self._starts for n in lengths)
             or any(text[:n] in self._ends for n in lengths)
         )
 
 
-def tokens_of(segments: Sequence[Segment], tokenize: Tokenize, special: SpecialTexts) -> list[int]:
-    """Tokenize a prompt so that user text yields no control tokens.
+def parts_of(segments: Sequence[Segment], special: SpecialTexts) -> Iterator[tuple[str, bool]]:
+    """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed.
 
-    `tokenize(text, parse_special)` must not add BOS. If no control token overlaps user text, the prompt is tokenized
-    as one text, since a split would change the tokens at its borders. Otherwise the prompt is split at the control
-    tokens of the template. llama.cpp splits text there too, so the tokens of the other text do not change.
+    User text yields no control tokens. If no control token overlaps user text, the prompt is one part, since a split
+    would change the tokens at its borders. Otherwise the prompt is split at the control tokens of the template.
+    llama.cpp splits text there too, so the tokens of the other text do not change.
     """
     if not _overlaps_user_text(segments, special):
-        return tokenize(text_of(segments), True)
-    return [token for piece in _pieces(segments, special) for token in tokenize(piece.text, piece.is_markup)]
+        yield text_of(segments), True
+        return
+    for piece in _pieces(segments, special):
+        yield piece.text, piece.is_markup
 
 
 def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> bool:

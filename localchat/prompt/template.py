@@ -40,7 +40,7 @@ class ChatTemplate:
         source: The Jinja source.
         dialect: The format in which the model generates reasoning and tool calls.
         capabilities: What the template supports and requires.
-        special: The texts of the control tokens, for `tokens_of`.
+        special: The texts of the control tokens, for `parts_of`.
     """
 
     def __init__(

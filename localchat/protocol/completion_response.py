@@ -21,7 +21,7 @@ from .events import (
     SampledTokens,
 )
 from .interface import Interface, ResponseHead
-from .json_text import to_json
+from .json_text import json_text, to_json
 from .logprobs import floored, id_text, prompt_logprobs
 from .usage import Usage, progress_body
 
@@ -208,7 +208,9 @@ class CompletionStream:
             counts["usage"] = usage.body() if usage and request.continuous_usage else None
         if usage and request.timings_per_token:
             counts["timings"] = usage.timings()
-        return to_json({**self._shared, "choices": [choice], **beside, **counts})
+        # A prompt that is echoed may have log probabilities of a hundred thousand tokens.
+        encode = json_text if choice["logprobs"] else to_json
+        return encode({**self._shared, "choices": [choice], **beside, **counts})
 
 
 INTERFACE = Interface(id_prefix="cmpl-", parse=parse_completion, stream=CompletionStream, whole=CompletionBody)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from .errors import BadRequest
 from .json_decoder import decode_json
+from .json_text import is_longer
 
 # Values are cut to this length in messages, so that a message does not repeat a whole prompt.
 _SHOWN_CHARS = 60
@@ -162,10 +163,9 @@ class Fields:
     def bound(self, name: str) -> None:
         """Refuse schemas, grammars and lists of tools of more than `MAX_CONSTRAINT_CHARS` characters."""
         value = self.get(name)
-        n = len(value) if isinstance(value, str) else len(_ENCODER.encode(value))
-        if n > MAX_CONSTRAINT_CHARS:
+        if len(value) > MAX_CONSTRAINT_CHARS if isinstance(value, str) else is_longer(value, MAX_CONSTRAINT_CHARS):
             path = self.at(name)
-            raise BadRequest(f"'{path}' has {n} characters, and {MAX_CONSTRAINT_CHARS} are the limit", path)
+            raise BadRequest(f"'{path}' has more than {MAX_CONSTRAINT_CHARS} characters, which are the limit", path)
 
     def unknown(self) -> list[str]:
         """The names of the fields that have not been read."""

@@ -11,7 +11,7 @@ from .events import ContentDelta, OutputEnd, OutputEvent, OutputToken, PromptPro
 from .fields import parse_body, unknown_fields
 from .inputs import read_inputs
 from .interface import Interface, ResponseHead
-from .json_text import to_json
+from .json_text import json_text, to_json
 from .logprobs import logprob_entry
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, read_text_request
@@ -138,7 +138,7 @@ class NativeStream:
             self._chunks.append(to_json(output.take()))
         output.add(event)
         if isinstance(event, OutputEnd):
-            self._chunks.append(to_json(output.body(self._usage())))
+            self._chunks.append(json_text(output.body(self._usage())))
 
     def take(self) -> list[str]:
         changed = [output for output in self._outputs if output.is_changed and output.end is None]

@@ -22,7 +22,7 @@ from .events import (
 )
 from .fields import Fields, parse_body, unknown_fields
 from .interface import Interface, ResponseHead
-from .json_text import to_json
+from .json_text import json_text, to_json
 from .logprobs import logprob_entry
 from .params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from .request import ParseOptions
@@ -258,7 +258,7 @@ class Encoder:
     def finish(self) -> list[str]:
         """The rest of the output, then an object with the counts."""
         assert self._usage is not None
-        return [*self.take(), to_json(self.body(self._usage()))]
+        return [*self.take(), json_text(self.body(self._usage()))]
 
     def failed(self, error: ApiError) -> list[str]:
         return [*self.take(), to_json(error_body(error))]

@@ -22,7 +22,7 @@ from .events import (
     ToolCallStart,
 )
 from .interface import ResponseHead
-from .json_text import to_json
+from .json_text import json_text, to_json
 from .logprobs import logprob_entry
 from .responses import ResponsesRequest
 from .responses_items import encode_reasoning
@@ -152,7 +152,8 @@ class ResponseEncoder:
 
     def _emit(self, kind: str, **fields: Any) -> None:
         if self._request.stream:
-            self._chunks.append(to_json({"type": kind, "sequence_number": self._n_events, **fields}))
+            encode = json_text if "response" in fields else to_json  # With the log probabilities of all tokens.
+            self._chunks.append(encode({"type": kind, "sequence_number": self._n_events, **fields}))
             self._n_events += 1
 
 

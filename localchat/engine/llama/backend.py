@@ -60,8 +60,10 @@ class LlamaBackend:
         self._logits: Any = None
         self._candidates: dict[int, Any] = {}
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        return self.vocabulary.tokenize(text, add_bos, parse_special)
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
+        return self.vocabulary.tokenize(text, add_bos, parse_special, limit)
 
     def piece(self, token: int, special: bool = False) -> bytes:
         return self.vocabulary.piece(token, special)
