@@ -102,7 +102,7 @@ def test_detection(template, name):
 
 def test_calls_are_laid_out_as_the_template_names_them():
     dsml = "<\uff5cDSML\uff5ctool_calls>"
-    assert [layout.mark for layout in detect(dsml).layouts] == [dsml, dsml]
+    assert [layout.template_text for layout in detect(dsml).layouts] == [dsml, dsml]
     assert len(DIALECTS["deepseek-dsml"].layouts) == 4
 
 
