@@ -70,7 +70,7 @@ def test_spoilt_output_is_the_same_however_it_is_cut(name):
             "tools": tools,
             "prompt": dice.choice(["", form.reasoning.start]),
             "splits_reasoning": dice.random() < 0.8,
-            "is_bound": dice.random() < 0.2,
+            "is_constrained": dice.random() < 0.2,
         }
         whole = parse([text], form, **options)
         cuts = sorted(dice.choices(range(len(text) + 1), k=5))
