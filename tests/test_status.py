@@ -22,6 +22,8 @@ from localchat.protocol.tokens import parse_detokenize, parse_tokenize, text_bod
 from localchat.serving.cors import OriginPolicy
 from localchat.serving.metrics import Metrics
 
+from .wire_schemas import validate
+
 
 def test_slots_are_as_many_as_can_run():
     busy = SequenceStats(id=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_length=20)
@@ -32,6 +34,7 @@ def test_slots_are_as_many_as_can_run():
     assert first["n_prompt_tokens_processed"] == 10
     assert first["next_token"] == [{"has_next_token": True, "n_remain": 7, "n_decoded": 3}]
     assert second == {"id": 1, "n_ctx": 64, "is_processing": False}
+    validate([first, second], "slots")
 
 
 def test_props_have_the_names_of_llama_cpp():
