@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from localchat.validator import faults
+from localchat.validator import validation_errors
 
 from .response_events import check_stream
 from .serving import BIG, says, serving
@@ -68,7 +68,7 @@ def post(client: http.client.HTTPConnection, path: str, body: Any) -> http.clien
 
 
 def validate(value: Any, kind: str) -> None:
-    errors = list(faults(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
+    errors = list(validation_errors(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
     assert not errors, (kind, errors, value)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.validator import faults
+from localchat.validator import validation_errors
 
 from .live import running_server
 from .response_events import check_body, check_stream
@@ -55,7 +55,7 @@ def interface_of(request: dict[str, Any]) -> str:
 
 
 def validate(value: Any, kind: str) -> None:
-    errors = list(faults(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
+    errors = list(validation_errors(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
     assert not errors, (kind, errors, value)
 
 
