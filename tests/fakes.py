@@ -202,7 +202,7 @@ class FakeBackend(FakeCells):
         return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
 
     def clock(self) -> float:
-        """A clock by which every turn takes as long, whatever is in it, and nothing else takes any time."""
+        """A clock by which every step takes the same time, whatever it computes, and nothing else takes any."""
         return float(self._n_decodes)
 
     def state_key(self) -> str:

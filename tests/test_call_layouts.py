@@ -130,7 +130,7 @@ def test_values_in_elements_are_bound_to_their_depth():
     ids=["gemma", "lfm", "lfm, other quotes"],
 )
 def test_text_in_a_notation_holds_no_end_of_the_calls(marks: str, call: str, end: str, schema: Any):
-    """A model that ends its call within a text would leave what nobody can read."""
+    """Otherwise a model could end its call within a text, and the parser could not read it."""
     tools = ({"function": {"name": "f", "parameters": {"properties": {"a": schema}, "required": ["a"]}}},)
     constraint = bound("{{ tools }}" + marks, **required(tools=tools))
     assert not fits(constraint, call.replace("{}", end))

@@ -1,4 +1,4 @@
-"""What is guaranteed holds on the real engine: the built-in model drawn at random says only what it may.
+"""Constraints hold on the real engine: sampled at random, the built-in model generates only what they allow.
 
 LOCALCHAT_ANSWERS sets how many answers the main promises are tried with; the others get half as many.
 """
@@ -23,7 +23,7 @@ from .grammar_validator import is_valid
 
 DEADLINE_S = 120
 N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
-# At once, as choices of one request; each draws by a seed of its own.
+# At once, as choices of one request; each has a seed of its own.
 N_CHOICES = 10
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
 
@@ -197,7 +197,7 @@ def test_output_follows_the_constraint_after_reasoning(port: int, name: str, ena
     assert any(one["end"] != "length" for one in said)
 
 
-# Templates whose prompts open thinking, each with the tag that ends it.
+# Templates whose prompts open reasoning, each with the tag that ends it.
 OPENING = {
     "tags": (None, "</think>"),
     "channels": (
@@ -262,7 +262,7 @@ def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int
 def test_k8_reasoning_that_the_model_opens_has_a_budget_too(port: int):
     """What opens it is chosen by a grammar here, since the model seldom does it by itself."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    # Where there is room for a thought, it has at least a letter, so that it is never empty by chance.
+    # Where the budget allows reasoning, it has at least a letter, so that it is never empty by chance.
     for budget, first in ((0, ""), (BUDGET, "[a-z] ")):
         grammar = f'root ::= "<think>" {first}[a-z ]* "</think>" [0-9]{{3}}'
         given = {"chat_template": template, "grammar": grammar, "thinking_budget": budget, **WILD}
@@ -283,7 +283,7 @@ def tokens(port: int, text: str, **members: Any) -> list[int]:
 
 @pytest.mark.parametrize("wanted", ["old", "new"])
 def test_plain_completion_is_bound_too(port: int, wanted: str):
-    """It is one of the choices, whatever is drawn, and any of them can be."""
+    """The text is one of the choices, whatever is sampled, and each of them is possible."""
     members = {"prompt": "Rome is", "choice": ["old", "new"], "n": N_CHOICES, **WILD}
     for bias, expected in (({}, {"old", "new"}), ({tokens(port, wanted)[0]: 60}, {wanted})):
         status, raw = post(port, "/v1/completions", logit_bias=bias, **members)

@@ -275,7 +275,7 @@ def test_memory_that_cannot_be_cut_takes_only_what_is_whole(tmp_path: Path):
     with keeping_engine(tmp_path, FakeBackend(can_cut=False)) as engine:
         text, finish = say(engine, SYSTEM + "two")
         assert (text, finish.usage.n_cached) == (SYSTEM + "two", 0)
-        # What rested after an answer of two tokens: the prompt and the first of them.
+        # What was idle after an output of two tokens: the prompt and the first of them.
         text, finish = say(engine, SYSTEM + "one" + SYSTEM[0] + "!")
         assert finish.usage.n_cached == len(SYSTEM + "one") + 1
 

@@ -1,4 +1,4 @@
-"""A small model that guesses for a large one: by hand on fake backends, then the real thing."""
+"""A draft model beside a large one: stepped by hand on fake backends, then on llama.cpp."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_long_prompt_is_prefilled_in_chunks_and_drafted_for_afterwards():
 
 
 def test_slow_model_prefills_in_small_chunks():
-    """A tenth of a second for each 32 tokens: no more than these in a turn, however many there are rows."""
+    """A tenth of a second for each 32 tokens: no more than these in a step, however many rows there are."""
     backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
     draft_model = DraftModel(backend, N_VOCAB, lambda: 0.1 * backend.clock())
     sequence = Sequence(1, list(range(160)), 200)
@@ -200,7 +200,7 @@ def plain() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def with_itself() -> Iterator[Engine]:
-    """Guesses as if that cost nothing, though it costs as much as to say it."""
+    """Drafts as if that cost nothing, though it costs as much as generating."""
     with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4), draft_path=DEMO) as engine:
         patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
@@ -213,9 +213,9 @@ TEXTS = ["What is your name?", "Tell me about yourself.", "Count to ten.", "How 
 def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, with_itself: Engine, text: str):
     request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
     _, alone, _ = read(plain, request)
-    _, guessed, finish = read(with_itself, request)
-    assert_same_or_near_tie(alone, guessed)
-    # It guesses what it says, but for ends that it must not say here, and near ties.
+    _, drafted, finish = read(with_itself, request)
+    assert_same_or_near_tie(alone, drafted)
+    # Drafts are what it generates, but for EOG, which is forbidden here, and near ties.
     assert finish.usage.n_draft_accepted > 20
     assert finish.usage.n_draft_accepted > finish.usage.n_drafted / 2
 
@@ -268,8 +268,8 @@ def test_bad_draft_model_changes_nothing(random_model: Any):
         request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
         alone = read(engine, request)[1]
     with load(path, options, draft_path=random_model(2), proof_model=DEMO) as engine:
-        _, guessed, finish = read(engine, request)
-    assert_same_or_near_tie(alone, guessed)
+        _, drafted, finish = read(engine, request)
+    assert_same_or_near_tie(alone, drafted)
     assert finish.usage.n_drafted > 0
 
 

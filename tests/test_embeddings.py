@@ -223,6 +223,11 @@ def test_wrong_fields_are_named(parse: Any, members: Any, param: str):
     assert wrong.value.param == param
 
 
+def test_model_and_dimensions_are_read():
+    request = parse_embeddings(b'{"model": "m", "input": "a", "dimensions": 1}')
+    assert (request.model, request.dimensions) == ("m", 1)
+
+
 def test_fields_that_request_the_default_are_accepted():
     members = {"embd_normalize": 2, "truncate_prompt_tokens": -1, "add_special_tokens": True, "user": "u"}
     assert parse_embeddings(json.dumps({"input": "a", **members}).encode(), ParseOptions(strict=True)).unknown == ()

@@ -89,8 +89,8 @@ def test_completion_of_text_is_that_of_its_tokens(connection: http.client.HTTPCo
 
 
 def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnection):
-    # Two tokens that are all but equally likely: beside other sequences the figures differ a little, and near the edge
-    # between two tokens so would the draw.
+    # Two tokens that are all but equally likely: beside other sequences the logits differ a little, and near the edge
+    # between two tokens so would the sampled one.
     dice = {"logit_bias": [[300, 100], [301, 100]], "top_k": 2, "top_p": 1, "min_p": 0, "temperature": 100}
     members = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2, **dice}
     _, whole = ask(connection, "/v1/completions", members)
@@ -152,7 +152,7 @@ def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HT
 
 
 def test_prompt_alone_is_scored_as_with_a_completion(connection: http.client.HTTPConnection):
-    """As evaluation harnesses do; and what they leave out is the one token that was drawn, its end included."""
+    """As evaluation harnesses do; and what they leave out is the one sampled token, EOG included."""
     text = "Hello, my name is Ada. What is your name?"
     _, tokens = ask(connection, "/tokenize", {"content": text, "add_special": True})
     members = {"prompt": [tokens["tokens"]], "echo": True, "logprobs": 1, "temperature": 0}
@@ -186,7 +186,7 @@ def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
         values = choice["logprobs"]["token_logprobs"]
         return sum(values) / len(values)
 
-    # The four may start in other turns the next time, and then a draw at the edge of two tokens can fall otherwise.
+    # The four may start in other steps the next time, and then another token may be sampled at a near tie.
     n_alike = 0
     for seed in range(10):
         members = {"prompt": "I think", "seed": seed, "temperature": 1.5, "max_tokens": 4}

@@ -246,7 +246,7 @@ def test_tokens_of_a_large_vocabulary_are_sampled_in_parallel_for_the_right_sequ
 
 
 def test_prompt_of_several_steps_with_a_large_vocabulary():
-    """In all but the last of them nothing is drawn."""
+    """All but the last of them sample nothing."""
     with stepped(FakeBackend(n_vocab=100_000, n_batch=8)) as engine:
         generation = submit(engine, request("a prompt that takes several turns"))
         step_until_idle(engine)

@@ -43,7 +43,7 @@ def test_new_request_joins_a_running_batch_within_one_step():
         gate.release()
         next(first)
         second = submit(engine, request())
-        # The turn that may already have been scheduled, then the one that has both.
+        # The step that may already have been scheduled, then the one that has both.
         gate.release(2)
         next(second)
         assert [len(record) for record in backend.batches[:3]] in ([1, 1, 2], [1, 2, 2], [1, 2])

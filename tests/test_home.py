@@ -1,4 +1,4 @@
-"""The page that a person sees who opens the server in a browser."""
+"""The page at / for browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constraints that are made to cost much: each is refused, or is cheap enough for everybody else.
+"""Constraints that are made to cost much: each is refused, or is cheap enough for all other requests.
 
 Work is bounded in steps, so the table holds on every machine. The deadlines are ten times what a slow machine takes.
 """

@@ -271,4 +271,4 @@ def test_long_schema_is_refused_before_anything_is_made_of_it(path: str, fields:
         text = response.read().decode()
     assert response.status == 400
     assert f"'{field}' has " in text
-    assert "more than 1048576 characters, which are the limit" in text
+    assert "more than 1048576 characters, which is the limit" in text

@@ -181,7 +181,7 @@ def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
 
 
 def test_prompt_logprobs_are_those_of_sampling_it(engine: Engine):
-    """What the model says of its own words is the same when they come back as a prompt, in several turns."""
+    """The log probabilities of an output are the same when it comes back as a prompt, in several steps."""
     # In a user's place it is less sure of its words, and says none that are all but impossible.
     prompt = (*conversation(engine, 6), *engine.tokenize("I am a model.<|im_end|>\n<|im_start|>user\n"))
     sampling = SamplingParams(temperature=1, seed=2)

@@ -81,7 +81,7 @@ def test_prefix_outlives_the_engine(model: str, tmp_path: Path):
             first = prompt(engine, LONG)
             _, tokens, finish = read(engine, asked((*first, *(ends[0][0] if ends else ())), 10))
             ends.append(([token.id for token in tokens], finish))
-    # All that was computed: the prompt, and of the answer all but the last token, which was only drawn.
+    # All that was computed: the prompt, and of the output all but the last token, which was only sampled.
     assert ends[1][1].usage.n_cached == ends[0][1].usage.n_prompt + 9
 
 

@@ -36,7 +36,7 @@ def test_scored_prompt_is_computed_again_in_small_chunks():
     for _ in range(6):
         batch = run_step(scheduler)
         rows.append([(chunk.sequence.id, chunk.n_tokens, len(chunk.scored_rows)) for chunk in batch.chunks])
-    # Of all that is scored 32 rows a turn; a known prompt is of no use to it, and its own keeps nobody waiting.
+    # At most 32 scored rows a step; they use no cached prefix, and no other sequence waits for theirs.
     assert rows[0] == [(1, 1, 0), (4, 1, 0), (2, 32, 32)]
     assert rows[2] == [(1, 1, 0), (4, 1, 0), (2, 16, 15), (3, 16, 16)]
     assert rows[3] == [(1, 1, 0), (2, 1, 0), (4, 1, 0), (3, 32, 32)]

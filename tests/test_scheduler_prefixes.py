@@ -45,8 +45,8 @@ def test_requests_that_come_together_compute_their_common_part_once():
     n_computed = 0
     while len([s for s in scheduler.running if s.n_missing == 1]) < 5:
         n_computed += run_step(scheduler).n_tokens
-    n_drawn = sum(len(s.tokens) - s.n_prompt - 1 for s in scheduler.running)
-    assert n_computed - n_drawn == 50 + 5 * 2
+    n_sampled = sum(len(s.tokens) - s.n_prompt - 1 for s in scheduler.running)
+    assert n_computed - n_sampled == 50 + 5 * 2
 
 
 def test_other_requests_do_not_wait_for_a_prefix_that_is_not_theirs():

@@ -1,4 +1,4 @@
-"""Streams that nobody reads hold up no other request."""
+"""Streams that their clients do not read delay no other request."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_unread_streams_give_their_slots_to_a_request_that_is_read():
 
 
 def test_stall_within_a_chunk_is_noticed(monkeypatch):
-    """The socket takes the beginning of the part at once, and the rest when the client reads."""
+    """The socket takes the beginning of the chunk at once, and its end when the client reads."""
     monkeypatch.setattr(exchange, "STALL_S", 0.05)
     payload = bytes(4_000_000)
     stalls: list[bool] = []

@@ -1,4 +1,4 @@
-"""How the server stands, as values: props, slots, Prometheus' text; and what browsers are told."""
+"""The state of the server as values: props, slots, Prometheus' text; and the headers for browsers."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_refused_request_gets_400_over_http(file):
         assert not running.thread.is_alive()
 
 
-# --- the supervisor, with a child that does as it is told ---
+# --- the supervisor, with a child that runs commands ---
 
 SUPERVISE = """
 import logging, os, sys
@@ -177,7 +177,7 @@ def is_gone(number: int) -> bool:
         os.kill(number, 0)
     except ProcessLookupError:
         return True
-    # A process that ended stays as a zombie until somebody waits for it.
+    # A process that ended stays as a zombie until its parent waits for it.
     state = Path(f"/proc/{number}/stat")
     return state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z"
 

@@ -53,7 +53,7 @@ def replace_children(monkeypatch: pytest.MonkeyPatch, program: str) -> list[str]
 
 
 def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
-    """Whoever reads the log of a service sees what it was, and a script sees the status."""
+    """The log of a service has the cause, and a script gets the status."""
     path = tmp_path / "hostile.gguf"
     write_changed(path, "llama.block_count", 7_000_000)
     program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", str(path)]

@@ -199,7 +199,7 @@ def test_marked_text_behaves_as_str(text):
 
 @given(parts=st.lists(st.tuples(st.text(alphabet="ab ", max_size=4), st.booleans()), max_size=5), data=st.data())
 def test_marks_stay_on_their_characters(parts, data):
-    """Upper case stands for what a user wrote, so the characters themselves tell what is marked."""
+    """Upper case stands for what a user wrote, so the characters themselves show what is marked."""
     text = join("", [Marked(part.upper().replace(" ", "_")) if marked else part for part, marked in parts])
     cut = data.draw(
         st.sampled_from(

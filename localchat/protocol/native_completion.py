@@ -17,7 +17,7 @@ from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, read_text_request
 from .usage import Usage, progress_body
 
-# The names of the length limit: this interface's own name, `n_predict`, takes precedence.
+# The names of the length limit. `n_predict` is llama.cpp's name and takes precedence.
 LENGTHS = ("n_predict", "max_completion_tokens", "max_tokens")
 
 
@@ -40,7 +40,7 @@ def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
 
 
 class _Output:
-    """One output: its text since the last chunk, and the totals for the end."""
+    """Collects one output: its text since the last chunk, and the totals for the last one."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
         self.end: OutputEnd | None = None
@@ -84,7 +84,7 @@ class _Output:
         }
 
     def body(self, usage: Usage) -> dict[str, Any]:
-        """The fields of the end, with the text since the last chunk."""
+        """The fields of the last chunk or of the body, with the text since the last chunk."""
         end = self.end or OutputEnd("stop")
         given = self._request.prompts[self._index // self._request.best_of]
         stop_type = "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos"
@@ -108,7 +108,7 @@ class _Output:
 
 
 class NativeBody:
-    """One object, or a list of them where there are several outputs."""
+    """Encodes a body: one object, or a list if there are several outputs."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest) -> None:
         self._outputs = [_Output(head, request, i) for i in range(request.n_choices)]
@@ -122,7 +122,7 @@ class NativeBody:
 
 
 class NativeStream:
-    """Chunks with the text as it comes; the last one of each output has its end and no text."""
+    """Encodes chunks of text. The last chunk of each output has the totals and no text."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
         self._outputs = [_Output(head, request, i) for i in range(request.n_choices)]

@@ -36,7 +36,7 @@ def props_body(
     bos: str,
     eos: str,
 ) -> dict[str, Any]:
-    """The body of GET /props, with llama.cpp's field names. It does not have the path of the model file."""
+    """The body of GET /props, with llama.cpp's field names. The path of the model file is left out."""
     return {
         "default_generation_settings": {"params": dict(sampling), "n_ctx": n_ctx},
         "total_slots": n_slots,
@@ -54,7 +54,7 @@ def props_body(
 
 
 def slots_body(running: Sequence[SequenceStats], n_slots: int, n_ctx: int) -> list[dict[str, Any]]:
-    """The body of GET /slots: `n_slots` entries, those of running sequences first."""
+    """The body of GET /slots: `n_slots` entries, of which those of running sequences come first."""
     busy = [_slot(sequence) for sequence in running[:n_slots]]
     idle = [{"is_processing": False}] * (n_slots - len(busy))
     return [{"id": i, "n_ctx": n_ctx, **slot} for i, slot in enumerate([*busy, *idle])]
@@ -77,11 +77,12 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Series:
-    """One sample of a metric: value, labels, and a suffix of the metric's name."""
+    """One sample of a metric."""
 
     value: int | float
     labels: tuple[tuple[str, str], ...] = ()
     suffix: str = ""
+    """Appended to the name of the metric, such as "_bucket"."""
 
 
 @dataclass(frozen=True)

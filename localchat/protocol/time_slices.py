@@ -1,7 +1,7 @@
-"""Long work in Python beside a running engine: one thread at a time, in slices of about a millisecond.
+"""Runs long computations in slices of about a millisecond, so that they do not delay the engine thread.
 
-Python runs one thread at a time. A thread that computes for long would hold up the engine thread after each of its
-calls into llama.cpp, so long work pauses after each slice for about as long.
+The GIL lets only one thread run Python code. A long computation would delay the engine thread after each of its calls
+into llama.cpp, so it pauses after each slice for about as long.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 
 _PAUSE_S = 0.001
 
-# Held during a slice: of several threads with long work only one works at any time.
+# Held during a slice, so that only one thread at a time runs a long computation.
 working = threading.Lock()
 
 
 def pause() -> None:
-    """Ends the slice of this thread, which holds `working`, and begins the next one."""
+    """End the slice of the calling thread, which holds `working`, and begin the next one."""
     working.release()
     try:
         time.sleep(_PAUSE_S)
