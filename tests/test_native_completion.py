@@ -11,6 +11,7 @@ import pytest
 
 from .fakes import echo, endless
 from .serving import serving
+from .wire_schemas import validate
 
 
 def ask(running: Any, path: str = "/completion", **fields: Any) -> tuple[int, str]:
@@ -85,8 +86,12 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
 def test_infill_writes_the_prompt_of_the_gap(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
     with serving(echo, n_ctx=n_ctx, fim={"fill_in": (1, 2, 3), **facts}) as running:
         status, text = ask(running, "/infill", **fields)
+        _, streamed = ask(running, "/infill", **fields, stream=True)
     body = json.loads(text)
     assert status == 200
+    validate(body, "infill")
+    for event in streamed.split("\n\n")[:-1]:
+        validate(json.loads(event[len("data: ") :]), "infill-event")
     assert (body["content"], body["tokens_evaluated"]) == (prompt[: fields.get("n_predict")], len(prompt))
 
 

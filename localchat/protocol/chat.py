@@ -11,6 +11,7 @@ from typing import Any
 
 from .errors import BadRequest
 from .fields import Fields, parse_body, refuse_unsupported, show, unknown_fields
+from .media import AUDIO, FILE, IMAGE, note_of, refuse_media
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
@@ -33,6 +34,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 
 # The role of tool results in OpenAI's older `functions` API.
 _OLD_TOOL_ROLE = "function"
+_MEDIA_PARTS = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
 
 # The values of `continue_final_message` that name the field of the last message to continue.
 _CONTINUED_PARTS = ("content", "reasoning_content")
@@ -317,11 +319,16 @@ def _content(message: Fields) -> str | None:
         return value
     if not isinstance(value, list):
         message.refuse("content", "a string or a list of parts")
-    return "".join(_part_text(part) for part in message.objects("content"))
+    is_result = message.get("role") in ("tool", _OLD_TOOL_ROLE)
+    return "".join(_part_text(part, is_result=is_result) for part in message.objects("content"))
 
 
-def _part_text(part: Fields) -> str:
+def _part_text(part: Fields, *, is_result: bool) -> str:
     kind = part.text("type")
+    if kind in _MEDIA_PARTS:
+        if not is_result:
+            refuse_media(part.path, _MEDIA_PARTS[kind])
+        return note_of(_MEDIA_PARTS[kind])
     if kind is None:
         part.refuse("type", '"text"')
     if kind not in ("text", "refusal"):

@@ -23,6 +23,14 @@ def logprob_entry(token: OutputToken, *, as_ids: bool = False, after_sampling: b
     return {**own, "top_probs" if after_sampling else "top_logprobs": top}
 
 
+def native_entry(token: OutputToken, *, after_sampling: bool) -> dict[str, Any]:
+    """The same for `completion_probabilities` of llama.cpp, with the id of each token."""
+    entry = logprob_entry(token, after_sampling=after_sampling)
+    name = "top_probs" if after_sampling else "top_logprobs"
+    top = [{"id": other.token, **value} for other, value in zip(token.top, entry[name])]
+    return {"id": token.id, **entry, name: top}
+
+
 def prompt_logprobs(tokens: Sequence[OutputToken], n_top: int) -> list[Any]:
     """vLLM's `prompt_logprobs`, a list with an entry for each token. The first is null: no token precedes it."""
     return [None if token.logprob is None else _prompt_entry(token, n_top) for token in tokens]

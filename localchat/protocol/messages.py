@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from .chat import MAX_REASONING_BUDGET, ChatRequest
 from .errors import BadRequest
 from .fields import Fields, parse_body, show, unknown_fields
+from .media import FILE, IMAGE, note_of, refuse_media
 from .params import read_params
 from .request import DEFAULT_OPTIONS, ParseOptions
 from .response_format import ResponseFormat
@@ -232,34 +233,45 @@ def _tool_result(block: Fields) -> dict[str, Any]:
     if value is None or isinstance(value, str):
         text = value or ""
     else:
-        text = "".join(_text_of(part) for part in block.objects("content"))
+        text = "".join(_result_text(part) for part in block.objects("content"))
     if block.boolean("is_error") and not text.lower().startswith("error"):
         text = _ERROR_PREFIX + text
     return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+def _result_text(block: Fields) -> str:
+    """The text of a block in the result of a tool."""
+    if block.get("type") == "image":
+        return note_of(IMAGE)
+    if block.get("type") == "document" and not _is_text(block):
+        return note_of(FILE)
+    return _text_of(block)
+
+
+def _is_text(document: Fields) -> bool:
+    source = document.object("source")
+    return source is not None and source.text("type") == "text"
 
 
 def _text_of(block: Fields) -> str:
     """The text of a text block, a plain text document or a search result."""
     kind = block.text("type")
     if kind == "document":
-        source = block.object("source") or Fields({}, block.at("source"))
-        if source.text("type") == "text":
-            title = block.text("title")
-            return (f"{title}\n" if title else "") + (source.text("data") or "")
-        _refuse_kind(block, f"document with a source of type {show(source.raw.get('type'))}")
+        if not _is_text(block):
+            refuse_media(block.path, FILE)
+        source, title = block.object("source") or Fields({}, block.at("source")), block.text("title")
+        return (f"{title}\n" if title else "") + (source.text("data") or "")
     if kind == "search_result":
         texts = [_text_of(part) for part in block.objects("content")]
         return "\n".join([block.text("title") or "", block.text("source") or "", *texts]).strip("\n")
+    if kind == "image":
+        refuse_media(block.path, IMAGE)
     if kind != "text":
-        _refuse_kind(block, show(kind))
+        raise BadRequest(f"'{block.path}' is of type {show(kind)}; this model supports only text", block.path)
     text = block.text("text")
     if text is None:
         block.refuse("text", "a string")
     return text
-
-
-def _refuse_kind(block: Fields, kind: str) -> NoReturn:
-    raise BadRequest(f"'{block.path}' is of type {kind}; this model supports only text", block.path)
 
 
 def _without_nulls(raw: dict[str, Any]) -> dict[str, Any]:

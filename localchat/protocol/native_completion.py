@@ -12,7 +12,7 @@ from .fields import parse_body, unknown_fields
 from .inputs import read_inputs
 from .interface import Interface, ResponseHead
 from .json_text import json_text, to_json
-from .logprobs import logprob_entry
+from .logprobs import native_entry
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, read_text_request
 from .usage import Usage, progress_body
@@ -70,8 +70,7 @@ class _Output:
         text, tokens = self.text, self._tokens
         self.text, self._tokens, self.is_changed = [], [], False
         params = self._request.params
-        after_sampling = params.post_sampling_probs
-        scored = [logprob_entry(token, after_sampling=after_sampling) for token in tokens]
+        scored = [native_entry(token, after_sampling=params.post_sampling_probs) for token in tokens]
         return {
             "index": self._index,
             "content": "".join(text),

@@ -24,6 +24,7 @@ from .fields import Fields, parse_body, unknown_fields
 from .interface import Interface, ResponseHead
 from .json_text import json_text, to_json
 from .logprobs import logprob_entry
+from .media import IMAGE, note_of, refuse_media
 from .params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from .request import ParseOptions
 from .response_format import ResponseFormat
@@ -172,10 +173,12 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
         role = given.choice("role", _ROLES)
         if role is None:
             given.refuse("role", "one of " + ", ".join(f'"{name}"' for name in _ROLES))
-        _refuse_images(given)
+        note = note_of(IMAGE) if role == "tool" and given.items("images", "images") else ""
+        if role != "tool":
+            _refuse_images(given)
         message: dict[str, Any] = {
             "role": role,
-            "content": given.text("content") or "",
+            "content": (given.text("content") or "") + note,
             "reasoning_content": given.text("thinking"),
         }
         calls = [_call(call) for call in given.objects("tool_calls")]
@@ -206,8 +209,7 @@ def _call(call: Fields) -> dict[str, Any]:
 
 def _refuse_images(holder: Fields) -> None:
     if holder.items("images", "images"):
-        path = holder.at("images")
-        raise BadRequest(f"'{path}' has images; this model supports only text", path)
+        refuse_media(holder.at("images"), IMAGE)
 
 
 def error_body(error: ApiError) -> dict[str, str]:

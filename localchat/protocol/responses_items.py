@@ -14,10 +14,11 @@ from typing import Any
 from .chat import without_nulls
 from .errors import BadRequest
 from .fields import Fields, show
+from .media import AUDIO, FILE, IMAGE, note_of, refuse_media
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
-_MEDIA_PARTS = {"input_image": "an image", "input_file": "a file", "input_audio": "audio"}
+_MEDIA_PARTS = {"input_image": IMAGE, "input_file": FILE, "input_audio": AUDIO}
 
 # Items of tools that run on OpenAI's servers, and items for the use of these servers. They are ignored.
 IGNORED_ITEMS = (
@@ -144,20 +145,22 @@ def _message(conversation: _Conversation, item: Fields) -> None:
     conversation.message(role, _text(item, "content"))
 
 
-def _text(item: Fields, name: str) -> str:
-    """The text of a field that is a string or a list of parts."""
+def _text(item: Fields, name: str, *, is_result: bool = False) -> str:
+    """The text of a field that is a string or a list of parts; images in the result of a tool become notes."""
     value = item.get(name)
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         item.refuse(name, "a string or a list of parts")
-    return "".join(_part_text(part) for part in item.objects(name))
+    return "".join(_part_text(part, is_result=is_result) for part in item.objects(name))
 
 
-def _part_text(part: Fields) -> str:
+def _part_text(part: Fields, *, is_result: bool = False) -> str:
     kind = part.text("type")
     if kind in _MEDIA_PARTS:
-        raise BadRequest(f"'{part.path}' is {_MEDIA_PARTS[kind]}; this model supports only text", part.path)
+        if not is_result:
+            refuse_media(part.path, _MEDIA_PARTS[kind])
+        return note_of(_MEDIA_PARTS[kind])
     if kind not in _TEXT_PARTS:
         part.refuse("type", '"input_text" or "output_text"')
     field = "refusal" if kind == "refusal" else "text"
@@ -177,7 +180,7 @@ def _custom_call(conversation: _Conversation, item: Fields) -> None:
 
 
 def _result(conversation: _Conversation, item: Fields) -> None:
-    conversation.result(_required(item, "call_id"), _text(item, "output"))
+    conversation.result(_required(item, "call_id"), _text(item, "output", is_result=True))
 
 
 def _reasoning(conversation: _Conversation, item: Fields) -> None:
