@@ -324,7 +324,7 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
     for text, expected in said.items():
         assert fits(constraint, text)
         for pieces in ([text], text):
-            parser = OutputParser(format, tools=tools, prompt=PROMPT, is_bound=True)
+            parser = OutputParser(format, tools=tools, prompt=PROMPT, is_constrained=True)
             events = merged([*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()])
             assert events == expected
 

@@ -60,7 +60,7 @@ def output_parser(
         tools=request.callable_tools,
         prompt=parser_prompt(request, dialect, prompt),
         splits_reasoning=splits_reasoning,
-        is_bound=request.response_format is not None,
+        is_constrained=request.response_format is not None,
     )
 
 
