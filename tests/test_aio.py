@@ -350,7 +350,7 @@ def going(*parts: bytes) -> tuple[Server, threading.Event, list[float]]:
         peer.request()
         peer.send(*parts)
         arrived.set()
-        if peer.is_gone():
+        if peer.is_disconnected():
             gone_at.append(time.monotonic())
 
     return Server(handle), arrived, gone_at
@@ -618,7 +618,7 @@ def test_https_goes_through_a_tunnel(certificate):
         inner = Peer(context.wrap_socket(peer.sock, server_side=True))
         inner.request()
         inner.send(HELLO)
-        inner.is_gone()
+        inner.is_disconnected()
         inner.close()
 
     async def main(proxy: str) -> str:

@@ -384,7 +384,7 @@ def test_finish_without_done_ends_although_the_connection_stays_open(monkeypatch
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(chunked(piece("Hello"), STOP, end=False))
-        assert peer.is_gone()
+        assert peer.is_disconnected()
 
     with Server(handle) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"

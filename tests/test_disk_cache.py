@@ -338,11 +338,11 @@ def test_model_of_another_time_has_prefixes_of_its_own(tmp_path: Path):
     model.write_bytes(Path(DEMO).read_bytes())
     n_cached = []
     for _ in range(2):
-        with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, proof_model=DEMO) as engine:
+        with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, self_test_model=DEMO) as engine:
             n_cached.append(read(engine, long_request(engine))[2].usage.n_cached)
     assert n_cached[1] > 0
     model.write_bytes(Path(DEMO).read_bytes())  # as it was, but newer
-    with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, proof_model=DEMO) as engine:
+    with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, self_test_model=DEMO) as engine:
         assert read(engine, long_request(engine))[2].usage.n_cached == 0
 
 
@@ -360,5 +360,5 @@ def test_server_keeps_prefixes_across_restarts(tmp_path: Path):
 
 def test_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(EngineError, match="cannot be kept"):
+    with pytest.raises(EngineError, match="cannot be saved"):
         load(DEMO, LoadOptions(), cache_folder=tmp_path / "file" / "folder")

@@ -92,7 +92,7 @@ def test_number_as_timeout_limits_the_first_event():
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
-        assert peer.is_gone()
+        assert peer.is_disconnected()
 
     with Server(handle) as server:
         start = time.monotonic()

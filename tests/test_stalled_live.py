@@ -10,8 +10,8 @@ import time
 from email.message import Message
 
 from localchat.serving import exchange
+from localchat.serving.disconnects import DisconnectWatcher
 from localchat.serving.incoming import Incoming
-from localchat.serving.watch import Watcher
 
 from .fakes import endless
 from .serving import serving
@@ -50,7 +50,7 @@ def test_stall_within_a_chunk_is_noticed(monkeypatch):
     payload = bytes(4_000_000)
     stalls: list[bool] = []
     has_stalled, ours, theirs = threading.Event(), *socket.socketpair()
-    with ours, theirs, contextlib.closing(Watcher()) as watcher:
+    with ours, theirs, contextlib.closing(DisconnectWatcher()) as watcher:
         for sock in (ours, theirs):
             sock.settimeout(20)
 

@@ -19,8 +19,8 @@ from localchat.protocol.status import (
     slots_body,
 )
 from localchat.protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
+from localchat.serving.cors import OriginPolicy
 from localchat.serving.metrics import Metrics
-from localchat.serving.web import Pages
 
 from .wire_schemas import validate
 
@@ -156,14 +156,14 @@ def headers(**given: str) -> Message:
     ],
 )
 def test_allowed_pages_get_the_cors_header(origins: tuple[str, ...], asked: str, allowed: Any):
-    pages = Pages(origins)
+    pages = OriginPolicy(origins)
     assert pages.headers(headers(Origin=asked)).get("Access-Control-Allow-Origin") == allowed
     assert bool(pages.preflight(headers(Origin=asked))) is (allowed is not None)
 
 
 def test_responses_vary_by_origin_only_where_pages_are_allowed():
-    assert Pages().headers(headers()) == {}
-    assert Pages([PAGE]).headers(headers()) == {"Vary": "Origin"}
+    assert OriginPolicy().headers(headers()) == {}
+    assert OriginPolicy([PAGE]).headers(headers()) == {"Vary": "Origin"}
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_responses_vary_by_origin_only_where_pages_are_allowed():
 def test_preflight_names_the_requested_headers(asked: str, told: str):
     request = headers(Origin=PAGE)
     request["Access-Control-Request-Headers"] = asked
-    assert Pages([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == told
+    assert OriginPolicy([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == told
 
 
 def test_preflight_of_a_private_network_is_granted():
     asked = headers(Origin=PAGE, Access_Control_Request_Private_Network="true")
-    assert Pages([PAGE]).preflight(asked)["Access-Control-Allow-Private-Network"] == "true"
+    assert OriginPolicy([PAGE]).preflight(asked)["Access-Control-Allow-Private-Network"] == "true"

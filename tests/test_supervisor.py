@@ -172,7 +172,7 @@ def command(port: int, code: str) -> int:
         return number
 
 
-def is_gone(number: int) -> bool:
+def is_disconnected(number: int) -> bool:
     try:
         os.kill(number, 0)
     except ProcessLookupError:
@@ -229,7 +229,7 @@ def test_server_ends_with_its_supervisor():
         number = command(port, "pass")
         process.kill()
         process.wait(DEADLINE_S)
-        wait_for(lambda: is_gone(number))
+        wait_for(lambda: is_disconnected(number))
 
 
 # --- the real server ---

@@ -210,7 +210,7 @@ def test_interrupt_ends_the_answer_and_not_the_chat(tmp_path):
             server.requests.append(request)
             if len(server.requests) == 1:
                 peer.send(OPEN)
-                gone.append(peer.is_gone())
+                gone.append(peer.is_disconnected())
                 return
             peer.send(HELLO)
 

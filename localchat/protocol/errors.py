@@ -92,7 +92,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """The request comes from a web page of another site, or has the Host of another machine (see serving/web.py)."""
+    """The request comes from a web page of another site, or has the Host of another machine (see serving/cors.py)."""
 
     status = 403
     type = "invalid_request_error"

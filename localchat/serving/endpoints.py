@@ -191,7 +191,7 @@ class Endpoints:
         """Within the `with`, compiling a constraint ends when the client leaves or the server stops."""
         in_flight = self._service.in_flight
         try:
-            with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_left()):
+            with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
                 yield
         except (Cancelled, errors.ApiError) as error:
             if not isinstance(error, Cancelled) and not isinstance(error.__cause__, Cancelled):

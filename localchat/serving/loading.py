@@ -111,8 +111,8 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
         cache_folder=options.cache_dir,
         cache_bytes=(options.cache_size or DEFAULT_CACHE_MB) << 20,
         max_snapshot_bytes=options.cache_ram << 20,
-        proof_model=str(DEMO_PATH),
-        tries_files=True,
+        self_test_model=str(DEMO_PATH),
+        checks_files=True,
         max_queue=options.queue,
         progress=progress,
     )

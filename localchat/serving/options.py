@@ -13,9 +13,9 @@ from typing import Any
 from .. import __version__
 from ..protocol import errors
 from ..protocol.params import parse_default
+from .cors import is_loopback
 from .logs import FORMATS
 from .settings import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
-from .web import is_loopback
 
 # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 MIN_CONTEXT = 256

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backend import DecodeFailed, NoFreeCells
 from ..batch import Batch, CacheLimits
-from ..context_size import Place
+from ..context_size import CacheMemory
 from ..embedding import EmbeddingBackend
 from ..state_files import Data
 from ..values import EngineError, GenerationRequest, ModelFacts
@@ -39,11 +39,11 @@ class LlamaBackend:
         facts: ModelFacts,
         limits: CacheLimits,
         state_key: str,
-        places: Sequence[Place],
+        memories: Sequence[CacheMemory],
         max_threads: int,
     ):
         self.facts = facts
-        self.places = places
+        self.memories = memories
         self.limits = limits
         self.threads = (L.llama_n_threads(context), max_threads)
         self._model = model

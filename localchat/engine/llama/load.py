@@ -15,12 +15,12 @@ from typing import Any
 
 from ...protocol.params import SAMPLERS, SamplingParams
 from ..batch import CacheLimits
-from ..context_size import MIN_TOKENS, ContextSize, Place, context_size, warn_of_context
+from ..context_size import MIN_TOKENS, CacheMemory, ContextSize, context_size, warn_of_context
 from ..memory import free_memory
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
 from .library import L, Model, problems
-from .places import places_of, resources_of
+from .memory_use import cache_memories, resources_of
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
@@ -79,14 +79,16 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     vocabulary = Vocabulary(model)
     metadata = _read_metadata(model.pointer)
     n_outputs = _n_outputs(model.pointer, options)
-    places = places_of(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
-    context, options, is_unified = _new_context(model.pointer, options, places)
+    memories = cache_memories(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
+    context, options, is_unified = _new_context(model.pointer, options, memories)
     _warm_up(context)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
-    facts = replace(facts, resources=resources_of(model.pointer, options, places, facts.n_cells, _max_threads(options)))
+    facts = replace(
+        facts, resources=resources_of(model.pointer, options, memories, facts.n_cells, _max_threads(options))
+    )
     limits = _cache_limits(model.pointer, context, options, is_unified)
     key = _state_key(path, facts, options, limits)
-    return LlamaBackend(model, context, vocabulary, facts, limits, key, places, _max_threads(options))
+    return LlamaBackend(model, context, vocabulary, facts, limits, key, memories, _max_threads(options))
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
@@ -168,7 +170,7 @@ def _check_parallel(model: Any, options: LoadOptions) -> None:
         )
 
 
-def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple[Any, LoadOptions, bool]:
+def _new_context(model: Any, options: LoadOptions, memories: list[CacheMemory]) -> tuple[Any, LoadOptions, bool]:
     """A context of the size that was asked for or that memory allows, and the options as they turned out.
 
     Also whether all sequences share its cells.
@@ -180,7 +182,7 @@ def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple
         options,
         n_ctx_train=n_ctx_train,
         n_weight_bytes=L.llama_model_size(model),
-        places=places,
+        memories=memories,
         has_streams=is_on_cpu and not options.kv_unified and _can_cut(model) and not L.llama_model_n_swa(model),
     )
     n_least = options.n_cells or options.n_ctx or MIN_TOKENS
@@ -196,7 +198,7 @@ def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple
             )
         n_cells = max(n_cells // 2, n_least)
     size = ContextSize(min(size.n_ctx, L.llama_n_ctx_seq(context)), L.llama_n_ctx(context), n_streams)
-    warn_of_context(size, options, n_ctx_train, places)
+    warn_of_context(size, options, n_ctx_train, memories)
     return context, replace(options, n_ctx=size.n_ctx), not n_streams
 
 
