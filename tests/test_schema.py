@@ -370,7 +370,7 @@ def test_annotation_that_cannot_be_found_is_a_type_error():
 
 @pytest.mark.parametrize("text", ["", "a, a", "a complex", "1a", "a int int", ":x"])
 def test_short_form_that_is_none_is_a_value_error(text: str):
-    with pytest.raises(ValueError, match=r"short form|a member must be"):
+    with pytest.raises(ValueError, match=r"short form|a field must be"):
         json_schema(text)
 
 

@@ -8,7 +8,7 @@ from typing import Any, List, Tuple
 
 import pytest
 
-from localchat.validator import faults
+from localchat.validator import validation_errors
 
 from .grammar_cases import CASES
 
@@ -56,8 +56,8 @@ from .grammar_cases import CASES
     ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
 )
 def test_keyword_tells_good_from_bad(schema: Any, good: List[Any], bad: List[Any]):
-    assert [value for value in good if list(faults(value, schema))] == []
-    assert [value for value in bad if not list(faults(value, schema))] == []
+    assert [value for value in good if list(validation_errors(value, schema))] == []
+    assert [value for value in bad if not list(validation_errors(value, schema))] == []
 
 
 def read_json(text: str) -> Any:
@@ -73,7 +73,7 @@ def read_json(text: str) -> Any:
 
 def fits(text: str, schema: Any) -> bool:
     try:
-        return not list(faults(read_json(text), schema))
+        return not list(validation_errors(read_json(text), schema))
     except ValueError:
         return False
 
@@ -89,13 +89,13 @@ def test_server_and_client_mean_the_same_by_a_schema():
 @pytest.mark.parametrize("reference", ["#/nowhere", "#nowhere", "#/allOf/1", "#/allOf/x", "other.json", "other#/$ref"])
 def test_reference_that_leads_nowhere_is_the_fault_of_the_schema(reference: str):
     with pytest.raises(ValueError, match=re.escape(f"refers to {reference!r}")):
-        list(faults(1, {"$ref": reference, "allOf": [True]}))
+        list(validation_errors(1, {"$ref": reference, "allOf": [True]}))
 
 
 @pytest.mark.parametrize("step", [0, -2, 0.0])
 def test_step_that_numbers_cannot_have_is_the_fault_of_the_schema(step):
     with pytest.raises(ValueError, match=rf"'multipleOf': {step}, which must be greater than 0"):
-        list(faults(1.5, {"multipleOf": step}))
+        list(validation_errors(1.5, {"multipleOf": step}))
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_step_that_numbers_cannot_have_is_the_fault_of_the_schema(step):
     ],
 )
 def test_multiples_of_large_numbers_are_exact(value, step, fits):
-    assert (not list(faults(value, {"type": "number", "multipleOf": step}))) is fits
+    assert (not list(validation_errors(value, {"type": "number", "multipleOf": step}))) is fits

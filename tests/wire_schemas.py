@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from localchat.validator import faults
+from localchat.validator import validation_errors
 
 SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_schemas.json").read_text(encoding="utf-8"))
 
 
 def validate(value: Any, kind: str) -> None:
     """Fail if a body or an event does not follow the schema of its kind."""
-    errors = list(faults(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
+    errors = list(validation_errors(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
     assert not errors, (kind, errors, value)
