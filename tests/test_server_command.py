@@ -40,7 +40,7 @@ START = "from localchat.server import main; sys.exit(main([]))"
         pytest.param(
             ["--host", "0.0.0.0"], 2, "or add --insecure to allow requests without a key", id="open without a key"
         ),
-        pytest.param(["--tls-key", "key.pem"], 2, "name it with --tls-cert", id="key of no certificate"),
+        pytest.param(["--tls-key", "key.pem"], 2, "add --tls-cert", id="key of no certificate"),
         pytest.param(["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem", id="no certificate"),
         pytest.param(["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s", id="socket in no folder"),
         pytest.param(["--cors", "localhost:3000"], 2, "such as https://example.org", id="origin without its scheme"),
