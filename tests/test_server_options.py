@@ -54,7 +54,7 @@ def test_wrong_options_end_with_2_and_the_reason(line: str, message: str, capsys
     [
         ("-t 1 -np 64", []),
         ("-t 512", [f"--threads 512 on {os.cpu_count()} cores"]),
-        ("-np 128", ["--parallel 128: that many requests"]),
+        ("-np 128", ["--parallel 128: so many requests"]),
     ],
 )
 def test_options_that_slow_the_server_down_get_a_line(line: str, comments: list[str]):
