@@ -106,7 +106,7 @@ def test_missing_file_is_an_error_with_its_name():
 
 def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbers():
     with pytest.raises(
-        EngineError, match=r"--parallel 256 is more than llama.cpp can run at once: .* it is 255 at most"
+        EngineError, match=r"--parallel 256 is more than llama.cpp can run at once: the limit .* is 255"
     ):
         load(DEMO, LoadOptions(n_slots=256))
 

@@ -57,10 +57,6 @@ class PrefixTree:
     # In order of use, the least recent first.
     _idle: dict[int, None] = field(default_factory=dict)
 
-    @property
-    def n_idle(self) -> int:
-        return len(self._idle)
-
     def length(self, slot: int) -> int:
         """Tokens that a held slot has."""
         return self._leaves[slot].end

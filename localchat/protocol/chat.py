@@ -222,10 +222,10 @@ def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
     body.check_size("tools")
     body.check_size("functions")
     functions = (function_tool(function) for function in body.objects("functions"))
-    return (*(_tool(tool) for tool in body.objects("tools")), *functions)
+    return (*(parse_tool(tool) for tool in body.objects("tools")), *functions)
 
 
-def _tool(tool: Fields) -> dict[str, Any]:
+def parse_tool(tool: Fields) -> dict[str, Any]:
     tool.choice("type", ("function",))
     function = tool.object("function")
     if function is None:

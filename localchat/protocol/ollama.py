@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Union
 
-from .chat import ChatRequest, function_tool, without_nulls
+from .chat import ChatRequest, parse_tool, without_nulls
 from .completions import CompletionRequest
 from .errors import ApiError, BadRequest
 from .events import (
@@ -70,7 +70,7 @@ def parse_chat(raw: bytes, options: ParseOptions) -> Request:
     body = parse_body(raw)
     messages = _messages(body)
     body.check_size("tools")
-    tools = tuple(_tool(tool) for tool in body.objects("tools"))
+    tools = tuple(parse_tool(tool) for tool in body.objects("tools"))
     return _chat(body, options, messages, tools=tools, tool_choice="auto" if tools else "none")
 
 
@@ -154,14 +154,6 @@ def _think(body: Fields) -> dict[str, Any]:
     if value not in _THINK_LEVELS:
         body.refuse("think", "true, false, " + ", ".join(f'"{level}"' for level in _THINK_LEVELS))
     return {"enable_thinking": True, "reasoning_effort": value}
-
-
-def _tool(tool: Fields) -> dict[str, Any]:
-    tool.choice("type", ("function",))
-    function = tool.object("function")
-    if function is None:
-        tool.refuse("function", "an object")
-    return function_tool(function)
 
 
 def _messages(body: Fields) -> tuple[dict[str, Any], ...]:

@@ -72,9 +72,6 @@ def _slot(sequence: SequenceStats) -> dict[str, Any]:
     }
 
 
-Labels = Mapping[str, str]
-
-
 @dataclass(frozen=True)
 class Series:
     """One sample of a metric."""
