@@ -197,7 +197,7 @@ def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(chunked(piece("a"), end=False))
-        if peer.is_gone():
+        if peer.is_disconnected():
             gone.set()
 
     async def start(url: str) -> None:
