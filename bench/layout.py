@@ -59,13 +59,13 @@ class Context:
 
     def __init__(self, options: argparse.Namespace, n_sequences: int, n_each: int):
         from localchat.engine.llama.library import L
-        from localchat.engine.proof import proven
+        from localchat.engine.self_test import passing_options
         from localchat.engine.values import LoadOptions
         from localchat.models.catalog import DEMO_PATH
 
         self.L = L
         params = L.llama_model_default_params()
-        params.use_extra_bufts = proven(LoadOptions(), str(DEMO_PATH)).use_extra_bufts
+        params.use_extra_bufts = passing_options(LoadOptions(), str(DEMO_PATH)).use_extra_bufts
         model = L.llama_model_load_from_file(options.model.encode(), params)
         settings = L.llama_context_default_params()
         settings.n_ctx, settings.n_seq_max = n_sequences * n_each, n_sequences

@@ -73,13 +73,13 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
     from localchat.engine import GenerationRequest, LoadOptions
     from localchat.engine.batch import Batch, BatchChunk, Sequence
     from localchat.engine.llama import load_backend
-    from localchat.engine.proof import proven
+    from localchat.engine.self_test import passing_options
     from localchat.models.catalog import DEMO_PATH
     from localchat.protocol.params import SamplingParams
 
     n_ctx = 1024
     options = LoadOptions(n_ctx=n_ctx, n_cells=n_ctx * n_streams, n_slots=n_streams, n_threads=n_threads)
-    backend = load_backend(path, proven(options, str(DEMO_PATH)))
+    backend = load_backend(path, passing_options(options, str(DEMO_PATH)))
     sampler = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
     sequences = [Sequence(i, [i + 1], n_ctx) for i in range(n_streams)]
 

@@ -304,7 +304,7 @@ class Accumulator:
         self._model: str | None = None
         self._usage: Usage | None = None
         self._zero_usage: Usage | None = None
-        self._members: Json = {}
+        self._payload: Json = {}
         self._n_chunks = 0
         self._warnings = Warnings()
         # Events that `finish` owes, when it raises.
@@ -323,7 +323,7 @@ class Accumulator:
             ProtocolError: There are more tool calls than any answer has.
         """
         events: list[StreamEvent] = []
-        self._members.update(chunk)
+        self._payload.update(chunk)
         self._n_chunks += 1
         if not self._announced:
             events += self._start(chunk)
@@ -396,10 +396,10 @@ class Accumulator:
 
     def reply(self) -> Reply[Any]:
         """What there is so far."""
-        is_whole = self._n_chunks == 1 and is_whole_answer(self._members)
-        members = {name: value for name, value in self._members.items() if is_whole or name != "choices"}
+        is_whole = self._n_chunks == 1 and is_whole_answer(self._payload)
+        fields = {name: value for name, value in self._payload.items() if is_whole or name != "choices"}
         choices = tuple(choice.value(self._succeeded) for choice in self._sorted())
-        return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings.texts), raw=members)
+        return Reply(choices, self._id, self._model, self._usage, tuple(self._warnings.texts), raw=fields)
 
     def _start(self, chunk: Json) -> list[StreamEvent]:
         if not chunk.get("choices") and (chunk.get("error") or _is_flat_error(chunk)):

@@ -68,15 +68,15 @@ def broken(settings: Settings, error: Exception) -> str:
 def status_error(settings: Settings, status: int, headers: Mapping[str, str], body: str) -> StatusError:
     body = settings.mask(body)
     headers = {name: settings.mask(value) for name, value in headers.items()}
-    said = parse_error(body)
-    hint = _status_hint(settings, status, headers, said)
-    message = f"{status} from {settings.address.shown}: {said.message}" + (f" ({hint})" if hint else "")
+    reported = parse_error(body)
+    hint = _status_hint(settings, status, headers, reported)
+    message = f"{status} from {settings.address.shown}: {reported.message}" + (f" ({hint})" if hint else "")
     return StatusError.class_for(status)(
         message,
         status=status,
-        error_type=said.error_type,
-        code=said.code,
-        param=said.param,
+        error_type=reported.error_type,
+        code=reported.code,
+        param=reported.param,
         retry_after=_retry_after(headers),
         request_id=headers.get("x-request-id"),
         headers=headers,
@@ -97,7 +97,7 @@ def not_json(settings: Settings, what: str, raw: bytes) -> ProtocolError:
     return ProtocolError(f"the {what} not JSON: {head}", head=head)
 
 
-def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], said: ErrorEvent) -> str:
+def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], reported: ErrorEvent) -> str:
     """What to do about it; empty if that is unknown."""
     if 300 <= status < 400:
         base = re.sub("/(models|embeddings|(chat/)?completions)$", "", headers.get("location", "nowhere"))
@@ -109,7 +109,7 @@ def _status_hint(settings: Settings, status: int, headers: Mapping[str, str], sa
         return own if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY or pass api_key"
     if status in (404, 405) and not settings.address.path:
         return "is /v1 missing in the base URL?"
-    return _too_many_tokens(said.raw, said.message)
+    return _too_many_tokens(reported.raw, reported.message)
 
 
 def wants_names(error: StatusError, path: str) -> bool:

@@ -79,16 +79,16 @@ def build_request(
     given.update(given.pop("extra_body", None) or {})
     if "messages" in given:
         raise ValueError("messages are the first argument: as an option they would take the place of the prompt")
-    members = {name: value for name, value in given.items() if value is not None}
-    if any(map(callable, members.get("tools") or ())):
+    fields = {name: value for name, value in given.items() if value is not None}
+    if any(map(callable, fields.get("tools") or ())):
         raise TypeError("functions as tools go to run(), which calls them; chat() and stream() take tools as JSON")
-    if not members.get("tools"):
-        members.pop("tools", None)
-        if members.get("tool_choice") in ("auto", "none"):
-            del members["tool_choice"]
+    if not fields.get("tools"):
+        fields.pop("tools", None)
+        if fields.get("tool_choice") in ("auto", "none"):
+            del fields["tool_choice"]
     body: Json = {} if model is None else {"model": model}
     body["messages"] = _messages(prompt, system)
-    body.update(members)
+    body.update(fields)
     body.setdefault("stream", True)
     stream_options = body.pop("stream_options", {"include_usage": True})
     if body["stream"] and stream_options:
@@ -125,17 +125,17 @@ def parse_error(body: Any) -> ErrorEvent:
 
 
 def _error_message(error: Json) -> str:
-    """The message of an error object; FastAPI keeps it in `detail`, as text or as a list of faults."""
+    """The message of an error object; FastAPI keeps it in `detail`, as text or as a list of errors."""
     for name in ("message", "detail", "msg"):
         value = error.get(name)
         if isinstance(value, str) and value.strip():
             return value.strip()
         if isinstance(value, list):
-            return "; ".join(_fault(item) for item in value)
+            return "; ".join(_one_error(item) for item in value)
     return ""
 
 
-def _fault(item: Any) -> str:
+def _one_error(item: Any) -> str:
     if not isinstance(item, dict):
         return str(item)
     steps = item.get("loc") or ()

@@ -39,11 +39,11 @@ from .shapes import (
     has_plain_values,
 )
 from .signatures import evaluated_hints, own_docstring, read_docstring, read_function, without_return
-from .validator import TYPE_NAMES, Fault, faults, parse_moment, parse_time
+from .validator import TYPE_NAMES, ValidationError, parse_moment, parse_time, validation_errors
 
 Json = dict[str, Any]
 
-_SHOWN_FAULTS = 3
+_SHOWN_ERRORS = 3
 
 
 def json_schema(target: Any, *, strict: bool = False) -> Json:
@@ -51,7 +51,7 @@ def json_schema(target: Any, *, strict: bool = False) -> Json:
 
     Args:
         target: What the module's docstring lists.
-        strict: OpenAI's strict form: no member beyond those named, and all of them required.
+        strict: OpenAI's strict form: no property beyond those named, and all of them required.
     """
     return document(_shape_of(target), strict)
 
@@ -64,19 +64,19 @@ def build(target: Any, value: Any) -> Any:
     """
     shape = _shape_of(target)
     try:
-        found = list(faults(value, document(shape)))
+        found = list(validation_errors(value, document(shape)))
         if found:
             raise _unfit(found)
         return shape.build(value, "$")
     except Unbuildable as error:
-        raise _unfit([error.fault]) from error.__cause__
+        raise _unfit([error.error]) from error.__cause__
     except RecursionError as error:
         raise DoesNotFit("$: nested too deeply") from error
 
 
-def _unfit(found: Sequence[Fault]) -> DoesNotFit:
-    shown = "; ".join(map(str, found[:_SHOWN_FAULTS]))
-    more = f" (and {len(found) - _SHOWN_FAULTS} more)" if len(found) > _SHOWN_FAULTS else ""
+def _unfit(found: Sequence[ValidationError]) -> DoesNotFit:
+    shown = "; ".join(map(str, found[:_SHOWN_ERRORS]))
+    more = f" (and {len(found) - _SHOWN_ERRORS} more)" if len(found) > _SHOWN_ERRORS else ""
     return DoesNotFit(shown + more, path=found[0].path)
 
 
@@ -168,7 +168,7 @@ def _either(args: tuple[Any, ...]) -> Shape:
 
 def _literal(args: tuple[Any, ...]) -> Shape:
     options = tuple((arg.value if isinstance(arg, enum.Enum) else arg, arg) for arg in args)
-    if not all(type(said) in TYPE_NAMES for said, _ in options):
+    if not all(type(value) in TYPE_NAMES for value, _ in options):
         raise TypeError(f"JSON cannot hold all of {args!r}")
     return OneOf(options)
 
@@ -263,7 +263,7 @@ def _function_fields(function: Any, name: str) -> list[Field]:
 
 
 def _with_description(shape: Shape, description: str | None) -> Shape:
-    """What the annotation itself says about the member comes first."""
+    """A description in the annotation itself comes first."""
     return Described(shape, description) if description and not isinstance(shape, Described) else shape
 
 
@@ -273,12 +273,12 @@ _SHORT_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 def _short_form(text: str) -> Shape:
-    """ "name, age int, bio: one line": members with type and description, apart by commas or lines."""
+    """ "name, age int, bio: one line": fields with type and description, separated by commas or lines."""
     parts = [part.strip() for part in text.split("\n" if "\n" in text.strip() else ",")]
     fields = [_short_field(part) for part in parts if part]
     names = [field.name for field in fields]
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"the short form needs members of different names: {text!r}")
+        raise ValueError(f"the short form needs fields of different names: {text!r}")
     return Record(text, "answer", "", lambda: fields, dict)
 
 
@@ -286,5 +286,5 @@ def _short_field(text: str) -> Field:
     head, _, description = text.partition(":")
     name, _, kind = " ".join(head.split()).partition(" ")
     if not name.isidentifier() or (kind or "str") not in _SHORT_TYPES:
-        raise ValueError(f"a member must be `name`, `name type` or `name type: description`, not {text!r}")
+        raise ValueError(f"a field must be `name`, `name type` or `name type: description`, not {text!r}")
     return Field(name, _with_description(_shape(_SHORT_TYPES[kind or "str"]), description.strip()), True, ABSENT)

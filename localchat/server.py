@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from .models.catalog import Catalog, ModelFile, ModelFileError, model_file
 from .models.gguf import GGUFError, check_start
+from .serving.cors import is_loopback
 from .serving.crashes import CrashRecord
 from .serving.listener import listening, why_not_listening
 from .serving.logs import NO_MEMORY, log_to_stderr, report_failure
 from .serving.options import comments_on, read_options, settings_of
 from .serving.settings import Settings
 from .serving.supervisor import ENGINE_FAILED, Supervisor, inherited
-from .serving.web import is_loopback
 
 if TYPE_CHECKING:
     from .serving.http_server import ChatServer
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_stderr(options.log_format)
     missing = [name for name in ("llama_cpp", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
-        from .engine.proof import LIBRARY
+        from .engine.self_test import LIBRARY
 
         return report_failure(f"{missing[0]} is not installed: {sys.executable} -m pip install {LIBRARY}")
     settings = settings_of(options)

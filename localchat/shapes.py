@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .validator import TYPE_NAMES, Fault, faults, is_same, member_path, show
+from .validator import TYPE_NAMES, ValidationError, is_same, member_path, show, validation_errors
 
 Json = dict[str, Any]
 
@@ -27,9 +27,9 @@ ABSENT: Any = inspect.Parameter.empty
 class Unbuildable(Exception):
     """A class refused what its schema allows."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
+    def __init__(self, error: ValidationError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Definitions:
@@ -101,8 +101,8 @@ class Tuple(Shape):
 
     def schema(self, definitions: Definitions) -> Json:
         size = len(self.items)
-        members = [item.schema(definitions) for item in self.items]
-        return {"type": "array", "prefixItems": members, "minItems": size, "maxItems": size}
+        items = [item.schema(definitions) for item in self.items]
+        return {"type": "array", "prefixItems": items, "minItems": size, "maxItems": size}
 
     def build(self, value: Any, path: str) -> Any:
         return tuple(item.build(one, f"{path}[{i}]") for i, (item, one) in enumerate(zip(self.items, value)))
@@ -123,17 +123,17 @@ class Map(Shape):
 
 @dataclasses.dataclass(frozen=True)
 class OneOf(Shape):
-    """A Literal or an Enum: pairs of what JSON says and what is meant."""
+    """A Literal or an Enum: pairs of the value in JSON and the value in Python."""
 
     options: tuple[tuple[Any, Any], ...]
 
     def schema(self, definitions: Definitions) -> Json:
-        said = [json_value for json_value, _ in self.options]
-        kinds = {TYPE_NAMES[type(json_value)] for json_value in said}
-        return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": said}
+        values = [value for value, _ in self.options]
+        kinds = {TYPE_NAMES[type(value)] for value in values}
+        return {**({"type": kinds.pop()} if len(kinds) == 1 else {}), "enum": values}
 
     def build(self, value: Any, path: str) -> Any:
-        return next(meant for said, meant in self.options if is_same(said, value))
+        return next(python for json_value, python in self.options if is_same(json_value, value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,10 +144,10 @@ class Either(Shape):
         return {"anyOf": [option.schema(definitions) for option in self.options]}
 
     def build(self, value: Any, path: str) -> Any:
-        """The first that fits. A schema alone may allow members that a class then does not know."""
-        refusal = Unbuildable(Fault(path, f"no type is made of {show(value)}"))
+        """The first that fits. A schema alone may allow properties that a class then does not know."""
+        refusal = Unbuildable(ValidationError(path, f"no type is made of {show(value)}"))
         for option in self.options:
-            if not any(faults(value, document(option))):
+            if not any(validation_errors(value, document(option))):
                 try:
                     return option.build(value, path)
                 except Unbuildable as error:
@@ -182,7 +182,7 @@ class Foreign(Shape):
         return schema
 
     def build(self, value: Any, path: str) -> Any:
-        make = getattr(self.model, "model_validate", None) or (lambda members: self.model(**members))
+        make = getattr(self.model, "model_validate", None) or (lambda fields: self.model(**fields))
         return _made(make, value, path)
 
 
@@ -203,7 +203,7 @@ class Field:
 
 
 class Record(Shape):
-    """An object with named members. They are read late, since a type may refer to itself."""
+    """An object with named fields. They are read late, since a type may refer to itself."""
 
     def __init__(
         self, target: Any, name: str, doc: str, read: Callable[[], list[Field]], make: Callable[..., Any]
@@ -231,21 +231,23 @@ class Record(Shape):
         shapes = {field.name: field.shape for field in self.fields}
         for name in value:
             if name not in shapes:
-                raise Unbuildable(Fault(member_path(path, name), f"unknown; there are {', '.join(shapes) or 'none'}"))
-        members = {name: shapes[name].build(one, member_path(path, name)) for name, one in value.items()}
-        return _made(lambda given: self._make(**given), members, path)
+                raise Unbuildable(
+                    ValidationError(member_path(path, name), f"unknown; there are {', '.join(shapes) or 'none'}")
+                )
+        fields = {name: shapes[name].build(one, member_path(path, name)) for name, one in value.items()}
+        return _made(lambda given: self._make(**given), fields, path)
 
 
 def _made(make: Callable[[Any], Any], value: Any, path: str) -> Any:
-    """The value that a class of the user makes, which may have rules that no schema tells."""
+    """The value that a class of the user makes, which may have rules that no schema expresses."""
     try:
         return make(value)
     except Exception as error:
-        raise Unbuildable(Fault(path, str(error) or type(error).__name__)) from error
+        raise Unbuildable(ValidationError(path, str(error) or type(error).__name__)) from error
 
 
 def document(shape: Shape, strict: bool = False) -> Json:
-    """The whole schema: an object's own members at the top, what they refer to below `$defs`."""
+    """The whole schema: an object's own fields at the top, what they refer to below `$defs`."""
     definitions = Definitions()
     schema = shape.schema(definitions)
     if isinstance(shape, Record):
@@ -257,7 +259,7 @@ def document(shape: Shape, strict: bool = False) -> Json:
 
 
 def _strict(schema: Any) -> Any:
-    """OpenAI's rules: objects are closed, all members required, no defaults, nothing beside a $ref."""
+    """OpenAI's rules: objects are closed, all properties required, no defaults, nothing beside a $ref."""
     if isinstance(schema, list):
         return [_strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -276,7 +278,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _strict_each(schemas: Json) -> Json:
-    """Names are no keywords here: a member may well be called `default`."""
+    """Names are no keywords here: a property may well be called `default`."""
     return {name: _strict(schema) for name, schema in schemas.items()}
 
 

@@ -1,4 +1,4 @@
-"""What docstrings and annotations say of functions and classes. No I/O.
+"""Descriptions in docstrings, and annotations, of functions and classes. No I/O.
 
 Docstrings are read in Google's style. Annotations are evaluated, those that are text and those with `X | Y` on
 Python 3.9 too.
@@ -24,7 +24,7 @@ _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 
 def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """The text before the sections, and what the section of the arguments says about each (Google's style)."""
+    """The text before the sections, and what the section of the arguments has for each (Google's style)."""
     summary: list[str] = []
     described: dict[str, str] = {}
     section = name = ""

@@ -86,8 +86,8 @@ class ExpectedValue:
             return self._schema
         inner = dict(self._schema)
         definitions: Json = {name: inner.pop(name) for name in ("$defs", "definitions") if name in inner}
-        members = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
-        return {**members, "additionalProperties": False, **definitions}
+        fields = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
+        return {**fields, "additionalProperties": False, **definitions}
 
     def _described(self, messages: list[Json]) -> list[Json]:
         text = "Answer with JSON alone, without any other text. It has to be valid by this JSON Schema: " + json.dumps(

@@ -126,7 +126,7 @@ class ToolCalls:
         index = as_index(delta.get("index", function.get("index")))
         id, name = filled(delta.get("id")), filled(function.get("name"))
         piece = _arguments_text(function.get("arguments"))
-        extra = {key: value for key, value in delta.items() if key not in _CALL_MEMBERS}
+        extra = {key: value for key, value in delta.items() if key not in _CALL_FIELDS}
         if not (self._calls or id or name or piece):
             return None
         call = self._find(index, id, name, piece, raw, is_summary) or self._open(index, raw)
@@ -212,10 +212,10 @@ class ToolCalls:
         repeated = next((call for call in earlier if call.repeats(piece)), None)
         if repeated is None or has_known_id or is_summary:
             return repeated
-        return self._doubtful(repeated.index, raw, [], "it came twice, and nothing tells whether two were meant")
+        return self._doubtful(repeated.index, raw, [], "it came twice, and it is unknown whether two were meant")
 
     def _doubtful(self, index: int | None, raw: Any, others: list[_OpenCall], why: str) -> _OpenCall:
-        """A new call that cannot be told from others; all of them get an error."""
+        """A new call that cannot be distinguished from others; all of them get an error."""
         call = self._open(index, raw)
         self._doubt([*others, call], why)
         return call
@@ -295,7 +295,7 @@ class ToolCalls:
         self._warnings.add(text, self._choice_index)
 
 
-_CALL_MEMBERS = frozenset({"index", "id", "type", "function", "name", "arguments"})
+_CALL_FIELDS = frozenset({"index", "id", "type", "function", "name", "arguments"})
 
 
 def _arguments_text(arguments: Any) -> str:

@@ -104,7 +104,7 @@ class _Run:
             message = f"the model still calls {names} after {self._max_rounds} rounds: raise max_rounds, or look why"
             raise TooManyRounds(message, partial=self.reply)
 
-    def _told(self, result: ToolResult) -> ToolResult:
+    def _add_result(self, result: ToolResult) -> ToolResult:
         self.messages.append(result.message)
         self._options.pop("tool_choice", None)
         return result
@@ -173,7 +173,7 @@ class ToolRun(_Run):
                 return
             self._check_limit(left)
             for result in self._tools.answer(self.reply.tool_calls, lambda: self._closed):
-                yield self._told(result)
+                yield self._add_result(result)
                 self._check_closed()
 
 
@@ -238,7 +238,7 @@ class AsyncToolRun(_Run):
             results = self._tools.answer_async(self.reply.tool_calls, lambda: self._closed)
             try:
                 async for result in results:
-                    yield self._told(result)
+                    yield self._add_result(result)
                     self._check_closed()
             finally:
                 await results.aclose()

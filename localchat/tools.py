@@ -2,7 +2,7 @@
 
 A tool is a plain function: its name, its docstring and its annotations describe it to the model. `Toolbox` checks the
 calls of a response and runs them; `tool_run` sends the results back. Mistakes of the model (an unknown name, arguments
-that do not parse or do not fit) are reported to the model, not raised.
+that do not parse or are not valid) are reported to the model, not raised.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Toolbox:
         Args:
             is_closed: Asked before each call runs: whether none is wanted any more.
         """
-        ready = [_judged(item, self._verdict(item)) for item in map(self._prepare, calls)]
+        ready = [_approved(item, self._approval(item)) for item in map(self._prepare, calls)]
 
         def run(item: _Ready | ToolResult) -> ToolResult:
             return _failed(item.call, "the run was closed") if is_closed() else self._run(item)
@@ -165,8 +165,8 @@ class Toolbox:
 
         ready = []
         for item in map(self._prepare, calls):
-            verdict = self._verdict(item)
-            ready.append(_judged(item, await verdict if inspect.isawaitable(verdict) else verdict))
+            approval = self._approval(item)
+            ready.append(_approved(item, await approval if inspect.isawaitable(approval) else approval))
         if not self._parallel:
             for item in ready:
                 yield await self._run_async(item, is_closed)
@@ -192,10 +192,10 @@ class Toolbox:
         try:
             arguments = tool.read(call.arguments)
         except DoesNotFit as error:
-            return _failed(call, f"the arguments do not fit: {error}")
+            return _failed(call, f"the arguments are not valid: {error}")
         return _Ready(call, tool.function, arguments)
 
-    def _verdict(self, item: _Ready | ToolResult) -> object:
+    def _approval(self, item: _Ready | ToolResult) -> object:
         return True if self._on_call is None or isinstance(item, ToolResult) else self._on_call(item.call)
 
     def _run(self, item: _Ready | ToolResult) -> ToolResult:
@@ -265,14 +265,16 @@ def _refuse_awaitable(value: object, what: str) -> None:
         raise TypeError(f"only an AsyncClient can {what}")
 
 
-def _judged(item: _Ready | ToolResult, verdict: object) -> _Ready | ToolResult:
+def _approved(item: _Ready | ToolResult, approval: object) -> _Ready | ToolResult:
     """A call after the approval hook has been asked."""
-    _refuse_awaitable(verdict, "await on_call")
-    if verdict is True:
+    _refuse_awaitable(approval, "await on_call")
+    if approval is True:
         return item
-    if verdict is not False and not isinstance(verdict, str):
-        log.warning("on_call returned %r, which refuses the call of %s: return True to run it", verdict, item.call.name)
-    reason = verdict if verdict and isinstance(verdict, str) else "this call was not approved and did not run"
+    if approval is not False and not isinstance(approval, str):
+        log.warning(
+            "on_call returned %r, which refuses the call of %s: return True to run it", approval, item.call.name
+        )
+    reason = approval if approval and isinstance(approval, str) else "this call was not approved and did not run"
     return _failed(item.call, reason)
 
 

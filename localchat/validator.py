@@ -1,8 +1,8 @@
-"""What in a JSON value breaks a JSON Schema, with the path of each fault. No I/O.
+"""What in a JSON value breaks a JSON Schema, with the path of each error. No I/O.
 
 Knows the keywords that check a value by itself, and the formats of dates and times; of older drafts and of
 OpenAPI 3.0 what they say in their own way about items, bounds, dependencies and null. What it does not know it
-passes over: unevaluated members and items, dynamic references, other formats.
+passes over: unevaluated properties and items, dynamic references, other formats.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TYPE_NAMES: dict[type, str] = {
 }
 
 
-class Fault(NamedTuple):
+class ValidationError(NamedTuple):
     """Where a value breaks its schema, and how."""
 
     path: str
@@ -45,7 +45,7 @@ class Fault(NamedTuple):
         return f"{self.path}: {self.text}"
 
 
-def faults(value: Any, schema: Any) -> Iterator[Fault]:
+def validation_errors(value: Any, schema: Any) -> Iterator[ValidationError]:
     """What in a parsed JSON value breaks a schema.
 
     Raises:
@@ -78,10 +78,10 @@ class _Checker:
     def __init__(self, root: Any) -> None:
         self._root = root
 
-    def check(self, value: Any, schema: Any, path: str) -> Iterator[Fault]:
+    def check(self, value: Any, schema: Any, path: str) -> Iterator[ValidationError]:
         if not isinstance(schema, Mapping):  # True allows all, False nothing.
             if schema is False:
-                yield Fault(path, "not allowed")
+                yield ValidationError(path, "not allowed")
             return
         for keyword, limit in schema.items():
             rule = _RULES.get(keyword)
@@ -89,11 +89,11 @@ class _Checker:
                 try:
                     yield from rule(self, limit, value, path, schema)
                 except _Unreadable as error:
-                    yield Fault(path, f"cannot be checked, since Python cannot read the pattern {error}")
+                    yield ValidationError(path, f"cannot be checked, since Python cannot read the pattern {error}")
             elif keyword in _LIMITS:
                 yield from _limit_fault(keyword, limit, value, path, schema)
 
-    def _reference(self, limit: str, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _reference(self, limit: str, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         yield from self.check(value, self._find(limit), path)
 
     def _find(self, reference: str) -> Any:
@@ -113,89 +113,89 @@ class _Checker:
         except (LookupError, TypeError, ValueError, StopIteration):
             raise ValueError(f"the schema refers to {reference!r}, which it does not have") from None
 
-    def _type(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _type(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         names = [limit] if isinstance(limit, str) else limit
         if not any(_is_type(value, name) for name in names) and not (value is None and schema.get("nullable") is True):
-            yield Fault(path, f"expected {' or '.join(names)}, got {show(value)}")
+            yield ValidationError(path, f"expected {' or '.join(names)}, got {show(value)}")
 
-    def _enum(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _enum(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if not any(is_same(value, option) for option in limit):
-            yield Fault(path, f"expected one of {', '.join(map(show, limit))}, got {show(value)}")
+            yield ValidationError(path, f"expected one of {', '.join(map(show, limit))}, got {show(value)}")
 
-    def _const(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _const(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         return self._enum([limit], value, path, schema)
 
-    def _properties(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _properties(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
             for name, part in limit.items():
                 if name in value:
                     yield from self.check(value[name], part, member_path(path, name))
 
-    def _required(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _required(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
-            yield from (Fault(member_path(path, name), "missing") for name in limit if name not in value)
+            yield from (ValidationError(member_path(path, name), "missing") for name in limit if name not in value)
 
-    def _additional(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _additional(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
             patterns = schema.get("patternProperties", ())
             for name in (name for name in value if name not in schema.get("properties", {})):
                 if not any(_matches(pattern, name) for pattern in patterns):
                     yield from self.check(value[name], limit, member_path(path, name))
 
-    def _alike(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _alike(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
             for pattern, part in limit.items():
                 for name in filter(lambda name: _matches(pattern, name), value):
                     yield from self.check(value[name], part, member_path(path, name))
 
-    def _names(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _names(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
             for name in value:
                 yield from self.check(name, limit, member_path(path, name))
 
-    def _dependent(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _dependent(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, dict):
             for name, needed in limit.items():
                 if name in value:
                     yield from self.check(value, {"required": needed} if isinstance(needed, list) else needed, path)
 
-    def _items(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _items(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(limit, list):  # In older drafts.
             yield from self._prefix(limit, value, path, schema)
             yield from self._from(len(limit), schema.get("additionalItems", True), value, path)
         else:
             yield from self._from(len(schema.get("prefixItems", ())), limit, value, path)
 
-    def _from(self, first: int, limit: Any, value: Any, path: str) -> Iterator[Fault]:
+    def _from(self, first: int, limit: Any, value: Any, path: str) -> Iterator[ValidationError]:
         if isinstance(value, list):
             for i, item in enumerate(value[first:], first):
                 yield from self.check(item, limit, f"{path}[{i}]")
 
-    def _contains(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _contains(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, list):
             found = sum(not any(self.check(item, limit, path)) for item in value)
             least, most = schema.get("minContains", 1), schema.get("maxContains", found)
             if not least <= found <= most:
                 words = f"at least {least}" if found < least else f"at most {most}"
-                yield Fault(path, f"expected {words} items of one kind, got {found} in {show(value)}")
+                yield ValidationError(path, f"expected {words} items of one kind, got {found} in {show(value)}")
 
-    def _prefix(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _prefix(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, list):
             for i, (part, item) in enumerate(zip(limit, value)):
                 yield from self.check(item, part, f"{path}[{i}]")
 
-    def _unique(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _unique(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if limit and isinstance(value, list):
             for i, item in enumerate(value):
                 if any(is_same(item, other) for other in value[:i]):
-                    yield Fault(f"{path}[{i}]", f"a second {show(item)}")
+                    yield ValidationError(f"{path}[{i}]", f"a second {show(item)}")
 
-    def _all(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _all(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         for part in limit:
             yield from self.check(value, part, path)
 
-    def _any(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
-        """If none fits, the faults of the one that came furthest tell most."""
+    def _any(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
+        """If none fits, the errors of the one that came furthest tell most."""
         tried = [list(self.check(value, part, path)) for part in limit]
         if not all(tried):
             return
@@ -203,33 +203,35 @@ class _Checker:
         if furthest and furthest[0].path != path:
             yield from furthest
         else:
-            yield Fault(path, "; or ".join(dict.fromkeys(found[0].text for found in tried)) or "nothing is allowed")
+            yield ValidationError(
+                path, "; or ".join(dict.fromkeys(found[0].text for found in tried)) or "nothing is allowed"
+            )
 
-    def _one(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _one(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         fitting = sum(not any(self.check(value, part, path)) for part in limit)
         if fitting == 0:
             yield from self._any(limit, value, path, schema)
         elif fitting > 1:
-            yield Fault(path, f"fits {fitting} forms where it must fit one")
+            yield ValidationError(path, f"fits {fitting} forms where it must fit one")
 
-    def _not(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _not(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if not any(self.check(value, limit, path)):
-            yield Fault(path, f"{show(value)} is not allowed")
+            yield ValidationError(path, f"{show(value)} is not allowed")
 
-    def _if(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _if(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         branch = "else" if any(self.check(value, limit, path)) else "then"
         yield from self.check(value, schema.get(branch, True), path)
 
-    def _pattern(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _pattern(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, str) and not _matches(limit, value):
-            yield Fault(path, f"expected text like {limit}, got {show(value)}")
+            yield ValidationError(path, f"expected text like {limit}, got {show(value)}")
 
-    def _format(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+    def _format(self, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
         if isinstance(value, str) and limit in _FORMATS:
             try:
                 _FORMATS[limit](value)
             except ValueError:
-                yield Fault(path, f"expected a {limit}, got {show(value)}")
+                yield ValidationError(path, f"expected a {limit}, got {show(value)}")
 
 
 class _Unreadable(Exception):
@@ -270,7 +272,7 @@ def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
         yield from _parts(part)
 
 
-_RULES: dict[str, Callable[[_Checker, Any, Any, str, Any], Iterator[Fault]]] = {
+_RULES: dict[str, Callable[[_Checker, Any, Any, str, Any], Iterator[ValidationError]]] = {
     "$ref": _Checker._reference,
     "type": _Checker._type,
     "enum": _Checker._enum,
@@ -327,19 +329,19 @@ _LIMITS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
     "maxLength": (str, operator.le, "length at most"),
     "minItems": (list, operator.ge, "a number of items of at least"),
     "maxItems": (list, operator.le, "a number of items of at most"),
-    "minProperties": (dict, operator.ge, "a number of members of at least"),
-    "maxProperties": (dict, operator.le, "a number of members of at most"),
+    "minProperties": (dict, operator.ge, "a number of properties of at least"),
+    "maxProperties": (dict, operator.le, "a number of properties of at most"),
 }
 
 
-def _limit_fault(keyword: str, limit: Any, value: Any, path: str, schema: Any) -> Iterator[Fault]:
+def _limit_fault(keyword: str, limit: Any, value: Any, path: str, schema: Any) -> Iterator[ValidationError]:
     kind, holds, words = _LIMITS[keyword]
     if isinstance(limit, bool):  # In draft 4 and OpenAPI 3.0 it says how `minimum` or `maximum` is meant.
         limit = schema.get(keyword[len("exclusive") :].lower()) if limit else None
     if limit is not None and isinstance(value, kind) and not isinstance(value, bool):
         measure = value if isinstance(value, (int, float)) else len(value)
         if not holds(measure, limit):
-            yield Fault(path, f"expected {words} {limit}, got {show(value)}")
+            yield ValidationError(path, f"expected {words} {limit}, got {show(value)}")
 
 
 def _is_type(value: Any, name: str) -> bool:

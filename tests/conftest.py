@@ -1,7 +1,10 @@
 """What holds for all tests."""
 
 import signal
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 # A shell that starts a program in the background lets it ignore Ctrl-C, and its children inherit that: the
@@ -12,3 +15,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long an example takes says no more than how busy the machine is.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """The built-in model with 32 slots. Files that need other options have a fixture of the same name."""
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    from localchat.engine import LoadOptions, load
+
+    from .demo_model import DEMO
+
+    with load(DEMO, LoadOptions(n_slots=32), max_queue=256) as engine:
+        yield engine

@@ -51,7 +51,7 @@ def read(engine: Engine, request: GenerationRequest) -> tuple[str, list[OutputTo
 
 
 def wait_until_idle(engine: Engine) -> None:
-    """Runs after everything that was posted before, and after the turn that follows it."""
+    """Runs after everything that was posted before, and after the step that follows it."""
     for _ in range(2):
         done = threading.Event()
         engine.post(done.set)
@@ -68,7 +68,7 @@ def assert_same_or_near_tie(alone: list[OutputToken], together: list[OutputToken
             assert one.logprob - likely[other.id] < NEAR_TIE
             return
     if len(alone) != len(together):
-        # One went on where the other ended, with a token that has no bytes and is not told.
+        # One went on where the other ended, with a token that has no bytes and is not reported.
         went_on = max(alone, together, key=len)[min(len(alone), len(together))]
         assert went_on.logprob is not None
         assert went_on.logprob - max(top.logprob for top in went_on.top if not top.piece) < NEAR_TIE

@@ -57,7 +57,7 @@ def assert_left_clean(engine: Engine, backend: FakeBackend) -> None:
     assert backend.is_closed
     assert backend.n_samplers == 0
     stats = engine.stats()
-    assert (stats.n_running, stats.n_waiting, stats.n_cells_used) == (0, 0, 0)
+    assert (stats.n_running, stats.n_waiting, stats.n_cells_active) == (0, 0, 0)
 
 
 class ScoringBackend(FakeBackend):

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from localchat.engine import GenerationRequest, ModelFacts
+from localchat.engine import GenerationRequest, ModelFacts, TextTooLong
 from localchat.engine.backend import DecodeFailed, NoFreeCells
 from localchat.engine.batch import Batch, CacheLimits
 from localchat.engine.state_files import Data
@@ -168,8 +168,13 @@ class FakeBackend(FakeCells):
         self.is_closed = False
         self._outputs: dict[int, list[int]] = {}
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        return list(text.encode())
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
+        tokens = list(text.encode())
+        if limit is not None and len(tokens) > limit:
+            raise TextTooLong(len(tokens), limit)
+        return tokens
 
     def piece(self, token: int, special: bool = False) -> bytes:
         return b"" if token == END else bytes([token])
@@ -197,7 +202,7 @@ class FakeBackend(FakeCells):
         return sum(n_tokens for record in self.batches for _, _, n_tokens, _ in record)
 
     def clock(self) -> float:
-        """A clock by which every turn takes as long, whatever is in it, and nothing else takes any time."""
+        """A clock by which every step takes the same time, whatever it computes, and nothing else takes any."""
         return float(self._n_decodes)
 
     def state_key(self) -> str:

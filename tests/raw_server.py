@@ -61,7 +61,7 @@ class Peer:
         for part in parts:
             self.sock.sendall(part)
 
-    def is_gone(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Wait until the client closes."""
         try:
             return not self._in.read(1)
@@ -243,7 +243,7 @@ def waiting(*parts: bytes) -> Server:
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(*parts)
-        assert peer.is_gone()
+        assert peer.is_disconnected()
 
     return Server(handle)
 

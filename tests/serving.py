@@ -10,7 +10,10 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from localchat.engine import Engine, GenerationRequest
 from localchat.generation.chat_prompt import prepare_chat
@@ -88,7 +91,7 @@ class Serving:
 
         def is_idle() -> bool:
             stats = self.engine.stats()
-            return stats.n_running + stats.n_waiting + stats.n_cells_used + self.backend.n_samplers == 0
+            return stats.n_running + stats.n_waiting + stats.n_cells_active + self.backend.n_samplers == 0
 
         wait_for(is_idle)
         self.engine.forget()
@@ -139,6 +142,15 @@ def wait_for(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def openai_client(port: int) -> Iterator[Any]:
+    """A client of the `openai` package."""
+    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
+    options = {"api_key": "none", "max_retries": 0, "timeout": 60}
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", **options) as client:
+        yield client
 
 
 def ask(client: http.client.HTTPConnection, content: str = "hello", **members: Any) -> tuple[int, Any]:

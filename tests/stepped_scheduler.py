@@ -15,7 +15,7 @@ NEXT = 7  # what every step samples
 
 
 def sequence(id: int, n_prompt: int, max_tokens: int = 100) -> Sequence:
-    """A sequence whose prompt has nothing in common with any other's."""
+    """A sequence with a prompt that has no prefix in common with another."""
     return Sequence(id, [1000 * id + i for i in range(n_prompt)], max_tokens)
 
 

@@ -124,7 +124,7 @@ def test_ctrl_c_ends_the_stream_at_once():
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(chunked(piece("a"), end=False))
-        if peer.is_gone():
+        if peer.is_disconnected():
             gone_at.append(time.monotonic())
             gone.set()
 

@@ -252,3 +252,22 @@ def test_many_different_warnings_take_linear_time():
         accumulator.add({"choices": [{"delta": {"content": [{"type": f"image-{number}"}]}}]})
     assert len(accumulator.reply().warnings) == 30_000
     assert time.perf_counter() - start < 5
+
+
+PIECES: dict[str, tuple[list[Any], tuple[str, str, str]]] = {
+    "reasoning beside text": ([{"delta": {"content": "a", "reasoning": "b"}}], ("a", "b", "")),
+    "refusal as a part of content": ([{"delta": {"content": [{"type": "refusal", "refusal": "no"}]}}], ("", "", "no")),
+    "refusal once more, and longer": (
+        [{"delta": {"refusal": "I can"}}, {"message": {"refusal": "I cannot"}}],
+        ("", "", "I cannot"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("choices", "expected"), PIECES.values(), ids=PIECES)
+def test_every_piece_of_a_choice_is_taken_once(choices, expected):
+    accumulator = Accumulator()
+    events = [event for choice in choices for event in accumulator.add({"choices": [choice], "usage": {"n": 1}})]
+    choice = accumulator.reply().choice
+    assert (choice.text, choice.reasoning, choice.refusal) == expected
+    assert {event.choice_index for event in events} == {0}

@@ -76,9 +76,10 @@ def test_real_server_is_measured(capsys: pytest.CaptureFixture[str]):
     assert rows[0][-1] == "1.00"
 
 
-def test_comparison_measures_every_kind_of_load(capsys: pytest.CaptureFixture[str]):
+def test_comparison_measures_every_kind_of_load(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     """Of localchat alone, which needs no other server: chat, choices, constraints, vectors, and the process itself."""
     loads = ["decode4", "busy20x1", "n8", "tools", "embeddings", "memory", "start", "idle"]
+    monkeypatch.setattr("bench.loads.SYSTEM", "rule 1 of this house")
     sizes = ["--tokens", "4", "--slots", "4", "--ctx", "0", "--threads", "1", "--rounds", "1"]
     compare.main([str(DEMO_PATH), "--servers", "localchat", *sizes, "--loads", *loads])
     out, err = capsys.readouterr()

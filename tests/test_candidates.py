@@ -89,7 +89,7 @@ def test_samples_are_those_from_all_tokens(backend: LlamaBackend, sampling: Samp
 
 
 def test_candidates_of_a_draft_are_selected_in_one_pass(backend: LlamaBackend):
-    """What is drawn on the way counts as said for the rows behind it, and takes a place among their likeliest."""
+    """The penalties of a row count the tokens sampled before it, which are among the likeliest."""
     sampling = replace(SAMPLING, top_k=2, presence_penalty=50.0, penalty_last_n=8)
     for row in ROWS:
         quick, slow = (backend.new_sampler(request(replace(sampling, seed=row))) for _ in range(2))
@@ -104,20 +104,20 @@ def test_candidates_of_a_draft_are_selected_in_one_pass(backend: LlamaBackend):
 
 @pytest.mark.parametrize("n_others", [0, 1, 3])
 def test_drafts_are_sampled_as_one_by_one_however_the_work_is_shared(path: Path, n_others: int):
-    """What a draft says first counts as said for its later rows, whoever looks at them and beside whom."""
+    """The penalties of a row count the draft's tokens before it, whichever thread selects its candidates."""
     backend = load_backend(str(path), LoadOptions(n_slots=4, n_ctx=512))
-    decode, turns = backend.decode, [0.0]
+    decode, steps = backend.decode, [0.0]
 
     def decode_alike(batch: Batch) -> None:
         decode(batch)
-        turns[0] += 1  # the clock: guesses cost nothing, so that there are many
+        steps[0] += 1  # the clock: drafts cost nothing, so that there are many
         if backend._outputs:
             backend._logits[:] = -np.arange(N_VOCAB)
 
     backend.decode = decode_alike  # type: ignore[method-assign]
-    prompt = (*range(60), *[N_VOCAB - 3] * 64, 0, 1, 2)  # the penalty has forgotten what is guessed
+    prompt = (*range(60), *[N_VOCAB - 3] * 64, 0, 1, 2)  # the penalty's window does not hold what is drafted
     new = SamplingParams(temperature=0, presence_penalty=1e6, penalty_last_n=64)
-    with Engine(backend, clock=lambda: turns[0]).start() as engine:
+    with Engine(backend, clock=lambda: steps[0]).start() as engine:
         others = [
             submit(engine, request_for((5, 6, 7), sampling=SamplingParams(temperature=0))) for _ in range(n_others)
         ]

@@ -101,7 +101,7 @@ from .chat_requests import HI, NULLABLE, TOOL, parse, refused
             {"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", id="structural tag"
         ),
         pytest.param({"guided_regex": "a", "regex": "b"}, "guided_regex", id="two forms"),
-        pytest.param({"chat_template": "x"}, "chat_template", id="v10-chat_template is off"),
+        pytest.param({"chat_template": "x"}, "chat_template", id="v10-chat_template is not allowed"),
         pytest.param({"response_prefix": 5}, "response_prefix", id="response_prefix"),
         pytest.param({"echo": "yes"}, "echo", id="echo"),
         pytest.param({"continue_final_message": "all"}, "continue_final_message", id="continue_final_message"),
@@ -234,7 +234,7 @@ def test_message_gives_both_numbers():
     assert "0" in message
     assert "1" in message
     assert "1.5" in message
-    assert "'min_tokens' is 5, and the length limit is 4" in refused(min_tokens=5, max_tokens=4).message
+    assert "'min_tokens' is 5 and must not exceed the length limit, 4" in refused(min_tokens=5, max_tokens=4).message
 
 
 def test_message_does_not_repeat_a_whole_prompt():

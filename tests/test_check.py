@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import proof
+from localchat.engine import self_test
 from localchat.serving.check import COULD_BE_BETTER, FAILS, WORKS, Report
 
 from .command import Done, run_command
@@ -27,7 +27,7 @@ def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
     report: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode, report["problems"]) == (report["status"], [])
     assert report["status"] in (WORKS, COULD_BE_BETTER)
-    assert report["versions"]["llama-cpp-python"] == proof.LIBRARY.partition("==")[2]
+    assert report["versions"]["llama-cpp-python"] == self_test.LIBRARY.partition("==")[2]
     assert "CPU" in [device["kind"] for device in report["build"]["devices"]]
     assert report["memory"]["free_bytes"] > 1 << 20
     assert (report["model"]["path"], report["model"]["n_ctx_train"]) == (str(DEMO), 4096)
@@ -61,7 +61,7 @@ def test_report_as_text_ends_with_the_result():
 def test_model_that_cannot_be_served_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With both sizes of a truncated file, and not with the last line of llama.cpp's log."""
     monkeypatch.setattr(
-        proof, "child_command", lambda path, options: [sys.executable, "-S", "-c", "raise SystemExit(1)"]
+        self_test, "child_command", lambda path, options: [sys.executable, "-S", "-c", "raise SystemExit(1)"]
     )
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(DEMO.read_bytes()[:100_000])
@@ -83,6 +83,6 @@ def test_status_is_that_of_the_worst(problems: list[str], advice: list[str], sta
 
 
 def test_instructions_that_a_build_does_not_use_are_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(proof, "_cpu_flags", lambda: ["avx", "avx2", "avx512f", "sse3"])
-    assert proof.missing_switches(["SSE3", "AVX", "FMA"]) == ["AVX2", "AVX512"]
-    assert proof.missing_switches(["AVX", "AVX2", "AVX512"]) == []
+    monkeypatch.setattr(self_test, "_cpu_flags", lambda: ["avx", "avx2", "avx512f", "sse3"])
+    assert self_test.missing_switches(["SSE3", "AVX", "FMA"]) == ["AVX2", "AVX512"]
+    assert self_test.missing_switches(["AVX", "AVX2", "AVX512"]) == []

@@ -15,7 +15,7 @@ import pytest
 
 import localchat.client
 import localchat.timeouts
-from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, chat, vendor
+from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, Timeout, chat, vendor
 from localchat.settings import Settings
 
 from .clients import failure, make_client
@@ -42,6 +42,7 @@ from .raw_server import (
     waiting,
     with_length,
 )
+from .scripted import playing
 
 __all__ = ["clean_environment"]  # Fixtures: used by name.
 
@@ -365,7 +366,7 @@ def test_text_held_back_for_a_tag_comes_before_the_error(ending, kind):
 def test_text_held_back_comes_before_a_timeout():
     seen: list[Any] = []
     with waiting(chunked(piece("a <thi"), end=False)) as server:
-        client = make_client(server, timeout=0.05)
+        client = make_client(server, timeout=Timeout(idle=0.05))
         with pytest.raises(TimedOut) as caught:
             iter_into(client.stream("hi"), seen)
     assert [event.delta for event in seen if event.type == "content_delta"] == ["a ", "<thi"]
@@ -383,7 +384,7 @@ def test_finish_without_done_ends_although_the_connection_stays_open(monkeypatch
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(chunked(piece("Hello"), STOP, end=False))
-        assert peer.is_gone()
+        assert peer.is_disconnected()
 
     with Server(handle) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
@@ -451,3 +452,24 @@ def test_the_files_work_in_another_package(tmp_path):
             check=False,
         )
     assert (done.stdout, done.stderr) == ("Hello\n", "")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_complete_goes_on_with_a_text(stream: bool):
+    answer = {"choices": [{"index": 0, "text": "<think> on", "finish_reason": "stop"}]}
+    with playing([answer]) as (client, script):
+        reply = client.complete("go", extra_body={"stream": stream}, max_tokens=3)
+    assert reply.text == "<think> on"
+    assert script.paths == ["/v1/completions"]
+    request = script.requests[0]
+    assert (request["prompt"], request["max_tokens"], "messages" in request) == ("go", 3, False)
+
+
+@pytest.mark.parametrize("n_bodies", [1, 2])
+def test_one_json_body_needs_no_finish_reason(n_bodies):
+    body = b'{"choices": [{"message": {"content": "Hello"}}]}\n'
+    with always(with_length(body * n_bodies)) as server, make_client(server) as client:
+        if n_bodies == 1:
+            assert client.chat("hi").text == "Hello"
+        else:
+            failure(always(with_length(body * n_bodies)), IncompleteStream, "without a finish reason")

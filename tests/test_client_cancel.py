@@ -103,7 +103,7 @@ def test_cancel_while_the_server_thinks():
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         arrived.set()
-        assert peer.is_gone()
+        assert peer.is_disconnected()
 
     with Server(handle) as server, make_client(server) as client:
         stream = client.stream("hi")
@@ -118,7 +118,7 @@ def test_leaving_the_with_cancels():
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(OPEN)
-        if peer.is_gone():
+        if peer.is_disconnected():
             gone.set()
 
     with Server(handle) as server, make_client(server) as client:
@@ -136,7 +136,7 @@ def test_dropping_the_stream_closes_its_connection():
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(OPEN)
-        assert peer.is_gone()
+        assert peer.is_disconnected()
 
     with Server(handle) as server, make_client(server) as client:
         stream = client.stream("hi")
@@ -183,7 +183,7 @@ def test_close_while_the_models_are_listed():
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         listing.set()
-        assert peer.is_gone()
+        assert peer.is_disconnected()
 
     with Server(handle) as server, Client(server.url) as client:
         stream = client.stream("hi")

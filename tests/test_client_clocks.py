@@ -9,7 +9,9 @@ import pytest
 
 import localchat.blocking_call
 import localchat.sockets
-from localchat import Client, ServerError, TimedOut, Timeout
+from localchat import Accumulator, Client, ServerError, TimedOut, Timeout
+from localchat.call import Answer, CallState
+from localchat.settings import Settings
 from localchat.timeouts import Deadlines
 
 from .clients import failure, hanging_resolver, make_client
@@ -31,6 +33,7 @@ from .raw_server import (
     pinging,
     pinging_with_pieces,
     silent_server,
+    sse,
     waiting,
     with_tls,
 )
@@ -184,3 +187,14 @@ def test_clocks_hold_where_waits_are_cut_in_steps(monkeypatch):
 
     with Server(handle) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
+
+
+@pytest.mark.parametrize(("payload", "n_events"), [({"prompt_progress": {"processed": 8}}, 1), ({"choices": []}, 0)])
+def test_progress_of_the_prompt_counts_against_a_stall_and_an_empty_piece_does_not(payload, n_events):
+    call, seen = CallState(Settings(), Timeout(), 0), []
+    call.headers = {"content-type": "text/event-stream"}
+    answer = Answer(call, Accumulator())
+    list(answer.feed(sse({"id": "1", "choices": []})))  # The first payload makes an event of its own.
+    call.deadlines.event = lambda: seen.append(1)
+    list(answer.feed(sse(payload)))
+    assert len(seen) == n_events

@@ -116,16 +116,16 @@ def test_stream_of_the_parent_is_not_cut_by_a_child():
     """Which leaves the `with` that both were in."""
     if not hasattr(os, "fork"):
         pytest.skip("no fork here")
-    child_is_gone = threading.Event()
+    child_is_disconnected = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
         while (request := peer.request()) is not None:
             if request.method == "GET":
-                child_is_gone.set()
+                child_is_disconnected.set()
                 peer.send(MODELS)
                 continue
             peer.send(OPEN)
-            assert child_is_gone.wait(DEADLINE_S)
+            assert child_is_disconnected.wait(DEADLINE_S)
             peer.send(chunked(piece("b"), STOP, DONE).partition(b"\r\n\r\n")[2])
 
     program = (
@@ -272,7 +272,7 @@ def test_https_goes_through_a_tunnel(certificate):
         assert request is not None
         assert "proxy-authorization" not in request.headers
         inner.send(HELLO)
-        inner.is_gone()
+        inner.is_disconnected()
         inner.close()
 
     with Server(handle) as server:

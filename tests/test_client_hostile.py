@@ -107,7 +107,7 @@ def test_sum_of_a_stream_is_bounded():
 
 
 def test_many_choices_and_calls_take_linear_time_or_are_refused():
-    accumulator, start = Accumulator(), time.monotonic()
+    accumulator, start = Accumulator(), time.process_time()  # Other programs are no part of it.
     for index in range(5000):
         accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
     accumulator.add({"choices": [{"index": index, "delta": {}} for index in range(5000, 15000)]})
@@ -116,7 +116,7 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused():
     calls = [choice({"tool_calls": [{**call, "index": index, "id": f"a{index}"}]}) for index in range(1001)]
     raw = chunked(piece("Hello"), *(sse({"choices": [item]}) for item in calls))
     assert failure_of_both(always(raw), ProtocolError, "more than 1000 tool calls").partial.text == "Hello"
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 # Text that is no UTF-8

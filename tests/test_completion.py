@@ -111,7 +111,7 @@ def test_prompt_is_scored_without_a_completion(engine: Engine, stream: bool):
 
 def test_prompt_without_options_is_only_computed(engine: Engine):
     assert texts(engine, prompt=["ab", "c"], max_tokens=0, n=2) == [""] * 4
-    assert engine.stats().n_tokens_computed > 0
+    assert engine.stats().n_computed > 0
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,9 @@ def test_v44_prompt_logprobs_are_beside_each_choice(engine: Engine):
 class BeginningBackend(FakeBackend):
     """A vocabulary that begins texts with a token of its own, and with a space that is not in them."""
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
         return [*([1] if add_bos else []), *(b" " + text.encode() if text else b"")]
 
 
@@ -178,7 +180,7 @@ def test_echo_has_neither_the_begin_token_nor_its_space():
 
 def test_gap_is_filled_between_its_texts():
     backend = FakeBackend(echo)
-    backend.facts = dataclasses.replace(backend.facts, fill_in=(1, 2, 3))
+    backend.facts = dataclasses.replace(backend.facts, fim_tokens=(1, 2, 3))
     with Engine(backend).start() as engine:
         assert texts(engine, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]
 
@@ -292,7 +294,7 @@ def test_engine_counts_first_tokens_and_what_was_cached(engine: Engine):
         texts(engine, prompt="a long enough prompt for a prefix to be shared")
     stats = engine.stats()
     assert stats.first_token_s.n == 2
-    assert stats.n_tokens_cached > 0
+    assert stats.n_cached > 0
     assert engine.running() == []
 
 

@@ -200,10 +200,10 @@ def test_response_section_that_ends_reasoning_is_bound():
 def test_auto_binds_from_every_opener_that_is_read(name: str):
     """What the parser takes for a call and no grammar bound would be a call with any arguments."""
     template = ChatTemplate("")
-    template.format = DIALECTS[name]
+    template.dialect = DIALECTS[name]
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **auto()), template, PROMPT)
     assert constraint is not None
-    assert set(template.format.openers) <= set(constraint.triggers)
+    assert set(template.dialect.openers) <= set(constraint.triggers)
 
 
 # Patterns of long strings, and whether they are bound where strings may not hold the end markers of calls.
@@ -220,11 +220,11 @@ LONG_PATTERNS = {
 def test_long_pattern_is_bound_or_refused_in_milliseconds(name: str):
     """Gemma 4 and LFM keep the marker that ends a call out of strings."""
     template = ChatTemplate("")
-    template.format = DIALECTS[name]
+    template.dialect = DIALECTS[name]
     for pattern, is_bound_beside_markers in LONG_PATTERNS.items():
         schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
         tools = ({"function": {"name": "f", "parameters": schema}},)
-        is_bound = is_bound_beside_markers or not template.format.layouts[0].end_marker
+        is_bound = is_bound_beside_markers or not template.dialect.layouts[0].end_marker
         started = time.process_time()
         assert constraint_for(ChatRequest(messages=MESSAGES, **auto(tools=tools)), template, PROMPT) is not None
         with contextlib.nullcontext() if is_bound else pytest.raises(BadRequest, match="too long to keep out") as error:
@@ -287,11 +287,11 @@ REFUSED = {
     ),
     "regex": (formatted("regex", "(a"), "regex", "regex"),
     "grammar": (formatted("grammar", "root ::= (" * 200), "grammar", "grammar"),
-    "grammar-taken": (formatted("grammar", 'root ::= localchat-x\nlocalchat-x ::= "a"'), "grammar", "taken"),
+    "grammar-taken": (formatted("grammar", 'root ::= localchat-x\nlocalchat-x ::= "a"'), "grammar", "reserved"),
     "choice": (formatted("choice", ("\0",)), "choice", "NUL"),
     "ignore_eos": (required(params=GenerationParams(ignore_eos=True)), "ignore_eos", "ignore_eos"),
     "min_tokens": ({**CITY, "params": GenerationParams(min_tokens=5)}, "min_tokens", "min_tokens"),
-    "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "begun"),
+    "prefix": ({**CITY, "prefix": "{"}, "response_prefix", "prefill"),
     "required-schema": (required(**formatted("json_schema", BAD)), "json_schema#/properties/a/if", "anyOf"),
     "required-regex": (required(**formatted("regex", "(a")), "regex", "regex"),
     "same-name": (auto(tools=(*TOOLS, TOOLS[1])), "tools[2].function.name", r"tools\[1\].*tools\[2\].*now"),
@@ -299,7 +299,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_honoured_is_refused_by_name(case: Any):
+def test_what_cannot_be_enforced_is_refused_by_name(case: Any):
     members, param, word = case
     with pytest.raises(BadRequest, match=word) as caught:
         bound(**members)
@@ -314,7 +314,7 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
     marks = (*format.openers, *format.preserved, *format.reasoning_ends)
     value = f' \n"a" {" ".join(marks)} \n'
     template = ChatTemplate(f"{{# {format.reasoning.start} #}}")
-    template.format = format
+    template.dialect = format
     request = ChatRequest(messages=MESSAGES, tools=tools, **formatted("choice", (value,)))
     constraint = constraint_for(request, template, PROMPT)
     thought = f"{format.reasoning.start}hm{format.reasoning.end}"
@@ -324,7 +324,7 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
     for text, expected in said.items():
         assert fits(constraint, text)
         for pieces in ([text], text):
-            parser = OutputParser(format, tools=tools, prompt=PROMPT, is_bound=True)
+            parser = OutputParser(format, tools=tools, prompt=PROMPT, is_constrained=True)
             events = merged([*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()])
             assert events == expected
 
@@ -333,7 +333,7 @@ def test_form_comes_back_to_the_character(name: str, tools: Any):
 def test_calls_come_after_text_that_is_open(name: str):
     """What ends such a text where it has to is not left to the model."""
     format, template = DIALECTS[name], ChatTemplate("")
-    template.format = format
+    template.dialect = format
     messages = (*MESSAGES, {"role": "assistant", "content": "Hi"})
     asked = required(parallel_tool_calls=False)
     request = ChatRequest(messages=messages, continue_final_message="content", **asked)

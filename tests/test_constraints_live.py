@@ -1,4 +1,4 @@
-"""What is guaranteed holds on the real engine: the built-in model drawn at random says only what it may.
+"""Constraints hold on the real engine: sampled at random, the built-in model generates only what they allow.
 
 LOCALCHAT_ANSWERS sets how many answers the main promises are tried with; the others get half as many.
 """
@@ -10,24 +10,20 @@ import http.client
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from localchat.engine import LoadOptions, load
-from localchat.generation.model import Model
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.serving.http_server import ChatServer
-from localchat.serving.settings import Settings
 
+from .demo_model import DEMO
+from .demo_server import serving_demo
 from .grammar_validator import is_valid
 
 DEADLINE_S = 120
 N_ANSWERS = int(os.environ.get("LOCALCHAT_ANSWERS", "20"))
-# At once, as choices of one request; each draws by a seed of its own.
+# At once, as choices of one request; each has a seed of its own.
 N_CHOICES = 10
 WILD: dict[str, Any] = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
 
@@ -70,16 +66,9 @@ ALLOWED = {
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with load(str(DEMO_PATH), LoadOptions(n_slots=N_CHOICES), max_queue=256) as engine:
-        service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
-        server = ChatServer(service, Settings(port=0, allow_chat_template=True))
-        service.ready(Model(DEMO, engine))
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        server.close()
-        thread.join(DEADLINE_S)
+    options = LoadOptions(n_slots=N_CHOICES)
+    with load(DEMO, options, max_queue=256) as engine, serving_demo(engine, allow_chat_template=True) as port:
+        yield port
 
 
 def post(port: int, path: str = "/v1/chat/completions", **members: Any) -> tuple[int, bytes]:
@@ -208,7 +197,7 @@ def test_output_follows_the_constraint_after_reasoning(port: int, name: str, ena
     assert any(one["end"] != "length" for one in said)
 
 
-# Templates whose prompts open thinking, each with the tag that ends it.
+# Templates whose prompts open reasoning, each with the tag that ends it.
 OPENING = {
     "tags": (None, "</think>"),
     "channels": (
@@ -273,7 +262,7 @@ def test_k8_reasoning_ends_with_its_budget(port: int, template: str, budget: int
 def test_k8_reasoning_that_the_model_opens_has_a_budget_too(port: int):
     """What opens it is chosen by a grammar here, since the model seldom does it by itself."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    # Where there is room for a thought, it has at least a letter, so that it is never empty by chance.
+    # Where the budget allows reasoning, it has at least a letter, so that it is never empty by chance.
     for budget, first in ((0, ""), (BUDGET, "[a-z] ")):
         grammar = f'root ::= "<think>" {first}[a-z ]* "</think>" [0-9]{{3}}'
         given = {"chat_template": template, "grammar": grammar, "thinking_budget": budget, **WILD}
@@ -294,7 +283,7 @@ def tokens(port: int, text: str, **members: Any) -> list[int]:
 
 @pytest.mark.parametrize("wanted", ["old", "new"])
 def test_plain_completion_is_bound_too(port: int, wanted: str):
-    """It is one of the choices, whatever is drawn, and any of them can be."""
+    """The text is one of the choices, whatever is sampled, and each of them is possible."""
     members = {"prompt": "Rome is", "choice": ["old", "new"], "n": N_CHOICES, **WILD}
     for bias, expected in (({}, {"old", "new"}), ({tokens(port, wanted)[0]: 60}, {wanted})):
         status, raw = post(port, "/v1/completions", logit_bias=bias, **members)
@@ -303,7 +292,7 @@ def test_plain_completion_is_bound_too(port: int, wanted: str):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_schema_that_cannot_be_honoured_is_named(port: int, stream: bool):
+def test_schema_that_cannot_be_enforced_is_named(port: int, stream: bool):
     bad = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"if": {}}}}}}
     status, raw = post(port, response_format=bad, stream=stream)
     assert status == 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any, List
 
 import pytest
 
-from localchat import Client, Conversation, DoesNotFit, IncompleteStream, TooManyRounds
+from localchat import AsyncClient, Client, Conversation, DoesNotFit, IncompleteStream, TooManyRounds
 
 from .scripted import Answer, Script, calls, chunk, scripted, text
 
@@ -183,3 +184,23 @@ def test_save_keeps_links_and_permissions(tmp_path: Path):
     assert Conversation.load(path, Client()).messages == talk.messages
     assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+def test_async_conversation_adds_whole_turns():
+    async def main() -> Any:
+        async with AsyncClient(script.base_url, model="m") as client:
+            talk = client.conversation(system="be brief")
+            assert [piece async for piece in talk.stream("hi").text] == ["Hel", "lo."]
+            async with talk.stream("more") as answer:
+                async for event in answer:
+                    if event.type == "content_delta":
+                        break
+            with pytest.raises(IncompleteStream):
+                await talk.say("again")
+            assert len(talk.messages) == 3
+            assert (await talk.say("at last")).text == "Yes."
+            return talk.messages
+
+    with scripted(text("Hel", "lo."), text("a", "b"), [chunk(content="half")], text("Yes.")) as script:
+        messages = asyncio.run(main())
+    assert [message["content"] for message in messages] == ["be brief", "hi", "Hello.", "at last", "Yes."]

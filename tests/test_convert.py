@@ -1,4 +1,4 @@
-"""llama-stack's conversions: one test for each row of the contract, and the view of recorded streams."""
+"""llama-stack's conversions of values: one test for each row of the contract."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ import pytest
 
 from localchat.assembly import Accumulator
 from localchat.convert import (
-    CompletionPiece,
     StackCall,
-    StackEvent,
     StackReply,
-    StackText,
-    StackToolCall,
     UnparseableToolCall,
     chat_logprobs,
     completion_logprobs,
-    completion_pieces,
     from_openai,
     native_calls,
     sampling_options,
     stack_call,
     stack_calls,
-    stack_events,
     stack_reply,
     stop_reason,
     streamed_logprobs,
@@ -36,27 +30,15 @@ from localchat.convert import (
     type_schema,
     with_parts,
 )
-from localchat.errors import IncompleteStream, StreamError
-from localchat.events import Choice, StreamEvent, ToolCall
+from localchat.events import Choice, ToolCall
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 TAG = "<|python_tag|>"
 
 
-def events_of(*chunks: Any, done: bool = False) -> List[StreamEvent]:
-    accumulator = Accumulator()
-    events = [event for chunk in chunks for event in accumulator.add(chunk)]
-    return events + accumulator.finish(done)
-
-
 def chunk(finish: Any = None, logprobs: Any = None, **delta: Any) -> Any:
     choice = {"index": 0, "delta": delta, "finish_reason": finish, **({"logprobs": logprobs} if logprobs else {})}
     return {"id": "1", "choices": [choice]}
-
-
-def call_chunk(index: int, id: Any, name: Any, arguments: str) -> Any:
-    function = {"arguments": arguments, **({"name": name} if name else {})}
-    return chunk(tool_calls=[{"index": index, "id": id, "function": function}])
 
 
 # K7 and sampling
@@ -389,140 +371,3 @@ def test_l13_call_that_was_not_offered_keeps_the_text(caplog: pytest.LogCaptureF
 def test_l12_native_calls(text: str, names: List[str]):
     assert [call.tool_name for call in native_calls(text)] == names
     assert [call.tool_name for call in native_calls(TAG + text)] == names
-
-
-# Streams
-
-
-@pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_l14_completion_pieces_hide_markers_however_cut(size: int):
-    text = "one<|eot_id|>"
-    pieces = [text[i : i + size] for i in range(0, len(text), size)]
-    chunks = [{"choices": [{"index": 0, "text": piece, "finish_reason": None}]} for piece in pieces]
-    chunks.append({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
-    found = list(completion_pieces(events_of(*chunks)))
-    assert "".join(piece.delta for piece in found) == "one"
-    assert found[-1] == CompletionPiece("", "end_of_turn")
-
-
-def test_l8_l14_completion_pieces_have_log_probabilities():
-    made = {
-        "choices": [{"index": 0, "text": "a", "logprobs": {"top_logprobs": [{"a": -1.0}]}, "finish_reason": "stop"}]
-    }
-    assert list(completion_pieces(events_of(made))) == [
-        CompletionPiece("a", None, [{"a": -1.0}]),
-        CompletionPiece("", "end_of_turn"),
-    ]
-
-
-def progress(delta: Any) -> StackEvent:
-    return StackEvent("progress", delta)
-
-
-def test_l15_l17_l42_view_of_text():
-    events = list(stack_events(events_of(chunk(content=""), chunk(content="hi"), chunk("stop", content="!"))))
-    assert events == [
-        StackEvent("start", StackText("")),
-        progress(StackText("hi")),
-        progress(StackText("!")),  # L20: text beside the finish reason is not lost.
-        StackEvent("complete", StackText(""), "end_of_turn"),
-    ]
-
-
-def test_l35_log_probabilities_come_with_the_text():
-    logprobs = {"content": [{"token": "hi", "logprob": -1.0}]}
-    events = list(stack_events(events_of(chunk(content="hi", logprobs=logprobs), chunk("stop"))))
-    assert events[1] == StackEvent("progress", StackText("hi"), None, [{"hi": -1.0}])
-
-
-def test_l37_l41_view_of_calls():
-    made = events_of(
-        call_chunk(0, "1", "f", '{"a":'),
-        call_chunk(0, None, None, "1}"),
-        call_chunk(1, "2", "g", "{"),
-        chunk("tool_calls"),
-    )
-    assert list(stack_events(made)) == [
-        StackEvent("start", StackText("")),
-        progress(StackToolCall("", "started")),
-        progress(StackToolCall("f(", "in_progress")),
-        progress(StackToolCall('{"a":', "in_progress")),
-        progress(StackToolCall("1}", "in_progress")),
-        progress(StackToolCall("", "started")),
-        progress(StackToolCall("g(", "in_progress")),
-        progress(StackToolCall("{", "in_progress")),
-        progress(StackToolCall(")", "in_progress")),
-        progress(StackToolCall(StackCall("1", "f", {"a": 1}, '{"a":1}'), "succeeded")),
-        progress(StackToolCall(")", "in_progress")),
-        progress(StackToolCall("g({)", "failed")),
-        StackEvent("complete", StackText(""), "end_of_message"),
-    ]
-
-
-def native(*pieces: str, offered: Any = None) -> List[StackEvent]:
-    return list(stack_events(events_of(*(chunk(content=piece) for piece in pieces), chunk("stop")), offered))
-
-
-@pytest.mark.parametrize("size", [1, 5, 14, 200])
-def test_l18_l19_l23_native_call_in_the_text(size: int):
-    text = f'so {TAG}{{"name": "f", "parameters": {{"a": 1}}}}<|eom_id|>'
-    events = native(*(text[i : i + size] for i in range(0, len(text), size)), offered=["f"])
-    deltas = [event.delta for event in events]
-    assert "".join(delta.text for delta in deltas if isinstance(delta, StackText)) == "so "
-    statuses = [delta.parse_status for delta in deltas if isinstance(delta, StackToolCall)]
-    assert statuses[0] == "started"
-    assert set(statuses[1:-1]) == {"in_progress"}
-    assert deltas[-2] == StackToolCall(StackCall("", "f", {"a": 1}, '{"a": 1}'), "succeeded")
-    assert events[-1].stop_reason == "end_of_message"
-
-
-def test_l22_native_call_that_cannot_be_read_fails_with_its_text():
-    assert native(TAG, "nonsense")[-2].delta == StackToolCall("nonsense", "failed")
-
-
-def test_l23_native_call_that_was_not_offered_fails_with_its_text():
-    text = '{"name": "f", "parameters": {}}'
-    assert native(TAG + text, offered=["g"])[-2].delta == StackToolCall(text, "failed")
-
-
-def test_l21_marker_in_the_text_decides():
-    events = native("hi", "<|eom_id|>")
-    assert [event.delta for event in events[1:]] == [StackText("hi"), StackText("")]
-    assert events[-1].stop_reason == "end_of_message"
-
-
-def test_l21_beginning_of_a_marker_that_is_none_is_text():
-    events = native("a <|eot")
-    assert "".join(event.delta.text for event in events if isinstance(event.delta, StackText)) == "a <|eot"
-
-
-def test_l36_first_reason_wins():
-    accumulator = Accumulator()
-    made = accumulator.add(chunk(content="a")) + accumulator.add(chunk("length")) + accumulator.add(chunk("stop"))
-    assert list(stack_events(made + accumulator.finish()))[-1].stop_reason == "out_of_tokens"
-
-
-def test_l35_usage_chunk_and_other_choices_are_no_trouble():
-    other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
-    made = events_of(chunk(content="a"), other, chunk("stop"), {"choices": [], "usage": {"prompt_tokens": 1}})
-    assert [event.delta for event in stack_events(made)][1:] == [StackText("a"), StackText("")]
-
-
-def test_l15_every_choice_has_its_start():
-    second = {"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
-    accumulator = Accumulator(2)
-    made = accumulator.add(chunk(content="a")) + accumulator.add(second) + accumulator.add(chunk("stop"))
-    events = list(stack_events(made + accumulator.finish(), choice_index=1))
-    assert [event.event_type for event in events] == ["start", "progress", "complete"]
-
-
-def test_l42_stream_that_is_cut_or_fails_has_no_complete_event():
-    def failing(error: Exception) -> Any:
-        yield from Accumulator().add(chunk(content="a"))
-        raise error
-
-    for error in (IncompleteStream("cut"), StreamError("failed")):
-        seen = []
-        with pytest.raises(type(error)):
-            seen.extend(stack_events(failing(error)))
-        assert all(event.event_type != "complete" for event in seen)

@@ -297,7 +297,7 @@ def test_held_out_lines_are_never_trained():
 
 
 def test_answers_about_localchat_are_true():
-    """The flags, endpoints and variables that the model names exist, with the defaults it tells."""
+    """The flags, endpoints and variables that the model names exist, with the defaults that it names."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "localchat").rglob("*.py")]
     code = "\n".join([*sources, *((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "README.md"))])
     answers = " ".join(topic.answer for topic in localchat_facts.TOPICS)

@@ -70,7 +70,7 @@ def test_spoilt_output_is_the_same_however_it_is_cut(name):
             "tools": tools,
             "prompt": dice.choice(["", form.reasoning.start]),
             "splits_reasoning": dice.random() < 0.8,
-            "is_bound": dice.random() < 0.2,
+            "is_constrained": dice.random() < 0.2,
         }
         whole = parse([text], form, **options)
         cuts = sorted(dice.choices(range(len(text) + 1), k=5))
@@ -102,7 +102,7 @@ def test_detection(template, name):
 
 def test_calls_are_laid_out_as_the_template_names_them():
     dsml = "<\uff5cDSML\uff5ctool_calls>"
-    assert [layout.mark for layout in detect(dsml).layouts] == [dsml, dsml]
+    assert [layout.template_text for layout in detect(dsml).layouts] == [dsml, dsml]
     assert len(DIALECTS["deepseek-dsml"].layouts) == 4
 
 

@@ -62,7 +62,7 @@ SHOWN = [
     "[add gave 42]",
     "on the Rhine",
     "Ada 37\n36\n",
-    "reads only text",
+    "supports only text",
     "Hello! How can I help you?",
     "2 256",
 ]

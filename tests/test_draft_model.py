@@ -1,4 +1,4 @@
-"""A small model that guesses for a large one: by hand on fake backends, then the real thing."""
+"""A draft model beside a large one: stepped by hand on fake backends, then on llama.cpp."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_long_prompt_is_prefilled_in_chunks_and_drafted_for_afterwards():
 
 
 def test_slow_model_prefills_in_small_chunks():
-    """A tenth of a second for each 32 tokens: no more than these in a turn, however many there are rows."""
+    """A tenth of a second for each 32 tokens: no more than these in a step, however many rows there are."""
     backend = FakeBackend(rule, n_batch=200, n_ctx=1000)
     draft_model = DraftModel(backend, N_VOCAB, lambda: 0.1 * backend.clock())
     sequence = Sequence(1, list(range(160)), 200)
@@ -177,8 +177,8 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
         stats = engine.stats()
     n_turns = sum(len(record) for record in backend.batches)
     assert (n_turns < 6 * 40) == (draft_rule is not other_rule)
-    assert (stats.n_drafts_accepted > 0) == (draft_rule is not other_rule)
-    assert stats.n_tokens_drafted > 0
+    assert (stats.n_draft_accepted > 0) == (draft_rule is not other_rule)
+    assert stats.n_drafted > 0
 
 
 def test_small_model_that_is_always_wrong_soon_drafts_no_more():
@@ -186,7 +186,7 @@ def test_small_model_that_is_always_wrong_soon_drafts_no_more():
     with stepped(FakeBackend(rule, n_drafted=12, n_ctx=1000), draft) as engine:
         (said,) = answers(engine, [request_for((1, 2, 3), max_tokens=200)])
         assert said == said_by([1, 2, 3], 200)
-        assert 0 < engine.stats().n_tokens_drafted < 60
+        assert 0 < engine.stats().n_drafted < 60
 
 
 # The real thing.
@@ -200,7 +200,7 @@ def plain() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def with_itself() -> Iterator[Engine]:
-    """Guesses as if that cost nothing, though it costs as much as to say it."""
+    """Drafts as if that cost nothing, though it costs as much as generating."""
     with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4), draft_path=DEMO) as engine:
         patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
@@ -213,9 +213,9 @@ TEXTS = ["What is your name?", "Tell me about yourself.", "Count to ten.", "How 
 def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, with_itself: Engine, text: str):
     request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
     _, alone, _ = read(plain, request)
-    _, guessed, finish = read(with_itself, request)
-    assert_same_or_near_tie(alone, guessed)
-    # It guesses what it says, but for ends that it must not say here, and near ties.
+    _, drafted, finish = read(with_itself, request)
+    assert_same_or_near_tie(alone, drafted)
+    # Drafts are what it generates, but for EOG, which is forbidden here, and near ties.
     assert finish.usage.n_draft_accepted > 20
     assert finish.usage.n_draft_accepted > finish.usage.n_drafted / 2
 
@@ -263,23 +263,23 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_bad_draft_model_changes_nothing(random_model: Any):
     path = random_model(1)
     options = LoadOptions(n_slots=2)
-    with load(path, replace(options, speculates=False), proof_model=DEMO) as engine:
+    with load(path, replace(options, speculates=False), self_test_model=DEMO) as engine:
         prompt = chat(engine, "Hello!")
         request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
         alone = read(engine, request)[1]
-    with load(path, options, draft_path=random_model(2), proof_model=DEMO) as engine:
-        _, guessed, finish = read(engine, request)
-    assert_same_or_near_tie(alone, guessed)
+    with load(path, options, draft_path=random_model(2), self_test_model=DEMO) as engine:
+        _, drafted, finish = read(engine, request)
+    assert_same_or_near_tie(alone, drafted)
     assert finish.usage.n_drafted > 0
 
 
 def test_model_of_another_vocabulary_is_refused(random_model: Any):
     with pytest.raises(WrongDraftModel, match="another vocabulary"):
-        load(DEMO, LoadOptions(n_slots=2), draft_path=random_model(3), proof_model=DEMO)
+        load(DEMO, LoadOptions(n_slots=2), draft_path=random_model(3), self_test_model=DEMO)
     with pytest.raises(WrongDraftModel, match="2000 tokens and 3000"):
-        load(random_model(3), LoadOptions(n_slots=2), draft_path=random_model(3, 3000), proof_model=DEMO)
+        load(random_model(3), LoadOptions(n_slots=2), draft_path=random_model(3, 3000), self_test_model=DEMO)
 
 
 def test_draft_file_that_is_none_is_an_error_with_its_name():
     with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load(DEMO, LoadOptions(n_slots=2), draft_path="nowhere.gguf", proof_model=DEMO)
+        load(DEMO, LoadOptions(n_slots=2), draft_path="nowhere.gguf", self_test_model=DEMO)

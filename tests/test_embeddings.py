@@ -186,25 +186,46 @@ def test_input_has_many_forms(given: Any, inputs: Any):
 
 
 @pytest.mark.parametrize(
-    ("members", "param"),
+    ("parse", "members", "param"),
     [
-        pytest.param({}, "input", id="no input"),
-        pytest.param({"input": ""}, "input", id="empty"),
-        pytest.param({"input": ["a", ""]}, "input", id="one empty"),
-        pytest.param({"input": []}, "input", id="empty list"),
-        pytest.param({"input": ["a"] * 2049}, "input", id="too many"),
-        pytest.param({"input": [{"a": 1}]}, "input[0]", id="object"),
-        pytest.param({"input": "a", "dimensions": 0}, "dimensions", id="no dimensions"),
-        pytest.param({"input": "a", "encoding_format": "hex"}, "encoding_format", id="format"),
-        pytest.param({"input": "a", "embd_normalize": -1}, "embd_normalize", id="vectors of other lengths"),
-        pytest.param({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", id="truncated"),
-        pytest.param({"input": "a", "add_special_tokens": False}, "add_special_tokens", id="without begin and end"),
+        pytest.param(parse_embeddings, {}, "input", id="no input"),
+        pytest.param(parse_embeddings, {"input": ""}, "input", id="empty"),
+        pytest.param(parse_embeddings, {"input": ["a", ""]}, "input", id="one empty"),
+        pytest.param(parse_embeddings, {"input": []}, "input", id="empty list"),
+        pytest.param(parse_embeddings, {"input": ["a"] * 2049}, "input", id="too many"),
+        pytest.param(parse_embeddings, {"input": [{"a": 1}]}, "input[0]", id="object"),
+        pytest.param(parse_embeddings, {"input": "a", "dimensions": 0}, "dimensions", id="no dimensions"),
+        pytest.param(parse_embeddings, {"input": "a", "encoding_format": "hex"}, "encoding_format", id="format"),
+        pytest.param(
+            parse_embeddings, {"input": "a", "embd_normalize": -1}, "embd_normalize", id="vectors of other lengths"
+        ),
+        pytest.param(
+            parse_embeddings, {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", id="truncated"
+        ),
+        pytest.param(
+            parse_embeddings,
+            {"input": "a", "add_special_tokens": False},
+            "add_special_tokens",
+            id="without begin and end",
+        ),
+        pytest.param(parse_rerank, {"documents": ["a"]}, "query", id="no query"),
+        pytest.param(parse_rerank, {"query": "", "documents": ["a"]}, "query", id="empty query"),
+        pytest.param(parse_rerank, {"query": "q"}, "documents", id="no documents"),
+        pytest.param(parse_rerank, {"query": "q", "documents": []}, "documents", id="empty"),
+        pytest.param(parse_rerank, {"query": "q", "documents": "a"}, "documents", id="text"),
+        pytest.param(parse_rerank, {"query": "q", "documents": ["a", 1]}, "documents[1]", id="number"),
+        pytest.param(parse_rerank, {"query": "q", "documents": ["a"], "top_n": 0}, "top_n", id="top_n 0"),
     ],
 )
-def test_wrong_embedding_fields_are_named(members: Any, param: str):
+def test_wrong_fields_are_named(parse: Any, members: Any, param: str):
     with pytest.raises(BadRequest) as wrong:
-        parse_embeddings(json.dumps(members).encode())
+        parse(json.dumps(members).encode())
     assert wrong.value.param == param
+
+
+def test_model_and_dimensions_are_read():
+    request = parse_embeddings(b'{"model": "m", "input": "a", "dimensions": 1}')
+    assert (request.model, request.dimensions) == ("m", 1)
 
 
 def test_fields_that_request_the_default_are_accepted():
@@ -220,24 +241,6 @@ def test_vectors_are_numbers_or_base64():
     request = parse_embeddings(b'{"input": "a", "encoding_format": "base64"}')
     coded = embeddings_body("m", request, vectors, 7)["data"][0]["embedding"]
     assert base64.b64decode(coded) == b"\x00\x00\x00\x3f\x00\x00\x80\xbf"
-
-
-@pytest.mark.parametrize(
-    ("members", "param"),
-    [
-        pytest.param({"documents": ["a"]}, "query", id="no query"),
-        pytest.param({"query": "", "documents": ["a"]}, "query", id="empty query"),
-        pytest.param({"query": "q"}, "documents", id="no documents"),
-        pytest.param({"query": "q", "documents": []}, "documents", id="empty"),
-        pytest.param({"query": "q", "documents": "a"}, "documents", id="text"),
-        pytest.param({"query": "q", "documents": ["a", 1]}, "documents[1]", id="number"),
-        pytest.param({"query": "q", "documents": ["a"], "top_n": 0}, "top_n", id="top_n 0"),
-    ],
-)
-def test_wrong_rerank_fields_are_named(members: Any, param: str):
-    with pytest.raises(BadRequest) as wrong:
-        parse_rerank(json.dumps(members).encode())
-    assert wrong.value.param == param
 
 
 @pytest.mark.parametrize(

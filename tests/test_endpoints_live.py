@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from localchat.engine import Embedder, Engine, LoadOptions, load
-from localchat.generation.model import Model
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.serving.http_server import ChatServer
-from localchat.serving.settings import Settings
+from localchat.models.catalog import DEMO, DEMO_PATH
+
+from .demo_server import serving_demo
+from .serving import openai_client
 
 DEADLINE_S = 60
 # The same text alone and beside others.
@@ -37,25 +36,9 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
-@contextlib.contextmanager
-def serving(engine: Engine, **settings: Any) -> Iterator[int]:
-    service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
-    server = ChatServer(service, Settings(port=0, **settings))
-    service.ready(Model(DEMO, engine))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        server.watcher.close()
-        thread.join(DEADLINE_S)
-
-
 @pytest.fixture(scope="module")
 def port(engine: Engine) -> Iterator[int]:
-    with serving(engine) as port:
+    with serving_demo(engine) as port:
         yield port
 
 
@@ -67,8 +50,7 @@ def connection(port: int) -> Iterator[http.client.HTTPConnection]:
 
 @pytest.fixture
 def client(port: int) -> Iterator[Any]:
-    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+    with openai_client(port) as client:
         yield client
 
 
@@ -107,8 +89,8 @@ def test_completion_of_text_is_that_of_its_tokens(connection: http.client.HTTPCo
 
 
 def test_streamed_completion_is_the_whole_one(connection: http.client.HTTPConnection):
-    # Two tokens that are all but equally likely: beside other sequences the figures differ a little, and near the edge
-    # between two tokens so would the draw.
+    # Two tokens that are all but equally likely: beside other sequences the logits differ a little, and near the edge
+    # between two tokens so would the sampled one.
     dice = {"logit_bias": [[300, 100], [301, 100]], "top_k": 2, "top_p": 1, "min_p": 0, "temperature": 100}
     members = {"prompt": ["One, two,", "A cat is"], "n": 2, "seed": 5, "max_tokens": 10, "logprobs": 2, **dice}
     _, whole = ask(connection, "/v1/completions", members)
@@ -170,7 +152,7 @@ def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HT
 
 
 def test_prompt_alone_is_scored_as_with_a_completion(connection: http.client.HTTPConnection):
-    """As evaluation harnesses do; and what they leave out is the one token that was drawn, its end included."""
+    """As evaluation harnesses do; and what they leave out is the one sampled token, EOG included."""
     text = "Hello, my name is Ada. What is your name?"
     _, tokens = ask(connection, "/tokenize", {"content": text, "add_special": True})
     members = {"prompt": [tokens["tokens"]], "echo": True, "logprobs": 1, "temperature": 0}
@@ -204,7 +186,7 @@ def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
         values = choice["logprobs"]["token_logprobs"]
         return sum(values) / len(values)
 
-    # The four may start in other turns the next time, and then a draw at the edge of two tokens can fall otherwise.
+    # The four may start in other steps the next time, and then another token may be sampled at a near tie.
     n_alike = 0
     for seed in range(10):
         members = {"prompt": "I think", "seed": seed, "temperature": 1.5, "max_tokens": 4}
@@ -230,7 +212,7 @@ def test_stop_text_ends_a_completion(connection: http.client.HTTPConnection):
 
 
 # One of them is longer than a step.
-TEXTS = ["hello world", *("word " * n for n in (1, 7, 40)), "é" * 30, "long text " * 300]
+TEXTS = ["hello world", *("word " * n for n in (1, 7, 40)), "é" * 30, "long text " * 120]
 
 
 def embed(connection: http.client.HTTPConnection, given: Any, **members: Any) -> list[list[float]]:

@@ -65,7 +65,7 @@ def test_progress_comes_before_the_text_on_request():
         progress = [item for item in seen if isinstance(item, Progress)]
         assert progress[0] == Progress(0, 12, 0)
         assert progress[-1] == Progress(12, 12, 0) or isinstance(seen[-1], Progress)
-        assert [item.n_done for item in progress] == sorted({item.n_done for item in progress})
+        assert [item.n_computed for item in progress] == sorted({item.n_computed for item in progress})
         text, _ = read(other)
         assert text == "x"
         assert "".join(item.text for item in (*seen, *asked) if isinstance(item, Delta)) == "hello, world"
@@ -246,7 +246,7 @@ def test_tokens_of_a_large_vocabulary_are_sampled_in_parallel_for_the_right_sequ
 
 
 def test_prompt_of_several_steps_with_a_large_vocabulary():
-    """In all but the last of them nothing is drawn."""
+    """All but the last of them sample nothing."""
     with stepped(FakeBackend(n_vocab=100_000, n_batch=8)) as engine:
         generation = submit(engine, request("a prompt that takes several turns"))
         step_until_idle(engine)
@@ -260,7 +260,7 @@ def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():
         engine.step()
         generation.cancel()
         assert not engine.step()
-        assert (engine.stats().n_cells_used, engine.stats().n_cells_idle) == (0, 5)
+        assert (engine.stats().n_cells_active, engine.stats().n_cells_idle) == (0, 5)
         engine.forget()
         assert not engine.step()
         assert backend.n_cells_used() == 0

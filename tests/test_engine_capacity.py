@@ -161,7 +161,7 @@ def test_requests_that_come_together_compute_their_prompt_once():
         generations = [submit(engine, request(prompt, max_tokens=1)) for _ in range(8)]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["t"] * 8
-        assert engine.stats().n_tokens_computed == len(prompt) + 7
+        assert engine.stats().n_computed == len(prompt) + 7
 
 
 def test_preempted_sequence_gives_the_same_text():
@@ -198,7 +198,7 @@ def test_same_prompt_many_times_is_computed_once_where_slots_cannot_be_cut():
         step_until_idle(engine)
         assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
         # All but the last token once; then for each request its last token and the first that was sampled.
-        assert engine.stats().n_tokens_computed == len(LONG) - 1 + 6 * 2
+        assert engine.stats().n_computed == len(LONG) - 1 + 6 * 2
 
 
 def test_scored_prompt_uses_no_snapshot():

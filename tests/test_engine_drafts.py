@@ -127,11 +127,11 @@ def test_many_sequences_with_drafts_give_what_each_gives_alone(seed: int):
                 engine.step()
         step_until_idle(engine)
         assert [read(generation)[0] for generation in generations] == alone
-        assert engine.stats().n_drafts_accepted > 0
+        assert engine.stats().n_draft_accepted > 0
 
 
 def test_drafts_that_save_no_time_end():
-    """All are right, but each row takes as long as a whole turn."""
+    """All drafts are right, but each row takes as long as a whole step."""
     backend = FakeBackend(endless_loop, n_drafted=16, n_ctx=1000)
     with Engine(backend, clock=lambda: float(backend.n_rows)) as engine:
         generation = submit(engine, request("abcd" * 5, max_tokens=300))

@@ -43,7 +43,7 @@ def test_new_request_joins_a_running_batch_within_one_step():
         gate.release()
         next(first)
         second = submit(engine, request())
-        # The turn that may already have been scheduled, then the one that has both.
+        # The step that may already have been scheduled, then the one that has both.
         gate.release(2)
         next(second)
         assert [len(record) for record in backend.batches[:3]] in ([1, 1, 2], [1, 2, 2], [1, 2])
@@ -133,7 +133,7 @@ def test_sequences_with_cells_of_their_own_give_what_they_give_alone(seed: int):
         is_unified=False,
     )
     beginnings = ["", "a" * 20, "b" * 100, "c" * 70 + "d" * 70]
-    with stepped(backend, max_copied_bytes=random_.choice([0, 2000, 1 << 20])) as engine:
+    with stepped(backend, max_snapshot_bytes=random_.choice([0, 2000, 1 << 20])) as engine:
         texts = [random_.choice(beginnings) + "xyz"[i % 3] * random_.randint(1, 60) for i in range(40)]
         generations = []
         for text in texts:

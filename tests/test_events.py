@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import typing
+from typing import Any
 
 import pytest
 
@@ -153,3 +154,16 @@ def test_error_is_in_the_tree_of_the_docstring_and_survives_pickle(error_class):
 )
 def test_status_has_its_class(status, name):
     assert StatusError.class_for(status).__name__ == name
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (Choice(text="hi"), {"content": "hi"}),
+        (Choice(text="hi", reasoning="Hm.", reasoning_field=None), {"content": "hi"}),
+        (Choice(reasoning="Hm.", reasoning_field="reasoning_details"), {"content": "", "reasoning": "Hm."}),
+        (Choice(refusal="no"), {"content": "", "refusal": "no"}),
+    ],
+)
+def test_reply_as_a_message(choice: Choice, message: Any):
+    assert Reply((choice,)).message == {"role": "assistant", **message}

@@ -48,7 +48,7 @@ def test_evicted_prefixes_are_restored(n_cells: int):
 
 
 def test_without_memory_for_snapshots_idle_prefixes_stay_while_there_are_cells():
-    with full_engine(max_copied_bytes=0) as engine:
+    with full_engine(max_snapshot_bytes=0) as engine:
         engine.backend.read_state = lambda slot: pytest.fail("a snapshot was taken")
         assert ask(engine, TEXTS[-1]) == (TEXTS[-1], len(TEXTS[-1]) - 1)
         assert ask(engine, TEXTS[0]) == (TEXTS[0], 0)

@@ -9,17 +9,14 @@ import contextlib
 import http.client
 import json
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localchat.validator import faults
-
 from .response_events import check_stream
 from .serving import BIG, says, serving
+from .wire_schemas import validate
 
-SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_schemas.json").read_text())
 MESSAGES = [{"role": "user", "content": "x"}]
 PARAMETERS = {"type": "object", "properties": {"at": {"type": "string"}}}
 OUTPUT = (
@@ -47,6 +44,7 @@ INTERFACES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         {"messages": MESSAGES, "max_tokens": 500, "tools": [{"name": "look", "input_schema": PARAMETERS}]},
     ),
     "/api/chat": ("api-chat-event", "api-error", "api-error", {"messages": MESSAGES, "tools": TOOLS, "think": True}),
+    "/completion": ("completion-event", "error", "error", {"prompt": "x"}),
 }
 
 
@@ -65,11 +63,6 @@ def breaking_at(n: int) -> Any:
 def post(client: http.client.HTTPConnection, path: str, body: Any) -> http.client.HTTPResponse:
     client.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     return client.getresponse()
-
-
-def validate(value: Any, kind: str) -> None:
-    errors = list(faults(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
-    assert not errors, (kind, errors, value)
 
 
 def events_of(text: str) -> list[Any]:
@@ -107,7 +100,7 @@ def test_failure_in_a_stream_has_the_format_of_the_interface(path: str, place: s
         assert check_stream(events)["status"] == "failed"
 
 
-REFUSED = {"/v1/completions": {"prompt": 5}, "/v1/responses": {"input": 5}}
+REFUSED = {"/v1/completions": {"prompt": 5}, "/completion": {"prompt": 5}, "/v1/responses": {"input": 5}}
 
 
 @pytest.mark.parametrize("path", INTERFACES)

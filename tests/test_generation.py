@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from localchat.dialects.reasoning import ReasoningTags
 from localchat.engine import Delta, Finish, OutputToken, Progress
 from localchat.generation.output import Output, PlainText
+from localchat.generation.run import GenerationRun, Prepared
 from localchat.protocol.events import (
     ContentDelta,
     OutputEnd,
@@ -19,6 +22,8 @@ from localchat.protocol.events import (
     ToolCallStart,
 )
 from localchat.protocol.usage import Usage
+
+from .generations import request_for
 
 USAGE = Usage(n_prompt=1, n_cached=0, n_completion=1, prompt_s=0, completion_s=0)
 TOKEN = OutputToken(97, b"a")
@@ -95,3 +100,32 @@ def test_v3_output_ends_after_a_single_call(second: list[OutputEvent]):
     output = Output(parser, single_call=True)  # type: ignore[arg-type]
     assert read(output, Delta("x")) == [*first, OutputEnd("tool_calls")]
     assert output.is_over
+
+
+class ScriptedRun:
+    """The engine's run of one sequence, with one token that completes a call and ends with a stop text."""
+
+    cancelled: list[int]
+
+    def __init__(self) -> None:
+        self.cancelled = []
+
+    def take(self, timeout_s: float | None) -> list[tuple[int, Delta | Finish]]:
+        return [(0, Delta("x", (TOKEN,))), (0, Finish("stop", "!", USAGE))]
+
+    def prompt_tokens(self, index: int) -> tuple[OutputToken, ...]:
+        return ()
+
+    def cancel(self, index: int) -> None:
+        self.cancelled.append(index)
+
+
+def test_items_after_the_end_of_an_output_are_dropped():
+    call: list[OutputEvent] = [ToolCallStart(0, "a", "f"), ToolCallArguments(0, "{}")]
+    output = Output(Scripted({"x": call}, has_calls=True), single_call=True)  # type: ignore[arg-type]
+    scripted = ScriptedRun()
+    engine = SimpleNamespace(max_open=1, submit=lambda sequences: scripted)
+    prepared = Prepared([request_for((1,))], [output], 1, "messages")
+    run = GenerationRun(SimpleNamespace(name="m", engine=engine), prepared, "x-")  # type: ignore[arg-type]
+    assert run.take() == [(0, event) for event in (SampledTokens((TOKEN,)), *call, OutputEnd("tool_calls"))]
+    assert scripted.cancelled == [0]

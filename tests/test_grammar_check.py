@@ -50,7 +50,8 @@ HARMLESS = {
     "recursion in the middle": ('root ::= "(" root? ")"', ["()", "(())"]),
     "counts": ('root ::= "a"{2} "b"{1,} "c"{0,3} ("d" | "e"){ 1, 2 }', ["aabde"]),
     "group on several lines": ('root ::= (\n  "a"\n  | "b"\n)+', ["ab"]),
-    "any character": ('root ::= . "x"', ["éx"]),
+    "any character": ('root ::= . "x"', ["éx", "\U0010ffffx"]),
+    "last character": (r"root ::= [\U0010FFFF] [^a]", ["\U0010ffff" * 2]),
 }
 
 

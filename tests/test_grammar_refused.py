@@ -1,4 +1,4 @@
-"""Grammars fail closed: what cannot be honoured is an error that names its place."""
+"""Grammars fail closed: what cannot be enforced is an error that names its path."""
 
 from __future__ import annotations
 

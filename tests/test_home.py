@@ -1,4 +1,4 @@
-"""The page that a person sees who opens the server in a browser."""
+"""The page at / for browsers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_page_waits_for_the_model():
     with serving(is_ready=False) as running:
         response, text = get(running, "/", HTML)
     assert response.status == 200
-    assert "the model is being loaded (0%)" in text
+    assert "the model is loading (0%)" in text
     assert '<meta http-equiv="refresh"' in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,10 +76,11 @@ MAY_IMPORT = {
     "server": {"engine", "generation", "models", "protocol", "serving"},
     "serving": {"__init__", "engine", "generation", "models", "protocol"},
     "generation": {"dialects", "engine", "grammar", "models", "prompt", "protocol"},
-    "prompt": {"dialects", "protocol"},
+    "prompt": {"dialects", "literals", "protocol"},
     "grammar": {"dialects"},
     "dialects": {"prompt", "protocol"},
-    "engine": {"grammar", "models", "protocol"},
+    "engine": {"grammar", "literals", "models", "protocol"},
+    "literals": set(),
     "protocol": set(),
     "models": set(),
 }
@@ -109,8 +111,13 @@ def part_named(name: str) -> str:
     return [*name.split(".")[1:], "__init__"][0]
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
     """The absolute names of all modules that a file imports, anywhere in it."""
+    return frozenset(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     package = ["localchat", *path.relative_to(PACKAGE).parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -45,6 +45,8 @@ def test_unknown_option_of_other_methods_and_clients():
         client.run("hi", max_round=3)
     with pytest.raises(TypeError, match=r"embed has no option 'temperature'"):
         client.embed("hi", temperature=1)
+    with pytest.raises(TypeError, match="complete has no option 'system': put it into the prompt"):
+        client.complete("hi", system="Be brief.")
     with pytest.raises(TypeError, match=r"complete has no option 'tools'"):
         client.complete("hi", tools=[])
     for option, words in {
@@ -90,7 +92,7 @@ def test_number_as_timeout_limits_the_first_event():
 
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
-        assert peer.is_gone()
+        assert peer.is_disconnected()
 
     with Server(handle) as server:
         start = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,13 @@ from typing import Any
 
 import pytest
 
-from localchat.protocol import json_decoder
+from localchat.protocol import json_decoder, json_text, time_slices
+from localchat.protocol.completion_response import CompletionStream
+from localchat.protocol.completions import parse_completion
 from localchat.protocol.errors import BadRequest
+from localchat.protocol.events import ContentDelta, EchoedTokens, OutputToken, TokenLogprob
 from localchat.protocol.fields import parse_body, show
+from localchat.protocol.interface import ResponseHead
 from localchat.protocol.json_decoder import MAX_VALUES, decode_json
 from localchat.protocol.json_text import json_bytes, to_json
 
@@ -59,7 +64,7 @@ def test_large_text_that_is_wrong_gets_the_error_of_a_small_one(end: str):
 def test_other_threads_run_while_a_large_text_is_decoded(item: str, monkeypatch: pytest.MonkeyPatch):
     """A slice is a thousand values: between two of them the lock is free."""
     pauses = []
-    monkeypatch.setattr(json_decoder.time, "sleep", lambda s: pauses.append(json_decoder._working.locked()))
+    monkeypatch.setattr(time_slices.time, "sleep", lambda s: pauses.append(time_slices.working.locked()))
     text = "[" + item * 40_000 + "0]"
     decode_json(text)
     assert len(pauses) >= 35
@@ -68,17 +73,17 @@ def test_other_threads_run_while_a_large_text_is_decoded(item: str, monkeypatch:
 
 @pytest.mark.parametrize(("item", "n_values"), [("1,", 1), ("[],", 4)])
 def test_body_of_too_many_values_is_refused(item: str, n_values: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(json_decoder.time, "sleep", lambda s: None)
+    monkeypatch.setattr(time_slices.time, "sleep", lambda s: None)
     body = b'{"x":[%b0]}' % (item.encode() * (MAX_VALUES // n_values + 1000))
     with pytest.raises(BadRequest, match=f"more than {MAX_VALUES} values"):
         parse_body(body)
-    assert not json_decoder._working.locked()
+    assert not time_slices.working.locked()
 
 
 def test_text_of_many_lists_is_decoded_in_slices_and_one_of_an_agent_at_once(monkeypatch: pytest.MonkeyPatch):
     pauses = []
     monkeypatch.setattr(json_decoder, "_SMALL_CHARS", 1 << 20)
-    monkeypatch.setattr(json_decoder.time, "sleep", pauses.append)
+    monkeypatch.setattr(time_slices.time, "sleep", pauses.append)
     tools = (Path(__file__).parent / "data" / "mcp_tools.json").read_text(encoding="utf-8")
     assert decode_json(tools) == json.loads(tools)
     assert pauses == []
@@ -92,11 +97,49 @@ def test_large_value_is_encoded_as_a_small_one():
         value = random_value(chance, 9)
         assert json_bytes(value) == to_json(value).encode()
     assert json_bytes({"a": "\ud800", "b": ((1, 2), [])}) == b'{"a":"?","b":[[1,2],[]]}'
+    many = [*range(4000), [1], "a"]
+    assert json_bytes({"a": many, "b": tuple(many)}) == to_json({"a": many, "b": many}).encode()
+
+
+@pytest.mark.parametrize("value", [[1.5] * 5000, {"a": {"enum": ["a"] * 5000}}, [[[[[[[["b"]] * 2000]]]]]], 1])
+def test_length_of_a_value_is_that_of_its_text(value: Any, monkeypatch: pytest.MonkeyPatch):
+    n_chars = len(to_json(value))
+    assert [json_text.is_longer(value, n) for n in (n_chars - 1, n_chars)] == [True, False]
+    encoded: list[str] = []
+    monkeypatch.setattr(json_text, "to_json", lambda value: encoded.append(to_json(value)) or encoded[-1])
+    json_text.is_longer(value, n_chars)
+    assert max(map(len, encoded)) <= 10_000
+    encoded.clear()
+    json_text.is_longer(value, 10)
+    assert sum(map(len, encoded)) <= 10_000
+
+
+def test_log_probabilities_of_an_echoed_prompt_are_encoded_in_slices(monkeypatch: pytest.MonkeyPatch):
+    """Of a stream's chunk, too, whose first token has none."""
+    n_chars: list[int] = []
+    real = json_text.to_json
+    monkeypatch.setattr(json_text, "to_json", lambda value: n_chars.append(len(real(value))) or real(value))
+    request = parse_completion(b'{"prompt": "a", "echo": true, "logprobs": 3, "stream": true}')
+    stream = CompletionStream(
+        ResponseHead("id", 0, "m", ((1,),)), request, lambda: pytest.fail("no usage was asked for")
+    )
+    top = tuple(TokenLogprob(i, b"abc", -1.0) for i in range(3))
+    stream.add(0, ContentDelta("a"))
+    stream.add(0, EchoedTokens((OutputToken(1, b"a"), *(OutputToken(i, b"abc", -1.0, top) for i in range(1000)))))
+    (chunk,) = stream.take()
+    assert len(json.loads(chunk)["choices"][0]["logprobs"]["top_logprobs"]) == 1001
+    assert max(n_chars) < 20_000 < len(chunk)
+    n_chars.clear()
+    json_text.json_bytes({"prompt_logprobs": [None, *[{str(i): {"logprob": -1.0}} for i in range(1000)]]})
+    assert max(n_chars) < 100
 
 
 def test_large_value_in_a_message_is_encoded_no_further_than_shown():
     assert show(["a" * 30, "b" * 30, object()]) == f'["{"a" * 30}", "{"b" * 24}...'
     assert show({"a": [1]}) == '{"a": [1]}'
+
+
+UNFIT = "a<think>" * 1400
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +156,46 @@ def real_model() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b c d e f g h"}]}),
-        ("/v1/completions", {"prompt": "a b c d e f g h"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": UNFIT}]}),
+        ("/v1/completions", {"prompt": UNFIT}),
+        ("/v1/completions", {"prompt": ["a", UNFIT]}),
+        ("/completion", {"prompt": UNFIT}),
+        ("/v1/responses", {"input": UNFIT}),
+        ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": UNFIT}]}),
+        ("/api/chat", {"messages": [{"role": "user", "content": UNFIT}]}),
+        ("/api/generate", {"prompt": UNFIT}),
+        ("/api/generate", {"prompt": UNFIT, "raw": True}),
+    ],
+)
+def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+    real_model: Any, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """No token of the built-in model has 21 bytes."""
+    from localchat.engine import engine
+    from localchat.engine.llama.vocabulary import Vocabulary
+
+    monkeypatch.setattr(engine, "_COUNTED_TOKENS", 4)
+    real = Vocabulary._tokenize_block
+
+    def tokenized(self: Vocabulary, data: bytes, *others: Any) -> list[int]:
+        assert len(data) < len(UNFIT)
+        return real(self, data, *others)
+
+    monkeypatch.setattr(Vocabulary, "_tokenize_block", tokenized)
+    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+        running.server.service.ready(real_model)
+        client.request("POST", path, json.dumps({"model": "Fake", **fields}))
+        response = client.getresponse()
+        error = json.loads(response.read())["error"]
+        running.server.service._model = None  # It is closed by the fixture.
+    assert response.status == 400
+    assert re.search(r"the prompt has at least 56\d tokens and the context holds 512", str(error)), error
+    assert path.startswith(("/api", "/v1/messages")) or error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
         ("/v1/embeddings", {"input": "a b c d e f g h"}),
         ("/tokenize", {"content": "a b c d e f g h"}),
     ],
@@ -190,4 +271,4 @@ def test_long_schema_is_refused_before_anything_is_made_of_it(path: str, fields:
         text = response.read().decode()
     assert response.status == 400
     assert f"'{field}' has " in text
-    assert "characters, and 1048576 are the limit" in text
+    assert "more than 1048576 characters, which is the limit" in text

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ from localchat.protocol.params import SamplingParams
 
 from .demo_model import DEMO, GREEDY, chat, read, wait_until_idle
 from .generations import request_for
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=32)) as engine:
-        yield engine
 
 
 def test_facts_describe_the_model(engine: Engine):
@@ -103,17 +96,17 @@ def test_file_that_is_no_model_is_an_error_with_its_name(tmp_path: Path, content
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
     with pytest.raises(EngineError, match=r"bad\.gguf"):
-        load(str(path), LoadOptions(), proof_model=DEMO)
+        load(str(path), LoadOptions(), self_test_model=DEMO)
 
 
 def test_missing_file_is_an_error_with_its_name():
     with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load("nowhere.gguf", LoadOptions(), proof_model=DEMO)
+        load("nowhere.gguf", LoadOptions(), self_test_model=DEMO)
 
 
 def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbers():
     with pytest.raises(
-        EngineError, match=r"--parallel 256 is more than llama.cpp can run at once: .* it is 255 at most"
+        EngineError, match=r"--parallel 256 is more than llama.cpp can run at once: the limit .* is 255"
     ):
         load(DEMO, LoadOptions(n_slots=256))
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
-
-import pytest
 
 from localchat.engine import (
     Engine,
@@ -28,12 +25,6 @@ from .demo_model import (
     wait_until_idle,
 )
 from .generations import request_for, submit
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=32)) as engine:
-        yield engine
 
 
 def test_long_prompt_in_chunks_gives_what_a_small_batch_gives(engine: Engine):
@@ -81,13 +72,13 @@ def test_cached_prefix_gives_what_a_fresh_one_gives(engine: Engine):
 def test_8_choices_of_a_prompt_compute_it_once(engine: Engine):
     engine.forget()
     wait_until_idle(engine)
-    n_before = engine.stats().n_tokens_computed
+    n_before = engine.stats().n_computed
     prompt = conversation(engine, 10)
     seeds = [SamplingParams(temperature=1, seed=seed) for seed in range(8)]
     generations = [submit(engine, request_for(prompt, max_tokens=1, sampling=sampling)) for sampling in seeds]
     for generation in generations:
         list(generation)
-    assert engine.stats().n_tokens_computed - n_before == len(prompt) + 7
+    assert engine.stats().n_computed - n_before == len(prompt) + 7
 
 
 def test_tokens_can_be_read_after_the_engine_was_closed():

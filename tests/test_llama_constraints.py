@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +14,11 @@ from localchat.engine import (
     Engine,
     Finish,
     InvalidGrammar,
-    LoadOptions,
-    load,
 )
 from localchat.protocol.params import SamplingParams
 
-from .demo_model import DEMO, GREEDY, chat, read
+from .demo_model import GREEDY, chat, read
 from .generations import request_for, submit
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=32)) as engine:
-        yield engine
-
 
 # Grammars.
 

@@ -1,4 +1,4 @@
-"""A grammar beside the sampler chain: asked of few tokens, it gives the draw that masking all of them would."""
+"""A grammar beside the sampler chain: it checks few tokens, and samples the one that masking all of them would."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def sampler(vocabulary: Vocabulary, sampling: SamplingParams, grammar: str = GRA
 
 
 def logits_of(vocabulary: Vocabulary, seed: int) -> Any:
-    """Flat as those of no model, and peaked as those of a trained one, by turns."""
+    """Flat as those of no model, and peaked as those of a trained one, in alternation."""
     chance = np.random.default_rng(seed)
     width = (1.0, 4.0, 12.0)[seed % 3]
     return (chance.standard_normal(vocabulary.n_tokens) * width).astype(np.float32)
@@ -122,7 +122,7 @@ def test_bias_counts_before_anything_is_left_out_as_unlikely(
 
 
 def test_rejected_tokens_leave_the_others_their_probabilities(vocabulary: Vocabulary):
-    """With nothing but a temperature what was refused is drawn again, which must not favour anybody."""
+    """With a temperature alone, rejected tokens are sampled again, which must not favour any of the others."""
     ids = {text: vocabulary.tokenize(text, False, False)[-1] for text in "abc"}
     logits = np.full(vocabulary.n_tokens, -20.0, np.float32)
     logits[300:330] = 3.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -16,19 +15,11 @@ from localchat.engine import (
     Constraint,
     Engine,
     Finish,
-    LoadOptions,
-    load,
 )
 from localchat.protocol.params import SamplingParams
 
-from .demo_model import DEMO, GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
+from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle
 from .generations import request_for, submit
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=32)) as engine:
-        yield engine
 
 
 @pytest.mark.parametrize(
@@ -190,7 +181,7 @@ def test_logprobs_are_of_the_whole_vocabulary(engine: Engine):
 
 
 def test_prompt_logprobs_are_those_of_sampling_it(engine: Engine):
-    """What the model says of its own words is the same when they come back as a prompt, in several turns."""
+    """The log probabilities of an output are the same when it comes back as a prompt, in several steps."""
     # In a user's place it is less sure of its words, and says none that are all but impossible.
     prompt = (*conversation(engine, 6), *engine.tokenize("I am a model.<|im_end|>\n<|im_start|>user\n"))
     sampling = SamplingParams(temperature=1, seed=2)

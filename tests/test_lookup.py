@@ -1,4 +1,4 @@
-"""Guesses by the text itself, and how far ahead it pays to guess."""
+"""Drafts by prompt lookup, and the length of a draft that pays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from localchat.engine.drafting import MOST, DraftLength, best_length
 from localchat.engine.lookup import N_GRAM, Lookup, LookupDrafter
 
 
-def guess(tokens: list[int], n_tokens: int = 4) -> list[int]:
+def draft_of(tokens: list[int], n_tokens: int = 4) -> list[int]:
     lookup = Lookup()
-    assert lookup.read(tokens)
+    assert lookup.index(tokens)
     return lookup.draft(tokens, n_tokens)
 
 
@@ -45,7 +45,7 @@ def guess(tokens: list[int], n_tokens: int = 4) -> list[int]:
     ],
 )
 def test_draft_is_what_followed_the_longest_earlier_run(tokens: list[int], expected: list[int]):
-    assert guess(tokens) == expected
+    assert draft_of(tokens) == expected
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -55,14 +55,14 @@ def test_text_added_in_any_pieces_gives_the_same_draft(seed: int):
     lookup, n_known = Lookup(), 0
     while n_known < len(tokens):
         n_known = min(n_known + random_.randint(1, 20), len(tokens))
-        lookup.read(tokens[:n_known])
-        assert lookup.draft(tokens[:n_known], 8) == guess(tokens[:n_known], 8)
+        lookup.index(tokens[:n_known])
+        assert lookup.draft(tokens[:n_known], 8) == draft_of(tokens[:n_known], 8)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_draft_has_the_requested_length_and_follows_an_equal_run(seed: int):
     tokens = random.Random(seed).choices(range(2), k=60)
-    found = guess(tokens, 5)
+    found = draft_of(tokens, 5)
     assert len(found) == 5
     places = [i for i in range(N_GRAM, len(tokens)) if tokens[i - N_GRAM : i] == tokens[-N_GRAM:]]
     assert any(tokens[i] == found[0] for i in places)
@@ -71,7 +71,7 @@ def test_draft_has_the_requested_length_and_follows_an_equal_run(seed: int):
 def test_long_text_is_indexed_a_piece_at_a_time():
     tokens = [*range(1000), 0, 1, 2]
     lookup = Lookup()
-    assert [lookup.read(tokens, 400) for _ in range(3)] == [False, False, True]
+    assert [lookup.index(tokens, 400) for _ in range(3)] == [False, False, True]
     assert lookup.draft(tokens, 2) == [3, 4]
 
 
@@ -161,7 +161,7 @@ def test_pause_doubles_while_nothing_pays_and_ends_when_it_does():
 
 
 def test_text_that_never_repeats_itself_soon_costs_nothing():
-    """Of 2000 tokens with runs that recur only by chance, few are spent on guesses."""
+    """Of 2000 tokens with runs that recur only by chance, few are drafted."""
     random_, drafter = random.Random(1), LookupDrafter()
     sequence = Sequence(1, random_.choices(range(8), k=200), 5000)
     n_drafted = 0

@@ -12,6 +12,7 @@ from localchat.dialects.parser import OutputParser, merged
 from localchat.generation import constraints, output_grammar
 from localchat.generation.constraints import constraint_for
 from localchat.grammar import Budget, Rules, SchemaError, convert_loosely, limited_to, schema_rule
+from localchat.grammar.budget import TooMuchWork
 from localchat.grammar.loosening import MAX_STEPS, RESERVED_STEPS, loosened
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
@@ -148,7 +149,7 @@ def test_request_with_such_tools_runs_in_every_family(name: str):
 def test_strict_tool_and_required_call_are_refused(name: str):
     schema = LOOSENED[name][0]
     for one, choice in ((tool(schema, strict=True), "auto"), (tool(schema), "required"))[name in MUCH_WORK :]:
-        with pytest.raises(BadRequest, match="cannot be honoured") as caught:
+        with pytest.raises(BadRequest, match="cannot be enforced") as caught:
             bound(PLAIN, one, choice=choice)
         assert (caught.value.param or "").startswith("tools[0].function.parameters#")
 
@@ -156,7 +157,7 @@ def test_strict_tool_and_required_call_are_refused(name: str):
 @pytest.mark.parametrize("schema", [schema for schema, *_ in LOOSENED.values()], ids=LOOSENED)
 def test_parser_reads_calls_of_such_a_tool(schema: Any):
     template = ChatTemplate("{{ tools }}<tool_call><arg_key>")
-    parser = OutputParser(template.format, tools=(tool(schema),), prompt="")
+    parser = OutputParser(template.dialect, tools=(tool(schema),), prompt="")
     text = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"
     events = merged([*parser.feed(text), *parser.finish()])
     assert [event.text for event in events if isinstance(event, ToolCallArguments)] == ['{"a": "x"}']
@@ -217,3 +218,25 @@ def test_schema_that_is_never_enforced_allows_any_object():
 
     schema = {"properties": {"a": {**STR, "maxLength": 1, "pattern": "a", "format": "date"}}, "required": ["a"]}
     assert convert_loosely(schema, convert, "#")[0] == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("n_errors", "expected"),
+    [
+        (0, {"type": "object", "properties": {"a": {"type": "array", "items": {**STR, "maxLength": 1}}}}),
+        (1, {"type": "object", "properties": {"a": {"type": "array", "items": STR}}}),
+        (2, {"type": "object", "properties": {"a": {"type": "array"}}}),
+        (3, {"type": "object"}),
+        (4, {"type": "object"}),
+    ],
+)
+def test_each_schema_of_too_much_work_loosens_one_more_around_it(n_errors: int, expected: Any):
+    failures = iter(range(n_errors))
+
+    def convert(schema: Any) -> Any:
+        if next(failures, None) is not None:
+            raise SchemaError("#/properties/a/items", "too much work") from TooMuchWork("too much work")
+        return schema
+
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {**STR, "maxLength": 1}}}}
+    assert convert_loosely(schema, convert, "#")[0] == expected

@@ -241,7 +241,7 @@ def test_interrupt_is_130_and_the_server_sees_it():
     def handle(peer: Peer, server: Server) -> None:
         peer.request()
         peer.send(OPEN)
-        if peer.is_gone():
+        if peer.is_disconnected():
             gone.set()
 
     with Server(handle) as server:
@@ -280,7 +280,7 @@ def test_closed_output_is_quiet():
         peer.send(OPEN)
         assert closed.wait(DEADLINE_S)
         peer.send(*(chunked(*ANSWER)[len(chunked(end=False)) :],))
-        peer.is_gone()
+        peer.is_disconnected()
 
     with Server(handle) as server:
         child = subprocess.Popen(

@@ -89,7 +89,7 @@ def test_error_of_the_callback_cancels_what_is_running():
         if b"slow" in request.body:
             waiting.set()
             peer.send(chunked(piece("a"), end=False))
-            assert peer.is_gone()
+            assert peer.is_disconnected()
         else:
             assert waiting.wait(10)
             peer.send(HELLO)

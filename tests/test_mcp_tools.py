@@ -78,7 +78,7 @@ def test_calls_follow_the_schemas():
 
 
 def test_tools_of_all_servers_at_once_become_a_grammar(not_enforced: set[tuple[str, str]]):
-    """Six hundred tools: whoever sends them gets calls by schema, and not a refusal."""
+    """Six hundred tools: a request with all of them gets calls by schema, and no refusal."""
     tools = {f"{server}-{name}": schema for server, tools in SERVERS.items() for name, schema in tools.items()}
     assert len(SERVERS) > 100
     assert len(tools) > 600

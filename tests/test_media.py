@@ -11,10 +11,11 @@ from typing import Any, Dict
 
 import pytest
 
-from localchat import media
+from localchat import Client, media
 from localchat.media import attach, audio_part, image_part
 
 from .raw_server import answering_once
+from .scripted import playing, text
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 WAV = b"RIFF\x24\0\0\0WAVEfmt "
@@ -160,3 +161,12 @@ def test_message_of_another_is_not_changed():
 
 def test_prompt_without_media_is_plain():
     assert attach("what?") == [{"role": "user", "content": "what?"}]
+
+
+@pytest.mark.parametrize("image", [[b"GIF89a"], {"type": "image_url", "image_url": {"url": "https://host/a.gif"}}])
+@pytest.mark.parametrize("ask", [Client.chat, Client.run])
+def test_images_are_taken_and_the_audio_of_the_protocol_is_left(ask: Any, image: Any):
+    with playing(text("ok")) as (client, script):
+        ask(client, "x", images=image, audio={"voice": "alto", "format": "wav"})
+    assert [part["type"] for part in script.requests[0]["messages"][0]["content"]] == ["image_url", "text"]
+    assert script.requests[0]["audio"] == {"voice": "alto", "format": "wav"}

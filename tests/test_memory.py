@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localchat.engine import EngineError, LoadOptions
-from localchat.engine.context_size import LARGEST_SHARE, STEP, ContextSize, Place, context_size
+from localchat.engine.context_size import LARGEST_SHARE, STEP, CacheMemory, ContextSize, context_size
 from localchat.engine.memory import FreeMemory, free_memory, parse_vm_stat
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
@@ -173,26 +173,28 @@ KV = 100_000
 def test_context_has_the_requested_size_or_the_one_likely_needed(
     options: dict[str, int], n_ctx_train: int, n_weight_bytes: int, free: int | None, expected: ContextSize
 ):
-    places = [Place(free, KV)]
-    size = context_size(LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=n_weight_bytes, places=places)
+    memories = [CacheMemory(free, KV)]
+    size = context_size(
+        LoadOptions(**options), n_ctx_train=n_ctx_train, n_weight_bytes=n_weight_bytes, memories=memories
+    )
     assert size == expected
 
 
 def test_context_that_does_not_fit_is_refused_with_both_numbers_and_the_largest():
-    places = [Place(4 * GB, KV, 10**6, "of memory are free"), Place(GB, KV / 2, 0, "are free on CUDA0")]
+    memories = [CacheMemory(4 * GB, KV, 10**6, "of memory are free"), CacheMemory(GB, KV / 2, 0, "are free on CUDA0")]
     sizes = {"n_ctx_train": 4096, "n_weight_bytes": GB}
     with pytest.raises(EngineError) as refused:
-        context_size(LoadOptions(n_ctx=1_000_000), places=places, **sizes)
+        context_size(LoadOptions(n_ctx=1_000_000), memories=memories, **sizes)
     n_largest = int(re.findall(r"--ctx (\d+)", str(refused.value))[0])
     assert str(refused.value) == (
         "a context of 1000000 tokens takes 50.0 GB, and 1.0 GB are free on CUDA0: "
         f"the largest that fits is --ctx {n_largest}"
     )
-    assert context_size(LoadOptions(n_ctx=n_largest), places=places, **sizes).n_ctx == n_largest
+    assert context_size(LoadOptions(n_ctx=n_largest), memories=memories, **sizes).n_ctx == n_largest
     with pytest.raises(EngineError):
-        context_size(LoadOptions(n_ctx=n_largest + STEP), places=places, **sizes)
+        context_size(LoadOptions(n_ctx=n_largest + STEP), memories=memories, **sizes)
     with pytest.raises(EngineError, match="not even the smallest one fits"):
-        context_size(LoadOptions(n_ctx=512), places=[Place(10, KV)], **sizes)
+        context_size(LoadOptions(n_ctx=512), memories=[CacheMemory(10, KV)], **sizes)
 
 
 # --- a real model ---
@@ -220,7 +222,7 @@ def test_estimate_of_the_context_is_near_to_what_llama_cpp_takes(
     library.L.llama_log_set(library._on_log, None)
     caplog.set_level(logging.DEBUG, "localchat.engine.llama")
     backend = llama.load_backend(write_models(tmp_path)[name], LoadOptions(n_ctx=n_cells, n_cells=n_cells))
-    estimated = sum(place.per_token * n_cells + place.fixed for place in backend.places)
+    estimated = sum(memory.per_token * n_cells + memory.fixed for memory in backend.memories)
     backend.close()
     buffers = re.findall(r"(?:output|KV|RS|compute) buffer size = +([\d.]+) MiB", caplog.text)
     taken = sum(float(size) * (1 << 20) for size in buffers)

@@ -155,11 +155,11 @@ def test_schema_of_the_output_is_read_under_both_names(name: str):
         ({"messages": [{"role": "user"}]}, "'messages[0].content' must be a string or a list of blocks"),
         (
             {"messages": [{"role": "user", "content": [block("image", source={})]}]},
-            "'messages[0].content[0]' is of type \"image\"; this model reads only text",
+            "'messages[0].content[0]' is an image; this model supports only text: leave it out",
         ),
         (
             {"messages": [{"role": "user", "content": [block("document", source={"type": "base64"})]}]},
-            "'messages[0].content[0]' is of type document with a source of type \"base64\"",
+            "'messages[0].content[0]' is a file; this model supports only text",
         ),
         ({"messages": [{"role": "user", "content": [block("tool_result")]}]}, "tool_use_id"),
         ({"tools": [{"name": "x"}]}, "'tools[0].input_schema' must be an object, got nothing"),

@@ -162,3 +162,13 @@ def test_function_takes_the_options_of_the_client():
         assert b"sk-1" not in request.body
         with pytest.raises(TypeError, match="is base_url meant"):
             chat("hi", base_ulr=server.url)
+
+
+def test_embed_keeps_the_order_of_the_texts():
+    data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
+    with playing([{"data": data}], [{"data": data[1:]}]) as (client, script):
+        assert client.embed(["a", "b"], dimensions=1) == [[1.0], [2.0]]
+        assert client.embed("a", extra_body={"truncate": True}) == [1.0]
+    assert script.requests[1] == {"model": "m", "input": ["a"], "truncate": True}
+    assert script.requests[0] == {"model": "m", "input": ["a", "b"], "dimensions": 1}
+    assert script.paths[0] == "/v1/embeddings"

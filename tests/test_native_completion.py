@@ -11,6 +11,7 @@ import pytest
 
 from .fakes import echo, endless
 from .serving import serving
+from .wire_schemas import validate
 
 
 def ask(running: Any, path: str = "/completion", **fields: Any) -> tuple[int, str]:
@@ -83,10 +84,14 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
     ids=["gap", "begun", "files", "file tokens", "repository", "context"],
 )
 def test_infill_writes_the_prompt_of_the_gap(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
-    with serving(echo, n_ctx=n_ctx, fim={"fill_in": (1, 2, 3), **facts}) as running:
+    with serving(echo, n_ctx=n_ctx, fim={"fim_tokens": (1, 2, 3), **facts}) as running:
         status, text = ask(running, "/infill", **fields)
+        _, streamed = ask(running, "/infill", **fields, stream=True)
     body = json.loads(text)
     assert status == 200
+    validate(body, "infill")
+    for event in streamed.split("\n\n")[:-1]:
+        validate(json.loads(event[len("data: ") :]), "infill-event")
     assert (body["content"], body["tokens_evaluated"]) == (prompt[: fields.get("n_predict")], len(prompt))
 
 
@@ -118,5 +123,5 @@ def test_infill_of_a_model_with_such_tokens(tmp_path: Path):
     backend = load_backend(str(tmp_path / "fim.gguf"), LoadOptions(n_slots=1, n_ctx=64, n_cells=64))
     facts = backend.facts
     backend.close()
-    assert facts.fill_in == (tokens["pre"], tokens["suf"], tokens["mid"])
+    assert facts.fim_tokens == (tokens["pre"], tokens["suf"], tokens["mid"])
     assert (facts.fim_file, facts.fim_repository) == (tokens["sep"], tokens["rep"])

@@ -48,13 +48,13 @@ def test_match_names_a_slot_that_has_it():
 
 def test_shared_cells_count_once():
     tree = filled((0, [1, 2, 3, 4]), (1, [1, 2, 7]))
-    assert (tree.n_cells, tree.n_active_cells) == (5, 5)
+    assert (tree.n_cells, tree.n_cells_active) == (5, 5)
     tree.set_idle(0)
-    assert (tree.n_cells, tree.n_active_cells) == (5, 3)
+    assert (tree.n_cells, tree.n_cells_active) == (5, 3)
     tree.drop(0)
-    assert (tree.n_cells, tree.n_active_cells) == (3, 3)
+    assert (tree.n_cells, tree.n_cells_active) == (3, 3)
     tree.drop(1)
-    assert (tree.n_cells, tree.n_active_cells) == (0, 0)
+    assert (tree.n_cells, tree.n_cells_active) == (0, 0)
 
 
 def test_equal_tokens_computed_apart_count_twice():
@@ -129,7 +129,7 @@ def test_inactive_cells_of_a_match_are_those_without_a_running_sequence():
     tree.set_idle(0)
     match = tree.match([1, 2, 3, 5])
     assert match == Match(0, 3)
-    assert tree.n_inactive_cells(match) == 1
+    assert tree.n_cells_inactive(match) == 1
 
 
 def test_whole_match_is_an_idle_slot_all_of_which_fits():
@@ -201,7 +201,7 @@ def test_random_use_agrees_with_a_plain_model(seed: int):
             del cells[slot]
             active.discard(slot)
         assert tree.n_cells == len({cell for held in cells.values() for cell in held})
-        assert tree.n_active_cells == len({cell for slot in active for cell in cells[slot]})
+        assert tree.n_cells_active == len({cell for slot in active for cell in cells[slot]})
         assert {slot: tree.length(slot) for slot in cells} == {slot: len(held) for slot, held in cells.items()}
 
 

@@ -17,18 +17,17 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
-from localchat.validator import faults
-
 from .live import running_server
+from .response_events import check_body, check_stream
+from .wire_schemas import validate
 
 DEADLINE_S = 60
 REQUESTS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "program_requests.json").read_text())
-SCHEMAS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "wire_schemas.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with running_server("--any-name", "--ctx", "4096") as url:
+    with running_server("--any-name", "--ctx", "4096", "--max-tokens", "100") as url:
         yield url.removeprefix("http://").removesuffix("/v1")
 
 
@@ -51,11 +50,6 @@ def post(address: str, request: dict[str, Any], **fields: Any) -> tuple[str, lis
 
 def interface_of(request: dict[str, Any]) -> str:
     return str(request["path"].partition("?")[0].removeprefix("/v1"))
-
-
-def validate(value: Any, kind: str) -> None:
-    errors = list(faults(value, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS}))
-    assert not errors, (kind, errors, value)
 
 
 # What ends a stream, by interface: the last event, and the one before it.
@@ -112,6 +106,13 @@ OTHERS: dict[str, tuple[str, Any]] = {
     "/v1/embeddings": ("POST", {"model": "m", "input": ["a", "b"]}),
     "/v1/messages/count_tokens": ("POST", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
     "/v1/conversations": ("POST", {"metadata": {"a": "b"}}),
+    "/completion": ("POST", {"prompt": "Hi", "n_predict": 3, "n_probs": 2, "return_tokens": True}),
+    "/completion?several": ("POST", {"prompt": ["Hi", [1]], "n_predict": 3, "post_sampling_probs": True, "n_probs": 1}),
+    "/tokenize": ("POST", {"content": "Hi <think>"}),
+    "/tokenize?pieces": ("POST", {"content": "Hi \U0001f600", "with_pieces": True}),
+    "/detokenize": ("POST", {"tokens": [1, 2]}),
+    "/apply-template": ("POST", {"messages": [{"role": "user", "content": "Hi"}]}),
+    "/slots": ("GET", None),
 }
 
 
@@ -123,15 +124,26 @@ def test_other_bodies_follow_the_schemas(address: str, path: str):
         response = connection.getresponse()
         text = response.read().decode()
     assert response.status == 200, text
-    validate(json.loads(text), path.removeprefix("/v1").strip("/").replace("/", "-"))
+    validate(json.loads(text), path.partition("?")[0].removeprefix("/v1").strip("/").replace("/", "-"))
 
 
-def test_generated_text_is_streamed_in_the_format_of_ollama(address: str):
-    _, body = OTHERS["/api/generate"]
-    kind, events = post(address, {"path": "/api/generate", "headers": {}, "body": body}, stream=True)
-    assert (kind, events[-1]["done_reason"]) == ("application/x-ndjson", "length")
+@pytest.mark.parametrize(
+    ("path", "kind", "end", "schema"),
+    [
+        ("/api/generate", "application/x-ndjson", {"done_reason": "length"}, "api-generate-event"),
+        ("/completion", "text/event-stream", {"stop_type": "limit"}, "completion-event"),
+        ("/completion?several", "text/event-stream", {"stop_type": "limit"}, "completion-event"),
+    ],
+)
+def test_generated_text_is_streamed_in_the_format_of_its_interface(
+    address: str, path: str, kind: str, end: dict[str, str], schema: str
+):
+    _, body = OTHERS[path]
+    fields = {"stream": True, "return_progress": True}
+    found, events = post(address, {"path": path, "headers": {}, "body": body}, **fields)
+    assert (found, {name: events[-1][name] for name in end}) == (kind, end)
     for event in events:
-        validate(event, "api-generate-event")
+        validate(event, schema)
 
 
 BROKEN = {
@@ -139,6 +151,11 @@ BROKEN = {
     "responses-event": {"type": "response.output_text.delta", "item_id": "a", "output_index": 0, "delta": "x"},
     "messages-event": {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "thinking": "x"}},
     "api-chat-event": {"model": "m", "message": {"role": "assistant", "content": ""}, "done": False},
+    "completion-event": {"index": 0, "content": "a", "stop": False},
+    "completion": [],
+    "rerank": {"object": "list", "model": "m", "results": [{"index": 0}], "usage": {}},
+    "tokenize": {"tokens": [1, {"id": 2, "piece": "a"}]},
+    "slots": [{"id": 0, "n_ctx": 64, "is_processing": True}],
 }
 
 
@@ -157,6 +174,8 @@ def check(address: str, request: dict[str, Any], *, stream: bool, **fields: Any)
         validate(found[0], interface.strip("/").replace("/", "-"))
         return found
     assert has_ended(interface, found)
+    if interface == "/responses":
+        check_body(check_stream(found))
     for event in found:
         if event != "[DONE]":
             validate(event, f"{interface.strip('/').replace('/', '-')}-event")

@@ -10,7 +10,8 @@ import pytest
 from localchat.dialects import DIALECTS
 from localchat.dialects.parser import OutputParser, merged
 from localchat.dialects.reasoning import THINK, ReasoningBudget, ReasoningStart, ReasoningTracker, reasoning_tags
-from localchat.generation.reasoning import ReasoningDefaults, reasoning_limit
+from localchat.generation.reasoning import ReasoningDefaults, reasoning_limit, reasoning_start
+from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
 from localchat.protocol.events import ReasoningDelta
 
@@ -88,6 +89,37 @@ def test_reasoning_in_several_messages_has_one_budget():
     expected = f"{start}ab{end}{again}{start}d enough{end}e{end}{again}{start} enough{end}f"
     pieces = text.replace("<|", "\1").replace("|>", "\2").replace("|", "\0").replace("\1", "<|").replace("\2", "|>")
     assert written([part.encode() for part in pieces.split("\0")], 4, "harmony") == expected.encode()
+
+
+def test_reasoning_that_begins_again_at_once_is_ended_at_once():
+    start, end, again = "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"
+    pieces = [start, "a", "b", again + start, "c"]
+    expected = f"{start}ab enough{end}{again}{start} enough{end}c"
+    assert written([piece.encode() for piece in pieces], 2, "harmony") == expected.encode()
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt", "members", "start"),
+    [
+        ("<think></think>", "", {}, ReasoningStart.POSSIBLE),
+        ("", "", {}, ReasoningStart.CLOSED),
+        ("", "<think>", {}, ReasoningStart.OPEN),
+        ("<think></think>", "", {"template_vars": {"enable_thinking": False}}, ReasoningStart.CLOSED),
+        ("<think></think>", "", {"template_vars": {"enable_thinking": True}}, ReasoningStart.POSSIBLE),
+        ("<think></think>", "<think>", {"template_vars": {"enable_thinking": False}}, ReasoningStart.OPEN),
+        ("<think></think>", "", {"prefix": "Once"}, ReasoningStart.CLOSED),
+        ("<think></think>", "<think>", {"prefix": "Once"}, ReasoningStart.OPEN),
+        ("<think></think>", "", {"continue_final_message": "reasoning_content"}, ReasoningStart.OPEN),
+    ],
+    ids=[
+        *("possible", "tags not in the template", "open", "switched off", "switched on", "off, and open"),
+        *("text prefilled", "text prefilled, and open", "reasoning prefilled"),
+    ],
+)
+def test_reasoning_before_the_first_token(source: str, prompt: str, members: Any, start: ReasoningStart):
+    messages = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "reasoning_content": "hm"})
+    request = ChatRequest(messages=messages, **members)
+    assert reasoning_start(request, ChatTemplate("{{ messages }}" + source), prompt) is start
 
 
 def test_reasoning_does_not_end_within_a_character():

@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def engine(model: str) -> Iterator[Engine]:
-    with load(model, LoadOptions(n_slots=4), proof_model=DEMO) as engine:
+    with load(model, LoadOptions(n_slots=4), self_test_model=DEMO) as engine:
         yield engine
 
 
@@ -77,14 +77,14 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
 def test_prefix_outlives_the_engine(model: str, tmp_path: Path):
     ends = []
     for _ in range(2):
-        with load(model, LoadOptions(n_slots=2), cache_folder=tmp_path, proof_model=DEMO) as engine:
+        with load(model, LoadOptions(n_slots=2), cache_folder=tmp_path, self_test_model=DEMO) as engine:
             first = prompt(engine, LONG)
             _, tokens, finish = read(engine, asked((*first, *(ends[0][0] if ends else ())), 10))
             ends.append(([token.id for token in tokens], finish))
-    # All that was computed: the prompt, and of the answer all but the last token, which was only drawn.
+    # All that was computed: the prompt, and of the output all but the last token, which was only sampled.
     assert ends[1][1].usage.n_cached == ends[0][1].usage.n_prompt + 9
 
 
 def test_recurrent_model_is_no_draft(model: str):
     with pytest.raises(WrongDraftModel, match="recurrent"):
-        load(model, LoadOptions(n_slots=2), draft_path=model, proof_model=DEMO)
+        load(model, LoadOptions(n_slots=2), draft_path=model, self_test_model=DEMO)

@@ -23,6 +23,7 @@ from localchat.protocol.errors import ApiError, ContextLengthExceeded, NotSuppor
 from localchat.protocol.rerank import parse_rerank, rerank_body
 
 from .generations import request_for, submit
+from .wire_schemas import validate
 
 gguf = pytest.importorskip("gguf", reason="the tiny models are written with the gguf package")
 tiny_models = importlib.import_module("tests.tiny_models")
@@ -35,7 +36,7 @@ def loaded(folder: Path, write: Callable[..., None], *more: Any) -> Iterator[Eng
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     path = folder / "tiny.gguf"
     write(path, *more)
-    with load(str(path), LoadOptions(n_slots=2), proof_model=str(DEMO_PATH)) as engine:
+    with load(str(path), LoadOptions(n_slots=2), self_test_model=str(DEMO_PATH)) as engine:
         yield engine
 
 
@@ -93,6 +94,7 @@ def test_scores_are_those_of_each_pair_alone(reranker: Engine):
         alone = reranker.embedder.embed([reranker.backend.pair_tokens(request.query, document)])
         assert alone[0][0] == pytest.approx(score, abs=1e-4)
     body = rerank_body("tiny", request, scores, embedding.n_tokens)
+    validate(body, "rerank")
     best = max(range(3), key=lambda i: scores[i])
     assert body["results"][0]["index"] == best
     assert len(body["results"]) == 2

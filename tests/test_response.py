@@ -13,6 +13,7 @@ RESPONSES = {
     "length": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", True),
     "nothing": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
     "204": (b"HTTP/1.1 204 None\r\n\r\n", b"", True),
+    "304": (b"HTTP/1.1 304 Not Modified\r\n\r\n", b"", True),
     "chunked": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
         b"hello",
@@ -114,6 +115,7 @@ def test_wrong_framing_is_reported_after_the_data_before_it(raw):
         body = b"".join(response.feed(part) for part in parts)
         assert body in (b"abc", b"abche")
         assert "no size of a chunk" in response.fault
+        assert response.feed(b"\r\n1\r\nx\r\n0\r\n\r\n") == b""
         assert not response.ended
 
 

@@ -155,7 +155,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "role": ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"),
     "content": ({"input": [{"role": "user"}]}, "input[0].content"),
     "image": ({"input": [USER, {"role": "user", "content": [PNG]}]}, "input[1].content[0]"),
-    "image of a tool": ({"input": [{**RESULT, "output": [PNG]}]}, "input[0].output[0]"),
     "file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
     "part": ({"input": [{"role": "user", "content": [{"type": "song"}]}]}, "input[0].content[0].type"),
     "call without an id": ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id"),

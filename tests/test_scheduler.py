@@ -36,7 +36,7 @@ def test_scored_prompt_is_computed_again_in_small_chunks():
     for _ in range(6):
         batch = run_step(scheduler)
         rows.append([(chunk.sequence.id, chunk.n_tokens, len(chunk.scored_rows)) for chunk in batch.chunks])
-    # Of all that is scored 32 rows a turn; a known prompt is of no use to it, and its own keeps nobody waiting.
+    # At most 32 scored rows a step; they use no cached prefix, and no other sequence waits for theirs.
     assert rows[0] == [(1, 1, 0), (4, 1, 0), (2, 32, 32)]
     assert rows[2] == [(1, 1, 0), (4, 1, 0), (2, 16, 15), (3, 16, 16)]
     assert rows[3] == [(1, 1, 0), (2, 1, 0), (4, 1, 0), (3, 32, 32)]
@@ -84,20 +84,17 @@ def test_running_sequences_get_their_token_before_a_prompt_fills_the_batch():
     assert shape(run_step(scheduler)) == [(1, 1, True), (2, 1, True), (3, 8, False)]
 
 
-def test_newest_tokens_come_first_even_of_younger_sequences():
+@pytest.mark.parametrize(
+    ("n_first", "n_second", "expected"),
+    [(30, 1, [(2, 1, True), (1, 9, False)]), (2, 4, [(1, 1, True), (2, 4, True)])],
+    ids=["newest tokens first", "newest tokens of the older"],
+)
+def test_new_sequence_joins_the_next_step(n_first: int, n_second: int, expected: list[tuple[int, int, bool]]):
     scheduler = new_scheduler(100, 4, 10)
-    scheduler.add(sequence(1, 30))
+    scheduler.add(sequence(1, n_first))
     run_step(scheduler)
-    scheduler.add(sequence(2, 1))
-    assert shape(run_step(scheduler)) == [(2, 1, True), (1, 9, False)]
-
-
-def test_new_sequence_joins_the_next_step():
-    scheduler = new_scheduler(100, 4, 10)
-    scheduler.add(sequence(1, 2))
-    run_step(scheduler)
-    scheduler.add(sequence(2, 4))
-    assert shape(run_step(scheduler)) == [(1, 1, True), (2, 4, True)]
+    scheduler.add(sequence(2, n_second))
+    assert shape(run_step(scheduler)) == expected
 
 
 def test_rows_of_a_batch_are_contiguous():

@@ -15,7 +15,7 @@ from .stepped_scheduler import NEXT, SteppedScheduler, finish, new_scheduler, ru
 
 
 def drafting(n_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **limits: Any) -> SteppedScheduler:
-    """A scheduler with one sequence that has read its prompt of 3 tokens and drawn one."""
+    """A scheduler with one sequence that has computed its prompt of 3 tokens and sampled one."""
     scheduler = new_scheduler(n_cells, 4, n_batch, n_drafted=n_drafted, **limits)
     scheduler.add(with_prompt(1, 1, 2, 3))
     run_step(scheduler)
@@ -153,7 +153,7 @@ def test_limits_without_rows_for_drafts_are_refused(can_cut: bool, n_drafted: in
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_arrivals_and_ends_keep_all_invariants(seed: int):
-    """Everybody finishes; cells, slots and the batch stay within bounds; nobody running skips a turn."""
+    """All sequences finish; cells, slots and the batch stay within bounds; no running sequence skips a step."""
     random_ = random.Random(seed)
     n_cells, n_slots, n_batch = random_.choice([(40, 4, 8), (64, 8, 8), (30, 3, 30)])
     can_cut = random_.random() < 0.8

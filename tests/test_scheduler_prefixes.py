@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .stepped_scheduler import NEXT, SYSTEM, finish, new_scheduler, run_step, sequence, shape, with_prompt
 
 
@@ -45,8 +47,8 @@ def test_requests_that_come_together_compute_their_common_part_once():
     n_computed = 0
     while len([s for s in scheduler.running if s.n_missing == 1]) < 5:
         n_computed += run_step(scheduler).n_tokens
-    n_drawn = sum(len(s.tokens) - s.n_prompt - 1 for s in scheduler.running)
-    assert n_computed - n_drawn == 50 + 5 * 2
+    n_sampled = sum(len(s.tokens) - s.n_prompt - 1 for s in scheduler.running)
+    assert n_computed - n_sampled == 50 + 5 * 2
 
 
 def test_other_requests_do_not_wait_for_a_prefix_that_is_not_theirs():
@@ -166,3 +168,19 @@ def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
         n_computed += sum(chunk.n_tokens for chunk in batch.chunks if chunk.sequence.n_sampled < 2)
     assert n_computed == 49 + 3
     assert [(s.n_cached, s.n_sampled > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
+
+
+@pytest.mark.parametrize(("can_cut", "n_searches"), [(True, 2), (False, 4)])
+def test_waiting_sequence_searches_snapshots_once_where_slots_can_be_cut(
+    can_cut: bool, n_searches: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Elsewhere the snapshot that it needs may be taken while it waits."""
+    scheduler = new_scheduler(20, 4, 10, can_cut=can_cut)
+    searches: list[object] = []
+    monkeypatch.setattr(scheduler.cache, "restore_snapshot", searches.append)
+    for id in (1, 2):
+        scheduler.add(sequence(id, 10, 20))
+    for _ in range(3):
+        run_step(scheduler)
+    assert [len(scheduler.running), len(scheduler.waiting)] == [1, 1]
+    assert len(searches) == n_searches

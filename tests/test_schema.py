@@ -6,7 +6,6 @@ import datetime
 import enum
 import functools
 import json
-import re
 import subprocess
 import sys
 import types
@@ -18,12 +17,7 @@ from typing import Annotated, Any, ClassVar, Dict, List, Literal, NewType, Optio
 import pytest
 
 from localchat.errors import DoesNotFit
-from localchat.events import Choice, Reply, ToolCall
 from localchat.schema import build, json_schema, read_docstring
-from localchat.structured import read_reply, response_format
-from localchat.validator import faults
-
-from .grammar_cases import CASES
 
 UserId = NewType("UserId", int)
 
@@ -108,6 +102,12 @@ def schema_object(required: List[str], **properties: Any) -> Any:
     return {"type": "object", "properties": properties, "required": required}
 
 
+def shown(value: Any) -> str:
+    """The same in every process: in Python 3.9 a NewType is a function, whose text has its address."""
+    return getattr(value, "__name__", None) or str(value)
+
+
+COLOR = {"type": "string", "enum": ["red", "blue"]}
 STRING, INTEGER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"}
 
 
@@ -122,12 +122,7 @@ STRING, INTEGER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"
         (UserId, INTEGER, 7, 7),
         (list, {"type": "array"}, [1, "a"], [1, "a"]),
         (List[int], {"type": "array", "items": INTEGER}, [1], [1]),
-        (
-            Sequence[Color],
-            {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}},
-            ["red"],
-            [Color.RED],
-        ),
+        (Sequence[Color], {"type": "array", "items": COLOR}, ["red"], [Color.RED]),
         (set, {"type": "array", "uniqueItems": True}, [1, 2], {1, 2}),
         (Tuple[int, ...], {"type": "array", "items": INTEGER}, [1, 2], (1, 2)),
         (
@@ -172,7 +167,7 @@ STRING, INTEGER, NULL = {"type": "string"}, {"type": "integer"}, {"type": "null"
         ),
         ("ok bool\nsize float: in mm, rounded", None, {"ok": True, "size": 1}, {"ok": True, "size": 1.0}),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_type_gives_its_schema_and_its_value(target: Any, schema: Any, raw: Any, value: Any):
     if schema is not None:
@@ -191,7 +186,7 @@ def test_dataclass_has_definitions_descriptions_and_defaults():
             "age": {"type": "integer", "description": "in years"},
             "home": {"$ref": "#/$defs/Address"},
             "tags": {"type": "array", "items": STRING},
-            "color": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+            "color": {**COLOR, "default": "red"},
         },
         "required": ["name", "age", "home"],
         "$defs": {
@@ -295,7 +290,7 @@ def test_function_gives_the_schema_of_its_parameters():
         "properties": {
             "a": {"type": "integer", "description": "The first, which goes on."},
             "b": {
-                "anyOf": [{"type": "string", "enum": ["red", "blue"]}, NULL],
+                "anyOf": [COLOR, NULL],
                 "description": "The second.",
                 "default": None,
             },
@@ -311,7 +306,7 @@ def test_default_of_an_enum_is_one_of_those_on_offer():
     def paint(color: Color = Color.BLUE, corner: Corner = Corner.LEFT) -> None: ...
 
     shown = json_schema(paint)["properties"]
-    assert shown["color"] == {"type": "string", "enum": ["red", "blue"], "default": "blue"}
+    assert shown["color"] == {**COLOR, "default": "blue"}
     assert shown["corner"] == {"type": "string", "enum": ["LEFT", "RIGHT"], "default": "LEFT"}
 
 
@@ -375,7 +370,7 @@ def test_annotation_that_cannot_be_found_is_a_type_error():
 
 @pytest.mark.parametrize("text", ["", "a, a", "a complex", "1a", "a int int", ":x"])
 def test_short_form_that_is_none_is_a_value_error(text: str):
-    with pytest.raises(ValueError, match=r"short form|a member must be"):
+    with pytest.raises(ValueError, match=r"short form|a field must be"):
         json_schema(text)
 
 
@@ -408,79 +403,6 @@ def test_fault_has_its_path(target: Any, value: Any, path: str, message: str):
     assert f"{path}: {message}" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("schema", "good", "bad"),
-    [
-        ({"type": ["integer", "null"]}, [1, 2.0, None], [True, "a", 1.5]),
-        ({"type": "number"}, [1, 1.5], [True, "1"]),
-        ({"const": [1, {"a": 0}]}, [[1, {"a": 0.0}]], [[1, {"a": False}], [True, {"a": 0}], [1]]),
-        ({"minimum": 1, "exclusiveMaximum": 3}, [1, 2.9, "0", True], [0, 3]),
-        ({"minimum": 1, "exclusiveMinimum": True, "maximum": 3, "exclusiveMaximum": False}, [2, 3], [1, 4]),
-        ({"exclusiveMinimum": True}, [0], []),
-        ({"type": "integer", "nullable": True}, [1, None], ["a", False]),
-        ({"multipleOf": 0.1}, [0.3, 7, 10**400], [0.35, float("inf")]),
-        ({"multipleOf": 1}, [1e9, 2.0], [1000000000.5]),
-        ({"multipleOf": 0.01}, [12345678.9], [12345678.905]),
-        ({"pattern": r"^[$a]+$|\$b"}, ["a$", "$b"], ["a\n", "b"]),
-        ({"pattern": r"^\w\d\W$"}, ["a1é"], ["é1-", "a٣-"]),
-        ({"pattern": r"^\s[\s\\]\S$"}, ["\ufeff\xa0a", "\v\\\x85"], ["\x1c\ufeffa", "  \u2028"]),
-        ({"pattern": "^.[.]$"}, ["\x85."], ["\r.", "\u2028.", "ab"]),
-        ({"pattern": r"^(?<x>a)(?<!b)\cA[\u{1F600}-\u{1F64F}]\ud83d\ude00$"}, ["a\x01😁😀"], ["a\x0131"]),
-        ({"minLength": 2, "maxLength": 3, "pattern": "^a"}, ["ab", 1], ["a", "abcd", "ba"]),
-        ({"minItems": 1, "maxItems": 2, "uniqueItems": True}, [[1], [1, True]], [[], [1, 1], [1, 2, 3]]),
-        ({"prefixItems": [{"type": "integer"}], "items": False}, [[], [1]], [["a"], [1, 2]]),
-        ({"required": ["a"], "properties": {"a": True, "b": False}}, [{"a": 1}, 3], [{}, {"a": 1, "b": 1}]),
-        ({"properties": {"a": {}}, "additionalProperties": False}, [{"a": 1}], [{"b": 1}]),
-        ({"minProperties": 1, "maxProperties": 1}, [{"a": 1}], [{}, {"a": 1, "b": 1}]),
-        ({"allOf": [{"minimum": 1}, {"maximum": 2}]}, [1], [0, 3]),
-        ({"anyOf": [{"type": "string"}, {"minimum": 5}]}, ["a", 5], [4]),
-        ({"oneOf": [{"minimum": 1}, {"maximum": 3}]}, [0, 4], [2]),
-        ({"not": {"type": "string"}}, [1], ["a"]),
-        ({"not": {"contains": {"const": 1}}}, [[2]], [[1], "a"]),
-        ({"contains": {"const": 1}, "minContains": 0, "maxContains": 1}, [[], [1, 2]], [[1, 1]]),
-        ({"if": {"minimum": 5}, "then": {"multipleOf": 5}, "else": {"multipleOf": 2}}, [2, 10], [3, 6]),
-        ({"patternProperties": {"[": {}}}, [{}, 1], [{"a": 1}]),
-        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, [1], ["a"]),
-        ({"format": "date"}, ["2024-02-29"], ["20240229", "2024-W09-4", "2023-02-29"]),
-        ({"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "integer"}}}, [1], ["a"]),
-        ({"$ref": "#/allOf/1", "allOf": [True, {"type": "integer"}]}, [1], ["a"]),
-        ({"$ref": "#i", "$defs": {"a": {"$anchor": "i", "type": "integer"}}}, [1], ["a"]),
-        ({"$id": "a:b", "$ref": "a:b#/$defs/a", "$defs": {"a": {"type": "integer"}}}, [1], ["a"]),
-        ({"unknown": 1, "format": "email"}, ["a"], []),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
-)
-def test_keyword_tells_good_from_bad(schema: Any, good: List[Any], bad: List[Any]):
-    assert [value for value in good if list(faults(value, schema))] == []
-    assert [value for value in bad if not list(faults(value, schema))] == []
-
-
-def read_json(text: str) -> Any:
-    """ValueError for what is no JSON, or has a name twice, which the checker cannot see."""
-
-    def members(pairs: List[Tuple[str, Any]]) -> Any:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError(text)
-        return dict(pairs)
-
-    return json.loads(text, parse_constant=int, object_pairs_hook=members)
-
-
-def fits(text: str, schema: Any) -> bool:
-    try:
-        return not list(faults(read_json(text), schema))
-    except ValueError:
-        return False
-
-
-def test_server_and_client_mean_the_same_by_a_schema():
-    """But for formats, of which the client knows some and reads them generously, and for numbers beyond doubles."""
-    for name, case in CASES.items():
-        assert [text for text in case.accept if not fits(text, case.schema)] == [], name
-        if not name.startswith("format:") and name != "number: number far bounds":
-            assert [text for text in case.reject if fits(text, case.schema)] == [], name
-
-
 @dataclass
 class Other:
     b: int = 0
@@ -510,18 +432,6 @@ def test_value_that_is_nested_too_deeply_does_not_fit():
         build(Node, value)
 
 
-@pytest.mark.parametrize("reference", ["#/nowhere", "#nowhere", "#/allOf/1", "#/allOf/x", "other.json", "other#/$ref"])
-def test_reference_that_leads_nowhere_is_the_fault_of_the_schema(reference: str):
-    with pytest.raises(ValueError, match=re.escape(f"refers to {reference!r}")):
-        list(faults(1, {"$ref": reference, "allOf": [True]}))
-
-
-@pytest.mark.parametrize("step", [0, -2, 0.0])
-def test_step_that_numbers_cannot_have_is_the_fault_of_the_schema(step):
-    with pytest.raises(ValueError, match=rf"'multipleOf': {step}, which must be greater than 0"):
-        list(faults(1.5, {"multipleOf": step}))
-
-
 def test_docstring_is_taken_apart():
     summary, described = read_docstring(sample.__doc__ or "")
     assert summary == "Do it.\n\nMore text."
@@ -543,57 +453,6 @@ def test_text_after_a_section_of_a_docstring_is_no_part_of_it():
     """
     summary = "Do it.\n\nAsk before you do it.\n\nCareful: it cannot be undone."
     assert read_docstring(doc) == (summary, {"a": "The first."})
-
-
-# Answers
-
-
-def reply(text: str, **members: Any) -> Reply:
-    return Reply((Choice(text=text, **members),))
-
-
-@pytest.mark.parametrize("text", ['{"street": "High"}', '```json\n{"street": "High"}\n```', ' {"street":"High"} \n'])
-def test_reply_is_read(text: str):
-    assert read_reply(Address, reply(text)) == Address("High")
-
-
-@pytest.mark.parametrize(
-    ("text", "members", "path", "message"),
-    [
-        ("Sure! {}", {}, "$", "not JSON"),
-        ('{"street": NaN}', {}, "$", "NaN is not JSON"),
-        ('{"street": "Hi', {"finish_reason": "length"}, "$", "raise max_tokens"),
-        ("", {"refusal": "I cannot"}, "$", "the model declined"),
-        ('{"street": 1}', {}, "$.street", "expected string, got 1"),
-        ("[" * 100_000, {}, "$", "not JSON"),
-    ],
-)
-def test_reply_that_does_not_fit_is_an_error_with_all_there_is(text: str, members: Any, path: str, message: str):
-    answer = reply(text, **members)
-    with pytest.raises(DoesNotFit, match=message) as caught:
-        read_reply(Address, answer)
-    assert (caught.value.path, caught.value.text, caught.value.partial) == (path, text, answer)
-
-
-def test_reply_that_calls_tools_instead_has_no_value():
-    assert read_reply(Address, reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
-
-
-@pytest.mark.parametrize(
-    ("target", "name", "strict"),
-    [(Address, "Address", True), ("a, b", "answer", True), (List[int], None, True), ({"title": "A b"}, "A_b", None)],
-)
-def test_response_format_names_and_describes(target: Any, name: Any, strict: Any):
-    described = response_format(target)["json_schema"]
-    assert described.get("strict") == strict
-    assert name in (None, described["name"])
-    assert described["schema"] == json_schema(target, strict=bool(strict))
-
-
-@pytest.mark.parametrize("ready", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, {"type": "x"}])
-def test_ready_made_response_format_is_left_alone(ready: Any):
-    assert response_format(ready) == ready
-    assert read_reply(ready, reply("not JSON")) is None
 
 
 # Old Pythons
@@ -637,19 +496,3 @@ def test_new_unions_and_times_are_read_by_every_python(python: str):
     root = str(Path(__file__).parents[1])
     done = subprocess.run([python, "-c", MODERN], cwd=root, capture_output=True, text=True, check=False, timeout=30)
     assert (done.stdout, done.stderr) == ("fine\n", "")
-
-
-@pytest.mark.parametrize(
-    ("value", "step", "fits"),
-    [
-        (10_000_000_001, 10, False),
-        (10_000_000_000, 10, True),
-        (10**30 + 1, 10, False),
-        (0.3, 0.1, True),
-        (0.35, 0.1, False),
-        (float("nan"), 0.1, False),
-        (float("inf"), 2, False),
-    ],
-)
-def test_multiples_of_large_numbers_are_exact(value, step, fits):
-    assert (not list(faults(value, {"type": "number", "multipleOf": step}))) is fits

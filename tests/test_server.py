@@ -47,7 +47,7 @@ def test_body_without_a_stream():
 
 
 def test_stream_byte_for_byte():
-    """K1, K2, K3, K13 and appendix A's last line; each token goes out by itself as it is drawn (T2, V21, G33, G35)."""
+    """K1, K2, K3, K13 and appendix A's last line; each token is sent as soon as it is sampled (T2, V21, G33, G35)."""
     gate = threading.Semaphore(0)
     with serving(gate=gate) as running, running.connect() as sock:
         sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
@@ -160,7 +160,7 @@ Let me look.
 
 
 def test_k6_k16_reasoning_content_and_calls():
-    # A template that knows no tools is told of them in a message, which takes some room.
+    # A template without tools gets them in a message, which takes some tokens.
     """K8, T46, V35, V39."""
     with serving(says(CALL), n_ctx=2000, n_cells=8000) as running:
         _, body = running.chat(tools=TOOLS)

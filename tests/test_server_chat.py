@@ -150,7 +150,7 @@ def test_k36_calls_of_each_choice_have_its_index_and_ids_of_their_own():
 
 
 def test_v3_without_parallel_calls_the_output_ends_after_one():
-    """Whether it is read as it is drawn, or when all of it is there."""
+    """Whether it is taken token by token, or when all of it is there."""
     members = {"tools": TOOLS, "parallel_tool_calls": False, "return_token_ids": True}
     with serving(says(TWO_CALLS), **BIG) as running:
         _, body = running.chat(**members)
@@ -178,7 +178,7 @@ def test_k35_call_to_a_name_not_offered_stays_text():
 
 
 def test_k6_call_cut_by_the_limit_is_length():
-    """K6, T6, K19: what came of the call is told."""
+    """K6, T6, K19: the result of the call is reported."""
     with serving(says('<tool_call>\n{"name": "look", "arguments": {"at": 12345'), **BIG) as running:
         _, body = running.chat(tools=TOOLS, max_tokens=50)
     choice = body["choices"][0]
@@ -239,7 +239,9 @@ class MarkedBackend(FakeBackend):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, n_vocab=258, **kwargs)
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
         if text == "<tool_call>" and parse_special:
             return [MARKER]
         return super().tokenize(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine.proof import LIBRARY
+from localchat.engine.self_test import LIBRARY
 from localchat.models.catalog import DEMO_PATH
 from localchat.serving.options import read_options
 
@@ -30,13 +30,17 @@ START = "from localchat.server import main; sys.exit(main([]))"
         pytest.param(["--threads", "3000000000"], 2, "at most 512", id="more threads than llama.cpp knows"),
         pytest.param(["--gpu-layers", "4294967296"], 2, "at most 2147483647", id="number beyond 32 bits"),
         pytest.param(["--api-key", ""], 2, "the key is empty", id="a variable that is not set in place of the key"),
-        pytest.param(["--api-key", "a\nb"], 2, "that no client can send", id="key of two lines"),
+        pytest.param(["--api-key", "a\nb"], 2, "that an HTTP header cannot have", id="key of two lines"),
         pytest.param(["--cache-dir", ""], 2, "the folder has no name", id="no folder"),
-        pytest.param(["--cache-size", "100"], 2, "--cache-size 100 limits a folder: name", id="bound of no folder"),
+        pytest.param(
+            ["--cache-size", "100"], 2, "--cache-size 100 is the limit of a folder: add", id="bound of no folder"
+        ),
         pytest.param(["--api-key-file", "/nowhere/keys"], 2, "cannot read keys from /nowhere/keys", id="no keys"),
         pytest.param(["--api-key-file", os.devnull], 2, "has no key: write one per line", id="file without a key"),
-        pytest.param(["--host", "0.0.0.0"], 2, "or add --insecure to serve everyone", id="open without a key"),
-        pytest.param(["--tls-key", "key.pem"], 2, "name it with --tls-cert", id="key of no certificate"),
+        pytest.param(
+            ["--host", "0.0.0.0"], 2, "or add --insecure to allow requests without a key", id="open without a key"
+        ),
+        pytest.param(["--tls-key", "key.pem"], 2, "add --tls-cert", id="key of no certificate"),
         pytest.param(["--tls-cert", "/nowhere.pem"], 1, "cannot use the certificate /nowhere.pem", id="no certificate"),
         pytest.param(["--uds", "/nowhere/s"], 1, "cannot listen on /nowhere/s", id="socket in no folder"),
         pytest.param(["--cors", "localhost:3000"], 2, "such as https://example.org", id="origin without its scheme"),

@@ -119,7 +119,7 @@ def test_t23_template_that_refuses_is_a_bad_request():
 
 
 def breaks_at(n: int):
-    """A model whose n-th token cannot be drawn."""
+    """A model whose n-th token cannot be sampled."""
 
     def model(tokens, n_prompt):
         if len(tokens) - n_prompt == n:
@@ -196,7 +196,7 @@ def test_more_choices_than_could_ever_run_are_a_bad_request(path, members, param
         client.request("POST", f"/v1/{path}", json.dumps(members))
         status, body = read_answer(client)
     assert (status, body["error"]["param"]) == (400, param)
-    assert "asks for 3 choices at once, and 2 can run" in body["error"]["message"]
+    assert "requests 3 sequences, and this server accepts 2 at once" in body["error"]["message"]
 
 
 def test_g11_loading_is_503_then_the_model_serves(caplog):
@@ -218,7 +218,7 @@ def test_g11_loading_is_503_then_the_model_serves(caplog):
         assert ask(client, model="gpt")[0] == 404
         running.server.service.ready(Model("Fake", running.engine))
         assert ask(client)[0] == 200
-    # Who asks every second whether the model is there does not fill the log.
+    # A client that polls /health does not fill the log.
     assert "/v1/chat/completions" in caplog.text
     assert "/health" not in caplog.text
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 import base64
 import json
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from localchat.engine import LoadOptions, load
-from localchat.generation.model import Model
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
-from localchat.serving.http_server import ChatServer
-from localchat.serving.settings import Settings
+from localchat.models.catalog import DEMO, DEMO_PATH
 
-from .serving import dechunked, says, serving
+from .demo_server import serving_demo
+from .serving import BIG, dechunked, openai_client, says, serving
 
 DEADLINE_S = 60
 MAX_TOKENS = 12
@@ -301,14 +297,8 @@ STREAMED = ("/v1/chat/completions", "/v1/completions")
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    server = ChatServer(Service(Catalog([ModelFile(DEMO_PATH, DEMO)])), Settings(port=0))
-    server.service.ready(Model(DEMO, load(str(DEMO_PATH), LoadOptions(n_slots=8))))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.close()
-    thread.join(DEADLINE_S)
+    with load(str(DEMO_PATH), LoadOptions(n_slots=8)) as engine, serving_demo(engine) as port:
+        yield port
 
 
 def ask_raw(port: int, example: Example) -> tuple[int, Any]:
@@ -356,8 +346,7 @@ def create(resource: Any, members: dict[str, Any]) -> Any:
 def ask_openai(port: int, example: Example) -> tuple[int, Any]:
     openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
     send, members = PACKAGE[f"{example.method} {example.path}"], example.members or {}
-    url = f"http://127.0.0.1:{port}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S) as client:
+    with openai_client(port) as client:
         try:
             answer = send(client, members)
             if members.get("stream"):
@@ -480,14 +469,11 @@ SAID_CALL = """<think>hm</think>Let me see.
 
 
 def test_openai_packages_helper_gathers_a_stream_with_a_call():
-    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    with serving(says(SAID_CALL), n_ctx=4000, n_cells=16000) as running:
-        url = f"http://127.0.0.1:{running.port}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S) as client:
-            options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
-            with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
-                kinds = {event.type for event in stream}
-            message = stream.get_final_completion().choices[0].message
+    options = {"stream_options": {"include_usage": True}, "tools": [STRICT]}
+    with serving(says(SAID_CALL), n_ctx=4000, n_cells=16000) as running, openai_client(running.port) as client:
+        with client.chat.completions.stream(model="Fake", messages=[USER], **options) as stream:
+            kinds = {event.type for event in stream}
+        message = stream.get_final_completion().choices[0].message
     assert {"content.delta", "tool_calls.function.arguments.delta", "tool_calls.function.arguments.done"} <= kinds
     (call,) = message.tool_calls
     assert call.function.parsed_arguments == {"location": "Oslo"}
@@ -495,16 +481,13 @@ def test_openai_packages_helper_gathers_a_stream_with_a_call():
 
 
 def test_openai_packages_helper_reads_a_response_as_a_class():
-    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
     pydantic = pytest.importorskip("pydantic", reason="it comes with the package")
     kind = pydantic.create_model("Steps", answer=(int, ...))
-    with serving(says('{"answer": 5}'), n_ctx=4000, n_cells=16000) as running:
-        url = f"http://127.0.0.1:{running.port}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=DEADLINE_S) as client:
-            options = {"model": "Fake", "messages": [USER], "response_format": kind}
-            whole = client.chat.completions.parse(**options)
-            with client.chat.completions.stream(**options, logprobs=True) as stream:
-                kinds = {event.type for event in stream}
-            streamed = stream.get_final_completion()
+    options = {"model": "Fake", "messages": [USER], "response_format": kind}
+    with serving(says('{"answer": 5}'), **BIG) as running, openai_client(running.port) as client:
+        whole = client.chat.completions.parse(**options)
+        with client.chat.completions.stream(**options, logprobs=True) as stream:
+            kinds = {event.type for event in stream}
+        streamed = stream.get_final_completion()
     assert whole.choices[0].message.parsed == streamed.choices[0].message.parsed == kind(answer=5)
     assert "logprobs.content.delta" in kinds

@@ -100,7 +100,7 @@ CALL_IN_TAGS = "<tool_call>\n<function=look>\n</function>\n</tool_call>"
 
 
 def test_k8_reasoning_that_ends_with_a_call_counts_up_to_its_marker():
-    """K8: read as it is drawn and when all of it is there, and the next call is none of it."""
+    """K8: taken token by token and when all of it is there; the next call is not part of it."""
     thought = "<think>\nhm\n"
     with serving(says(thought + CALL_IN_TAGS * 2), chat_template=QWEN, **BIG) as running:
         late = running.chat_read_late(tools=TOOLS)

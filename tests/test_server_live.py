@@ -1,4 +1,4 @@
-"""The server on the real engine and the built-in model: real clients, many at once, some of whom leave."""
+"""The server on the real engine and the built-in model: real clients, many at once, of which some disconnect."""
 
 from __future__ import annotations
 
@@ -23,39 +23,24 @@ from typing import Any
 import pytest
 
 from localchat import server as server_module
-from localchat.engine import Engine, LoadOptions, load
-from localchat.generation.model import Model
-from localchat.generation.service import Service
-from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
+from localchat.engine import Engine
+from localchat.models.catalog import DEMO
 from localchat.protocol.params import NUMBERS
-from localchat.serving.http_server import ChatServer
-from localchat.serving.settings import Settings
+
+from .demo_server import serving_demo
+from .serving import openai_client
 
 DEADLINE_S = 60
 # Two log probabilities this close can change places when a batch rounds differently: those of one and the same
-# token were seen to differ by up to 0.2, without guesses, too.
+# token were seen to differ by up to 0.2, without drafts, too.
 NEAR_TIE = 0.4
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with load(str(DEMO_PATH), LoadOptions(n_slots=32), max_queue=256) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
 def port(engine: Engine) -> Iterator[int]:
-    service = Service(Catalog([ModelFile(DEMO_PATH, DEMO)]))
-    server = ChatServer(service, Settings(port=0))
-    service.ready(Model(DEMO, engine))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.close()
-    thread.join(DEADLINE_S)
+    with serving_demo(engine) as port:
+        yield port
 
 
 ENDS = ("stop", "length")
@@ -177,7 +162,7 @@ def test_k8_reasoning_tokens_are_those_up_to_the_end_of_reasoning(port: int):
 
 
 def test_progress_of_a_long_prompt_goes_from_what_is_cached_to_all(port: int, engine: Engine):
-    """K31: the real engine reads it in several turns."""
+    """K31: the real engine computes it in several steps."""
     engine.forget()
     chunks = stream(port, "word " * 700, return_progress=True, max_tokens=1)
     progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
@@ -212,7 +197,7 @@ def test_four_choices_with_a_seed_are_four_requests_with_its_successors(port: in
         together = whole(port, "Tell me something.", n=4, seed=seed, **sampled)
         single = [whole(port, "Tell me something.", seed=seed + i, **sampled)[0] for i in range(4)]
         n_alike += sum(tokens(one) == tokens(other) for one, other in zip(single, together))
-    # All 20, but where a draw at the edge of two tokens falls otherwise; with other seeds some one or two.
+    # All 20, except where another token is sampled at a near tie; with other seeds one or two.
     assert n_alike >= 14
 
 
@@ -247,7 +232,7 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
         options["max_tokens"] = None
         path = "chat/completions"
         if chance.random() < 0.3:
-            # Its prompt is scored for many turns.
+            # Its prompt is scored for many steps.
             path, options = "completions", {**options, "prompt": "word " * 300, "echo": True, "logprobs": 1}
         body = request_body(chance.choice(QUESTIONS), **options)
         head = (
@@ -261,10 +246,10 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
 
     def is_idle() -> bool:
         stats = engine.stats()
-        return stats.n_running + stats.n_waiting + stats.n_cells_used == 0
+        return stats.n_running + stats.n_waiting + stats.n_cells_active == 0
 
     def is_empty() -> bool:
-        # What rests are prefixes kept for others, also those of a request that was only read after its client had left;
+        # Idle prefixes are kept for other requests, also those of a request that was read after its client had left;
         # without them the memory itself is empty.
         engine.forget()
         return is_idle() and engine.backend.n_cells_used() == 0
@@ -279,8 +264,7 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
 
 @pytest.fixture
 def client(port: int) -> Iterator[Any]:
-    openai = pytest.importorskip("openai", reason="the real client comes with the test extra")
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+    with openai_client(port) as client:
         yield client
 
 

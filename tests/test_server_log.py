@@ -74,7 +74,7 @@ def test_log_has_one_line_per_request_and_nothing_forged(caplog):
             odd.sendall(raw_request(b"", key, path="/" + "y" * 9000, method="GET"))
             odd.sendall(raw_request(b"", key, method="B\x1b[2JREW"))
             b"".join(iter(lambda: odd.recv(65536), b""))
-        for path in ("/metrics", "/v1/slots"):  # as for health, success is nothing to tell
+        for path in ("/metrics", "/v1/slots"):  # as for health, success is not logged
             sock.sendall(raw_request(b"", key, path=path, method="GET"))
         sock.sendall(raw_request(b"", "Connection: close", path="/health", method="GET"))
         b"".join(iter(lambda: sock.recv(65536), b""))

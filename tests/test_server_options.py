@@ -34,7 +34,7 @@ def test_short_options_and_numbers(line: str, name: str, value: object):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("-m a.gguf b.gguf", "two models are named, b.gguf and a.gguf"),
+        ("-m a.gguf b.gguf", "two models are given, b.gguf and a.gguf"),
         ("-c 1", "--ctx/--ctx-size: must be at least 256, or 0 for the default, got 1"),
         ("-c many", "expected a whole number, such as 4096 or 4k, got 'many'"),
         ("-c 1.5k", "expected a whole number"),
@@ -54,7 +54,7 @@ def test_wrong_options_end_with_2_and_the_reason(line: str, message: str, capsys
     [
         ("-t 1 -np 64", []),
         ("-t 512", [f"--threads 512 on {os.cpu_count()} cores"]),
-        ("-np 128", ["--parallel 128: that many requests"]),
+        ("-np 128", ["--parallel 128: so many requests"]),
     ],
 )
 def test_options_that_slow_the_server_down_get_a_line(line: str, comments: list[str]):

@@ -197,7 +197,7 @@ def test_peer_that_is_still_sending_gets_its_response_and_no_reset():
 
 
 class Recorder:
-    """A socket that only tells how much it was given at once."""
+    """A socket that records how much it gets at once."""
 
     def __init__(self):
         self.sizes = []
@@ -216,7 +216,7 @@ def test_large_response_is_sent_in_pieces_that_each_have_a_timeout():
 
 @pytest.mark.parametrize("headers", [["Connection: TE, close"], ["Connection: TE", "Connection: Close"]])
 def test_close_is_recognised_among_other_connection_options(headers):
-    """RFC 9112, 9.6: who asks for it may wait for the end."""
+    """RFC 9112, 9.6: a client that requests it may wait for the end."""
     with serving() as running:
         head, body = exchange(running, raw_request(b"", *headers, path="/health", method="GET"))
     assert b"Connection: close" in head

@@ -1,4 +1,4 @@
-"""Models whose layers look back only so far: what begins alike says what it says alone, as with other models."""
+"""Models with sliding-window attention: shared prefixes give the logits of prompts computed alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guessing ahead on the real engine: the same text as without, in fewer turns."""
+"""Speculative decoding on the real engine: the same text as without, in fewer steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .demo_model import (
 from .generations import request_for, submit
 from .live import running_server
 
-# Seeded texts: rounding in larger batches may tip one draw in thousands.
+# Seeded texts: rounding in larger batches may change one sampled token in thousands.
 N_SEEDS = 4
 
 
@@ -36,8 +36,8 @@ def plain() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def guessing() -> Iterator[Engine]:
-    """Guesses as if that cost nothing, or the machine's speed would decide what is tested."""
+def speculating() -> Iterator[Engine]:
+    """Drafts as if that cost nothing, or the machine's speed would decide what is tested."""
     with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4)) as engine:
         patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
@@ -52,30 +52,30 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize("text", PROMPTS, ids=["repeat", "json", "name", "count"])
-def test_greedy_text_is_the_same_with_drafts(plain: Engine, guessing: Engine, text: str):
+def test_greedy_text_is_the_same_with_drafts(plain: Engine, speculating: Engine, text: str):
     request = request_for(chat(plain, text), sampling=GREEDY, max_tokens=80, ignore_eos=True, top_logprobs=5)
     _, alone, without = read(plain, request)
-    _, drafted, _ = read(guessing, request)
+    _, drafted, _ = read(speculating, request)
     assert_same_or_near_tie(alone, drafted)
     assert without.usage.n_drafted == 0
 
 
-def test_text_in_a_loop_is_drafted(guessing: Engine):
+def test_text_in_a_loop_is_drafted(speculating: Engine):
     """One token is forced again and again, so that the test knows what is said."""
     forced = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
-    wait_until_idle(guessing)
-    n_before = guessing.stats().n_drafts_accepted
-    _, tokens, finish = read(guessing, request_for(chat(guessing, "Hello!"), sampling=forced, max_tokens=100))
+    wait_until_idle(speculating)
+    n_before = speculating.stats().n_draft_accepted
+    _, tokens, finish = read(speculating, request_for(chat(speculating, "Hello!"), sampling=forced, max_tokens=100))
     assert [token.id for token in tokens] == [42] * 100
     assert finish.usage.n_draft_accepted > 80
     assert finish.usage.n_draft_accepted <= finish.usage.n_drafted < 120
-    assert guessing.stats().n_drafts_accepted - n_before == finish.usage.n_draft_accepted
+    assert speculating.stats().n_draft_accepted - n_before == finish.usage.n_draft_accepted
 
 
-def test_drafts_under_a_grammar_change_no_text(plain: Engine, guessing: Engine):
+def test_drafts_under_a_grammar_change_no_text(plain: Engine, speculating: Engine):
     constraint = Constraint("root ::= ([ab] ){40}")
     request = request_for(chat(plain, "Hello!"), sampling=GREEDY, constraint=constraint, max_tokens=200)
-    text, _, finish = read(guessing, request)
+    text, _, finish = read(speculating, request)
     assert text == read(plain, request)[0]
     assert finish.usage.n_drafted >= finish.usage.n_draft_accepted > 0
 
@@ -90,31 +90,31 @@ def test_drafts_under_a_grammar_change_no_text(plain: Engine, guessing: Engine):
     ],
     ids=["plain", "penalties", "mirostat", "dry"],
 )
-def test_seed_gives_the_same_text_with_drafts(plain: Engine, guessing: Engine, sampling: SamplingParams):
+def test_seed_gives_the_same_text_with_drafts(plain: Engine, speculating: Engine, sampling: SamplingParams):
     prompt = chat(plain, PROMPTS[0])
     n_same = 0
     for seed in range(N_SEEDS):
         request = request_for(prompt, sampling=replace(sampling, seed=seed), max_tokens=60, ignore_eos=True)
-        n_same += read(plain, request)[0] == read(guessing, request)[0]
+        n_same += read(plain, request)[0] == read(speculating, request)[0]
     assert n_same >= N_SEEDS - 1
 
 
-def test_speculating_streams_together_have_the_text_of_each_alone(plain: Engine, guessing: Engine):
+def test_speculating_streams_together_have_the_text_of_each_alone(plain: Engine, speculating: Engine):
     requests = [
         request_for(chat(plain, text), sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
         for text in PROMPTS
     ]
-    assert_together_as_alone(plain, guessing, requests)
+    assert_together_as_alone(plain, speculating, requests)
 
 
-def test_conversation_goes_on_after_rejected_drafts(plain: Engine, guessing: Engine):
-    """The next turn of a conversation finds the cells of the last one, and none of a wrong guess."""
+def test_conversation_goes_on_after_rejected_drafts(plain: Engine, speculating: Engine):
+    """The next turn of a conversation finds the cells of the last one, and none of a rejected draft."""
     prompt = conversation(plain, 5)
     # Three tokens by chance: what came after a run before comes again sometimes.
     dice = SamplingParams(
         temperature=100, top_k=0, top_p=1, logit_bias=tuple((id, 10_000.0) for id in (42, 43, 44)), seed=1
     )
-    _, tokens, finish = read(guessing, request_for(prompt, sampling=dice, max_tokens=80))
+    _, tokens, finish = read(speculating, request_for(prompt, sampling=dice, max_tokens=80))
     assert {token.id for token in tokens} == {42, 43, 44}
     assert finish.usage.n_drafted > finish.usage.n_draft_accepted > 0
     said = (*prompt, *(token.id for token in tokens))
@@ -123,37 +123,37 @@ def test_conversation_goes_on_after_rejected_drafts(plain: Engine, guessing: Eng
     )
     plain.forget()
     _, alone, _ = read(plain, following)
-    _, cached, end = read(guessing, following)
+    _, cached, end = read(speculating, following)
     assert end.usage.n_cached >= len(said) - 1
     assert_same_or_near_tie(alone, cached)
 
 
-def test_cancel_while_speculating_leaves_no_cells(guessing: Engine):
+def test_cancel_while_speculating_leaves_no_cells(speculating: Engine):
     loop = SamplingParams(temperature=1, logit_bias=((42, 1000.0),), seed=1)
     for n_read in range(1, 8):
-        generation = submit(guessing, request_for(chat(guessing, "Hello!"), sampling=loop, max_tokens=1000))
+        generation = submit(speculating, request_for(chat(speculating, "Hello!"), sampling=loop, max_tokens=1000))
         for _ in range(n_read):
             next(generation)
         generation.cancel()
         with pytest.raises(Cancelled):
             list(generation)
-    guessing.forget()
-    wait_until_idle(guessing)
-    assert guessing.backend.n_cells_used() == 0
+    speculating.forget()
+    wait_until_idle(speculating)
+    assert speculating.backend.n_cells_used() == 0
 
 
 LOOP = {"max_tokens": 60, "logit_bias": {"42": 100}, "messages": [{"role": "user", "content": "Hello!"}]}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "guesses"), [((), True), (("--no-speculation",), False)], ids=["by default", "switched off"]
+    ("arguments", "is_drafted"), [((), True), (("--no-speculation",), False)], ids=["by default", "switched off"]
 )
-def test_server_speculates_unless_switched_off(arguments: tuple[str, ...], guesses: bool):
+def test_server_speculates_unless_switched_off(arguments: tuple[str, ...], is_drafted: bool):
     with running_server(*arguments) as url:
         request = urllib.request.Request(f"{url}/chat/completions", json.dumps(LOOP).encode())
         with urllib.request.urlopen(request, timeout=30) as response:
             body = json.load(response)
     assert body["usage"]["completion_tokens"] == 60
-    assert ("draft_n" in body["timings"]) == guesses
-    if guesses:
+    assert ("draft_n" in body["timings"]) == is_drafted
+    if is_drafted:
         assert body["timings"]["draft_n"] >= body["timings"]["draft_n_accepted"] > 0

@@ -87,6 +87,7 @@ RULES = {
         "".join(f"retry:{value}\n" for value in ("-5", "1_000", "  5", "5 ", "\u0663", "")).encode() + b"data: a\n\n",
         [event("a")],
     ),
+    "14-most-digits": (b"retry: " + b"9" * 18 + b"\ndata: a\n\n", [event("a", retry=10**18 - 1)]),
     "14-too-many-digits": (b"retry: " + b"9" * 19 + b"\ndata: a\n\n", [event("a")]),
     "15-no-data-no-event": (b"event: ping\n\nretry: 3000\n\nid: 1\n\n", []),
     "15-type-reset-without-data": (b"event: ping\n\ndata: a\n\n", [event("a")]),
@@ -195,6 +196,20 @@ def test_decode_cr_completes_event_without_waiting():
 
 def test_decode_empty_chunk_between_cr_and_lf():
     assert decode([b"data: a\r", b"", b"\n", b"", b"\r", b"", b"\n"]) == [event("a")]
+
+
+DAMAGE = {
+    "wrong byte": (b"data: \xff\n\n", True),
+    "replacement character that was sent": ("data: \ufffd\n\n".encode(), False),
+    "behind the sentinel": (b"data: [DONE]\n\ndata: \xff\n\n", False),
+}
+
+
+@pytest.mark.parametrize(("raw", "was_damaged"), DAMAGE.values(), ids=DAMAGE)
+def test_data_that_is_no_utf_8_is_noticed(raw, was_damaged):
+    decoder = SSEDecoder(sentinel="[DONE]")
+    decoder.feed(raw)
+    assert decoder.was_damaged == was_damaged
 
 
 def test_last_event_id_and_retry_follow_the_stream():

@@ -1,4 +1,4 @@
-"""Streams that nobody reads hold up no other request."""
+"""Streams that their clients do not read delay no other request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 from email.message import Message
 
 from localchat.serving import exchange
+from localchat.serving.disconnects import DisconnectWatcher
 from localchat.serving.incoming import Incoming
-from localchat.serving.watch import Watcher
 
 from .fakes import endless
 from .serving import serving
@@ -45,12 +45,12 @@ def test_unread_streams_give_their_slots_to_a_request_that_is_read():
 
 
 def test_stall_within_a_chunk_is_noticed(monkeypatch):
-    """The socket takes the beginning of the part at once, and the rest when the client reads."""
+    """The socket takes the beginning of the chunk at once, and its end when the client reads."""
     monkeypatch.setattr(exchange, "STALL_S", 0.05)
     payload = bytes(4_000_000)
     stalls: list[bool] = []
     has_stalled, ours, theirs = threading.Event(), *socket.socketpair()
-    with ours, theirs, contextlib.closing(Watcher()) as watcher:
+    with ours, theirs, contextlib.closing(DisconnectWatcher()) as watcher:
         for sock in (ours, theirs):
             sock.settimeout(20)
 

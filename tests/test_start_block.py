@@ -43,9 +43,13 @@ def output_until(end: str, *arguments: str, terminal: bool = False) -> Iterator[
         os.close(reading)
 
 
-def test_start_shows_model_memory_device_and_what_to_try():
-    with output_until("your name?", "--ctx", "1k", "-np", "3") as output:
-        lines = output.splitlines()
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+def test_terminal_shows_a_bar_and_then_model_memory_device_and_what_to_try():
+    with output_until("your name?", "--ctx", "1k", "-np", "3", terminal=True) as output:
+        bar, _, rest = output.partition("\r\x1b[K")
+    assert re.search(r"\rloading demo \[#+\.*\] +\d+ %", bar)
+    assert "loading" not in rest
+    lines = rest.splitlines()
     ready = next(i for i, line in enumerate(lines) if line.startswith("localchat is ready: demo at http://"))
     url = re.findall(r"http://\S+", lines[ready])[0]
     assert [re.sub(r"[\d.,]+", "N", line) for line in lines[ready - 5 : ready]] == [
@@ -76,11 +80,3 @@ def test_start_is_json_on_request():
     assert ready["message"] == f"localchat is ready: demo at {ready['url']}"
     assert (ready["n_ctx"], ready["parallel"], ready["path"]) == (4096, 8, str(DEMO))
     assert ready["free_bytes"] > ready["context_bytes"] > ready["weight_bytes"] > 1 << 20
-
-
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
-def test_terminal_shows_a_bar_that_is_removed_in_the_end():
-    with output_until("is ready", "--ctx", "512", terminal=True) as output:
-        bar, _, rest = output.partition("\r\x1b[K")
-    assert re.search(r"\rloading demo \[#+\.*\] +\d+ %", bar)
-    assert "loading" not in rest

@@ -82,7 +82,7 @@ def test_every_byte_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture):
         if prefix is not None:
             assert files.read(prefix) is None
             assert files.find(TOKENS[:5]) is None
-        # A changed key may be that of another model: that is nothing to tell.
+        # A changed key may be that of another model, which is not logged.
         assert len(caplog.messages) <= 1
     path.write_bytes(content)
     assert files_in(tmp_path).read(SavedPrefix(path, TOKENS[:5])) == DATA[:20]

@@ -1,4 +1,4 @@
-"""How the server stands, as values: props, slots, Prometheus' text; and what browsers are told."""
+"""The state of the server as values: props, slots, Prometheus' text; and the headers for browsers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ from typing import Any
 import pytest
 
 from localchat.protocol.errors import BadRequest
-from localchat.protocol.status import Series, Slot, counter, gauge, histogram, metrics_text, props_body, slots_body
+from localchat.protocol.status import (
+    SequenceStats,
+    Series,
+    counter,
+    gauge,
+    histogram,
+    metrics_text,
+    props_body,
+    slots_body,
+)
 from localchat.protocol.tokens import parse_detokenize, parse_tokenize, text_body, tokens_body
+from localchat.serving.cors import OriginPolicy
 from localchat.serving.metrics import Metrics
-from localchat.serving.web import Pages
+
+from .wire_schemas import validate
 
 
 def test_slots_are_as_many_as_can_run():
-    busy = Slot(id_task=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_tokens=20)
+    busy = SequenceStats(id=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_length=20)
     body = slots_body([busy, busy, busy], n_slots=2, n_ctx=64)
     assert [slot["is_processing"] for slot in body] == [True, True]
     first, second = slots_body([busy], n_slots=2, n_ctx=64)
@@ -23,6 +34,7 @@ def test_slots_are_as_many_as_can_run():
     assert first["n_prompt_tokens_processed"] == 10
     assert first["next_token"] == [{"has_next_token": True, "n_remain": 7, "n_decoded": 3}]
     assert second == {"id": 1, "n_ctx": 64, "is_processing": False}
+    validate([first, second], "slots")
 
 
 def test_props_have_the_names_of_llama_cpp():
@@ -144,14 +156,14 @@ def headers(**given: str) -> Message:
     ],
 )
 def test_allowed_pages_get_the_cors_header(origins: tuple[str, ...], asked: str, allowed: Any):
-    pages = Pages(origins)
+    pages = OriginPolicy(origins)
     assert pages.headers(headers(Origin=asked)).get("Access-Control-Allow-Origin") == allowed
     assert bool(pages.preflight(headers(Origin=asked))) is (allowed is not None)
 
 
 def test_responses_vary_by_origin_only_where_pages_are_allowed():
-    assert Pages().headers(headers()) == {}
-    assert Pages([PAGE]).headers(headers()) == {"Vary": "Origin"}
+    assert OriginPolicy().headers(headers()) == {}
+    assert OriginPolicy([PAGE]).headers(headers()) == {"Vary": "Origin"}
 
 
 @pytest.mark.parametrize(
@@ -167,9 +179,9 @@ def test_responses_vary_by_origin_only_where_pages_are_allowed():
 def test_preflight_names_the_requested_headers(asked: str, told: str):
     request = headers(Origin=PAGE)
     request["Access-Control-Request-Headers"] = asked
-    assert Pages([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == told
+    assert OriginPolicy([PAGE]).preflight(request)["Access-Control-Allow-Headers"] == told
 
 
 def test_preflight_of_a_private_network_is_granted():
     asked = headers(Origin=PAGE, Access_Control_Request_Private_Network="true")
-    assert Pages([PAGE]).preflight(asked)["Access-Control-Allow-Private-Network"] == "true"
+    assert OriginPolicy([PAGE]).preflight(asked)["Access-Control-Allow-Private-Network"] == "true"

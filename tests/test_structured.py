@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, List, Union
+from typing import Any, List, Optional, Union
 
 import pytest
 
-from localchat import AsyncClient, BadRequestError, Client, DoesNotFit
+from localchat import AsyncClient, BadRequestError, Client, DoesNotFit, ToolCall
+from localchat.events import Choice, Reply
+from localchat.schema import json_schema
+from localchat.structured import read_reply, response_format
 
 from .scripted import Script, playing, refusal, scripted
 
@@ -20,6 +23,12 @@ ADA = '{"name": "Ada", "age": 36}'
 class Person:
     name: str
     age: int
+
+
+@dataclass
+class Address:
+    street: str
+    zip: Optional[str] = None
 
 
 def answer(text: str, reason: str = "stop") -> list[Any]:
@@ -173,3 +182,83 @@ def test_reply_tells_whether_it_was_truncated():
     with playing(answer("a", "length"), answer("a")) as (client, _script):
         assert client.chat("x").truncated
         assert not client.chat("x").truncated
+
+
+MISFITS: dict[str, tuple[Any, list[Any], str]] = {
+    "wrong type": (Person, answer('{"name": 1, "age": 2}'), r"^the answer does not fit: \$\.name: expected string"),
+    "pattern of another language": (
+        {"type": "string", "pattern": r"^\p{L}+$"},
+        answer('"abc"'),
+        "Python cannot read the pattern",
+    ),
+    "number that may go on": (int, answer("12", "length"), "12 may be the beginning .*raise max_tokens"),
+}
+
+
+@pytest.mark.parametrize(("target", "script", "words"), MISFITS.values(), ids=MISFITS)
+def test_answer_that_does_not_fit_is_in_the_error(target, script, words):
+    with playing(script) as (client, _), pytest.raises(DoesNotFit, match=words) as caught:
+        client.chat("x", response_format=target)
+    text = script[0]["choices"][0]["delta"]["content"]
+    assert caught.value.partial.text == caught.value.text == text
+    assert caught.value.path == ("$.name" if target is Person else "$")
+
+
+def test_targets_and_ready_made_formats():
+    with playing(answer('{"name": "Bonn"}'), answer('{"name": "Bonn"}'), answer("12")) as (client, script):
+        assert client.chat("x", response_format="name").parsed == {"name": "Bonn"}
+        assert client.chat("x", response_format={"type": "json_object"}).parsed is None
+        assert client.chat("x", response_format=int).parsed == 12
+    assert script.requests[0]["response_format"]["json_schema"]["schema"]["required"] == ["name"]
+    assert script.requests[1]["response_format"] == {"type": "json_object"}
+
+
+# One reply
+
+
+def reply(text: str, **members: Any) -> Reply:
+    return Reply((Choice(text=text, **members),))
+
+
+@pytest.mark.parametrize("text", ['{"street": "High"}', '```json\n{"street": "High"}\n```', ' {"street":"High"} \n'])
+def test_reply_is_read(text: str):
+    assert read_reply(Address, reply(text)) == Address("High")
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "path", "message"),
+    [
+        ("Sure! {}", {}, "$", "not JSON"),
+        ('{"street": NaN}', {}, "$", "NaN is not JSON"),
+        ('{"street": "Hi', {"finish_reason": "length"}, "$", "raise max_tokens"),
+        ("", {"refusal": "I cannot"}, "$", "the model declined"),
+        ('{"street": 1}', {}, "$.street", "expected string, got 1"),
+        ("[" * 100_000, {}, "$", "not JSON"),
+    ],
+)
+def test_reply_that_does_not_fit_is_an_error_with_all_there_is(text: str, members: Any, path: str, message: str):
+    answer = reply(text, **members)
+    with pytest.raises(DoesNotFit, match=message) as caught:
+        read_reply(Address, answer)
+    assert (caught.value.path, caught.value.text, caught.value.partial) == (path, text, answer)
+
+
+def test_reply_that_calls_tools_instead_has_no_value():
+    assert read_reply(Address, reply("", tool_calls=(ToolCall("1", "f", {}, "{}"),))) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "strict"),
+    [(Address, "Address", True), ("a, b", "answer", True), (List[int], None, True), ({"title": "A b"}, "A_b", None)],
+)
+def test_response_format_names_and_describes(target: Any, name: Any, strict: Any):
+    described = response_format(target)["json_schema"]
+    assert described.get("strict") == strict
+    assert name in (None, described["name"])
+    assert described["schema"] == json_schema(target, strict=bool(strict))
+
+
+@pytest.mark.parametrize("ready", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, {"type": "x"}])
+def test_ready_made_response_format_is_left_alone(ready: Any):
+    assert response_format(ready) == ready
+    assert read_reply(ready, reply("not JSON")) is None

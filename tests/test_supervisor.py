@@ -124,7 +124,7 @@ def test_refused_request_gets_400_over_http(file):
         assert not running.thread.is_alive()
 
 
-# --- the supervisor, with a child that does as it is told ---
+# --- the supervisor, with a child that runs commands ---
 
 SUPERVISE = """
 import logging, os, sys
@@ -172,12 +172,12 @@ def command(port: int, code: str) -> int:
         return number
 
 
-def is_gone(number: int) -> bool:
+def is_disconnected(number: int) -> bool:
     try:
         os.kill(number, 0)
     except ProcessLookupError:
         return True
-    # A process that ended stays as a zombie until somebody waits for it.
+    # A process that ended stays as a zombie until its parent waits for it.
     state = Path(f"/proc/{number}/stat")
     return state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z"
 
@@ -229,7 +229,7 @@ def test_server_ends_with_its_supervisor():
         number = command(port, "pass")
         process.kill()
         process.wait(DEADLINE_S)
-        wait_for(lambda: is_gone(number))
+        wait_for(lambda: is_disconnected(number))
 
 
 # --- the real server ---

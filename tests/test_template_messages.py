@@ -224,9 +224,11 @@ def test_fields_that_a_template_cannot_render_are_moved_into_ones_it_can(roles, 
 @pytest.mark.parametrize("roles", [["system", "user"], ["user"]], ids=["system", "no system"])
 def test_template_without_tools_gets_them_described(roles):
     messages = [{"role": "system", "content": "Be brief."}, USER]
-    text = render(PLAIN.replace("ROLES", str(roles)), messages, tools=TOOLS)
+    tools = [{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}]
+    text = render(PLAIN.replace("ROLES", str(roles)), messages, tools=tools)
     assert text.startswith(f"[{roles[0]}]You can call functions.")
-    assert '\n<tools>\n{"type": "function", "function": {"name": "f"}}\n</tools>\n' in text
+    described = '{"type": "function", "function": {"name": "f", "description": "Gr\u00fc\u00dfe"}}'
+    assert f"\n<tools>\n{described}\n</tools>\n" in text
     call = '{"name": "the_name", "arguments": {"an_argument": "its value"}}'
     assert f"<tool_call>\n{call}\n</tool_call>\n\nBe brief." in text
 
@@ -236,11 +238,11 @@ def test_template_of_deepseek_without_tools_describes_them_in_its_notation():
     begin, end = (mark.replace("|", "\uff5c") for mark in marks)
     source = PLAIN.replace("ROLES", "['system', 'user']") + f"{{# {begin} #}}"
     assert f'{begin}{{"an_argument": "its value"}}{end}' in render(source, tools=TOOLS)
-    assert ChatTemplate(source).format.name == "deepseek"
+    assert ChatTemplate(source).dialect.name == "deepseek"
 
 
 def test_template_without_tools_is_parsed_in_the_format_of_the_instructions():
-    assert ChatTemplate("{{ messages[0].content }}{# <|tool_call|> #}").format.name == "hermes"
+    assert ChatTemplate("{{ messages[0].content }}{# <|tool_call|> #}").dialect.name == "hermes"
 
 
 def test_template_of_lfm_gets_calls_in_its_notation():
@@ -252,7 +254,9 @@ def test_template_that_shows_calls_only_without_content_gets_none():
     source = """{%- for m in messages -%}
     {%- if m.content is none %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}{% endif -%}
     {%- endfor -%}"""
-    assert '"name": "f"' in render(source, [call_message({})])
+    text = render(source, [USER, call_message({})])
+    assert text.startswith(USER["content"] + '[{"')
+    assert '"name": "f"' in text
 
 
 @pytest.mark.parametrize("key", ["thinking", "reasoning", "reasoning_content"])

@@ -210,7 +210,7 @@ def test_interrupt_ends_the_answer_and_not_the_chat(tmp_path):
             server.requests.append(request)
             if len(server.requests) == 1:
                 peer.send(OPEN)
-                gone.append(peer.is_gone())
+                gone.append(peer.is_disconnected())
                 return
             peer.send(HELLO)
 
@@ -224,6 +224,7 @@ def test_interrupt_ends_the_answer_and_not_the_chat(tmp_path):
         terminal.wait_for("> ")
         terminal.interrupt()  # At the prompt it ends nothing either.
         terminal.type("\r")  # Python misses an interrupt in the moment after a prompt is shown, up to the next key.
+        terminal.wait_for("Ctrl-D ends the chat)")
         terminal.wait_for("> ")
         terminal.type("second\r")
         terminal.wait_for("Hello\n> ")

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from localchat.prompt import segments as module
 from localchat.prompt.marked import Marked, copied, holds_mark, join, user_ranges
-from localchat.prompt.segments import Segment, SpecialTexts, merged, segments_of, text_of, tokens_of
+from localchat.prompt.segments import Segment, SpecialTexts, merged, parts_of, segments_of, text_of
 from localchat.prompt.template import ChatTemplate
 
 from .chat_templates import SPECIAL, USER, users_text
@@ -84,6 +85,10 @@ def tokenize(text, parse_special):
     return [*tokens, *map(ord, text[at:])]
 
 
+def tokens_of(segments, special):
+    return [token for part in parts_of(segments, special) for token in tokenize(*part)]
+
+
 START, END = -1, -2
 
 
@@ -100,7 +105,7 @@ START, END = -1, -2
 def test_users_text_never_becomes_special(content, expected):
     template = ChatTemplate(None, special_texts=SPECIAL)
     segments = template.render([{"role": "user", "content": content}])
-    tokens = tokens_of(segments, tokenize, template.special)
+    tokens = tokens_of(segments, template.special)
     assert tokens == [
         START, *map(ord, "user\n" + expected), END, ord("\n"), START, *map(ord, "assistant\n"),
     ]  # fmt: skip
@@ -116,23 +121,35 @@ def test_users_text_never_becomes_special(content, expected):
 )
 def test_marker_put_together_from_pieces_is_not_special(segments, expected):
     pieces = [Segment(text, is_markup) for text, is_markup in segments]
-    assert tokens_of(pieces, tokenize, SpecialTexts(SPECIAL)) == [*map(ord, expected)]
+    assert tokens_of(pieces, SpecialTexts(SPECIAL)) == [*map(ord, expected)]
 
 
-def test_text_is_tokenised_whole_where_nothing_is_forged():
-    calls = []
-    tokens_of(
-        [Segment("<s>a", True), Segment("b", False)], lambda *call: calls.append(call) or [], SpecialTexts(SPECIAL)
-    )
-    tokens_of([Segment("a", True), Segment("<s>", False)], lambda *call: calls.append(call) or [], SpecialTexts())
-    assert calls == [("<s>ab", True), ("a<s>", True)]
+@pytest.mark.parametrize(
+    ("segments", "special", "parts"),
+    [
+        pytest.param([("<s>a", True), ("b", False)], SPECIAL, [("<s>ab", True)], id="whole"),
+        pytest.param([("a", True), ("<s>", False)], [], [("a<s>", True)], id="whole, no special tokens"),
+        pytest.param(
+            [("<s>a ", True), ("b </s> c", False), (" d<|im_end|>\n<|im_start|>", True)],
+            SPECIAL,
+            [("<s>", True), ("a b </s> c d", False), ("<|im_end|>\n<|im_start|>", True)],
+            id="cut at special tokens only",
+        ),
+    ],
+)
+def test_text_is_cut_only_where_something_is_forged(segments, special, parts):
+    pieces = [Segment(text, is_markup) for text, is_markup in segments]
+    assert list(parts_of(pieces, SpecialTexts(special))) == parts
 
 
-def test_text_is_cut_at_special_tokens_only():
-    calls = []
-    pieces = [Segment("<s>a ", True), Segment("b </s> c", False), Segment(" d<|im_end|>\n<|im_start|>", True)]
-    tokens_of(pieces, lambda *call: calls.append(call) or [], SpecialTexts(SPECIAL))
-    assert calls == [("<s>", True), ("a b </s> c d", False), ("<|im_end|>\n<|im_start|>", True)]
+def test_special_tokens_are_found_across_the_windows_of_a_search(monkeypatch):
+    texts = ["<s>", "<s>>", "<sx>", "\n", "\n\n", "\n\n\n"]
+    text = "<s>>a<sx>\n\n\n\n<s<s>" * 3
+    found = [match.span() for match in SpecialTexts(texts).find(text)]
+    assert [text[slice(*span)] for span in found[:5]] == ["<s>>", "<sx>", "\n\n\n", "\n", "<s>"]
+    for n in range(1, 9):
+        monkeypatch.setattr(module, "_WINDOW", n)
+        assert [match.span() for match in SpecialTexts(texts).find(text)] == found
 
 
 OPERATIONS = [
@@ -182,7 +199,7 @@ def test_marked_text_behaves_as_str(text):
 
 @given(parts=st.lists(st.tuples(st.text(alphabet="ab ", max_size=4), st.booleans()), max_size=5), data=st.data())
 def test_marks_stay_on_their_characters(parts, data):
-    """Upper case stands for what a user wrote, so the characters themselves tell what is marked."""
+    """Upper case stands for what a user wrote, so the characters themselves show what is marked."""
     text = join("", [Marked(part.upper().replace(" ", "_")) if marked else part for part, marked in parts])
     cut = data.draw(
         st.sampled_from(

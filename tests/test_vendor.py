@@ -129,7 +129,7 @@ def test_asynchronous_client_under_every_python(python):
         while (request := peer.request()) is not None:
             if "x-wait" in request.headers:
                 peer.send(chunked(piece("a"), end=False))
-                assert peer.is_gone()
+                assert peer.is_disconnected()
                 return
             peer.send(MODELS if request.method == "GET" else HELLO)
 

@@ -138,7 +138,7 @@ def check(name: str, source: str) -> Row:
         try:
             prompt, output = generated(template, message)
             expected = _shown(message, output)
-            found = _parsed(template.format, prompt, output)
+            found = _parsed(template.dialect, prompt, output)
         except TemplateError as error:
             notes.setdefault(f"refuses ({error})", []).append(what)
             continue
@@ -158,7 +158,7 @@ def check(name: str, source: str) -> Row:
     if not shows_calls:
         failures.append("shows no calls")
     told = (f"{verb} {', '.join(items) if len(items) < len(MESSAGES) else 'anything'}" for verb, items in notes.items())
-    return Row(name, template.format.name, tuple(failures), tuple(told))
+    return Row(name, template.dialect.name, tuple(failures), tuple(told))
 
 
 def generated(template: ChatTemplate, message: Message) -> tuple[str, str]:
@@ -169,10 +169,10 @@ def generated(template: ChatTemplate, message: Message) -> tuple[str, str]:
         whole = _rendered(template, switches, message)
         start = _common_start(prompt, whole)
         end = _turn_end(whole, _rendered(template, switches, Message(text=TEXT + "?")))
-        output = _first_turn(whole[start:], (end, *ENDS), template.format)
+        output = _first_turn(whole[start:], (end, *ENDS), template.dialect)
         opening = prompt[start:].strip()
         # History may leave out what opened the thinking.
-        is_open = opening == template.format.reasoning.start and output.startswith(message.thought)
+        is_open = opening == template.dialect.reasoning.start and output.startswith(message.thought)
         is_whole = start == len(prompt) or (is_open and bool(message.thought))
         ways.append((message.thought in output, is_whole, -len(ways), prompt if is_whole else whole[:start], output))
     return max(ways)[-2:]

@@ -103,7 +103,7 @@ def _dotted_call(text: str) -> list[StackCall]:
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             return []  # Several calls, or more than a call.
         if call.args or any(word.arg is None for word in call.keywords):
-            return []  # Which parameters these are meant for cannot be told.
+            return []  # It is unknown which parameters these are for.
         named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
         return _all_typed([_stack_call("", match[1], json.dumps(named))])
     except (ValueError, SyntaxError, TypeError, RecursionError):

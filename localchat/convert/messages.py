@@ -52,7 +52,7 @@ def from_openai(message: Mapping[str, Any]) -> Json:
 
 
 def with_parts(message: Mapping[str, Any]) -> Json:
-    """A message whose content is a list of parts in any case, its other members as they are."""
+    """A message whose content is a list of parts in any case, its other fields as they are."""
     content = _openai_content(message.get("content"))
     return {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
 

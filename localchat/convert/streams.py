@@ -47,7 +47,7 @@ def stack_reply(choice: Choice, offered: Collection[str] = ()) -> StackReply:
 
 
 def _without_mark(text: str) -> tuple[str, StopReason | None]:
-    """Text without the marker at its end, and what the marker says."""
+    """Text without the marker at its end, and its stop reason."""
     for mark, reason in MARKS.items():
         if reason is not None and text.endswith(mark):
             return text[: -len(mark)], reason
@@ -99,7 +99,7 @@ class _MarkScanner:
 
     def __init__(self) -> None:
         self._held = ""
-        # What the first marker of an end said.
+        # The stop reason of the first marker of an end.
         self.reason: StopReason | None = None
 
     def feed(self, text: str) -> Iterator[str]:
@@ -254,7 +254,7 @@ _HANDLERS: dict[str, Callable[[_View, Any], Iterator[StackEvent]]] = {
 
 
 def _raw_choice(event: StreamEvent) -> Mapping[str, Any]:
-    """The choice of the payload that an event came with, for what the event itself does not tell."""
+    """The choice of the payload that an event came with, for what the event itself does not hold."""
     choices = event.raw.get("choices") if isinstance(event.raw, Mapping) else None
     listed = choices if isinstance(choices, list) else []
     found = (

@@ -41,21 +41,21 @@ _STRATEGIES = {"greedy": (), "top_p": ("temperature", "top_p"), "top_k": ("tempe
 
 
 def sampling_options(params: Any) -> Json:
-    """Members of a request for llama-stack's SamplingParams; none for None.
+    """Fields of a request for llama-stack's SamplingParams; none for None.
 
-    What is set is sent, zeros included; a repetition penalty of 1 does nothing and is left out. Members
+    What is set is sent, zeros included; a repetition penalty of 1 does nothing and is left out. Fields
     that llama-stack does not have (min_p, seed) pass through.
 
     Raises:
         ValueError: A strategy that has no counterpart.
     """
-    members = dict(fields_of(params)) if params is not None else {}
-    strategy, penalty = fields_of(members.pop("strategy", None) or {}), members.pop("repetition_penalty", None)
+    fields = dict(fields_of(params)) if params is not None else {}
+    strategy, penalty = fields_of(fields.pop("strategy", None) or {}), fields.pop("repetition_penalty", None)
     kind = str(strategy.get("type"))
     if strategy and kind not in _STRATEGIES:
         raise ValueError(f"there is no counterpart of the sampling strategy {kind!r}")
     options: Json = {name: strategy.get(name) for name in _STRATEGIES.get(kind, ())}
-    options.update(members)
+    options.update(fields)
     if kind == "greedy":
         options["temperature"] = 0.0
     if penalty != 1.0:
@@ -93,7 +93,7 @@ def chat_logprobs(items: Iterable[Any] | None) -> list[dict[str, float]] | None:
 
 
 def fields_of(value: Any) -> Mapping[str, Any]:
-    """The members of a dict, a dataclass, a Pydantic model or any other object."""
+    """The fields of a dict, a dataclass, a Pydantic model or any other object."""
     if isinstance(value, Mapping):
         return value
     try:

@@ -1,6 +1,6 @@
-"""Dialects: the markers of reasoning and tool calls of each model family, declared once, in a module of `families/`.
+"""Dialects: the markers of reasoning and tool calls of each model family, declared in the modules of `families/`.
 
-`detect` chooses a dialect by the text of a chat template; `DIALECTS` has them by name.
+`detect` chooses the dialect for a chat template. `DIALECTS` has all dialects by name.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ DIALECTS: dict[str, Dialect] = declared()
 
 
 def detect(template: str) -> Dialect:
-    """The dialect of the family whose markers are in the template, else hermes."""
-    template = template.replace('\\"', '"')  # as they stand in strings of Jinja
+    """The dialect of the family whose markers are in the template, or "hermes" if there is none."""
+    template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
     fitting = [dialect for dialect in DIALECTS.values() if dialect.fits(template)]
     overridden = {name for dialect in fitting for name in dialect.overrides}
     detected = next((dialect for dialect in fitting if dialect.name not in overridden), DIALECTS["hermes"])

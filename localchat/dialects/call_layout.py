@@ -1,6 +1,7 @@
 """Layouts of tool calls: the texts around names, arguments and values, as a model family declares them.
 
-The output parser, the grammar of calls and the writer of calls in the history all use these declarations.
+The grammar of tool calls and the writer of earlier calls into the prompt use these declarations. The parsers accept
+more variants than a layout describes.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
-# Gaps in texts: a number of one to three digits, the name that the text is about, up to two line breaks, any
-# indentation, an id.
+# Placeholders in the texts of layouts: a number of one to three digits, the name of the tool or argument, up to two
+# line breaks, any indentation, an id.
 A_NUMBER, THE_NAME, A_BREAK, A_SPACE, AN_ID = "\x00", "\x01", "\x02", "\x03", "\x04"
-_GAPS = re.compile("[\x00-\x04]")
-# The texts of the gaps in a history.
+_PLACEHOLDERS = re.compile("[\x00-\x04]")
+# The texts that replace placeholders in written calls.
 _FILLED = str.maketrans({A_NUMBER: "0", A_BREAK: "\n", A_SPACE: "", AN_ID: "0"})
 
 ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
@@ -30,7 +31,7 @@ TYPE_NAMES: Mapping[type, str] = {
     dict: "object",
 }
 
-# The quotes of strings in the notation "gemma".
+# The quotes around strings in the notation "gemma".
 GEMMA_QUOTE = '<|"|>'
 
 
@@ -39,14 +40,15 @@ class ValueLayout:
     """How values of some JSON types are written: `start`, the value, `end`."""
 
     types: frozenset[str]
+    """The JSON types of the values."""
     start: str
     end: str
     mark: str = ""
-    """The beginning of `end`. Strings are bare text without it; other values are JSON. "": strings are JSON too."""
+    """The first part of `end`. Strings are then bare text that may not contain it. "": strings are JSON."""
     names_type: bool = True
-    """Whether `start` shows the parser the type of the value."""
+    """Whether `start` tells the parser the type of the value."""
     not_start: str = ""
-    """Bare text may not begin with this, the start of another layout. "": no restriction."""
+    """Bare text may not begin with this text, the start of another layout. "": no restriction."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,17 @@ class ArgumentsLayout:
     end: str = ""
     separator: str = ""
     names: str = r"\S+"
-    """The pattern of the names that can be written."""
+    """The pattern of names that this layout can represent."""
     on_lines: bool = False
-    """Whether a line break may stand on each side of a value."""
+    """Whether a line break may be on each side of a value."""
     notation: str = "json"
-    """How values that are not bare text are written: "json" or "python"."""
+    """The notation of values that are not bare text: "json" or "python"."""
     item: str = ""
-    """Objects and arrays are written in this layout again: an object as its arguments, the items of an array as
-    arguments of this name. "": they are not."""
+    """The name of array items, for families that nest this layout: objects are written as arguments, and arrays as
+    arguments with this name. "": objects and arrays are written in `notation`."""
 
     def value(self, name: str, value: Any) -> str:
-        """The value of an argument of that name, with the texts around it."""
+        """Write the value of the argument `name`, with the texts around it."""
         type_name = TYPE_NAMES[type(value)]
         names = {type_name, "number"} if type_name == "integer" else {type_name}
         layout = next(layout for layout in reversed(self.values) if names & layout.types)
@@ -81,9 +83,9 @@ class ArgumentsLayout:
 
 @dataclass(frozen=True)
 class CallLayout:
-    """One way of writing calls: `begin`, then calls with `separator` between them, then `end`.
+    """One layout of the tool calls in an output: `begin`, calls with `separator` between them, `end`.
 
-    A call is `before_name`, the name, `before_arguments`, the arguments, `after_call`. The texts may have gaps.
+    A call is `before_name`, the name, `before_arguments`, the arguments, `after_call`. The texts may have placeholders.
     """
 
     before_name: str = '{"name": "'
@@ -93,46 +95,46 @@ class CallLayout:
     separator: str = ""
     end: str = ""
     opener: str = ""
-    """The marker with which the calls begin. "": only the text up to the arguments distinguishes a call from text."""
+    """The marker that begins the calls. "": all text up to the arguments is needed to distinguish a call from text."""
     json_name: bool = True
-    """Whether the name is written as the inside of a JSON string."""
+    """Whether the name is escaped as in a JSON string."""
     indent: int | None = None
-    """The arguments may be on several lines, indented by this many spaces. None: they are on one line."""
+    """The arguments may be on several lines, indented by at most this many spaces. None: they are on one line."""
     notation: str = "json"
-    """How arguments that are one object are written: "json", "gemma" or "python"."""
+    """The notation of arguments that are one object: "json", "gemma" or "python"."""
     end_marker: str = ""
-    """The marker up to which the parser collects the arguments, so that no string may hold it. "": none."""
+    """The marker at which the parser stops reading arguments. Strings may not contain it. "": there is none."""
     arguments: ArgumentsLayout | None = None
-    """How arguments are written one by one, if the schema permits it. None: they are one object."""
+    """The layout of arguments that are written one by one, if the schema permits. None: they are one object."""
     is_native: bool = True
-    """Models write this layout without being prompted for it. False: only where the request requires calls."""
+    """Whether models generate this layout on their own. False: only requests that require calls use it."""
     after_reasoning: str = "\n\n"
     """The text between reasoning and calls."""
-    mark: str = ""
-    """The layout applies only to models with this text in their template."""
+    template_text: str = ""
+    """The layout applies only to models whose chat template contains this text. "": to all models of the family."""
     more: CallLayout | None = None
-    """How calls after the first are written. None: in this layout."""
+    """The layout of calls after the first. None: this layout."""
 
     def head(self, name: str) -> str:
-        """The beginning of a call of the tool of that name, up to its arguments."""
+        """The beginning of a call of the tool `name`, up to its arguments."""
         inside = json.dumps(name, ensure_ascii=False)[1:-1] if self.json_name else name
         return (self.before_name + inside + self.before_arguments).replace(THE_NAME, inside)
 
     def bare(self, opener: str) -> CallLayout:
-        """The same calls without the texts around all of them, since some models forget to begin with these."""
+        """This layout without `begin` and `end`, which some models leave out."""
         return replace(self, opener=opener, begin="", end="")
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The texts that all calls in this layout have, in pieces without gaps."""
+        """The texts that are the same in all calls, split at their placeholders."""
         texts = [self.begin, self.before_name, self.before_arguments, self.after_call, self.separator, self.end]
         if self.arguments is not None:
             texts += [self.arguments.before_key, self.arguments.after_key]
             texts += [text for value in self.arguments.values for text in (value.start, value.end)]
-        return tuple(piece for text in (*texts, self.after_reasoning) for piece in _GAPS.split(text) if piece)
+        return tuple(piece for text in (*texts, self.after_reasoning) for piece in _PLACEHOLDERS.split(text) if piece)
 
     def written(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Write calls (dicts with `name` and `arguments`) as a model does."""
+        """Write calls (dicts with `name` and `arguments`) in this layout."""
         texts = [self.head(call["name"]) + self._arguments(call["arguments"]) + self.after_call for call in calls]
         return (self.begin + self.separator.join(texts) + self.end).translate(_FILLED)
 

@@ -1,4 +1,4 @@
-"""The state of tool calls in one output: which tools are offered, which calls were made, whether one is open."""
+"""The state of the tool calls in one output: the tools offered, the calls made, and whether a call is open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 from ..protocol.events import Event, ToolCallArguments, ToolCallStart
 
-# What clients can send back as an id: no white space, and not too long for their databases.
+# Ids that clients can send back: no white space, and not too long for their databases.
 _ID = re.compile("[!-~]{1,64}")
 
 
@@ -19,9 +19,9 @@ def new_call_id() -> str:
 
 
 class Calls:
-    """Makes the events of calls, and has the tools that may be called.
+    """Makes the events of tool calls, and has the tools that may be called.
 
-    Text like a call of any other tool is content; without tools, all text is.
+    A call of any other tool is treated as text. Without tools, all calls are text.
     """
 
     def __init__(self, tools: Sequence[Mapping[str, Any]] = (), new_id: Callable[[], str] = new_call_id) -> None:
@@ -32,24 +32,24 @@ class Calls:
         self._new_id = new_id
         self._ids: set[str] = set()
         self.made = 0
-        # The start of a call was sent and its arguments are incomplete: an output that ends here ends as "length".
+        # Whether a call has begun and its arguments are incomplete. An output cut here has the finish reason "length".
         self.is_open = False
 
     @property
     def offered(self) -> Sequence[str]:
-        """The names that may be called."""
+        """The names of the tools that may be called."""
         return tuple(self._schemas)
 
     def may_call(self, name: object) -> bool:
-        """Whether a tool of that name was offered."""
+        """Whether `name` is the name of a tool that may be called."""
         return isinstance(name, str) and name in self._schemas
 
     def schema(self, name: str) -> Mapping[str, Any]:
-        """The JSON schema of that tool's arguments."""
+        """The JSON schema for the arguments of the tool `name`."""
         return self._schemas.get(name, {})
 
     def head(self, name: str, call_id: str | None = None) -> Event:
-        """Begin a call. The id that the model wrote is kept if it is valid and no other call of the output has it."""
+        """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced."""
         if call_id is None or not _ID.fullmatch(call_id) or call_id in self._ids:
             call_id = self._new_id()
         self._ids.add(call_id)
@@ -58,9 +58,9 @@ class Calls:
         return ToolCallStart(self.made - 1, call_id, name)
 
     def arguments(self, text: str) -> Event:
-        """The next piece of the open call's arguments."""
+        """Add a piece to the arguments of the open call."""
         return ToolCallArguments(self.made - 1, text)
 
     def close(self) -> None:
-        """The open call is complete."""
+        """End the open call."""
         self.is_open = False

@@ -1,4 +1,4 @@
-"""The parser of outputs in channels: messages with headers for reasoning, text or a call (gpt-oss, Muse)."""
+"""The parser of outputs in channels: messages whose header marks them as reasoning, text or a call (gpt-oss, Muse)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 
 
 class Kind(Enum):
-    """What a message is, by its header."""
+    """The kind of a message, according to its header."""
 
     REASONING = auto()
     TEXT = auto()
     CALL = auto()
-    FOREIGN = auto()  # for a recipient that is not offered
+    FOREIGN = auto()  # The recipient is a tool that is not offered.
 
 
 class ChannelReader(OutputReader):
-    """Reads headers up to <|message|>, and bodies up to one of the dialect's end markers or the next header."""
+    """Parses headers up to <|message|>, and bodies up to an end marker of the dialect or the next header."""
 
     _dialect: ChannelDialect
 
@@ -46,7 +46,7 @@ class ChannelReader(OutputReader):
             header = None
 
     def _header(self) -> Reader[str | None]:
-        """Read a header, if one comes and is complete."""
+        """Read a header; None if the next text is not a complete header."""
         start = yield from one_of(self._cursor, START + "assistant", CHANNEL, " to=", "to=")
         if start is None:
             return None
@@ -54,11 +54,11 @@ class ChannelReader(OutputReader):
         return start + text if end else None
 
     def _loose_text(self) -> Reader[None]:
-        """Read text without a header up to the next header, as content."""
+        """Emit text without a header as content, up to the next header."""
         raw = self._cursor.recorded() or (yield from one_of(self._cursor, START))
         if raw:
             yield ContentDelta(raw)
-        yield from stream(self._cursor, Markers(START, CHANNEL), ContentDelta, seam=False)
+        yield from stream(self._cursor, Markers(START, CHANNEL), ContentDelta, holds_space=False)
 
     def _message(self, header: str) -> Reader[None]:
         kind, name = self._kind(header)
@@ -77,13 +77,13 @@ class ChannelReader(OutputReader):
                 yield ContentDelta(end)
 
     def _body(self, kind: Kind, event: Callable[[str], Event]) -> Reader[str]:
-        """Send a body up to the marker that ends it, which is not read yet; "" at the end of the output or a call."""
-        # A constrained text extends to the end of the output, and may contain the texts of markers.
-        is_bound_text = self._is_bound and kind is Kind.TEXT
-        markers = Markers() if is_bound_text else Markers(*self._dialect.ends, START, CHANNEL, *self._openers)
+        """Emit a body. Returns the marker that ends it, which stays unread; "" after a call or at the end of output."""
+        # Text of a response format extends to the end of the output, and may contain the texts of markers.
+        is_formatted = self._is_constrained and kind is Kind.TEXT
+        markers = Markers() if is_formatted else Markers(*self._dialect.ends, START, CHANNEL, *self._openers)
         while True:
             self.reasoning_is_open = kind is Kind.REASONING
-            marker = yield from stream(self._cursor, markers, event, seam=False)
+            marker = yield from stream(self._cursor, markers, event, holds_space=False)
             self.reasoning_is_open = self.reasoning_is_open and marker is None
             if marker not in self._openers:
                 return marker or ""
@@ -101,7 +101,7 @@ class ChannelReader(OutputReader):
         return (Kind.TEXT if name == "user" else Kind.FOREIGN), name
 
     def _message_call(self, name: str, raw: str) -> Reader[None]:
-        """Read a message that is a call of this tool. `raw` is its header."""
+        """Read the body of a call of the tool `name`. `raw` is the header."""
         cursor, calls, ends = self._cursor, self._calls, self._dialect.ends
         yield calls.head(name)
         yield from space(cursor)
@@ -110,7 +110,7 @@ class ChannelReader(OutputReader):
             yield calls.arguments("{}")
         else:
             if (yield from is_next(cursor, "{")):
-                # A string may hold the text of a marker.
+                # Read JSON by its syntax, since a string in it may contain the text of a marker.
                 yield from stream_value(cursor, calls.arguments)
             end = yield from stream(cursor, Markers(*ends, START), calls.arguments)
             if end in ends:
@@ -126,7 +126,7 @@ class ChannelDialect(Dialect):
     ends: tuple[str, ...] = ()
     """The markers that end a message."""
     reasoning_headers: tuple[str, ...] = ()
-    """A header with one of these texts is that of reasoning."""
+    """A message is reasoning if its header contains one of these texts."""
     reasons_anywhere: bool = True
     reader: type[OutputReader] = ChannelReader
 
@@ -152,7 +152,7 @@ class ChannelDialect(Dialect):
 
 
 def open_header(prompt: str) -> str | None:
-    """The header of the message that the prompt leaves open; None if it leaves none open."""
+    """The header of the unfinished message at the end of the prompt; None if there is none."""
     _, _, last = prompt.rpartition(START + "assistant")
     header, found, body = last.partition(MESSAGE)
     return header if found and "<|" not in body else None

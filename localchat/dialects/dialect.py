@@ -1,6 +1,6 @@
 """The declaration of a model family: the markers of reasoning, text and tool calls in its output.
 
-The streaming parser, the grammar of calls and the writer of calls in the history are derived from it.
+The streaming parser, the grammar of tool calls and the writer of earlier calls use this declaration.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ class Dialect:
     name: str
     """The key in `DIALECTS`."""
     detected_by: tuple[tuple[str, ...], ...] = ()
-    """Sets of texts. A template that holds all texts of one set belongs to this family."""
+    """Sets of texts. A template that contains all texts of one set belongs to this family."""
     overrides: tuple[str, ...] = ()
-    """Families whose texts are in these templates as well. A template that fits both belongs to this family."""
+    """The names of families whose sets also match templates of this family. This family takes precedence."""
     calls: tuple[CallStyle, ...] = ()
-    """The formats in which its models write calls, the usual one first."""
+    """The call formats of the family, the preferred one first."""
     also_read: tuple[CallStyle, ...] = ()
-    """Formats of other families that its models write now and then: they are parsed, but grammars do not allow them."""
+    """Call formats of other families that the models generate at times. They are parsed, but grammars forbid them."""
     sections: tuple[str, ...] = ()
-    """Markers that open the text or a message of an output. They are dropped, and end reasoning."""
+    """Markers that open text or a message. They are dropped from the output, and end reasoning."""
     dropped: tuple[str, ...] = ()
-    """Other markers around text, which are dropped."""
+    """Other markers around text that are dropped from the output."""
     reasoning: ReasoningTags = THINK
     reasons_anywhere: bool = False
-    """Reasoning may come again after text; an end tag without a start tag is dropped."""
+    """Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped."""
     no_reasoning: str = ""
-    """The beginning of an output without reasoning. "": such an output has no special beginning."""
+    """The marker that begins an output without reasoning. "": there is no such marker."""
     text_start: tuple[str, str] = ("", "\n\n")
-    """The markers that open the text: at the beginning of an output, and after reasoning."""
+    """The text before the content: at the beginning of an output, and after reasoning."""
     text_end: str = ""
-    """The marker that ends text before calls."""
+    """The marker between text and calls."""
     part_mark: str = ""
-    """The text between the parts of an output, for families in which each part has a header."""
+    """The text between the parts of an output, for families in which each part has a header. "": no such parts."""
     has_own_tool_prompt: bool = False
-    """If the template shows no tools, the system message describes calls in this family's format instead of Hermes'."""
+    """If the template shows no tools, a system message describes calls in the format of this family. False: in the
+    format of Hermes."""
     reader: type[OutputReader] = OutputReader
     """The class of the parser."""
     layouts: tuple[CallLayout, ...] = ()
-    """The layouts of calls, the usual one first. Default: those of `calls`."""
+    """The layouts of calls, the preferred one first. Default: those of `calls`."""
 
     def __post_init__(self) -> None:
         if not self.layouts:
@@ -65,23 +66,23 @@ class Dialect:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The markers that are dropped from text."""
+        """The markers that are dropped from the output."""
         of_calls = (marker for style in self.calls for marker in (*style.sections, *style.dropped))
         return tuple(dict.fromkeys((*self.sections, *self.dropped, *of_calls)))
 
     @property
     def reasoning_sections(self) -> tuple[str, ...]:
-        """The ignored markers that end reasoning."""
+        """The dropped markers that also end reasoning."""
         return (*self.sections, *(marker for style in self.calls for marker in style.sections))
 
     @property
     def reasoning_ends(self) -> tuple[str, ...]:
-        """The markers that end reasoning, openers of calls included: models call without closing their reasoning."""
+        """The markers that end reasoning. They include the openers of calls: models may call tools inside reasoning."""
         return (self.reasoning.end, *self.reasoning_sections, *self.openers)
 
     @property
     def preserved(self) -> tuple[str, ...]:
-        """The markers whose tokens must reach the parser as text, even where the vocabulary hides them."""
+        """The markers whose tokens the engine must deliver as text to the parser, even if they are control tokens."""
         of_calls = (marker for style in (*self.calls, *self.also_read) for marker in style.markers)
         of_layouts = (marker for layout in self.layouts for marker in layout.markers)
         around = (*self.ignored, *self.text_start, self.reasoning.start, self.reasoning.end)
@@ -92,12 +93,15 @@ class Dialect:
         return any(all(mark in template for mark in marks) for marks in self.detected_by)
 
     def for_template(self, template: str) -> Dialect:
-        """This dialect with the reasoning tags and the layouts of calls that are in the template, if any."""
-        named = tuple(layout for layout in self.layouts if layout.mark in template)
+        """This dialect with the reasoning tags and the call layouts that the template contains.
+
+        Tags and layouts stay as declared if the template has none of them.
+        """
+        named = tuple(layout for layout in self.layouts if layout.template_text in template)
         return replace(self, reasoning=reasoning_tags(template) or self.reasoning, layouts=named or self.layouts)
 
     def write_calls(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Write calls (dicts with `name` and `arguments`) as a model of the family does."""
+        """Write calls (dicts with `name` and `arguments`) in the preferred layout of the family."""
         return self.layouts[0].written(calls)
 
     def reasoning_start(self, prompt: str) -> ReasoningStart:
@@ -105,13 +109,13 @@ class Dialect:
         return self.reasoning.start_state(prompt)
 
     def opened_reasoning(self, reasoning: str, prompt: str) -> list[Segment]:
-        """The text to append to a prompt so that the output continues this reasoning (assistant prefill)."""
+        """The segments to append to a prompt so that the output continues `reasoning` (assistant prefill)."""
         is_open = self.reasoning_start(prompt) is ReasoningStart.OPEN
         start = [] if is_open else [Segment(self.reasoning.start + "\n", True)]
         return [*start, Segment(reasoning, False)]
 
     def opened_text(self, reasoning: str, text: str, prompt: str) -> list[Segment]:
-        """The text to append to a prompt so that the output continues this text, after this reasoning if any."""
+        """The segments to append to a prompt so that the output continues `text`, with `reasoning` before the text."""
         if not reasoning and self.reasoning_start(prompt) is not ReasoningStart.OPEN:
             return [Segment(self.text_start[0], True), Segment(text, False)]
         end = Segment("\n" + self.reasoning.end + self.text_start[1], True)

@@ -12,55 +12,62 @@ from .calls import Calls
 from .json_scan import decoded, read_value, stream_value
 from .scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream
 
-# Some models put the name and the arguments in an object of this name.
+# Some models nest the name and the arguments in an object with this name.
 _WRAPPER = "function"
 
 
 class Outcome(Enum):
-    """How reading a call went."""
+    """The result of reading a call."""
 
-    CALL = auto()  # a complete call
-    BROKEN = auto()  # the start of a call was sent; its arguments are cut or no JSON
-    NO_CALL = auto()  # no call: no event was sent
+    CALL = auto()  # A complete call.
+    BROKEN = auto()  # The start of a call was emitted, and its arguments are cut or not JSON.
+    NO_CALL = auto()  # Not a call. No event was emitted.
 
 
 @dataclass(frozen=True)
 class JsonCalls(CallStyle):
-    """Calls as JSON objects between `opener` and `end`. The parser accepts fields in any order, and more."""
+    """Calls as JSON objects between `opener` and `end`.
+
+    The parser also accepts other orders of the fields, additional fields, and missing end markers.
+    """
 
     opener: str = ""
-    """The marker before the calls. "": they are the whole output."""
+    """The marker before the calls. "": the calls are the whole output."""
     end: str = ""
+    """The marker after the calls. "": there is none."""
     name: str = "name"
-    """The field with the tool's name. `arguments` and `id` below are the fields with the arguments and the id."""
+    """The field with the name of the tool."""
     arguments: str = "arguments"
+    """The field with the arguments."""
     id: str = "id"
-    id_gap: str = ""
-    """The format of ids: A_NUMBER or AN_ID. "": models write none."""
+    """The field with the id of the call."""
+    id_placeholder: str = ""
+    """The format of ids: A_NUMBER or AN_ID. "": calls have no ids."""
     id_is_last: bool = False
-    """The id comes after the arguments. Events have it first, so calls are sent only when they are complete."""
+    """The id comes after the arguments. Events have the id first, so calls are emitted only when they are complete."""
     is_list: bool = False
+    """The calls are a JSON list."""
     is_each: bool = False
-    """Each call has markers of its own, instead of one pair around all."""
+    """Each call has its own markers, instead of one pair around all calls."""
     line: str = ""
     """The text between the markers and the calls."""
     separator: str = ""
-    """The text between calls that are no list."""
+    """The text between calls, unless they are a list."""
     space: str = ""
     """The white space inside the braces and between the fields of an object."""
     indent: int | None = None
-    """Arguments may be on several lines, indented by this many spaces."""
+    """Arguments may be on several lines, indented by at most this many spaces. None: they are on one line."""
     is_strict: bool = False
-    """An object with any other field is no call. It may be an output in JSON, which is then streamed at once."""
+    """An object with any other field is not a call. It may be JSON content, which is then streamed without delay."""
     other_ends: tuple[str, ...] = ()
-    """Markers that some models write instead of `end`."""
-    mark: str = ""
-    """The style applies only to models with this text in their template."""
+    """Markers that some models generate instead of `end`."""
+    template_text: str = ""
+    """The style applies only to models whose chat template contains this text. "": to all models of the family."""
 
     @property
     def layouts(self) -> tuple[CallLayout, ...]:
         opener, end = self.opener + self.line, self.line + self.end if self.end else ""
-        id_field = f'"{self.id}": "{self.id_gap}"' if self.id_gap else ""
+        id_field = f'"{self.id}": "{self.id_placeholder}"' if self.id_placeholder else ""
         first, last = ("", id_field) if self.id_is_last else (id_field, "")
         before_name = f'{{{self.space}{first}{first and ", "}"{self.name}": "'
         after_call = f"{last and ', '}{last}{self.space}}}"
@@ -79,7 +86,7 @@ class JsonCalls(CallStyle):
             separator=separator,
             end=end,
             indent=self.indent,
-            mark=self.mark,
+            template_text=self.template_text,
         )
         return (layout,)
 
@@ -116,17 +123,17 @@ class JsonCalls(CallStyle):
 
     @property
     def argument_fields(self) -> tuple[str, ...]:
-        """The names of the field of the arguments: some models mix up those of several families."""
+        """The accepted names of the field with the arguments: some models use the name of another family."""
         return (self.arguments, "arguments", "parameters")
 
     def may_have(self, field: str) -> bool:
-        """Whether an object with this field may be a call."""
+        """Whether a call may have this field."""
         known = (self.name, *self.argument_fields, self.id, _WRAPPER, "type")
         return not self.is_strict or field in known
 
 
 def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
-    """Send the text of a broken call as its arguments, up to one of the ends, which is returned, if any."""
+    """Emit the text of a broken call as its arguments, up to one of the markers `ends`. Returns the marker, if any."""
     end = yield from stream(cursor, Markers(*ends), calls.arguments)
     if end:
         read(cursor, end)
@@ -135,19 +142,19 @@ def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None
 
 
 class _CallObject:
-    """Reads one call object: the name and arguments in either order, other fields skipped."""
+    """Reads one call object: the name and arguments in either order. Other fields are skipped."""
 
     def __init__(self, cursor: Cursor, calls: Calls, style: JsonCalls) -> None:
         self._cursor = cursor
         self._calls = calls
         self._style = style
         self._is_wrapped = False
-        # The name of the tool, once it is known: then the object is a call.
+        # The name of the tool. None: not read yet, so the object may not be a call.
         self._called: str | None = None
         self._has_head = False
         self._has_arguments = False
         self._id: str | None = None
-        # Arguments that were read before the head could be sent.
+        # Arguments that were read before the start of the call could be emitted.
         self._held: str | None = None
 
     def read(self) -> Reader[Outcome]:
@@ -172,7 +179,7 @@ class _CallObject:
             if self._called is not None:
                 self._cursor.begin()
             complete = yield from self._field()
-            # Before the name, broken text is content. After it, broken text counts as arguments, except what was sent.
+            # Broken JSON before the name is content. After the name, it is emitted as arguments.
             broken = self._cursor.recorded() if self._called is not None else ""
             if broken and not complete and self._called is not None:
                 yield from self._head(self._called)
@@ -217,7 +224,7 @@ class _CallObject:
         return True
 
     def _head(self, name: str) -> Reader[None]:
-        """Send the name, the id and the arguments so far, unless they were sent already."""
+        """Emit the start of the call and the arguments so far, unless this was done."""
         if self._has_head:
             return
         self._has_head = True
@@ -233,7 +240,7 @@ class _CallObject:
             self._has_arguments = True
             return (yield from stream_value(self._cursor, self._calls.arguments))
         raw, complete = yield from read_value(self._cursor)
-        # Arguments may be a string with JSON inside: send the decoded string.
+        # Arguments may be JSON within a JSON string. Emit the decoded string.
         text = (decoded(raw) if is_text else None) or raw
         self._has_arguments = True
         if self._has_head:

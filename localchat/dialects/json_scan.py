@@ -1,7 +1,7 @@
-"""Finds the end of a JSON value in generated text while it is streamed.
+"""Finds the end of a JSON value in generated text during streaming.
 
 The scanner follows nesting, strings and escapes. It does not check that the value is well-formed: the arguments of
-calls are passed on as the model wrote them.
+calls are emitted as the model generates them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .scan import Cursor, Reader, more, space
 
 
 class State(Enum):
-    """The state of the scanner: the kind of value that it is in."""
+    """The state of the scanner."""
 
     START = auto()
     NESTED = auto()
@@ -28,8 +28,8 @@ class State(Enum):
 
 
 _CLOSER = {"{": "}", "[": "]"}
-# The characters that may come between the strings and brackets of a value. Any other one ends it as broken, so that an
-# unclosed value does not take in the rest of the output.
+# Characters that may be between the strings and brackets of a value. Any other character ends the value as broken, so
+# that an unclosed value does not include the rest of the output.
 _BETWEEN = re.compile(r"[\s,:+\-.\w]*")
 _SCALAR = re.compile(r"[+\-.\w]*")
 _IN_STRING = re.compile(r'[^"\\]*')
@@ -37,20 +37,20 @@ _ENDS = frozenset({State.DONE, State.BROKEN})
 
 
 class JsonScanner:
-    """Finds the end of one JSON value, which starts with the first character fed."""
+    """Finds the end of one JSON value. The value starts with the first character that is scanned."""
 
     def __init__(self) -> None:
         self.state = State.START
         self._closers: list[str] = []
 
     def scan(self, text: str, at: int) -> int:
-        """How far `text` from `at` on belongs to the value; `state` is DONE if it is complete."""
+        """Scan `text` from index `at`. Returns the end of the part that belongs to the value; see `state`."""
         while at < len(text) and self.state not in _ENDS:
             at = _STEPS[self.state](self, text, at)
         return at
 
     def end(self) -> None:
-        """End of the text, which completes a number or a literal at the top level."""
+        """End the text. This completes a number or a literal at the top level."""
         self.state = State.DONE if self.state in (State.SCALAR, State.DONE) else State.BROKEN
 
     def _start(self, text: str, at: int) -> int:
@@ -118,7 +118,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def stream_value(cursor: Cursor, event: Callable[[str], Event]) -> Reader[bool]:
-    """Send the raw text of the JSON value that comes next; False if it is cut or broken."""
+    """Emit the raw text of the next JSON value. Returns False if the value is cut or broken."""
     scanner = JsonScanner()
     while True:
         size = scanner.scan(cursor.text, cursor.at) - cursor.at
@@ -132,7 +132,7 @@ def stream_value(cursor: Cursor, event: Callable[[str], Event]) -> Reader[bool]:
 
 
 def read_value(cursor: Cursor) -> Reader[tuple[str, bool]]:
-    """The raw text of the JSON value that comes next, and whether it is complete."""
+    """Read the next JSON value. Returns its raw text, and whether it is complete."""
     scanner = JsonScanner()
     parts: list[str] = []
     while True:
@@ -145,7 +145,10 @@ def read_value(cursor: Cursor) -> Reader[tuple[str, bool]]:
 
 
 def maybe_nested(cursor: Cursor) -> Reader[str]:
-    """The raw text of a JSON object or list, if one comes and is complete, else "". Its strings may contain markers."""
+    """Read the next JSON value if it is a complete object or list. Returns its raw text; "" if nothing was read.
+
+    Its strings may contain markers.
+    """
     cursor.begin()
     yield from space(cursor)
     if (yield from more(cursor)) and cursor.peek() in "{[":
@@ -157,7 +160,7 @@ def maybe_nested(cursor: Cursor) -> Reader[str]:
 
 
 def decoded(raw: str) -> Any:
-    """The value of raw JSON text; None if it is not well formed."""
+    """The value of a JSON text; None if the text is not well-formed."""
     try:
         return json.loads(raw, strict=False)
     except (ValueError, RecursionError):

@@ -12,18 +12,18 @@ from .json_calls import raw_arguments
 from .json_scan import stream_value
 from .scan import Cursor, Markers, Reader, closing, is_next, one_of, space, until
 
-_GAPS = re.compile(f"([{A_NUMBER}{AN_ID}])")
+_PLACEHOLDERS = re.compile(f"([{A_NUMBER}{AN_ID}])")
 
 
 @dataclass(frozen=True)
 class NamedCalls(CallStyle):
     """Each call is `call`, `before_name`, the name, `before_arguments`, the arguments, `after_call`.
 
-    The texts before and after the name may have a gap for an id or a number.
+    The texts before and after the name may have a placeholder for an id or a number.
     """
 
     call: str
-    """The marker with which each call begins."""
+    """The marker that begins each call."""
     before_name: str = ""
     before_arguments: str = ""
     after_call: str = ""
@@ -31,10 +31,10 @@ class NamedCalls(CallStyle):
     section: tuple[str, str] = ("", "")
     """The markers around all calls."""
     after_reasoning: str = "\n\n"
-    mark: str = ""
-    """The style applies only to models with this text in their template."""
+    template_text: str = ""
+    """The style applies only to models whose chat template contains this text. "": to all models of the family."""
     has_own_id: bool = False
-    """The name with the texts around it, up to the last marker, is the id of the call."""
+    """The name and the texts around it, such as "functions.f:0", are the id of the call."""
 
     @property
     def layouts(self) -> tuple[CallLayout, ...]:
@@ -49,7 +49,7 @@ class NamedCalls(CallStyle):
             end=end,
             json_name=False,
             after_reasoning=self.after_reasoning,
-            mark=self.mark,
+            template_text=self.template_text,
         )
         return (layout, layout.bare(self.call)) if start else (layout,)
 
@@ -83,17 +83,20 @@ class NamedCalls(CallStyle):
 
 
 def _pieces(text: str) -> list[str]:
-    """The markers and gaps of a text, without the white space around them."""
-    return [piece.strip(" \n") for piece in _GAPS.split(text) if piece.strip(" \n")]
+    """The markers and placeholders of a text, without the white space around them."""
+    return [piece.strip(" \n") for piece in _PLACEHOLDERS.split(text) if piece.strip(" \n")]
 
 
 def _fixed_text(cursor: Cursor, *texts: str) -> Reader[list[str] | None]:
-    """Read the texts, with white space before each piece. Returns the texts of the gaps; None if others come."""
+    """Read these texts, with white space before each piece.
+
+    Returns the texts at the placeholders; None if another text follows.
+    """
     pieces = [piece for text in texts for piece in _pieces(text)]
     found: list[str] = []
     while pieces:
         piece = pieces.pop(0)
-        if _GAPS.fullmatch(piece):
+        if _PLACEHOLDERS.fullmatch(piece):
             text, marker = yield from until(cursor, Markers(pieces.pop(0)))
             if marker is None:
                 return None
@@ -107,9 +110,9 @@ def _fixed_text(cursor: Cursor, *texts: str) -> Reader[list[str] | None]:
 
 
 def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]:
-    """Read an offered name and one of the markers that may end it; None if anything else comes.
+    """Read the name of an offered tool and one of the markers `ends`. Returns the name; None if another text follows.
 
-    Text is held back only as long as it may still become an offered name.
+    Text is held back only while it may become such a name.
     """
     names = {name + end: name for name in calls.offered for end in ends}
     found = yield from one_of(cursor, *names)
@@ -119,7 +122,7 @@ def offered_name(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None]
 def json_arguments(
     cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: str | None = None
 ) -> Reader[str | None]:
-    """Send a call whose name was read: its arguments, one JSON value. Returns the marker that was read after it."""
+    """Emit a call whose name was read, and read its arguments, one JSON object. Returns the marker after it, if any."""
     yield calls.head(name, call_id)
     cursor.commit()
     yield from space(cursor)

@@ -1,7 +1,8 @@
 """The streaming output parser: splits generated text into events for reasoning, content and tool calls.
 
-Pieces may be cut anywhere: the events are the same, except where their texts are split. No text is lost: what only
-begins like a call is content. The text must not contain stop texts and end-of-turn tokens, which the engine removes.
+The text comes in pieces. Where it is cut into pieces does not change the events, except where their texts are split.
+No text is lost: text that begins like a tool call and is not one is content. The engine removes stop texts and
+end-of-generation tokens before.
 """
 
 from __future__ import annotations
@@ -25,33 +26,34 @@ class OutputParser:
         tools: Sequence[Mapping[str, Any]] = (),
         prompt: str = "",
         splits_reasoning: bool = True,
-        is_bound: bool = False,
+        is_constrained: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         """Start before the first character of an output.
 
         Args:
-            dialect: of the model, see `detect`.
-            tools: the tools offered, in OpenAI's format; without tools, nothing is a call.
-            prompt: the rendered prompt, or its end, which may open reasoning.
-            splits_reasoning: False leaves reasoning with its tags in the content.
-            is_bound: the output has a response format, so unless it is calls, all text after the reasoning is content.
+            dialect: The dialect of the model; see `detect`.
+            tools: The tools offered, in OpenAI's format. Without tools, no text is a call.
+            prompt: The rendered prompt, or its end, which shows whether reasoning is open.
+            splits_reasoning: Whether reasoning is separate from the content. False: the content has it, with its tags.
+            is_constrained: Whether the request has a response format. If so, the text after the reasoning is either
+                calls or content, and markers inside content have no meaning.
         """
         self._cursor = Cursor()
         self._calls = Calls(tools, new_id)
         self._output = dialect.reader(
-            dialect, self._cursor, self._calls, prompt, splits_reasoning=splits_reasoning, is_bound=is_bound
+            dialect, self._cursor, self._calls, prompt, splits_reasoning=splits_reasoning, is_constrained=is_constrained
         )
         self._events = self._output.read()
 
     @property
     def has_tool_calls(self) -> bool:
-        """Whether a call was begun so far."""
+        """Whether a call has begun."""
         return self._calls.made > 0
 
     @property
     def inside_tool_call(self) -> bool:
-        """Whether a call is incomplete: if the output ends now, its finish reason is `length`."""
+        """Whether a call is incomplete. If the output ends now, its finish reason is "length"."""
         return self._calls.is_open
 
     @property
@@ -65,12 +67,12 @@ class OutputParser:
         return self._output.reasoning_may_open
 
     def feed(self, text: str) -> list[Event]:
-        """The events of this text. Text that may still become a marker is held back."""
+        """The events of the next piece of text. Text that may become a marker is held back."""
         self._cursor.feed(text)
         return self._read()
 
     def finish(self) -> list[Event]:
-        """The events of the text that was held back, at the end of the output."""
+        """End the output. Returns the events of the text that was held back."""
         self._cursor.ended = True
         return self._read()
 
@@ -84,7 +86,7 @@ class OutputParser:
 
 
 def merged(events: Sequence[Event]) -> list[Event]:
-    """The same events with neighbouring texts of one kind joined."""
+    """The same events, with the texts of adjacent events of one kind joined."""
     result: list[Event] = []
     for event in events:
         joined = _joined(result[-1], event) if result else None

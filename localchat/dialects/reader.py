@@ -1,4 +1,4 @@
-"""The parser of most families' outputs: reasoning first, then text and calls."""
+"""The parser of outputs with reasoning first, then text and tool calls: the format of most families."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ if TYPE_CHECKING:
 
 
 class OutputReader:
-    """Reads one output. Its methods are readers of what comes next at the cursor.
+    """Parses one output. Its methods are readers (see scan.py) of the text at the cursor.
 
-    `reasoning_is_open` and `reasoning_may_open` follow the reasoning, as far as the output was read.
+    Attributes:
+        reasoning_is_open: Whether the text read so far ends inside reasoning.
+        reasoning_may_open: Whether reasoning can still begin.
     """
 
     def __init__(
-        self, dialect: Dialect, cursor: Cursor, calls: Calls, prompt: str, *, splits_reasoning: bool, is_bound: bool
+        self,
+        dialect: Dialect,
+        cursor: Cursor,
+        calls: Calls,
+        prompt: str,
+        *,
+        splits_reasoning: bool,
+        is_constrained: bool,
     ) -> None:
-        """Start after this prompt.
-
-        Args:
-            splits_reasoning: False leaves reasoning in the content, with its tags.
-            is_bound: The output is calls, or text of which every character is content.
-        """
+        """Start before the first character of an output. See OutputParser for the arguments."""
         self.reasoning_is_open = dialect.reasoning_start(prompt) is ReasoningStart.OPEN
         self.reasoning_may_open = True
         self._dialect = dialect
@@ -35,8 +39,8 @@ class OutputReader:
         self._calls = calls
         self._prompt = prompt
         self._splits_reasoning = splits_reasoning
-        self._is_bound = is_bound
-        # Without tools there are no calls.
+        self._is_constrained = is_constrained
+        # Without tools, no text is a call.
         self._openers = dialect.openers if calls.offered else ()
 
     def read(self) -> Reader[None]:
@@ -44,7 +48,7 @@ class OutputReader:
         cursor, calls, dialect = self._cursor, self._calls, self._dialect
         end = yield from self._first_reasoning()
         is_call = calls.made > 0
-        if self._is_bound and not is_call:
+        if self._is_constrained and not is_call:
             if end in dialect.sections:
                 yield from space(cursor)
             opening = yield from one_of(cursor, dialect.text_start[end == dialect.reasoning.end])
@@ -52,14 +56,14 @@ class OutputReader:
                 yield ContentDelta(opening)
         if not is_call:
             is_call = yield from self._bare_call()
-        if self._is_bound and not is_call and not (yield from self._first_call()):
+        if self._is_constrained and not is_call and not (yield from self._first_call()):
             yield from stream(cursor, Markers(), ContentDelta)
         yield from self._text_and_calls()
 
     # Calls
 
     def _bare_call(self) -> Reader[bool]:
-        """Read a call without an opener, if the family writes such calls and the output begins with one."""
+        """Read a call at the beginning of the output, if the family has calls without an opener."""
         style = next((style for style in self._dialect.calls if not style.openers), None)
         if style is None or not self._calls.offered:
             return False
@@ -70,7 +74,7 @@ class OutputReader:
         return is_call
 
     def _first_call(self) -> Reader[bool]:
-        """Read a call, if one comes first; else nothing."""
+        """Read a call, if the next text is one; else nothing."""
         self._cursor.begin()
         marker: str | None = ""
         while marker is not None and marker not in self._openers:
@@ -87,7 +91,7 @@ class OutputReader:
             self._cursor.put_back()
 
     def _call(self, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
-        """Read a call from its opener on. Text that only begins like a call is sent with `event`."""
+        """Read a call, beginning with its opener. Text that is not a call after all is emitted with `event`."""
         self._cursor.begin()
         read(self._cursor, opener)
         is_call = yield from self._styles(opener)
@@ -95,7 +99,7 @@ class OutputReader:
         return is_call
 
     def _styles(self, opener: str) -> Reader[bool]:
-        """Read the text after an opener in the first style in which it is a call."""
+        """Try the call styles with this opener in order. Returns whether the text is a call in one of them."""
         n_read = self._cursor.n_recorded
         for style in (*self._dialect.calls, *self._dialect.also_read):
             if opener in style.openers:
@@ -132,9 +136,9 @@ class OutputReader:
     # Reasoning
 
     def _first_reasoning(self) -> Reader[str | None]:
-        """Read reasoning at the start of the output, if it starts so or the prompt opened it.
+        """Read the reasoning at the beginning of the output.
 
-        Returns the marker that ended it, "" at the end of the output; None if there is no reasoning.
+        Returns the marker that ended the reasoning, "" at the end of the output; None if there is no reasoning.
         """
         cursor, dialect = self._cursor, self._dialect
         cursor.begin()
@@ -160,13 +164,13 @@ class OutputReader:
         return end
 
     def _after_end_tag(self) -> Reader[None]:
-        """Read the white space after an end tag. In a constrained output it may belong to the text."""
-        if not self._is_bound:
+        """Read the white space after an end tag, except in a constrained output, whose content may begin with it."""
+        if not self._is_constrained:
             yield from space(self._cursor)
         yield from self._tag(self._cursor.recorded())
 
     def _reasoning_in_text(self, tag: str) -> Reader[None]:
-        """Read reasoning between text, or an end tag without reasoning. White space around it belongs to the text."""
+        """Read reasoning after text, or an end tag without reasoning. The white space around it is content."""
         cursor = self._cursor
         before = cursor.text[cursor.at : cursor.text.index(tag, cursor.at)]
         if before:
@@ -185,14 +189,15 @@ class OutputReader:
             yield from self._tag(cursor.recorded())
 
     def _tag(self, text: str) -> Reader[None]:
-        """Send a tag and the white space around it as content, if reasoning is sent as content."""
+        """Emit a tag and the white space around it, if reasoning is part of the content."""
         if text and not self._splits_reasoning:
             yield ContentDelta(text)
 
     def _reasoning(self) -> Reader[str]:
-        """Read open reasoning up to the marker that ends it, which is not read yet; "" if the output ends first.
+        """Read open reasoning. Returns the marker that ends it, which stays unread; "" at the end of the output.
 
-        A call ends it too: then the marker is its opener. Text that only begins like a call is part of the reasoning.
+        A call also ends reasoning; it is read, and the marker returned is its opener. Text that begins like a call and
+        is not one is part of the reasoning.
         """
         dialect = self._dialect
         event: Callable[[str], Event] = ReasoningDelta if self._splits_reasoning else ContentDelta

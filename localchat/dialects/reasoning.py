@@ -1,7 +1,7 @@
 """Reasoning: its tags, whether a prompt leaves it open, and the tracker that counts its tokens and enforces a budget.
 
-Only `ReasoningTracker` follows reasoning token by token; the usage and the budget both use it. It reads the output with
-the parser of the dialect, so that counts and events agree.
+`ReasoningTracker` follows reasoning token by token, for the usage and for the budget. It uses the parser of the
+dialect, so that counts and events agree.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..protocol.events import Event, ReasoningDelta
 class ReasoningStart(Enum):
     """Whether reasoning is open, possible or closed before the first token of an output."""
 
-    OPEN = auto()  # the prompt ends inside reasoning
-    POSSIBLE = auto()  # the model may open it
-    CLOSED = auto()  # the prompt has closed it already
+    OPEN = auto()  # The prompt ends inside reasoning.
+    POSSIBLE = auto()  # The output may begin with reasoning.
+    CLOSED = auto()  # The prompt ends after reasoning.
 
 
 @dataclass(frozen=True)
 class ReasoningTags:
-    """The tags around reasoning; a prompt may end with the opening one."""
+    """The tags around reasoning. A prompt may end with the start tag."""
 
     start: str
     end: str
@@ -40,7 +40,7 @@ class ReasoningTags:
 
 THINK = ReasoningTags("<think>", "</think>")
 
-# The first whose start and end are both in the template's text.
+# Known tags. The first pair of which the template contains both applies.
 _KNOWN: tuple[ReasoningTags, ...] = (
     THINK,
     ReasoningTags("[THINK]", "[/THINK]"),
@@ -55,7 +55,7 @@ _KNOWN: tuple[ReasoningTags, ...] = (
 
 
 def reasoning_tags(template: str) -> ReasoningTags | None:
-    """The tags in the text of a template; None if it has none, although its model may still use tags."""
+    """The reasoning tags in a template; None if it contains none. Even then, the model may generate tags."""
     return next((tags for tags in _KNOWN if tags.start in template and tags.end in template), None)
 
 
@@ -64,12 +64,12 @@ class ReasoningBudget:
     """The limit of reasoning tokens of an output, and the tokens that are forced at the limit."""
 
     max_tokens: int
-    # The tokens that end the reasoning: those of a last message, then those of the end tag.
     closing: tuple[int, ...]
+    """The tokens that end the reasoning: those of the budget message, then those of the end tag."""
 
 
 class ReasoningParser(Protocol):
-    """The part of `OutputParser` that the tracker uses."""
+    """The methods of `OutputParser` that the tracker uses."""
 
     @property
     def reasoning_is_open(self) -> bool: ...
@@ -83,56 +83,57 @@ class ReasoningParser(Protocol):
 
 
 class ReasoningTracker:
-    """Follows the tokens of one output: whether reasoning is open, its number of tokens, and tokens forced by a budget.
+    """Follows the reasoning of one output: whether it is open, its number of tokens, and the tokens a budget forces.
 
-    It has a parser of its own, which gets the bytes of all tokens, control tokens included.
+    The tracker has its own parser, which gets the bytes of all tokens, including control tokens.
     """
 
     def __init__(self, parser: ReasoningParser, budget: ReasoningBudget | None = None) -> None:
         """Start before the first token of an output.
 
         Args:
-            parser: a new one, which must not be fed by anything else.
-            budget: if any, `forced_token` ends reasoning that is longer.
+            parser: A new parser, which only this tracker may feed.
+            budget: The limit at which `forced_token` ends reasoning; None: no limit.
         """
         self._parser = parser
         self._budget = budget
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_open = parser.reasoning_is_open
-        # Tokens before reasoning. If reasoning begins the output, they are its start tag, and count as reasoning.
+        # The number of tokens so far that may be the start tag, which counts as reasoning; None: the start tag was
+        # counted, or the output does not begin with one.
         self._n_before: int | None = 0
         self._n_tokens = 0
-        # Reasoning without any text counts no tokens.
+        # Whether there is text between the tags. Empty reasoning counts no tokens.
         self._has_text = False
         self._n_left = budget.max_tokens if budget else None
-        # The forced tokens that are left.
+        # The forced tokens that are still to come.
         self._closing: Sequence[int] = ()
-        # Whether this stretch of reasoning was closed by force: it is not closed twice.
+        # Whether the budget has closed the open reasoning, so that it is not closed again.
         self._is_closed = False
         self._force_end_if_due()
 
     @property
     def is_open(self) -> bool:
-        """Whether the next token belongs to reasoning, as far as is known."""
+        """Whether reasoning is open after the tokens so far."""
         return self._is_open
 
     @property
     def is_over(self) -> bool:
-        """Whether no more reasoning can come."""
+        """Whether the output can have no more reasoning."""
         return not self._is_open and not self._parser.reasoning_may_open
 
     @property
     def n_tokens(self) -> int:
-        """The tokens of reasoning so far, tags included; 0 as long as there is nothing between the tags."""
+        """The tokens of reasoning so far, including tags; 0 while there is no text between the tags."""
         return self._n_tokens if self._has_text else 0
 
     @property
     def forced_token(self) -> int | None:
-        """The token that must come next; None if the model is free."""
+        """The token that must come next; None: the next token is sampled."""
         return self._closing[0] if self._closing else None
 
     def feed(self, piece: bytes) -> None:
-        """Feed the bytes of the next token, which is the forced one if there is any."""
+        """Feed the bytes of the next token. If `forced_token` is set, this must be that token."""
         if self.is_over:
             return
         was_open, self._closing, is_forced = self._is_open, self._closing[1:], bool(self._closing)
@@ -147,7 +148,7 @@ class ReasoningTracker:
         self._force_end_if_due()
 
     def finish(self) -> None:
-        """End of the output: text that could have become a tag is text."""
+        """End the output. Text that was held back as a possible tag is counted as text."""
         if not self.is_over:
             self._count_text(self._parser.finish())
 

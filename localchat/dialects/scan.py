@@ -1,8 +1,8 @@
-"""The building blocks of streaming parsers: a cursor over text that is still being generated, and readers of markers.
+"""The building blocks of streaming parsers: a cursor over text that is still being generated, and readers.
 
-A reader is a generator: it yields events, yields None when it needs more text, and returns its result. So its code has
-the order of the text. All readers hold back the same text: what may be the beginning of a marker, and white space that
-may come before one. All other text is sent at once.
+A reader is a generator that yields events, yields None when it needs more text, and returns a result. Its code is
+therefore in the order of the text. Readers hold back text only if it may be the beginning of a marker, or white space
+before a marker. All other text is emitted at once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SPACE = re.compile(r"\s*")
 
 
 class Cursor:
-    """The text that is not read yet, and a record of what was read since `begin`."""
+    """The unread text, and a record of the text read since `begin`."""
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
-        # True when no more text will come, so that no text is held back.
+        # Set when no more text will come, so that no text is held back.
         self.ended = False
-        # The text read since `begin`; it becomes content if it turns out to be no call.
+        # The text read since `begin`, which is content if it is not a call; None: not recording.
         self._record: list[str] | None = None
 
     def feed(self, text: str) -> None:
@@ -41,11 +41,11 @@ class Cursor:
         return len(self.text) - self.at
 
     def peek(self) -> str:
-        """The next character. There must be one (see `more`)."""
+        """The next character. There must be one; see `more`."""
         return self.text[self.at]
 
     def take(self, size: int) -> str:
-        """Read that many characters."""
+        """Read `size` characters."""
         piece = self.text[self.at : self.at + size]
         self.at += size
         if self._record is not None:
@@ -72,7 +72,10 @@ class Cursor:
         return sum(map(len, self._record or ()))
 
     def put_back(self, n_kept: int = 0) -> None:
-        """Unread the text read since `begin`, except the first `n_kept` characters; with 0, stop recording too."""
+        """Make the text read since `begin` unread again, except its first `n_kept` characters, which stay recorded.
+
+        With `n_kept=0`, stop recording.
+        """
         text = self.recorded()
         self._record = [text[:n_kept]] if n_kept else None
         self.text = text[n_kept:] + self.text[self.at :]
@@ -85,17 +88,17 @@ class Markers:
     def __init__(self, *literals: str) -> None:
         self.literals = literals
         longest_first = sorted(literals, key=len, reverse=True)
-        # Without literals the pattern must find nothing, and an empty alternation finds everything.
+        # An empty alternation would match everywhere; "(?!)" matches nowhere.
         self._pattern: Pattern[str] = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._longest = max(map(len, literals), default=0)
 
     def find(self, text: str, at: int) -> tuple[int, str] | None:
-        """The first marker and its place."""
+        """The index of the first marker and the marker; None if there is none."""
         match = self._pattern.search(text, at)
         return (match.start(), match.group()) if match else None
 
     def safe_end(self, text: str, at: int) -> int:
-        """The index up to which `text` has no incomplete marker at its end."""
+        """The index of an incomplete marker at the end of `text`; the length of `text` if there is none."""
         start = max(at, len(text) - self._longest + 1)
         for place in range(start, len(text)):
             tail = text[place:]
@@ -105,7 +108,7 @@ class Markers:
 
 
 def more(cursor: Cursor) -> Reader[bool]:
-    """Wait for a character; False if none comes."""
+    """Wait until there is unread text. Returns False at the end of the output."""
     while not cursor.left():
         if cursor.ended:
             return False
@@ -114,7 +117,7 @@ def more(cursor: Cursor) -> Reader[bool]:
 
 
 def is_next(cursor: Cursor, character: str) -> Reader[bool]:
-    """Whether this character comes next; it is not read."""
+    """Whether this is the next character, which stays unread."""
     return (yield from more(cursor)) and cursor.peek() == character
 
 
@@ -129,7 +132,7 @@ def space(cursor: Cursor) -> Reader[None]:
 
 
 def one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
-    """Read the longest of these literals that comes next, or nothing and return None."""
+    """Read the longest of these literals that the next text begins with. Returns None if there is none."""
     longest = max(map(len, literals), default=0)
     while True:
         rest = cursor.text[cursor.at : cursor.at + longest]
@@ -143,9 +146,9 @@ def one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
 
 
 def closing(cursor: Cursor, *literals: str) -> Reader[str | None]:
-    """Read white space and one of these literals, or as much of one as the end left of it.
+    """Read white space and one of these literals. At the end of the output, a literal may be incomplete.
 
-    If another text comes, nothing but the white space is read and None returned.
+    If another text follows, only the white space is read, and None is returned.
     """
     yield from space(cursor)
     found = yield from one_of(cursor, *literals)
@@ -156,7 +159,7 @@ def closing(cursor: Cursor, *literals: str) -> Reader[str | None]:
 
 
 def until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
-    """Collect the text before a marker and read the marker too: (text, marker), or (rest, None)."""
+    """Read the text before a marker, and the marker. Returns both; the marker is None at the end of the output."""
     parts: list[str] = []
     while True:
         hit = markers.find(cursor.text, cursor.at)
@@ -170,18 +173,20 @@ def until(cursor: Cursor, markers: Markers) -> Reader[tuple[str, str | None]]:
         yield None
 
 
-def stream(cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, seam: bool = True) -> Reader[str | None]:
-    """Send the text before a marker as it comes and return the marker, which is not read yet.
+def stream(
+    cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, holds_space: bool = True
+) -> Reader[str | None]:
+    """Emit the text before a marker as it comes, and return the marker, which stays unread.
 
-    With `seam` the white space before the marker stays unread as well, since it belongs to the format. If there are no
-    markers to search for, nothing is held back. If no marker comes, everything is sent and None returned.
+    With `holds_space`, white space before the marker is held back and stays unread, since it belongs to the format. If
+    `markers` is empty, no text is held back. Returns None at the end of the output.
     """
     while True:
         hit = markers.find(cursor.text, cursor.at)
         end = hit[0] if hit else markers.safe_end(cursor.text, cursor.at)
         if cursor.ended and not hit:
             end = len(cursor.text)
-        elif seam and markers.literals:
+        elif holds_space and markers.literals:
             end = cursor.at + len(cursor.text[cursor.at : end].rstrip())
         if end > cursor.at:
             yield event(cursor.take(end - cursor.at))
@@ -193,5 +198,5 @@ def stream(cursor: Cursor, markers: Markers, event: Callable[[str], Event], *, s
 
 
 def read(cursor: Cursor, marker: str) -> None:
-    """Read the white space and the marker that `stream` stopped before."""
+    """Read the white space and the marker before which `stream` stopped."""
     cursor.take(cursor.text.index(marker, cursor.at) + len(marker) - cursor.at)

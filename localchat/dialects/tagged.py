@@ -1,6 +1,6 @@
-"""Tool calls in XML-like tags, with the value of each argument as bare text, converted to JSON arguments.
+"""Tool calls in XML-like tags, with the value of each argument as bare text. The parser converts arguments to JSON.
 
-The tool's schema decides the types of values. A value that can only be a string is streamed.
+The schema of the tool determines the types of values. A value that must be a string is streamed.
 """
 
 from __future__ import annotations
@@ -21,37 +21,40 @@ from .values import is_text_only, parameter_types, text_json, value_json
 
 @dataclass(frozen=True)
 class TaggedCalls(CallStyle):
-    """Calls in the tags of one family. The fields are in the order of a call."""
+    """Calls in the tags of one family."""
 
     call: str
     """The text before the name of the tool."""
     name_end: str
+    """The text after the name of the tool."""
     key: str
     """The text before the name of an argument."""
     key_end: str
+    """The text after the name of an argument."""
     value_ends: tuple[str, ...]
-    """The texts that end a value; grammars and histories use the last one."""
+    """The texts that may end a value. Grammars and written calls use the last one."""
     call_end: str
+    """The text at the end of a call."""
     attributes_end: str = ""
-    """The end of the attributes that may come after `name_end`. "": there are none."""
+    """The end of attributes after `name_end`. "": there are no attributes."""
     attributes: str = ""
-    """The attributes in histories, if the template writes any."""
+    """The attributes in written calls and grammars, if the template prints any."""
     value: str = ""
-    """The text before a value; between `key_end` and this are attributes. "": as `key_end`."""
+    """The text before a value, with attributes between `key_end` and this text. "": values follow `key_end`."""
     around: tuple[tuple[str, str], ...] = ()
     """Pairs of tags that may be around all calls."""
     is_around_each: bool = False
-    """Each call has such tags of its own, instead of one pair around all."""
+    """Each call has its own pair of these tags, instead of one pair around all calls."""
     is_on_lines: bool = False
-    """A value is on lines of its own: one line break before it is not part of it."""
+    """Values are on separate lines. One line break before a value is not part of the value."""
     quotes: tuple[str, str] | None = None
-    """Tags that may be around a string value, and are not part of it."""
+    """Tags that may be around a string value. They are not part of the value."""
     attribute_types: Callable[[str], frozenset[str] | None] = lambda attributes: None
-    """The JSON types that the attributes of a value name. None: they name none."""
+    """Returns the JSON types that the attributes of a value state; None if they state none."""
     typed_values: tuple[tuple[frozenset[str], str], ...] = ()
-    """The attributes between a name and its value, with the types for which they stand."""
+    """The attributes between a name and its value, for values of these JSON types."""
     is_json: bool = False
-    """Grammars and histories have the arguments as one JSON object; tags are only parsed."""
+    """Grammars and written calls have the arguments as one JSON object; tags are only parsed."""
 
     @property
     def openers(self) -> tuple[str, ...]:
@@ -60,9 +63,9 @@ class TaggedCalls(CallStyle):
     @property
     def layouts(self) -> tuple[CallLayout, ...]:
         within = [self._layout(*tags) for tags in self.around]
-        # If the template does not have these tags, its model does not write the calls without them either.
+        # Some models leave out the tags around calls, so calls without them are allowed where the template has them.
         bare = self._layout("", "")
-        return (*within, *(replace(bare, mark=start) for start, _ in self.around or (("", ""),)))
+        return (*within, *(replace(bare, template_text=start) for start, _ in self.around or (("", ""),)))
 
     def _layout(self, start: str, end: str) -> CallLayout:
         begin, end = start and start + A_BREAK, end and A_BREAK + end
@@ -76,13 +79,13 @@ class TaggedCalls(CallStyle):
             separator=A_BREAK,
             end="" if is_each else end,
             json_name=False,
-            mark=start,
+            template_text=start,
             arguments=None if self.is_json else self.argument_layout,
         )
 
     @property
     def argument_layout(self) -> ArgumentsLayout:
-        """How arguments are written."""
+        """The layout of arguments in grammars and written calls."""
         middle = self.key_end + (A_BREAK + self.value if self.value else "")
         return ArgumentsLayout(
             before_key=A_BREAK + self.key,
@@ -109,7 +112,7 @@ class TaggedCalls(CallStyle):
             return (yield from self._all(cursor, calls))
         if not (yield from self._call(cursor, calls)):
             return False
-        # Some models leave out the first tag around all calls only.
+        # Some models leave out the start tag around all calls, and generate the end tag.
         yield from closing(cursor, *(end for _, end in self.around))
         return True
 
@@ -131,7 +134,7 @@ class TaggedCalls(CallStyle):
         return is_call
 
     def _call(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
-        """Read a call from its name on. It is one if the name is offered and a tag follows."""
+        """Read a call, beginning with its name. It is a call if a tool has the name and a tag follows."""
         name = yield from self._name(cursor, calls)
         if name is None:
             return False
@@ -149,7 +152,7 @@ class TaggedCalls(CallStyle):
             opening = ", "
             tag = self.call_end if is_end else (yield from closing(cursor, self.key, self.call_end))
         if tag in (None, self.call_end):
-            # Text that is no tag ends the call too, and is content.
+            # Any other text ends the call as well, and is content.
             yield calls.arguments("{}" if opening == "{" else "}")
             calls.close()
         return True
@@ -165,7 +168,7 @@ class TaggedCalls(CallStyle):
         return name
 
     def _argument(self, cursor: Cursor, calls: Calls, name: str, opening: str) -> Reader[bool]:
-        """Read an argument from its name on; whether the end of the call ended it too."""
+        """Read an argument, beginning with its name. Returns whether the end of the call was read, too."""
         key, _ = yield from until(cursor, Markers(self.key_end))
         types = parameter_types(calls.schema(name), key.strip())
         if self.value:
@@ -174,7 +177,7 @@ class TaggedCalls(CallStyle):
         yield calls.arguments(f"{opening}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         ends = self.value_ends
         if self.value and mark in ends:
-            # What comes before the value was left out.
+            # The model left out the text before the value.
             yield calls.arguments(value_json(attributes.strip("\n"), types))
             return False
         if self.is_on_lines:
@@ -184,7 +187,7 @@ class TaggedCalls(CallStyle):
         if is_text_only(types):
             yield from _text_value(cursor, calls, ends)
         else:
-            # JSON first, since its strings may hold what else would end the value.
+            # Read an object or list by JSON syntax first, since its strings may contain an end marker.
             begun = yield from maybe_nested(cursor)
             raw, end = yield from until(cursor, Markers(*ends))
             yield calls.arguments(value_json(begun + raw, types) if end else begun + raw)
@@ -196,7 +199,7 @@ def _text_value(cursor: Cursor, calls: Calls, ends: tuple[str, ...]) -> Reader[N
         return calls.arguments(text_json(text))
 
     yield calls.arguments('"')
-    end = yield from stream(cursor, Markers(*ends), piece, seam=False)
+    end = yield from stream(cursor, Markers(*ends), piece, holds_space=False)
     if end:
         read(cursor, end)
         yield calls.arguments('"')

@@ -1,7 +1,7 @@
 """The three formats of calls between <tool_call> and </tool_call>.
 
-A JSON object, function tags, or a name with key and value tags. Models that were trained on one of them write another
-now and then, so most of these families parse all three.
+These are a JSON object, function tags, and a name with key and value tags. Models trained on one format sometimes
+generate another one, so most of their families parse all three.
 """
 
 from __future__ import annotations

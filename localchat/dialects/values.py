@@ -1,4 +1,4 @@
-"""Converts argument values that are bare text to JSON of the type in the tool's schema."""
+"""Converts argument values from bare text to JSON of the type that the schema of the tool states."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from .call_layout import ALL_TYPES, STRING, TYPE_NAMES
 
-# Limit of a chain of references, which may be a circle. No real schema needs more.
+# The limit of a chain of references, which may be circular. No real schema needs more.
 _MAX_REFERENCES = 8
 
 
 def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[str]:
-    """The JSON types that a tool's schema allows for an argument; all of them if it does not restrict them.
+    """The JSON types that a schema allows for the value at `path`; all types if it does not restrict them.
 
-    What is within an argument has a longer path, with None for the items of a list.
+    The path is the name of an argument, or a longer path to a value inside the argument, with None for list items.
     """
     found: Any = schema
     for name in path:
@@ -56,7 +56,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
 
 def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
     start, *parts = str(reference).split("/")
-    # Other references, such as anchors, may be of any type.
+    # Other references, such as anchors, are not resolved, so they allow any type.
     target: Any = root if start == "#" else None
     for part in parts:
         target = target.get(part) if isinstance(target, Mapping) else None
@@ -64,19 +64,19 @@ def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
 
 
 def is_text_only(types: frozenset[str]) -> bool:
-    """Whether a value must be a string, so that it can be sent before its end is known."""
+    """Whether a value must be a string, and can be streamed before its end is known."""
     return types == STRING
 
 
 def text_json(text: str) -> str:
-    """The inside of a JSON string; pieces of a text may be converted one by one."""
+    """Escape a text for a JSON string, without the quotes. A text may be converted in pieces."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def value_json(raw: str, types: frozenset[str]) -> str:
-    """The JSON of a value written as `raw`: as it is if it is JSON of an allowed type, else a string.
+    """Convert bare text to JSON: `raw` itself if it is JSON of an allowed type, else a JSON string.
 
-    Python's literals, such as True and None, are accepted too, since some templates print them.
+    Python literals such as True and None are accepted, too, since some templates print them.
     """
     text = raw.strip()
     for convert in (_from_json, _from_python):
@@ -94,7 +94,7 @@ def _from_json(text: str) -> tuple[Any, str]:
 
 
 def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON, though Python reads it")
+    raise ValueError(f"{word} is not JSON")
 
 
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
@@ -108,7 +108,7 @@ def _from_python(text: str) -> tuple[Any, str]:
 
 def _is_allowed(value: Any, types: frozenset[str]) -> bool:
     name = TYPE_NAMES.get(type(value))
-    # Strings are written without quotes: text in quotes is a string that contains them.
+    # Strings are written without quotes, so quotes are part of the string.
     if name is None or name == "string":
         return False
     if name == "integer" or (isinstance(value, float) and value.is_integer()):

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.events import OutputToken, TokenLogprob
+from ..protocol.status import SequenceStats
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine
 from .histogram import Histogram, HistogramValues
 from .run import RequestRun
-from .snapshots import DEFAULT_BYTES
+from .snapshots import DEFAULT_SNAPSHOT_BYTES
 from .state_files import StateFiles
-from .stats import EngineStats, SequenceStats
+from .stats import EngineStats
 from .values import (
     Cancelled,
     Constraint,
@@ -86,9 +87,9 @@ def load(
     draft_path: str | None = None,
     cache_folder: Path | None = None,
     cache_bytes: int = DEFAULT_CACHE_BYTES,
-    max_copied_bytes: int = DEFAULT_BYTES,
-    proof_model: str | None = None,
-    tries_files: bool = False,
+    max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
+    self_test_model: str | None = None,
+    checks_files: bool = False,
     max_queue: int = 256,
     progress: Callable[[float], None] | None = None,
 ) -> Engine:
@@ -100,10 +101,10 @@ def load(
         draft_path: A smaller model of the same vocabulary for speculative decoding.
         cache_folder: Where cached prefixes are saved and found again after a restart; None for nowhere.
         cache_bytes: The limit of all files in that folder.
-        max_copied_bytes: The limit of snapshots of evicted prefixes in memory.
-        proof_model: A small quantised model on which a child process first tests this build of llama.cpp (proof.py);
-            None for the model itself.
-        tries_files: Whether a child process first loads other model files, unless they were loaded before (trial.py).
+        max_snapshot_bytes: The limit of snapshots of evicted prefixes in memory.
+        self_test_model: A small quantised model for the self-test of llama.cpp (self_test.py); None for the model.
+        checks_files: Whether files that this build has not loaded before are loaded in a child process first
+            (crash_check.py).
         max_queue: Sequences that may wait beside those that run.
         progress: Called with the loaded share of the model, 0 to 1.
 
@@ -111,14 +112,10 @@ def load(
         WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be cut.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
-    options = _tried(path, draft_path, options, proof_model, tries_files)
-    from .llama import load_backend, load_draft_backend, supports_gpu
+    options = _passing_options(path, draft_path, options, self_test_model, checks_files)
+    from .llama import load_backend, load_draft_backend
 
-    if options.n_gpu_layers > 0 and not supports_gpu():
-        log.warning(
-            "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; the README says how to build it",
-            options.n_gpu_layers,
-        )
+    _warn_without_gpu(options)
     backend = load_backend(path, options, progress)
     try:
         files = None if cache_folder is None else _state_files(cache_folder, backend.state_key(), cache_bytes)
@@ -131,27 +128,37 @@ def load(
         max_queue=max_queue,
         draft_backend=draft_backend,
         state_files=files,
-        max_copied_bytes=max_copied_bytes,
+        max_snapshot_bytes=max_snapshot_bytes,
     ).start()
 
 
-def _tried(
-    path: str, draft_path: str | None, options: LoadOptions, proof_model: str | None, tries_files: bool
+def _passing_options(
+    path: str, draft_path: str | None, options: LoadOptions, self_test_model: str | None, checks_files: bool
 ) -> LoadOptions:
-    """The options with which child processes survived the library and the files."""
-    from .proof import proven
-    from .trial import try_model
+    """The options that pass the self-test, and with which the files crash no child process."""
+    from .crash_check import check_model_file
+    from .self_test import passing_options
 
-    options = proven(options, proof_model or path)
-    if tries_files:
-        for tried in {path, draft_path or path}:
-            if os.path.isfile(tried) and not (proof_model and os.path.samefile(tried, proof_model)):
-                try_model(tried, options)
+    options = passing_options(options, self_test_model or path)
+    if checks_files:
+        for file in {path, draft_path or path}:
+            if os.path.isfile(file) and not (self_test_model and os.path.samefile(file, self_test_model)):
+                check_model_file(file, options)
     return options
+
+
+def _warn_without_gpu(options: LoadOptions) -> None:
+    from .llama import supports_gpu
+
+    if options.n_gpu_layers > 0 and not supports_gpu():
+        log.warning(
+            "--gpu-layers %d has no effect: llama.cpp is built for the CPU alone; the README says how to build it",
+            options.n_gpu_layers,
+        )
 
 
 def _state_files(folder: Path, key: str, max_bytes: int) -> StateFiles:
     try:
         return StateFiles(folder, key, max_bytes)
     except OSError as error:
-        raise EngineError(f"prefixes cannot be kept in {str(folder)!r}: {error.strerror or error}") from error
+        raise EngineError(f"prefixes cannot be saved in {str(folder)!r}: {error.strerror or error}") from error

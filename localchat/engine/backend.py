@@ -46,8 +46,14 @@ class Backend(CacheBackend, Protocol):
     # Threads that compute the first step, and the most that a later one may have; 1 where the count does not matter.
     threads: tuple[int, int]
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        """Text to token ids; any thread."""
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
+        """Text to token ids; any thread.
+
+        Raises:
+            TextTooLong: There are more than `limit` tokens, or more than any context holds.
+        """
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes that a token stands for; those of a control token only if they are asked for; any thread."""

@@ -17,13 +17,13 @@ MAX_FORCED = 32
 class Sequence:
     """The tokens of one sequence, and how many of them are computed."""
 
-    def __init__(self, id: int, prompt: list[int], max_tokens: int, *, scores_prompt: bool = False):
+    def __init__(self, id: int, prompt: list[int], max_length: int, *, scores_prompt: bool = False):
         # Ids grow in order of arrival.
         self.id = id
         # The tokens known: the prompt, then the sampled ones.
         self.tokens = prompt
         # The limit of prompt and output together.
-        self.max_tokens = max_tokens
+        self.max_length = max_length
         self.n_prompt = len(prompt)
         # So many of the first tokens have cells in `slot`; the slot is None while the sequence waits.
         self.n_computed = 0
@@ -72,7 +72,7 @@ class Sequence:
 
     @property
     def is_full(self) -> bool:
-        return len(self.tokens) >= self.max_tokens
+        return len(self.tokens) >= self.max_length
 
 
 @dataclass(frozen=True)

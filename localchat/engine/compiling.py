@@ -1,29 +1,24 @@
-"""Compiling constraints beside a running engine: in slices, one thread at a time, within a budget of steps.
+"""Compiling constraints beside a running engine: in time slices, within a budget of steps.
 
-Python runs one thread at a time. A thread that computes for long would hold up the engine thread after each of its
-calls into llama.cpp. So compiling stops for as long as it worked after every slice of about a millisecond, and of
-several threads that compile only one works at any time. No garbage is collected meanwhile: a collection looks at all
-objects of the process, which takes a fraction of a second while a large constraint is compiled. Compiling makes no
-cycles of objects, so its memory is freed all the same.
+Garbage is collected after each slice, from the objects that the slice made, and at no other time meanwhile: a
+collection that visits all objects of a large constraint takes a fraction of a second, even if it is compiled by then.
 """
 
 from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ..grammar import Budget, Interrupted, limited_to
+from ..protocol import time_slices
 from .values import Cancelled
 
-PAUSE_S = 0.001
 CONVERT_STEPS = 1_000_000
 """Work to convert the constraint of a request to a grammar: a second or two of one thread, in slices."""
 
-_working = threading.Lock()
 _is_cancelled: ContextVar[Callable[[], bool] | None] = ContextVar("is_cancelled", default=None)
 
 
@@ -33,9 +28,8 @@ def compiling(n_steps: int) -> Iterator[Budget]:
 
     The block may raise TooMuchWork, and Cancelled if a check of `compiling_cancelled_by` is true.
     """
-    slices = _Slices()
     try:
-        with slices, limited_to(Budget(n_steps, slices.pause)) as budget:
+        with time_slices.working, _collection.held(), limited_to(Budget(n_steps, _pause)) as budget:
             yield budget
     except Interrupted as error:
         raise Cancelled(str(error)) from error
@@ -51,58 +45,37 @@ def compiling_cancelled_by(check: Callable[[], bool]) -> Iterator[None]:
         _is_cancelled.reset(token)
 
 
+def _pause() -> None:
+    check = _is_cancelled.get()
+    if check is not None and check():
+        raise Interrupted("the client has left, or the server stops, while the constraint was compiled")
+    gc.collect(1)
+    time_slices.pause()
+
+
 class _Collection:
-    """Keeps the garbage collector off while at least one thread compiles."""
+    """Keeps the garbage collector off while at least one thread compiles, in its pauses too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._n_holding = 0
         self._was_enabled = False
 
-    def hold(self) -> None:
+    @contextmanager
+    def held(self) -> Iterator[None]:
         with self._lock:
             if self._n_holding == 0:
                 self._was_enabled = gc.isenabled()
                 gc.disable()
             self._n_holding += 1
-
-    def release(self) -> None:
-        with self._lock:
-            self._n_holding -= 1
-            if self._n_holding == 0 and self._was_enabled:
-                gc.enable()
+        try:
+            yield
+        finally:
+            gc.collect(1)
+            with self._lock:
+                self._n_holding -= 1
+                if self._n_holding == 0 and self._was_enabled:
+                    gc.enable()
 
 
 _collection = _Collection()
-
-
-class _Slices:
-    """Holds the lock while its thread works."""
-
-    def __init__(self) -> None:
-        self._has_lock = False
-
-    def __enter__(self) -> None:
-        self._begin()
-        _collection.hold()
-
-    def __exit__(self, *error: object) -> None:
-        _collection.release()
-        if self._has_lock:
-            self._end()
-
-    def pause(self) -> None:
-        self._end()
-        check = _is_cancelled.get()
-        if check is not None and check():
-            raise Interrupted("the client has left, or the server stops, while the constraint was compiled")
-        time.sleep(PAUSE_S)
-        self._begin()
-
-    def _begin(self) -> None:
-        _working.acquire()
-        self._has_lock = True
-
-    def _end(self) -> None:
-        self._has_lock = False
-        _working.release()

@@ -1,6 +1,6 @@
-"""How many tokens the KV cache holds: what was asked for, what requests likely need, and what memory allows.
+"""Chooses the size of the context and of the KV cache: the user's, or what requests likely need and memory allows.
 
-All requests that run at once share the KV cache. Numbers alone: knows nothing of llama.cpp.
+All requests that run at once share the KV cache. Knows numbers, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")
 
-# Tokens of a request that the default expects, prompt and output together, of each of those that run at once.
+# The default size expects requests of so many tokens, prompt and output together.
 LIKELY_TOKENS = 4096
 # The default KV cache takes no more memory than the weights do, or than this.
 SMALL_CACHE_BYTES = 1 << 30
-# The share of the free memory that a KV cache may take: by default, and where its size was asked for.
+# The share of the free memory that a KV cache may take: by default, and with a size given by the user.
 DEFAULT_SHARE, LARGEST_SHARE = 0.5, 0.95
-# The smallest KV cache that is worth trying when memory is short.
+# The smallest default.
 MIN_TOKENS = 512
 # llama.cpp makes a KV cache of a multiple of this.
 STEP = 256
-# Where the free memory is not known.
+# The number of tokens if the free memory is not known.
 _UNLIMITED = 1 << 30
 
 
 @dataclass(frozen=True)
-class Place:
-    """A memory that the KV cache, or a share of its layers, lies in."""
+class CacheMemory:
+    """The memory of the machine or of its GPUs, where the KV cache or a share of its layers is allocated."""
 
     n_free: int | None
-    """Bytes that are free beside the weights; None where it is not known."""
+    """Bytes that are free beside the weights; None if that is not known."""
     per_token: float
-    """Bytes that a token takes."""
+    """Bytes of each token of the KV cache."""
     fixed: int = 0
-    """Bytes that the context takes whatever its size."""
+    """Bytes of the context that do not depend on its size."""
     note: str = "of memory are free"
     """What follows the number of free bytes in a message."""
 
@@ -54,15 +54,20 @@ class ContextSize:
     """Sizes of a context, in tokens."""
 
     n_ctx: int
-    """What one request may use."""
+    """The limit of one request."""
     n_cells: int
-    """What the KV cache holds, for all requests that run at once."""
+    """The capacity of the KV cache, for all requests that run at once."""
     n_streams: int = 0
-    """Sequences that have cells of their own, `n_ctx` each at least; 0 where all share the cells."""
+    """Sequences that have cells of their own, at least `n_ctx` each; 0 if all share the cells."""
 
 
 def context_size(
-    options: LoadOptions, *, n_ctx_train: int, n_weight_bytes: int, places: Sequence[Place], has_streams: bool = False
+    options: LoadOptions,
+    *,
+    n_ctx_train: int,
+    n_weight_bytes: int,
+    memories: Sequence[CacheMemory],
+    has_streams: bool = False,
 ) -> ContextSize:
     """The size of the context for a model that was trained on texts of `n_ctx_train` tokens.
 
@@ -70,15 +75,15 @@ def context_size(
     each that runs and for an idle prefix.
 
     Raises:
-        EngineError: What was asked for does not fit into memory.
+        EngineError: The size given by the user does not fit into memory.
     """
     n_asked = options.n_cells or options.n_ctx
-    n_largest = min(place.n_tokens(LARGEST_SHARE) for place in places)
+    n_largest = min(memory.n_tokens(LARGEST_SHARE) for memory in memories)
     if n_asked > n_largest:
-        raise EngineError(_does_not_fit(n_asked, n_largest, places))
-    per_token = sum(place.per_token for place in places)
+        raise EngineError(_does_not_fit(n_asked, n_largest, memories))
+    per_token = sum(memory.per_token for memory in memories)
     n_small = int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token) if per_token else _UNLIMITED
-    n_default = min(n_small, *(place.n_tokens(DEFAULT_SHARE) for place in places))
+    n_default = min(n_small, *(memory.n_tokens(DEFAULT_SHARE) for memory in memories))
     n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # A damaged header may say 0.
     n_streams = options.n_slots + 1
     n_all = n_streams * -(-n_ctx // STEP) * STEP
@@ -92,7 +97,7 @@ def context_size(
     return ContextSize(min(n_ctx, n_cells), n_cells)
 
 
-def warn_of_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, places: Sequence[Place]) -> None:
+def warn_of_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, memories: Sequence[CacheMemory]) -> None:
     """Log a warning where the context is not the one that the model was trained for."""
     if options.n_ctx > n_ctx_train:
         log.warning(
@@ -101,7 +106,7 @@ def warn_of_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, p
             n_ctx_train,
         )
     elif not options.n_ctx and size.n_ctx < n_ctx_train:
-        n_bytes = sum(place.per_token * n_ctx_train + place.fixed for place in places)
+        n_bytes = sum(memory.per_token * n_ctx_train + memory.fixed for memory in memories)
         log.warning(
             "the context has %d tokens, to save memory; the model can use %d: --ctx %d takes %s",
             size.n_ctx,
@@ -111,9 +116,9 @@ def warn_of_context(size: ContextSize, options: LoadOptions, n_ctx_train: int, p
         )
 
 
-def _does_not_fit(n_asked: int, n_largest: int, places: Sequence[Place]) -> str:
-    place = min(places, key=lambda place: place.n_tokens(LARGEST_SHARE))
-    n_bytes = place.per_token * n_asked + place.fixed
+def _does_not_fit(n_asked: int, n_largest: int, memories: Sequence[CacheMemory]) -> str:
+    memory = min(memories, key=lambda memory: memory.n_tokens(LARGEST_SHARE))
+    n_bytes = memory.per_token * n_asked + memory.fixed
     way_out = f"the largest that fits is --ctx {n_largest}" if n_largest >= STEP else "not even the smallest one fits"
-    free = f"{gigabytes(place.n_free or 0)} {place.note}"
+    free = f"{gigabytes(memory.n_free or 0)} {memory.note}"
     return f"a context of {n_asked} tokens takes {gigabytes(n_bytes)}, and {free}: {way_out}"

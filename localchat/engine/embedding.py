@@ -1,7 +1,7 @@
-"""Vectors of texts: token ids in, one vector each out, on a context of its own beside the generations.
+"""Embeddings: computes a vector for each input of token ids, on a llama.cpp context of its own.
 
-The context is made at the first request, as most servers never need one. Lists of texts are computed in steps of
-many short texts, and between two steps other requests run. Knows the protocol, never llama.cpp.
+The context is created at the first request, since most servers never need one. Several short inputs are computed in
+one step, and the steps of concurrent requests alternate. Knows the `EmbeddingBackend` protocol, never llama.cpp.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger("localchat.engine")
 
 Vector = Sequence[float]
 
-# The numbers of `pooling_type` in a model's metadata. "none" leaves the choice to us.
+# The numbers of `pooling_type` in a model's metadata. With "none" (0) the mean is taken.
 _POOLINGS = {"1": "mean", "2": "cls", "3": "last", "4": "rank"}
-# Architectures that compute a whole text at once even where the metadata does not say so.
+# Architectures without causal attention, also if the metadata does not have `attention.causal`.
 _WHOLE_TEXT = ("bert", "embedding", "t5encoder")
 
 
 class InputTooLong(EngineError):
-    """An input has more tokens than the embedding context holds; `index` is its number."""
+    """An input has more tokens than the embedding context holds; `index` is its position in the list of inputs."""
 
     def __init__(self, index: int, n_tokens: int, n_ctx: int):
         super().__init__(f"input {index} has {n_tokens} tokens and the embedding context holds {n_ctx}: shorten it")
@@ -41,14 +41,14 @@ class InputTooLong(EngineError):
 
 @dataclass(frozen=True)
 class EmbeddingLimits:
-    """What one step takes: `n_step` tokens of at most `n_inputs` inputs.
-
-    An input may have `n_ctx` tokens; one that is longer than a step is computed in several.
-    """
+    """The limits of an embedding context."""
 
     n_ctx: int
+    """Tokens of an input. One that is longer than a step is computed in several steps."""
     n_step: int
+    """Tokens of a step."""
     n_inputs: int
+    """Inputs of a step."""
     n_vocab: int
 
 
@@ -65,17 +65,17 @@ class EmbeddingBackend(Protocol):
     """A context that computes vectors of tokens; one thread at a time."""
 
     limits: EmbeddingLimits
-    # As those of `Backend`.
+    # As `Backend.threads`.
     threads: tuple[int, int]
 
     def set_threads(self, n: int) -> None:
-        """From the next step on, so many threads compute."""
+        """Sets the number of threads, from the next step on."""
 
     def compute(self, inputs: Sequence[Sequence[int]], step: Sequence[Piece]) -> dict[int, array[float]]:
-        """Computes a step; the pooled vectors of the inputs that it completes, by their indexes."""
+        """Computes a step, and returns the pooled vectors of the inputs that it completes, by their indexes."""
 
     def forget(self) -> None:
-        """Drops what is left of inputs that will not be completed."""
+        """Drops the state of inputs that will not be completed."""
 
     def close(self) -> None: ...
 
@@ -85,7 +85,7 @@ class Embedder:
 
     def __init__(self, open_backend: Callable[[], EmbeddingBackend]):
         self._open_backend = open_backend
-        # Held while an input is half done, and while the context is made or closed.
+        # Held from the first step of an input to its last one, and while the context is created or closed.
         self._lock = threading.Lock()
         self._backend: EmbeddingBackend | None = None
         self._is_closed = False
@@ -102,7 +102,7 @@ class Embedder:
             InvalidToken: an input is empty, or has a token that the vocabulary does not have.
             Cancelled: `is_cancelled` returned True between two steps.
             EngineStopped: the embedder was closed.
-            EngineError: there is no memory for a context, or the model failed.
+            EngineError: There is no memory for a context, or the model failed.
         """
         with self._lock:
             limits = self._opened().limits
@@ -130,11 +130,11 @@ class Embedder:
         if self._backend is None:
             self._backend = self._open_backend()
             self._threads = ThreadCount(*self._backend.threads)
-            log.info("made a context for embeddings: %d tokens an input", self._backend.limits.n_ctx)
+            log.info("created a context for embeddings: at most %d tokens per input", self._backend.limits.n_ctx)
         return self._backend
 
     def _compute(self, inputs: Sequence[Sequence[int]], left: Iterator[list[Piece]]) -> dict[int, array[float]]:
-        """The next steps, up to one at whose end no input is half done."""
+        """Computes the next steps, up to the first one that ends with the last token of an input."""
         backend = self._opened()
         vectors: dict[int, array[float]] = {}
         try:
@@ -165,7 +165,7 @@ class Embedder:
 
 
 def steps(lengths: Sequence[int], limits: EmbeddingLimits) -> Iterator[list[Piece]]:
-    """The steps, filled in order. Only an input longer than a step goes on in the next one."""
+    """The steps, filled in order. Only an input that is longer than a step continues in the next one."""
     step: list[Piece] = []
     n_left = limits.n_step
     for index, length in enumerate(lengths):
@@ -189,13 +189,13 @@ def normalised(vector: Vector) -> array[float]:
 
 
 def pooling_of(metadata: Mapping[str, str]) -> str:
-    """How the model's author makes one vector of many: "mean" where the metadata does not say."""
+    """The pooling of the model; "mean" if the metadata does not have it."""
     architecture = metadata.get("general.architecture", "")
     return _POOLINGS.get(metadata.get(f"{architecture}.pooling_type", ""), "mean")
 
 
 def reads_whole_texts(metadata: Mapping[str, str]) -> bool:
-    """Whether every token sees all others, so that a text has to be computed in one piece."""
+    """Whether the attention is not causal: each token attends to all others, so an input is computed in one step."""
     architecture = metadata.get("general.architecture", "")
     says_so = metadata.get(f"{architecture}.attention.causal") == "false"
     return says_so or any(name in architecture for name in _WHOLE_TEXT)

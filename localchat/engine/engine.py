@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
+from ..protocol.status import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch
 from .disk_cache import DiskCache
@@ -32,15 +33,17 @@ from .request_check import check_request, new_sequence
 from .run import Ended, RequestRun
 from .scheduler import Scheduler
 from .sequence_state import SequenceState
-from .snapshots import DEFAULT_BYTES, Snapshots
+from .snapshots import DEFAULT_SNAPSHOT_BYTES, Snapshots
 from .state_files import StateFiles
-from .stats import EngineCounters, EngineStats, SequenceStats, sequence_stats
+from .stats import EngineCounters, EngineStats, sequence_stats
 from .step_timer import StepTimer
 from .token_sampler import TokenRun, TokenSampler, token_of
-from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, QueueFull
+from .values import Cancelled, EngineError, EngineStopped, GenerationRequest, PromptTooLong, QueueFull, TextTooLong
 
 log = logging.getLogger("localchat.engine")
 
+# The tokens of a prompt that does not fit are counted up to here, which takes less than a second.
+_COUNTED_TOKENS = 100_000
 # After this many failed steps in a row the next one is expected to fail as well: the engine stops.
 _MAX_FAILED_STEPS = 3
 
@@ -55,7 +58,7 @@ class Engine:
         max_queue: int = 256,
         draft_backend: Backend | None = None,
         state_files: StateFiles | None = None,
-        max_copied_bytes: int = DEFAULT_BYTES,
+        max_snapshot_bytes: int = DEFAULT_SNAPSHOT_BYTES,
         clock: Callable[[], float] = time.perf_counter,
     ):
         """The engine owns both backends and closes them.
@@ -65,7 +68,7 @@ class Engine:
             max_queue: Sequences that may wait beside those that run; further ones get QueueFull.
             draft_backend: A smaller model of the same vocabulary for speculative decoding.
             state_files: Where idle prefixes are saved while nothing runs and when the engine is closed.
-            max_copied_bytes: The limit of snapshots of evicted prefixes, in memory beside the KV cache.
+            max_snapshot_bytes: The limit of snapshots of evicted prefixes, in memory beside the KV cache.
             clock: Gives seconds, by which steps are measured.
         """
         self.backend = backend
@@ -91,7 +94,7 @@ class Engine:
         self._is_stopping = False
         self._counters = EngineCounters()
         self._timer = StepTimer(backend, clock)
-        snapshots = Snapshots(max_copied_bytes, can_cut=backend.limits.can_cut)
+        snapshots = Snapshots(max_snapshot_bytes, can_cut=backend.limits.can_cut)
         self._cache = KVCache(backend, snapshots, self._new_disk_cache(state_files))
         self._scheduler = Scheduler(backend.limits, self._cache)
         self._drafts = DraftSources(self._new_drafters(draft_backend), self._timer)
@@ -197,11 +200,28 @@ class Engine:
         """Text to token ids. With `parse_special`, text like <|im_end|> becomes the control token."""
         return self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special)
 
+    def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
+        """The tokens of a prompt in parts, each with its `parse_special`. Stops early where they do not fit.
+
+        Raises:
+            PromptTooLong: The prompt has many more tokens than the context holds: how many is not known exactly.
+        """
+        tokens: list[int] = []
+        n_most = max(self.facts.n_ctx, _COUNTED_TOKENS)
+        for text, parse_special in parts:
+            n_left = n_most - len(tokens)
+            try:
+                tokens += self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=n_left)
+            except TextTooLong as error:
+                raise PromptTooLong(len(tokens) + error.n_tokens, self.facts.n_ctx, is_least=True) from error
+            add_bos = False
+        return tokens
+
     def stats(self) -> EngineStats:
         return self._counters.stats(
             n_running=len(self._scheduler.running),
             n_waiting=len(self._scheduler.waiting) + len(self._loading),
-            n_cells_used=self._cache.n_cells_active,
+            n_cells_active=self._cache.n_cells_active,
             n_cells_idle=self._cache.n_cells_idle,
         )
 

@@ -66,12 +66,12 @@ class KVCache:
     @property
     def n_cells_active(self) -> int:
         """Cells of running sequences; shared ones count once."""
-        return self._tree.n_active_cells
+        return self._tree.n_cells_active
 
     @property
     def n_cells_idle(self) -> int:
         """Cells that only idle prefixes use."""
-        return self._tree.n_cells - self._tree.n_active_cells
+        return self._tree.n_cells - self._tree.n_cells_active
 
     @property
     def n_cells_used(self) -> int:
@@ -110,8 +110,8 @@ class KVCache:
     def fits(self, match: Match | None, n_tokens: int) -> bool:
         """Whether a sequence of `n_tokens` that reuses `match` fits beside the active slots and what they reserve."""
         if match is not None:
-            n_tokens += self._tree.n_inactive_cells(match) - match.length
-        return self._tree.n_active_cells + self._n_reserved + n_tokens <= self.n_usable
+            n_tokens += self._tree.n_cells_inactive(match) - match.length
+        return self._tree.n_cells_active + self._n_reserved + n_tokens <= self.n_usable
 
     def acquire(self, match: Match | None) -> int:
         """An active slot that holds the tokens of `match` and no others; it is the match's own slot where possible.
@@ -249,7 +249,7 @@ class KVCache:
 
         Other idle prefixes are evicted for it; cells of running sequences and those that they reserve are not taken.
         """
-        if self._tree.n_active_cells + self._n_reserved + len(tokens) > self.n_usable:
+        if self._tree.n_cells_active + self._n_reserved + len(tokens) > self.n_usable:
             return None
         slot = self._take_slot() if self.evict(len(tokens)) else None
         if slot is None:

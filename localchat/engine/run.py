@@ -192,7 +192,7 @@ class _Output:
         # Ends the sequence in the engine, where a stop text is found here.
         self._stop = stop
         self._text = TextStream(request.params.stop)
-        self._n_sampled = 0
+        self._n_completion = 0
         self._last: OutputToken | None = None
         # What the engine thread writes before it delivers the item that goes with it.
         self.n_cached = 0
@@ -241,7 +241,7 @@ class _Output:
         return Usage(
             n_prompt=len(self.request.prompt),
             n_cached=self.n_cached,
-            n_completion=self._n_sampled,
+            n_completion=self._n_completion,
             queue_s=0.0 if started_at is None else started_at - submitted_at,
             prompt_s=0.0 if started_at is None or first_at is None else first_at - started_at,
             completion_s=0.0 if first_at is None or last_at is None else last_at - first_at,
@@ -266,7 +266,7 @@ class _Output:
         if params.max_tokens == 0:
             return None  # it shows that the prompt is computed, and is not counted either
         token = self._output_token(sampled)
-        self._n_sampled += 1
+        self._n_completion += 1
         if self._backend.is_end(token.id) or token.id in params.stop_token_ids:
             self._last = token
             return None

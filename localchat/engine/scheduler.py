@@ -74,9 +74,9 @@ class Scheduler:
         Raises:
             ValueError: it could not run even alone (its tokens are more than the cells).
         """
-        if not 0 < sequence.n_prompt < sequence.max_tokens <= self._limits.n_cells:
+        if not 0 < sequence.n_prompt < sequence.max_length <= self._limits.n_cells:
             raise ValueError(
-                f"a sequence of {sequence.n_prompt} prompt tokens and at most {sequence.max_tokens} in all "
+                f"a sequence of {sequence.n_prompt} prompt tokens and at most {sequence.max_length} in all "
                 f"does not fit {self._limits.n_cells} cells"
             )
         self.waiting.append(sequence)
@@ -246,7 +246,7 @@ class Scheduler:
         first = 0
         for sequence, n_tokens in shares.items():
             # The token that is sampled behind the last one of a draft has its place, too.
-            n_drafted = max(min(n_to_draft, n_each, sequence.max_tokens - len(sequence.tokens) - 1), 0)
+            n_drafted = max(min(n_to_draft, n_each, sequence.max_length - len(sequence.tokens) - 1), 0)
             draft, sequence.draft = tuple(sequence.draft[:n_drafted]), []
             n_to_draft -= len(draft)
             assert sequence.slot is not None

@@ -1,8 +1,8 @@
 """Files of the disk cache: prefixes of the KV cache that survive a restart. Knows files and bytes, no engine.
 
-A file holds the tokens of a prefix, what the backend saved of their cells, and a digest of both; its
-header names what it was computed with, and other models do not read it. All files of a folder together are
-bounded in size; those that were not used for the longest time go first. Any thread.
+A file has the tokens of a prefix, the state of their cells, and a digest of both. Its header has the key of the model,
+library and settings, and others do not read it. The files of a folder have a limit of bytes; the least recently used
+are removed first. Any thread.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ log = logging.getLogger("localchat.engine")
 _MAGIC = b"localchat state 1\n"
 _NAME = re.compile(r"[0-9a-f]{32}\.state")
 _PART = "localchat-part-"
-# Nobody still writes a file after this time.
+# After this time a partial file is a leftover of a killed server.
 _MAX_WRITE_S = 3600
 _DIGEST_BYTES = 32
-# A header names a model's key and two numbers.
+# Bytes of a header, which has the key and two numbers.
 _MAX_HEADER = 1 << 16
 
 Data = Union[bytes, bytearray, memoryview]
@@ -48,13 +48,13 @@ class SavedPrefix:
 
 
 class StateFiles:
-    """The saved prefixes of one model with its settings, which `key` stands for, in a folder.
+    """The saved prefixes in a folder of one model and its settings (`key`).
 
-    Files of other models in the folder count for the size, and go like ours; what else is there is left
-    alone. What cannot be read is left out, with one line in the log.
+    Files of other models count for the limit and are removed in the same order; files of other kinds are left alone. A
+    file that cannot be read is ignored, with a line in the log.
 
-    Raises (on making):
-        OSError: the folder cannot be made or read.
+    Raises:
+        OSError: In the constructor: the folder cannot be created or read.
     """
 
     def __init__(self, folder: Path, key: str, max_bytes: int):
@@ -67,7 +67,7 @@ class StateFiles:
         self._saved = {path: prefix for path in self._files() if (prefix := self._look_into(path)) is not None}
 
     def find(self, tokens: list[int], *, whole: bool = False) -> SavedPrefix | None:
-        """The saved prefix with the most tokens in common; with `whole`, of those that are part of `tokens`."""
+        """The saved prefix with the most first tokens in common. With `whole`, all of its tokens must be among them."""
         with self._lock:
             saved = list(self._saved.values())
         best, n_best = None, 0
@@ -78,13 +78,13 @@ class StateFiles:
         return best
 
     def read(self, prefix: SavedPrefix) -> memoryview | None:
-        """What was saved of a prefix; None if it is not there any more or was changed."""
+        """The state of a saved prefix; None if the file has been removed or changed."""
         try:
             data = _content(prefix.path.read_bytes(), self._key, prefix.tokens)
             os.utime(prefix.path)
             return data
         except FileNotFoundError:
-            reason = ""  # another server with the same folder needed the space
+            reason = ""  # Another server with the same folder needed the space.
         except (OSError, ValueError) as error:
             reason = str(error)
         if reason:
@@ -94,7 +94,7 @@ class StateFiles:
         return None
 
     def write(self, tokens: list[int], data: Data, *, replaces_shorter: bool = True) -> None:
-        """Saves a prefix, which contains all shorter ones; not if the disk or the limit of the folder has no space."""
+        """Saves a prefix, and removes those that are part of it. Does nothing if there is no space for it."""
         head = _head(self._key, tokens, len(data))
         n_bytes = len(head) + len(data) + _DIGEST_BYTES
         if n_bytes > self._max_bytes:
@@ -102,7 +102,7 @@ class StateFiles:
         path = self._folder / (hashlib.blake2b(head, digest_size=16).hexdigest() + ".state")
         try:
             self._free_space(n_bytes)
-            # Written aside and moved: whoever reads sees all of it or nothing.
+            # Other servers see the whole file or none.
             with tempfile.NamedTemporaryFile(dir=self._folder, prefix=_PART, delete=False) as file:
                 try:
                     _write_all(file, head, data)
@@ -124,7 +124,7 @@ class StateFiles:
         return (path for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
 
     def _sweep(self) -> None:
-        """Removes what a server left half written when it was killed."""
+        """Removes the partial files of servers that were killed."""
         for path in self._folder.glob(f"{_PART}*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _MAX_WRITE_S:
@@ -143,7 +143,7 @@ class StateFiles:
             return None
 
     def _free_space(self, n_bytes: int) -> None:
-        """Removes the files that were not used for the longest time until one more has space."""
+        """Removes the least recently used files until there is space for one more."""
         found = []
         for path in self._files():
             with contextlib.suppress(OSError):
@@ -181,17 +181,17 @@ def _read_header(file: BinaryIO) -> tuple[str, int, int]:
     """The key, and the numbers of tokens and bytes.
 
     Raises:
-        ValueError: there is no header.
+        ValueError: There is no valid header.
     """
     if file.read(len(_MAGIC)) != _MAGIC:
-        raise ValueError("it does not begin as one")
+        raise ValueError("it has another beginning")
     try:
         header = json.loads(file.readline(_MAX_HEADER))
         key, n_tokens, n_bytes = header["key"], header["n_tokens"], header["n_bytes"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise ValueError("its header cannot be read") from error
     if not isinstance(key, str) or not all(isinstance(n, int) and n > 0 for n in (n_tokens, n_bytes)):
-        raise ValueError("its header makes no sense")
+        raise ValueError("its header is not valid")
     return key, n_tokens, n_bytes
 
 
@@ -202,10 +202,10 @@ def _tokens(data: bytes, n_tokens: int) -> list[int]:
 
 
 def _content(content: bytes, key: str, tokens: list[int]) -> memoryview:
-    """The data of a whole file.
+    """The state in the content of a file.
 
     Raises:
-        ValueError: it is not exactly the file that was written for these tokens.
+        ValueError: The file is damaged, or was written for other tokens.
     """
     whole = memoryview(content)
     body, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
@@ -214,12 +214,12 @@ def _content(content: bytes, key: str, tokens: list[int]) -> memoryview:
     n_head = content.index(b"\n", len(_MAGIC)) + 1 + 4 * len(tokens)
     data = body[n_head:]
     if body[:n_head] != _head(key, tokens, len(data)):
-        raise ValueError("it is not what it was at the start")
+        raise ValueError("it has been replaced since the start")
     return data
 
 
 def _little(numbers: array[int]) -> array[int]:
-    """The file's order of bytes is little-endian, whatever the machine's."""
+    """The numbers in little-endian byte order, which files have on every machine."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..protocol.status import SequenceStats
 from .batch import Sequence
 from .histogram import Histogram, HistogramValues
 
@@ -19,37 +20,22 @@ class EngineStats:
     """Sequences that have a slot."""
     n_waiting: int
     """Sequences in the queue, with those whose cached prefix is being read from a file."""
-    n_cells_used: int
+    n_cells_active: int
     """Cells of running sequences."""
     n_cells_idle: int
     """Cells of cached prefixes that no running sequence uses."""
-    n_tokens_computed: int
+    n_computed: int
     """Tokens decoded since the start, of prompts and of outputs."""
-    n_tokens_sampled: int
+    n_sampled: int
     """Tokens sampled since the start."""
-    n_tokens_cached: int
+    n_cached: int
     """Prompt tokens that were found in the cache since the start."""
-    n_tokens_drafted: int
+    n_drafted: int
     """Draft tokens computed since the start."""
-    n_drafts_accepted: int
+    n_draft_accepted: int
     """Draft tokens that were sampled as well since the start."""
     first_token_s: HistogramValues
     """Seconds from a request to its first token."""
-
-
-@dataclass(frozen=True)
-class SequenceStats:
-    """The state of a running sequence. All counts are in tokens."""
-
-    id: int
-    n_prompt: int
-    n_cached: int
-    """Tokens of the prompt that were cached when it first ran."""
-    n_computed: int
-    """Tokens that have cells by now."""
-    n_sampled: int
-    max_tokens: int
-    """The limit of prompt and output together."""
 
 
 def sequence_stats(sequence: Sequence) -> SequenceStats:
@@ -59,7 +45,7 @@ def sequence_stats(sequence: Sequence) -> SequenceStats:
         n_cached=sequence.n_cached or 0,
         n_computed=sequence.n_computed,
         n_sampled=sequence.n_sampled,
-        max_tokens=sequence.max_tokens,
+        max_length=sequence.max_length,
     )
 
 
@@ -87,16 +73,16 @@ class EngineCounters:
         self.n_cached += n_cached
         self._first_token_s.add(seconds)
 
-    def stats(self, *, n_running: int, n_waiting: int, n_cells_used: int, n_cells_idle: int) -> EngineStats:
+    def stats(self, *, n_running: int, n_waiting: int, n_cells_active: int, n_cells_idle: int) -> EngineStats:
         return EngineStats(
             n_running=n_running,
             n_waiting=n_waiting,
-            n_cells_used=n_cells_used,
+            n_cells_active=n_cells_active,
             n_cells_idle=n_cells_idle,
-            n_tokens_computed=self.n_computed,
-            n_tokens_sampled=self.n_sampled,
-            n_tokens_cached=self.n_cached,
-            n_tokens_drafted=self.n_drafted,
-            n_drafts_accepted=self.n_draft_accepted,
+            n_computed=self.n_computed,
+            n_sampled=self.n_sampled,
+            n_cached=self.n_cached,
+            n_drafted=self.n_drafted,
+            n_draft_accepted=self.n_draft_accepted,
             first_token_s=self._first_token_s.values(),
         )

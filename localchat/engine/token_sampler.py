@@ -85,7 +85,7 @@ class TokenSampler:
                 return run
             if token_of(item) != drafted:
                 break
-        n_most = min(len(run) + MAX_FORCED, sequence.max_tokens - len(sequence.tokens))
+        n_most = min(len(run) + MAX_FORCED, sequence.max_length - len(sequence.tokens))
         while len(run) < n_most and request.params.top_logprobs is None:
             forced = self._sample(sampler, request, None, n_sampled + len(run) + 1)
             if forced is None:

@@ -1,4 +1,4 @@
-"""The prompt builder of chat: renders messages and tools to a prompt, and adds the constraint and the output parser."""
+"""The prompt builder of chat requests: makes the prompt, the constraint, the reasoning limit and the output parsers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..dialects import Dialect
 from ..engine import GenerationRequest
-from ..prompt.segments import Segment, text_of, tokens_of
+from ..prompt.segments import Segment, parts_of, text_of
 from ..prompt.template import ChatTemplate
 from ..protocol import errors
 from ..protocol.chat import ChatRequest
@@ -24,21 +24,21 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
     """Render the prompt, and make the `n` sequences that share it.
 
     Raises:
-        ApiError: The request is not one that this model can run.
+        ApiError: This model cannot run the request.
     """
     with wire_errors(model.engine, "messages"):
-        template, visible_tokens = model.dialect(request.chat_template)
+        template, visible_tokens = model.template_for(request.chat_template)
         segments = _rendered(model, request, template)
         text = text_of(segments)
-        prompt = tuple(tokens_of(segments, model.tokenize, template.special))
-        dialect = template.format
+        prompt = model.tokenize_prompt(parts_of(segments, template.special), request.params)
+        dialect = template.dialect
         sequence = GenerationRequest(
             *model.prompt_and_params(prompt, request.params),
             visible_tokens=visible_tokens,
             constraint=constraint_for(request, template, text),
             reasoning_limit=reasoning_limit(request, dialect, text, model.tokenize, model.reasoning),
             reports_progress=request.stream and request.return_progress,
-            # With one call at most, the output ends with it: later tokens are neither parsed nor counted.
+            # Output ends after the first tool call. Taking tokens one at a time keeps later ones out of the usage.
             one_by_one=not request.parallel_tool_calls,
         )
         n = request.params.n
@@ -54,13 +54,13 @@ def prepare_chat(model: Model, request: ChatRequest) -> Prepared:
 
 
 def prompt_text(model: Model, request: ChatRequest) -> str:
-    """The prompt as text. It does not show which parts are user text.
+    """The rendered prompt as plain text, without the distinction between user text and text of the template.
 
     Raises:
         BadRequest: The template refuses the request.
     """
     with wire_errors(model.engine, "messages"):
-        return text_of(_rendered(model, request, model.dialect(request.chat_template)[0]))
+        return text_of(_rendered(model, request, model.template_for(request.chat_template)[0]))
 
 
 def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> list[Segment]:
@@ -73,14 +73,14 @@ def _rendered(model: Model, request: ChatRequest, template: ChatTemplate) -> lis
             prefix=request.prefix,
             variables=request.template_vars,
         )
-    except RecursionError as error:  # arguments of calls are JSON within JSON
-        raise errors.BadRequest("'messages' has something nested too deeply", "messages") from error
+    except RecursionError as error:  # The arguments of a tool call are JSON text, which parse_chat does not check.
+        raise errors.BadRequest("'messages' is nested too deeply", "messages") from error
 
 
 def _output(request: ChatRequest, dialect: Dialect, prompt: str, index: int) -> Output:
     parser = output_parser(request, dialect, prompt, splits_reasoning=request.splits_reasoning)
     if request.continue_final_message == "reasoning_content":
-        # The parser would hold white space at the end back, and send it with the first text of the output.
+        # Without rstrip(), the parser would hold back white space at the end, and emit it with the first output text.
         parser.feed(request.prefill[0].rstrip())
 
     def first_events(tokens: object) -> Iterator[OutputEvent]:

@@ -1,4 +1,4 @@
-"""Constraints: makes a grammar of the tool_choice and the response format of a request.
+"""Makes the constraint (a grammar) that the tools, tool_choice and response format of a request require.
 
 Constraints are cached, since agents send the same tools with every request.
 """
@@ -20,15 +20,15 @@ from ..protocol.response_format import ResponseFormat
 from .output_grammar import GrammarKey, OutputGrammar, format_grammar
 from .reasoning import reasoning_start
 
-# A grammar of many tools takes tens of milliseconds to make.
+# The number of cached constraints. Compiling the grammar of many tools takes tens of milliseconds.
 MAX_CACHED = 64
 
 
 def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) -> Constraint | None:
-    """The constraint of a request with this rendered prompt; None if the output is free.
+    """The constraint of a chat request with this rendered prompt; None if the output is unconstrained.
 
     Raises:
-        BadRequest: The constraint cannot be enforced; the error names the place in the request.
+        BadRequest: The constraint cannot be enforced; `param` is the path of the field.
     """
     tools, response_format = request.callable_tools, request.response_format
     if not tools and response_format is None:
@@ -39,7 +39,7 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
     _check_names(request)
     return _constraint(
         GrammarKey(
-            dialect=template.format,
+            dialect=template.dialect,
             reasoning=reasoning_start(request, template, prompt),
             has_prefill=bool(request.prefill[1]),
             tools=tuple((request.tools.index(tool), json.dumps(tool["function"])) for tool in tools),
@@ -53,10 +53,10 @@ def constraint_for(request: ChatRequest, template: ChatTemplate, prompt: str) ->
 
 
 def plain_constraint(request: CompletionRequest) -> Constraint | None:
-    """The constraint of a text completion; None if the output is free.
+    """The constraint of a text completion; None if the output is unconstrained.
 
     Raises:
-        BadRequest: The constraint cannot be enforced; the error names the place in the request.
+        BadRequest: The constraint cannot be enforced; `param` is the path of the field.
     """
     if request.response_format is None:
         return None
@@ -71,22 +71,22 @@ def _constraint(key: GrammarKey) -> Constraint:
         with compiling(CONVERT_STEPS):
             return OutputGrammar(key).constraint()
     except TooMuchWork as error:
-        raise BadRequest(f"'tools' cannot be honoured: {error}", "tools") from error
+        raise BadRequest(f"'tools' cannot be enforced: {error}", "tools") from error
     except GrammarError as error:
-        # The schema of a tool can be enforced in JSON, but not in the notation of this family's arguments.
+        # A grammar can enforce this schema in JSON, but not in the notation that the model family uses for arguments.
         path = error.path if error.path.startswith("tools") else "tools"
-        raise BadRequest(f"'{path}' cannot be honoured: {error.message}", path) from error
+        raise BadRequest(f"'{path}' cannot be enforced: {error.message}", path) from error
 
 
 def _check_sampling(params: GenerationParams) -> None:
-    """Refuse options that forbid the end of generation: once the text is complete, no token would be allowed."""
+    """Refuse options that forbid end-of-generation tokens: after a complete text, no token would be allowed."""
     for name, is_set in (("ignore_eos", params.ignore_eos), ("min_tokens", bool(params.min_tokens))):
         if is_set:
             raise BadRequest(f"'{name}' cannot be combined with tools or a response format", name)
 
 
 def _check_names(request: ChatRequest) -> None:
-    """The parser finds the schema of a call by the name of the tool, so each name belongs to one tool."""
+    """Refuse tools with equal names: the parser looks up the schema of a call by the name of the tool."""
     places: dict[str, int] = {}
     offered = [tool["function"]["name"] for tool in request.callable_tools]
     for place, tool in enumerate(request.tools):
@@ -94,15 +94,15 @@ def _check_names(request: ChatRequest) -> None:
         if name in offered and name in places:
             raise BadRequest(
                 f"'tools[{places[name]}].function.name' and 'tools[{place}].function.name' are both \"{name}\"; "
-                "give each tool a name of its own",
+                "give each tool a unique name",
                 f"tools[{place}].function.name",
             )
         places[name] = place
 
 
 def _check_prefill(request: ChatRequest, response_format: ResponseFormat) -> None:
-    """Refuse a JSON response format after an assistant prefill: the format is that of the whole output."""
+    """Refuse a JSON response format with an assistant prefill: the format would apply to the prefill too."""
     _, text = request.prefill
     if text and response_format.kind in ("json_object", "json_schema"):
         field = "response_prefix" if request.prefix else "messages"
-        raise BadRequest(f"'{response_format.param}' cannot hold for an output that '{field}' has begun", field)
+        raise BadRequest(f"'{response_format.param}' cannot be combined with an assistant prefill in '{field}'", field)

@@ -1,4 +1,4 @@
-"""Runs requests for embeddings and reranking on the engine: inputs become vectors or scores."""
+"""Runs embedding and rerank requests on the engine: inputs become vectors or scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .model import Model
 
 
 class VectorRun:
-    """One request in flight. It can be cancelled between two steps of the engine."""
+    """An embedding or rerank request in flight. `cancel` and `stop` take effect between two steps of the engine."""
 
     def __init__(self, model: Model) -> None:
         self.n_tokens = 0
@@ -31,14 +31,14 @@ class VectorRun:
         self._is_stopped = self._is_cancelled = True
 
     def embed(self, request: EmbeddingsRequest) -> list[array[float]]:
-        """One vector of length 1 for each input.
+        """One vector for each input, normalised to a Euclidean length of 1.
 
         Raises:
             ApiError: The request cannot run.
             Cancelled: `cancel` was called.
         """
         if self._pooling == "rank":
-            raise errors.NotSupported("this model scores pairs of texts and makes no vectors: use /v1/rerank", "model")
+            raise errors.NotSupported("this model is a reranker and computes no embeddings: use /v1/rerank", "model")
         inputs = [
             _tokens(self._engine, given, _path("input", request.inputs, i)) for i, given in enumerate(request.inputs)
         ]
@@ -51,7 +51,7 @@ class VectorRun:
         return [normalised(vector[: request.dimensions]) for vector in vectors]
 
     def scores(self, request: RerankRequest) -> list[float]:
-        """How well each document answers the query, as the model scores it.
+        """The model's score for the relevance of each document to the query, in the order of the documents.
 
         Raises:
             ApiError: The request cannot run.
@@ -59,7 +59,7 @@ class VectorRun:
         """
         if self._pooling != "rank":
             raise errors.NotSupported(
-                "this model does not score pairs of texts: start the server with a reranker (pooling type rank)",
+                "this model is not a reranker: start the server with a model of pooling type rank",
                 "model",
             )
         pair = self._engine.backend.pair_tokens

@@ -20,8 +20,10 @@ from ..engine import (
 from ..prompt.errors import TemplateError
 from ..protocol import errors
 
+# Stands for the field that has the prompt: its name depends on the endpoint.
 PROMPT = "the field of the prompt"
-# The first class that matches counts; any other error is an InferenceError.
+# The API error and the `param` for each class of engine errors; the first row that matches applies. Any other engine
+# error becomes an InferenceError.
 _API_ERRORS: tuple[tuple[type[EngineError], type[errors.ApiError], str | None], ...] = (
     (PromptTooLong, errors.ContextLengthExceeded, PROMPT),
     (TextTooLong, errors.ContextLengthExceeded, PROMPT),
@@ -33,7 +35,7 @@ _API_ERRORS: tuple[tuple[type[EngineError], type[errors.ApiError], str | None], 
 
 @contextlib.contextmanager
 def wire_errors(engine: Engine, prompt_field: str) -> Iterator[None]:
-    """Within the `with`, convert errors of the engine and of the template to ApiErrors, except Cancelled.
+    """Convert engine errors and template errors of the `with` block to ApiErrors, except Cancelled.
 
     `prompt_field` is the field of the request that has the prompt, such as "messages".
     """

@@ -1,4 +1,4 @@
-"""The requests in flight, so that a server that shuts down can wait for them or end them."""
+"""The set of requests in flight, with which a shutdown waits for them or ends them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class Stoppable(Protocol):
     """A request in flight."""
 
     def stop(self) -> None:
-        """End it soon, because the server shuts down; called from any thread."""
+        """End the request soon, because the server shuts down. Thread-safe."""
 
 
 class InFlight:
     """The requests in flight. At shutdown, `refuse` rejects new ones, then `stop` ends those that are left."""
 
     def __init__(self) -> None:
-        # New requests are refused. Those in flight go on until `stop`.
+        # Whether new requests are refused. Requests in flight continue until `stop`.
         self.is_stopping = False
         self._is_stopped = False
-        # Guards the attributes below.
+        # Guards `_requests` and writes to `_is_stopped`.
         self._lock = threading.Lock()
         self._requests: set[Stoppable] = set()
 
@@ -37,7 +37,7 @@ class InFlight:
 
     @contextlib.contextmanager
     def during(self, request: Stoppable) -> Iterator[None]:
-        """Within the `with`, this request is in flight. If `stop` was called before, it is stopped at once."""
+        """Count `request` as in flight for the `with` block. Stop it at once if `stop` was called already."""
         with self._lock:
             self._requests.add(request)
             if self._is_stopped:

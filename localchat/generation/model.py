@@ -1,4 +1,4 @@
-"""A loaded model: its engine, its sampling defaults, its chat template, and the parameters of requests for it."""
+"""A loaded model: its engine, chat template and sampling defaults, which complete the parameters of a request."""
 
 from __future__ import annotations
 
@@ -17,23 +17,19 @@ from ..protocol.models import model_body
 from ..protocol.params import GenerationParams, SamplingParams
 from .reasoning import ReasoningDefaults
 
-# Size of the cache of templates that requests bring: compiling and testing one takes some milliseconds.
+# The number of cached templates from requests (`chat_template`). Compiling and testing one takes some milliseconds.
 MAX_TEMPLATES = 8
 
 
 class TemplateTokens(NamedTuple):
-    """A chat template, and the control tokens that its model writes around calls and reasoning."""
+    """A chat template, and the control tokens that the model generates around tool calls and reasoning."""
 
     template: ChatTemplate
     visible: frozenset[int]
 
 
 class Model:
-    """A loaded model under its public name.
-
-    `defaults` are sampling values that override the model's own; values of a request override both. `reasoning` has
-    the budget of requests that set none. With `keep_tools` the prompt has the tools even if none may be called.
-    """
+    """A loaded model under its public name."""
 
     def __init__(
         self,
@@ -43,12 +39,20 @@ class Model:
         max_tokens: int | None = None,
         defaults: Mapping[str, Any] | None = None,
         keep_tools: bool = False,
-        thinking: ReasoningDefaults | None = None,
+        reasoning: ReasoningDefaults | None = None,
     ) -> None:
+        """Compile the chat template of the model.
+
+        Args:
+            max_tokens: The length limit of requests that set none; None: what is left of the context.
+            defaults: Sampling values that override those of the model file. Values of a request override both.
+            keep_tools: Whether the prompt shows the tools even if `tool_choice` is "none".
+            reasoning: The reasoning budget of requests that set none; None: no budget.
+        """
         self.name = name
         self.engine = engine
         self.keep_tools = keep_tools
-        self.reasoning = thinking or ReasoningDefaults()
+        self.reasoning = reasoning or ReasoningDefaults()
         self.created = int(time.time())
         self.sampling = replace(engine.facts.sampling, **(defaults or {}))
         self.max_tokens = max_tokens
@@ -86,8 +90,8 @@ class Model:
             "supports_preserve_reasoning": found.shows_reasoning,
         }
 
-    def dialect(self, chat_template: str | None) -> TemplateTokens:
-        """The model's own template, or that of a request.
+    def template_for(self, chat_template: str | None) -> TemplateTokens:
+        """The template of a request, or the model's own template if `chat_template` is None.
 
         Raises:
             BadRequest: The template is invalid.
@@ -102,13 +106,27 @@ class Model:
     def tokenize(self, text: str, parse_special: bool) -> list[int]:
         return self.engine.tokenize(text, parse_special=parse_special)
 
+    def tokenize_prompt(
+        self, parts: Iterable[tuple[str, bool]], params: GenerationParams, *, add_bos: bool = False
+    ) -> tuple[int, ...]:
+        """The tokens of a prompt in parts, each with its `parse_special`.
+
+        Raises:
+            PromptTooLong: There are many more than the context holds.
+        """
+        if params.n_prompt_kept:  # However long it is: `prompt_and_params` keeps its end.
+            parts = list(parts)
+            begin = self.engine.tokenize("", add_bos=True) if add_bos else []
+            return (*begin, *(token for part in parts for token in self.tokenize(*part)))
+        return tuple(self.engine.tokenize_prompt(parts, add_bos=add_bos))
+
     def prompt_and_params(
         self, prompt: tuple[int, ...], params: GenerationParams
     ) -> tuple[tuple[int, ...], GenerationParams, SamplingParams]:
-        """The prompt, parameters and sampling of a GenerationRequest, with defaults for what a request leaves out.
+        """The prompt, parameters and sampling of a GenerationRequest, with defaults for what the request leaves out.
 
         Raises:
-            BadRequest: The request names a token that the model does not have.
+            BadRequest: The request has a token id that is not in the model's vocabulary.
         """
         self._check_tokens("stop_token_ids", params.stop_token_ids)
         sampling = {**params.sampling, "logit_bias": tuple(self._biases(params))}
@@ -125,12 +143,12 @@ class Model:
             add_bos=facts.add_bos,
             special_texts=facts.special_tokens,
         )
-        # A marker may be of several tokens. The other tokens of the marker are ordinary text and need no entry here.
-        markers = (self.tokenize(marker, True) for marker in template.format.preserved)
+        # Only the control tokens among these need the entry. The others are text anyway.
+        markers = (self.tokenize(marker, True) for marker in template.dialect.preserved)
         return TemplateTokens(template, frozenset(itertools.chain(*markers)))
 
     def _biases(self, params: GenerationParams) -> Iterator[tuple[int, float]]:
-        """Apply the bias of a text to each of its tokens."""
+        """The biases by token id. The bias of a text applies to each token of the text."""
         for token, bias in params.logit_bias:
             tokens = self.tokenize(token, True) if isinstance(token, str) else [token]
             self._check_tokens("logit_bias", tokens)
@@ -140,12 +158,12 @@ class Model:
         n_vocab = self.engine.facts.n_vocab
         highest = max(tokens, default=0)
         if highest >= n_vocab:
-            message = f"'{param}' has the token {highest}, and this model's go from 0 to {n_vocab - 1}"
+            message = f"'{param}' has the token id {highest}; the token ids of this model are 0 to {n_vocab - 1}"
             raise errors.BadRequest(message, param)
 
 
 def sequences_of(request: GenerationRequest, n: int) -> list[GenerationRequest]:
-    """The `n` sequences of one prompt. A seed is counted up, since equal seeds give equal texts."""
+    """The `n` sequences of one prompt. Each has the next seed, since equal seeds generate equal texts."""
     seed = request.sampling.seed
     sequences = [request]
     for i in range(1, n):

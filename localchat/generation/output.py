@@ -21,11 +21,11 @@ from ..protocol.events import (
 )
 
 PromptTokens = Callable[[], "tuple[OutputToken, ...]"]
-"""The prompt of a sequence with log probabilities, once they are known."""
+"""Returns the prompt tokens of a sequence with log probabilities. Call it after the prefill."""
 
 
 class Parser(Protocol):
-    """Turns text into events."""
+    """Splits the text of an output into events."""
 
     @property
     def has_tool_calls(self) -> bool: ...
@@ -51,11 +51,7 @@ class PlainText:
 
 
 class Output:
-    """Reads one sequence.
-
-    `first_events` makes the events before the first token from the tokens of the prompt. With `single_call` the output
-    ends after its first tool call. With `reasoning_tags` the content has the reasoning too, in these tags.
-    """
+    """Converts the items that the engine delivers for one sequence to output events."""
 
     def __init__(
         self,
@@ -67,6 +63,16 @@ class Output:
         reasoning_tags: ReasoningTags | None = None,
         reports_prompt: bool = False,
     ) -> None:
+        """Start before the first item.
+
+        Args:
+            parser: A new parser, for this output alone.
+            reasoning: A new tracker that counts reasoning tokens; None: they are not counted.
+            first_events: Returns the events to emit before the first token, such as an echo of the prompt.
+            single_call: End the output after its first tool call.
+            reasoning_tags: Repeat the reasoning in the content, between these tags; None: do not.
+            reports_prompt: Emit the log probabilities of the prompt.
+        """
         self.finish_reason: str | None = None
         self._parser = parser
         self._reasoning = reasoning
@@ -89,9 +95,9 @@ class Output:
         return 0 if self._reasoning is None else self._reasoning.n_tokens
 
     def read(self, item: Progress | Delta | Finish, prompt_tokens: PromptTokens) -> Iterator[OutputEvent]:
-        """The events of the next item. Once `is_over` is set, the rest of the sequence is to be dropped."""
+        """The events of the next item. When `is_over` becomes true, the caller drops all later items."""
         if isinstance(item, Progress):
-            yield PromptProgress(item.n_done, item.n_prompt, item.n_cached, time.monotonic() - self._submitted_at)
+            yield PromptProgress(item.n_computed, item.n_prompt, item.n_cached, time.monotonic() - self._submitted_at)
             return
         if not self._is_begun:
             self._is_begun = True
@@ -132,7 +138,7 @@ class Output:
         return OutputEnd(self.finish_reason, stop, last)
 
     def _tagged(self, events: Iterable[Event]) -> Iterator[OutputEvent]:
-        """The events. With `reasoning_tags`, reasoning comes as content too, between the tags."""
+        """The same events and, with `reasoning_tags`, the reasoning once more as content between the tags."""
         for event in events:
             if self._tags is not None:
                 was_inside, self._is_inside_tags = self._is_inside_tags, isinstance(event, ReasoningDelta)

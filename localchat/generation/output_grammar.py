@@ -1,8 +1,9 @@
 """The grammar of an output: reasoning if the model reasons, then tool calls, a response format or free text.
 
-A response format and required calls bind from the first token. Free text and reasoning are not bound before the marker
-of a call, which ends reasoning too. Calls are written as the family declares them; where its tags cannot hold the
-arguments of a tool exactly, they hold one JSON object, which the parser reads as well.
+A response format and required tool calls constrain the output from its first token. Otherwise text and reasoning are
+unconstrained up to the marker of a tool call (a lazy grammar); such a marker also ends reasoning. Tool calls have the
+layout of the model family. If its tags cannot represent every value that the schema of a tool allows, the arguments
+are one JSON object instead, which the parser accepts too.
 """
 
 from __future__ import annotations
@@ -44,52 +45,52 @@ from ..protocol.response_format import ResponseFormat
 
 log = logging.getLogger("localchat.server")
 
-# Constraints of tools that are not enforced: each is logged once.
+# The number of unenforced constraints that are remembered, so that each is logged once.
 MAX_REPORTED = 1000
 MAX_LOGGED_CHARS = 300
 
-# The prefix of rule names here: the text of these rules may be joined with the grammar of a request.
+# The prefix of all rule names of this module. It is reserved, since these rules may be joined with a request's grammar.
 _PREFIX = "localchat-"
 _FORMAT_ROOT = "root"
 
 
 @dataclass(frozen=True)
 class GrammarKey:
-    """Everything that the grammar of a request depends on: the key of the cache."""
+    """The parts of a request that determine its grammar. Used as the key of the cache."""
 
     dialect: Dialect
     reasoning: ReasoningStart
     has_prefill: bool
-    """The request has an assistant prefill of text."""
+    """Whether the request has an assistant prefill of text."""
     tools: tuple[tuple[int, str], ...]
     """The tools that may be called: the index of each in the request, and its function as JSON."""
     must_call: bool
     max_calls: int | None
-    """The limit of calls in one output; None: no limit."""
+    """The largest number of calls in one output; None: no limit."""
     response_format: tuple[str, str, str] | None
-    """The kind, the value as JSON and the field of the request."""
+    """The kind, the value as JSON and the path of the field; None: no response format."""
 
 
 def format_grammar(response_format: ResponseFormat) -> str:
-    """The grammar of the texts that have this response format.
+    """The GBNF grammar of a response format.
 
     Raises:
-        BadRequest: There is no such grammar; the error names the place.
+        BadRequest: A grammar cannot enforce the format; `param` is the path of the field.
     """
     try:
         return _CONVERTERS[response_format.kind](response_format.value)
     except SchemaError as error:
         raise BadRequest(
-            f"'{response_format.param}' cannot be honoured at {error}", response_format.param + error.path
+            f"'{response_format.param}' cannot be enforced at {error}", response_format.param + error.path
         ) from error
     except ValueError as error:
-        raise BadRequest(f"'{response_format.param}' cannot be honoured: {error}", response_format.param) from error
+        raise BadRequest(f"'{response_format.param}' cannot be enforced: {error}", response_format.param) from error
 
 
 def _checked_gbnf(grammar: str) -> str:
     check_grammar(grammar)
     if _PREFIX in grammar:
-        raise ValueError(f"names of rules that begin with {_PREFIX} are taken")
+        raise ValueError(f"rule names that begin with {_PREFIX} are reserved")
     return grammar
 
 
@@ -104,13 +105,14 @@ _CONVERTERS: Mapping[str, Callable[[Any], str]] = {
 
 @dataclass(frozen=True)
 class _Output:
-    """Expressions for an output without its reasoning."""
+    """The expression of the text or calls of an output, for each position at which they can begin."""
 
     first: Expr
-    """At the beginning of the output."""
+    """At the first token, in an output without reasoning."""
     after_reasoning: Expr
+    """After the end tag of reasoning."""
     after_text_marker: Expr = NEVER
-    """After the marker that opens text."""
+    """After a marker that opens text and ends reasoning."""
 
 
 class OutputGrammar:
@@ -123,34 +125,34 @@ class OutputGrammar:
         self._tools = [self._tool(place, json.loads(function)) for place, function in key.tools]
 
     def constraint(self) -> Constraint:
-        """The grammar, and the triggers after which it binds (a lazy grammar)."""
+        """The grammar and, for a lazy grammar, the triggers after which it takes effect."""
         response_format = None
         if self._key.response_format is not None:
             kind, value, field = self._key.response_format
             response_format = ResponseFormat(kind, json.loads(value), field)
         if self._key.must_call:
             if response_format is not None:
-                # The output is calls alone, without a response format; an invalid one is refused all the same.
+                # The output has only calls, so the format has no effect. It is still checked.
                 format_grammar(response_format)
             return self._required()
         return self._auto() if response_format is None else self._formatted(response_format)
 
     def _required(self) -> Constraint:
-        """Calls alone, after the assistant prefill, if any."""
+        """Only tool calls, after the assistant prefill if there is one."""
         calls = self._usual_calls()
         if self._key.has_prefill:
             calls = replace(calls, first=seq(Literal(self._dialect.text_end), calls.first))
         return self._after_reasoning(calls)
 
     def _formatted(self, response_format: ResponseFormat) -> Constraint:
-        """Text of a response format, or calls if there are tools."""
+        """Text of a response format or, if there are tools, tool calls."""
         grammar = format_grammar(response_format)
         starts = ("", "") if self._key.has_prefill else self._dialect.text_start
         if self._key.reasoning is ReasoningStart.CLOSED and not self._tools and not starts[0]:
             return Constraint(grammar, origin=response_format.param)
         text = self._rules.external(_FORMAT_ROOT)
         first, after = (seq(Literal(start), text) for start in starts)
-        # After an assistant prefill the output continues that text.
+        # After an assistant prefill, the output continues the text of the prefill and cannot begin with a call.
         if self._tools and not self._key.has_prefill:
             calls = self._usual_calls()
             first, after = alt(first, calls.first), alt(after, calls.after_reasoning)
@@ -158,7 +160,7 @@ class OutputGrammar:
         return replace(bound, grammar=bound.grammar + grammar)
 
     def _auto(self) -> Constraint:
-        """Free text up to a call."""
+        """Free text, and the grammar of calls after the marker of a call."""
         layouts = [layout for layout in self._dialect.layouts if layout.is_native]
         if self._dialect.part_mark:
             return self._parts(layouts)
@@ -171,7 +173,7 @@ class OutputGrammar:
         return self._rendered(alt(*map(self._calls, layouts)), tuple(triggers))
 
     def _parts(self, layouts: Sequence[CallLayout]) -> Constraint:
-        """The grammar of an output in parts with headers: the first token already distinguishes calls from text."""
+        """The grammar of an output in parts with headers, in which the first token shows whether a part is a call."""
         mark = Literal(self._dialect.part_mark)
         part = self._rules.declare("part")
         text = free_text(self._rules, {self._dialect.part_mark: part}, may_end=True)
@@ -184,7 +186,7 @@ class OutputGrammar:
         if self._key.reasoning is ReasoningStart.CLOSED:
             return self._rendered(output.first)
         dialect = self._dialect
-        # A call ends reasoning too. After the other markers that end it, the text would be free.
+        # The marker of a call also ends reasoning. Other end markers are forbidden: unconstrained text would follow.
         ends: dict[str, Expr] = {end: NEVER for end in dialect.reasoning_ends if end not in dialect.openers}
         for layout in dialect.layouts if self._tools else ():
             if layout.opener in dialect.reasoning_ends:
@@ -211,7 +213,7 @@ class OutputGrammar:
         return Constraint(self._rules.render(root), triggers, _PREFIX + "root", origin)
 
     def _tool(self, place: int, function: Mapping[str, Any]) -> ToolSchema:
-        """A tool with the rule of its arguments: any object where the tool is not strict."""
+        """A tool with the rule of its arguments; if `strict` is false, the rule allows any object."""
         parameters = {"type": "object"} if function.get("strict") is False else function.get("parameters")
         schema = parameters or {}
         tool = ToolSchema(
@@ -226,13 +228,13 @@ class OutputGrammar:
             return replace(tool, rule=arguments_rule(self._rules, tool))
         except SchemaError as error:
             raise BadRequest(
-                f"'{error.path}' cannot be honoured: {error.message}; with \"strict\": false the arguments of "
+                f"'{error.path}' cannot be enforced: {error.message}; with \"strict\": false the arguments of "
                 f'"{tool.name}" may be any object',
                 error.path,
             ) from error
 
     def _loosened(self, tool: ToolSchema) -> ToolSchema:
-        """The tool with its schema reduced to what a grammar can enforce in every layout of the family's calls."""
+        """The tool with its schema reduced to what a grammar can enforce in all call layouts of the family."""
 
         def convert(parameters: object) -> ToolSchema:
             loose = replace(tool, parameters=parameters)
@@ -249,5 +251,5 @@ class OutputGrammar:
 
 @functools.lru_cache(MAX_REPORTED)
 def _report(name: str, place: str, reason: str) -> None:
-    """Log that a constraint of a tool is not enforced. Once, since agents send the same tools in every request."""
+    """Log once that a constraint of a tool is not enforced: agents send the same tools with every request."""
     log.warning('%s of the tool "%s" is not enforced: %s', ascii(place), name, ascii(reason[:MAX_LOGGED_CHARS])[1:-1])

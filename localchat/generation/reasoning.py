@@ -1,4 +1,4 @@
-"""Reasoning of a request: whether the prompt opens it, its parser, the tracker that counts it, and its token budget."""
+"""Reasoning of a request: its state after the prompt, its parser, the tracker that counts tokens, and its budget."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..protocol.chat import ChatRequest
 
 @dataclass(frozen=True)
 class ReasoningDefaults:
-    """The limit of requests that set none."""
+    """The reasoning budget of requests that set none."""
 
-    # Tokens of reasoning; None: no limit.
     max_tokens: int | None = None
-    # The text that is appended to reasoning which reaches the limit.
+    """The limit of reasoning tokens; None: no limit."""
     message: str = ""
+    """The text that is appended to reasoning at the limit."""
 
 
 @dataclass(frozen=True)
 class ReasoningLimit:
-    """A budget, and what the parser of an output needs. Implements the `ReasoningLimit` protocol of the engine."""
+    """A reasoning budget, and the arguments of the output parser. Implements the engine's `ReasoningLimit` protocol."""
 
     request: ChatRequest
     dialect: Dialect
@@ -37,9 +37,9 @@ class ReasoningLimit:
 
 
 def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -> ReasoningStart:
-    """Whether reasoning is open, possible or closed before the first token, with the settings of the request."""
-    start = template.format.reasoning_start(parser_prompt(request, template.format, prompt))
-    is_named = template.format.reasoning.start in template.source
+    """Whether reasoning is open, possible or closed before the first token, given the prompt and the request."""
+    start = template.dialect.reasoning_start(parser_prompt(request, template.dialect, prompt))
+    is_named = template.dialect.reasoning.start in template.source
     is_off = request.template_vars.get("enable_thinking") is False or not is_named
     if start is ReasoningStart.POSSIBLE and (is_off or request.prefill[1]):
         return ReasoningStart.CLOSED
@@ -47,7 +47,7 @@ def reasoning_start(request: ChatRequest, template: ChatTemplate, prompt: str) -
 
 
 def parser_prompt(request: ChatRequest, dialect: Dialect, prompt: str) -> str:
-    """The prompt for the parser of the output; only the start tag where the request continues reasoning."""
+    """The prompt for the output parser. If the request continues reasoning, this is only the start tag."""
     return dialect.reasoning.start if request.continue_final_message == "reasoning_content" else prompt
 
 
@@ -60,14 +60,14 @@ def output_parser(
         tools=request.callable_tools,
         prompt=parser_prompt(request, dialect, prompt),
         splits_reasoning=splits_reasoning,
-        is_bound=request.response_format is not None,
+        is_constrained=request.response_format is not None,
     )
 
 
 def reasoning_tracker(
     request: ChatRequest, dialect: Dialect, prompt: str, budget: ReasoningBudget | None = None
 ) -> ReasoningTracker:
-    """A tracker for one output, which follows its tokens with a parser of its own."""
+    """A reasoning tracker for one output, with its own parser."""
     return ReasoningTracker(output_parser(request, dialect, prompt), budget)
 
 
@@ -78,10 +78,10 @@ def reasoning_limit(
     tokenize: Callable[[str, bool], list[int]],
     defaults: ReasoningDefaults,
 ) -> ReasoningLimit | None:
-    """The limit on the reasoning of a request with this rendered prompt; None if there is none.
+    """The limit on the reasoning of a request with this rendered prompt; None: no limit.
 
-    `tokenize(text, parse_special)` must not add BOS. The tokens of the message count as output; control tokens in its
-    text are not parsed.
+    `tokenize(text, parse_special)` must not add BOS. The budget message is tokenized without control tokens, and its
+    tokens count as completion tokens.
     """
     max_tokens = defaults.max_tokens if request.reasoning_budget is None else request.reasoning_budget
     if max_tokens is None or max_tokens < 0:

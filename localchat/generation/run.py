@@ -1,4 +1,4 @@
-"""One request for generated text in flight: submits its sequences, and returns their output events."""
+"""A text generation request in flight: submits its sequences to the engine, and returns their output events."""
 
 from __future__ import annotations
 
@@ -23,32 +23,30 @@ from .output import Output
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of a prompt builder: the sequences for the engine, and the readers of their output.
-
-    The sequences of one prompt are neighbours.
-    """
+    """The result of a prompt builder: the sequences for the engine, and the converters of their output."""
 
     sequences: Sequence[GenerationRequest]
+    """All sequences of the first prompt, then all of the next one."""
     outputs: Sequence[Output]
-    """One reader for each sequence."""
+    """One for each sequence."""
     per_prompt: int
-    """Sequences for each prompt."""
+    """The number of sequences for each prompt."""
     prompt_field: str
-    """The field of the request that has the prompt, for errors."""
+    """The field of the request that has the prompt, for error messages."""
     count_field: str = "n"
-    """The field that has the number of sequences, for errors."""
+    """The field that sets the number of sequences, for error messages."""
 
 
 Request = TypeVar("Request", bound=TextRequest)
 PromptBuilder = Callable[[Model, Request], Prepared]
-"""Raises ApiError."""
+"""Prepares a request for a model; raises ApiError."""
 
 
 class GenerationRun:
-    """A request in flight. Leaving the `with` cancels the sequences that still run."""
+    """A request in flight. Leaving the `with` block cancels the sequences that are still running."""
 
     def __init__(self, model: Model, prepared: Prepared, id_prefix: str) -> None:
-        """Submits the sequences.
+        """Submit the sequences.
 
         Raises:
             ApiError: The request cannot run; none of its sequences is in the engine.
@@ -56,8 +54,8 @@ class GenerationRun:
         n, max_open = len(prepared.sequences), model.engine.max_open
         if n > max_open:
             raise errors.BadRequest(
-                f"'{prepared.count_field}' asks for {n} choices at once, and {max_open} can run and wait here: ask for "
-                "fewer, or start the server with a larger --queue",
+                f"'{prepared.count_field}' requests {n} sequences, and this server accepts {max_open} at once, running "
+                "or queued: request fewer, or start the server with a larger --queue",
                 prepared.count_field,
             )
         prompts = tuple(sequence.prompt for sequence in prepared.sequences[:: prepared.per_prompt])
@@ -79,7 +77,9 @@ class GenerationRun:
         return self._run.is_running
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, OutputEvent]]:
-        """The events since the last call, each with the index of its sequence. Waits up to the timeout for the first.
+        """The events since the last call, each with the index of its sequence. Waits for the first one.
+
+        With `timeout_s` the wait ends after that many seconds, with an empty list; None: no timeout.
 
         Raises:
             ApiError: The request failed.
@@ -108,12 +108,12 @@ class GenerationRun:
         self._run.cancel()
 
     def stop(self) -> None:
-        """As `cancel`, for a shutdown: `take` then raises ShuttingDown. Thread-safe."""
+        """Cancel the request because the server shuts down. `take` then raises ShuttingDown. Thread-safe."""
         self._is_stopped = True
         self.cancel()
 
     def suspend(self) -> None:
-        """Let waiting requests take the slots of this one until `resume`. Thread-safe."""
+        """Free the slots of this request for queued ones until `resume`. Thread-safe."""
         self._run.suspend()
 
     def resume(self) -> None:
@@ -139,7 +139,7 @@ class GenerationRun:
 
 
 def start(model: Model, request: Request, build: PromptBuilder[Request], id_prefix: str) -> GenerationRun:
-    """The run of a request.
+    """Build the prompt of a request and submit its sequences.
 
     Raises:
         ApiError: The request cannot run.

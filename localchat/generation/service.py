@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """The model of this server: loading (since this object was made), loaded, or failed. `clock` is in seconds."""
+    """The model of this server: loading, loaded or failed."""
 
     def __init__(self, catalog: Catalog, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start in the state "loading". `clock` returns seconds."""
         self.progress = 0.0
         self.in_flight = InFlight()
         self._catalog = catalog
         self._clock = clock
         self._started_at = clock()
-        # Guards the attributes below: the model may become ready while the server shuts down.
+        # Guards the attributes below: another thread may call `ready` while the server shuts down.
         self._lock = threading.Lock()
         self._model: Model | None = None
         self._is_closed = False
@@ -37,29 +38,29 @@ class Service:
                 model.engine.close()
 
     def stop(self) -> None:
-        """End all requests with an error, and refuse new ones. Requests that end still need the model."""
+        """End all requests with an error, and refuse new ones. The model stays loaded until `close`."""
         self.in_flight.stop()
 
     def close(self) -> None:
-        """Free the model, after the last request."""
+        """Free the model. Call this after the last request has ended."""
         with self._lock:
             self._is_closed = True
             if self._model is not None:
                 self._model.engine.close()
 
     def model(self) -> Model:
-        """The model that serves.
+        """The loaded model.
 
         Raises:
-            ModelLoading: It is not loaded yet.
-            InferenceError: Its engine has failed for good.
+            ModelLoading: The model is not loaded yet.
+            InferenceError: The engine has failed, and only a restart helps.
             ShuttingDown: `stop` was called.
         """
         if self.in_flight.is_stopping:
             raise errors.ShuttingDown(errors.SHUTTING_DOWN)
         model = self._model
         if model is None:
-            message = f"the model is being loaded ({self.progress:.0%}): try again soon"
+            message = f"the model is loading ({self.progress:.0%}): try again soon"
             raise errors.ModelLoading(message, self._loading_left_s())
         failure = model.engine.failure
         if failure is not None:
@@ -67,7 +68,7 @@ class Service:
         return model
 
     def _loading_left_s(self) -> float:
-        """Estimated from the progress so far; without progress, as long again as the load has taken."""
+        """The estimated rest of the loading time, in seconds. Without any progress, the estimate is the time so far."""
         passed_s = self._clock() - self._started_at
         return passed_s * (1 - self.progress) / self.progress if self.progress else passed_s
 
@@ -75,7 +76,8 @@ class Service:
         """The model that a request names.
 
         Raises:
-            ModelNotFound: No model of that name is served; and what `model` raises.
+            ModelNotFound: No model of that name is served.
+            ApiError: The model cannot be used; see `model`.
         """
         try:
             self._catalog.find(name)

@@ -1,4 +1,4 @@
-"""The prompt builder of text completions and fill-in-the-middle: prompts become tokens; the output is plain text."""
+"""The prompt builder of text completions and fill-in-the-middle (FIM): tokenizes prompts; the output is plain text."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from ..protocol.events import ContentDelta, EchoedTokens, OutputEvent
 from ..protocol.inputs import Input, check_tokens
 from ..protocol.params import GenerationParams
 from .constraints import plain_constraint
+from .errors import wire_errors
 from .model import Model, sequences_of
 from .output import Output, PlainText, PromptTokens
 from .run import Prepared
 
 
 def prepare_text(model: Model, request: CompletionRequest) -> Prepared:
-    """`best_of` sequences for each prompt, one prompt after the other.
+    """Make `best_of` sequences for each prompt.
 
     Raises:
-        ApiError: The request is not one that this model can run.
+        ApiError: This model cannot run the request.
     """
     params, constraint = _params(request), plain_constraint(request)
     sequences: list[GenerationRequest] = []
     for i in range(len(request.prompts)):
-        prompt = _prompt(model.engine, request, i)
+        prompt = _prompt(model, request, i)
         sequence = GenerationRequest(
             *model.prompt_and_params(prompt, params),
             constraint=constraint,
@@ -41,33 +42,34 @@ def prepare_text(model: Model, request: CompletionRequest) -> Prepared:
 def _params(request: CompletionRequest) -> GenerationParams:
     """The parameters of the sequences, with log probabilities also where only `best_of` or `echo` needs them."""
     params = request.params
-    # Log probabilities show which of several sequences is the likeliest.
+    # `best_of` compares the sequences of a prompt by their log probabilities.
     top = 0 if request.best_of > params.n and params.top_logprobs is None else params.top_logprobs
     counts = [params.prompt_logprobs, params.top_logprobs if request.scores_prompt else None]
     return replace(params, top_logprobs=top, prompt_logprobs=max((n for n in counts if n is not None), default=None))
 
 
-def _prompt(engine: Engine, request: CompletionRequest, i: int) -> tuple[int, ...]:
+def _prompt(model: Model, request: CompletionRequest, i: int) -> tuple[int, ...]:
     name = "prompt" if len(request.prompts) == 1 else f"prompt[{i}]"
-    tokens = _tokens(engine, request.prompts[i], request)
+    with wire_errors(model.engine, name):
+        tokens = _tokens(model, request.prompts[i], request)
     if not tokens:
-        raise errors.BadRequest(f"'{name}' is empty, and no token of the model begins it: one is needed", name)
-    check_tokens(tokens, engine.facts.n_vocab, name)
+        raise errors.BadRequest(f"'{name}' has no tokens: the text is empty and no BOS is added", name)
+    check_tokens(tokens, model.engine.facts.n_vocab, name)
     return tokens
 
 
-def _tokens(engine: Engine, given: Input, request: CompletionRequest) -> tuple[int, ...]:
+def _tokens(model: Model, given: Input, request: CompletionRequest) -> tuple[int, ...]:
     if not isinstance(given, str):
         return given
     if request.suffix is None:
-        return tuple(engine.tokenize(given, add_bos=request.adds_special))
-    return _fim_tokens(engine, given, request.suffix, request)
+        return model.tokenize_prompt([(given, True)], request.params, add_bos=request.adds_special)
+    return _fim_tokens(model.engine, given, request.suffix, request)
 
 
 def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:
-    """The prompt tokens for the text between a prefix and a suffix (fill-in-the-middle)."""
+    """The prompt for the text between a prefix and a suffix, with the FIM tokens of the model."""
     facts = engine.facts
-    if facts.fill_in is None:
+    if facts.fim_tokens is None:
         field = request.suffix_field
         raise errors.BadRequest(
             f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none",
@@ -77,7 +79,7 @@ def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionReq
     def tokens(text: str) -> list[int]:
         return engine.tokenize(text, parse_special=False)
 
-    before, after, middle = facts.fill_in
+    before, after, middle = facts.fim_tokens
     begin = engine.tokenize("", add_bos=request.adds_special)
     gap = [before, *tokens(prefix), after, *tokens(suffix), middle, *tokens(request.begun)]
     n_left = facts.n_ctx - len(begin) - len(gap) - (request.params.max_tokens or 0)
@@ -86,7 +88,10 @@ def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionReq
 
 
 def _file_tokens(facts: ModelFacts, tokens: Callable[[str], list[int]], files: Sequence[SourceFile]) -> list[int]:
-    """Other files, each after the file-separator token and its name; then the header of the file to fill."""
+    """The tokens of the other files, each with the file-separator token and its name before the text.
+
+    Last comes the header of the file with the gap.
+    """
     if not files:
         return []
     if facts.fim_file is None:
@@ -104,7 +109,7 @@ def _output(engine: Engine, request: CompletionRequest, given: Input) -> Output:
         text = _text_of(engine, given)
         yield ContentDelta(text)
         if request.scores_prompt:
-            # BOS and the like are not echoed.
+            # The echo leaves out tokens that the tokenizer adds, such as BOS.
             n_begin = len(engine.tokenize("", add_bos=request.adds_special)) if isinstance(given, str) else 0
             yield EchoedTokens(_echoed(tokens()[n_begin:], text))
 
@@ -118,7 +123,7 @@ def _text_of(engine: Engine, given: Input) -> str:
 
 
 def _echoed(tokens: tuple[OutputToken, ...], text: str) -> tuple[OutputToken, ...]:
-    # Many vocabularies put a space before the first token that the text does not have.
+    # Many tokenizers add a space before the first token, which is not in the text.
     if b"".join(token.piece for token in tokens) == b" " + text.encode():
         return (replace(tokens[0], piece=tokens[0].piece[1:]), *tokens[1:])
     return tokens

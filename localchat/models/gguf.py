@@ -78,7 +78,6 @@ class GGUFHeader:
     version: int
     n_tensors: int
     metadata: Mapping[str, Any]
-    size_bytes: int
 
     def text(self, key: str) -> str | None:
         """A metadata value if it is text."""
@@ -151,7 +150,7 @@ def _parsed(path: Path, data: Buffer) -> GGUFHeader:
     end = max((reader.tensor_end() for _ in range(n_tensors)), default=0)
     alignment = metadata.get("general.alignment")
     reader.check_data(end, alignment if isinstance(alignment, int) and alignment > 0 else _ALIGNMENT)
-    return GGUFHeader(path, version, n_tensors, metadata, len(data))
+    return GGUFHeader(path, version, n_tensors, metadata)
 
 
 class _Reader:

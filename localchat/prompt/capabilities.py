@@ -1,7 +1,7 @@
 """Detects what a chat template supports (roles, tools, calls, reasoning) by rendering small test conversations.
 
-Templates differ in the roles, fields and types that they read. Each test conversation has a word in one place, such
-as a field; the template supports this place if the word is in the rendered text.
+Templates differ in the roles, fields and types that they read. Each test conversation has a test word in one field;
+the template supports the field if the rendered text contains the word.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class Capabilities(NamedTuple):
-    """What one template supports and expects."""
+    """What a chat template supports, and what it requires."""
 
     typed_content: bool = False
-    """It reads `content` only as a list of parts."""
+    """The template reads `content` only as a list of parts."""
     text_arguments: bool = False
-    """It prints arguments as they are, so they have to be JSON text."""
+    """The template prints arguments without encoding them, so they must be JSON text."""
     only_objects: bool = False
-    """It fails on arguments that are not a JSON object."""
+    """The template fails on arguments that are not a JSON object."""
     one_call: bool = False
-    """It prints at most one call of a message."""
+    """The template prints at most one tool call of a message."""
     null_content: bool = False
-    """It prints calls only in a message without content."""
+    """The template prints tool calls only in a message without content."""
     short_ids: bool = False
-    """It refuses tool call ids that are not nine letters or digits."""
+    """The template refuses tool call ids other than nine letters or digits."""
     reasoning_key: str = "reasoning_content"
-    """The field of a message from which it reads reasoning."""
+    """The field of a message from which the template reads reasoning."""
     shows_reasoning: bool = False
-    """It prints the reasoning of earlier messages."""
+    """The template prints the reasoning of earlier messages."""
     reasoning_part: bool = False
-    """It reads reasoning from a part of the content."""
+    """The template reads reasoning from a part of the content."""
     lone_reasoning: bool = False
-    """It refuses reasoning in a message that has both text and calls."""
+    """The template refuses reasoning in a message that has both text and tool calls."""
     has_developer_role: bool = False
-    """It has a role "developer"; otherwise such a message gets the role "system"."""
+    """The template supports the role "developer". False: such a message gets the role "system"."""
     has_system_role: bool = True
-    """It has a role "system"; otherwise the text of such a message begins the first user message."""
+    """The template supports the role "system". False: the first user message begins with the text."""
     shows_tools: bool = True
-    """It prints the tools; otherwise a system message describes them."""
+    """The template prints the tools. False: a system message describes them."""
     whole_tools: bool = False
-    """It fails on tools without a description or parameters."""
+    """The template fails on tools without a description or parameters."""
     shows_calls: bool = True
-    """It prints calls; otherwise they become text of the message."""
+    """The template prints tool calls. False: they are written into the text of the message."""
     shows_results: bool = True
-    """It has a role "tool"; otherwise a user message has the result."""
+    """The template supports the role "tool". False: a user message has the result."""
     no_tools: tuple[()] | None = None
-    """The value of `tools` if there are none: most templates test for None, some iterate."""
+    """The value of `tools` for a request without tools. Most templates test for None; some iterate over it."""
 
 
-# Renders messages and tools for a template with these capabilities; raises TemplateError.
+# Renders messages and tools, prepared for these capabilities. Raises TemplateError.
 Render = Callable[[Messages, "Messages | None", Capabilities], str]
 
 
@@ -77,11 +77,11 @@ class _Probe:
         shows_tools = self._shows(_HAY, found, tools=_TOOLS)
         keys = [key for key in _REASONING_KEYS if re.search(rf"[.'\"]{key}\b", self._source)]
         return found._replace(
-            # A template that prints any role has no special support for this one; one that names it may mean another.
+            # Both tests are needed: some templates print any role, and some contain the word for another purpose.
             has_developer_role="developer" in self._source
             and self._shows(_DEVELOPER, found._replace(has_developer_role=True)),
             has_system_role=self._shows(_SYSTEM, found),
-            # A template that reads tools may still refuse those of the test.
+            # A template that supports tools may fail on the tools of this test, so the name of the variable counts.
             shows_tools="tools" in self._source or shows_tools,
             whole_tools=shows_tools and not self._shows(_HAY, found, tools=_BARE_TOOLS),
             reasoning_key=keys[0] if keys else _REASONING_KEYS[0],
@@ -117,13 +117,13 @@ class _Probe:
             text = self._render(messages, tools, capabilities)
         except TemplateError:
             return False
-        # A dict in single quotes is Python's notation, not JSON: such a template needs arguments as text.
+        # Single quotes show that the template prints a dict in Python's notation, so it needs arguments as JSON text.
         return _NEEDLE in text and "'" + _NEEDLE not in text
 
 
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning", "thought")
 
-# The word that is looked for in the rendered text.
+# The test word.
 _NEEDLE = "needle"
 _HAY: Messages = ({"role": "user", "content": "hay"},)
 _USER: Messages = ({"role": "user", "content": _NEEDLE},)

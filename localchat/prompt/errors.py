@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TemplateError(ValueError):
-    """The template is invalid, or does not accept the conversation; the message says what to change."""
+    """The template is invalid, or refuses the conversation. `param` is the path of the field, None if unknown."""
 
     status = 400
 

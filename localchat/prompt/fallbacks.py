@@ -1,8 +1,8 @@
-"""Fallbacks for chat templates that do not support tools, calls, results, or the system role.
+"""Fallbacks for chat templates that do not support tools, tool calls, results, or the system role.
 
-Content that a template does not support moves to messages that it supports. For templates without tools the format
-is that of Hermes: a system message describes the tools, calls are <tool_call> objects in the text, and a user
-message has the result. If the model family has a format of its own, this is used instead.
+Unsupported content moves to messages that the template supports: a system message describes the tools, the text of an
+assistant message has the calls, and a user message has the result. Calls are written in the format of the model family
+if it has its own tool prompt, else in that of Hermes (<tool_call> with a JSON object).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Callable
 from .capabilities import Capabilities
 
 Message = dict[str, Any]
-# Writes calls (`name` and `arguments`) in the format of a model family.
+# Writes tool calls (`name` and `arguments`) in the format of a model family.
 CallsWriter = Callable[[Sequence[Mapping[str, Any]]], str]
 
 _INSTRUCTIONS = """You can call functions. These are on offer, each with a JSON schema of its arguments:
@@ -32,7 +32,7 @@ def adapted(
     capabilities: Capabilities,
     write_calls: CallsWriter,
 ) -> list[Message]:
-    """Rewrite a conversation so that the template prints all of it and refuses none."""
+    """Rewrite a conversation so that the template accepts and prints all of it."""
     if tools and not capabilities.shows_tools:
         messages = [_system(_described(tools, write_calls)), *messages]
     if capabilities.one_call:
@@ -43,7 +43,7 @@ def adapted(
         messages = [_with_result_as_text(message) for message in messages]
     if not capabilities.has_system_role:
         messages = [{**message, "role": "user"} if _is_system(message) else message for message in messages]
-    # Templates that lack a role often insist on alternating roles too.
+    # Templates that lack a role often require alternating roles, too.
     if not (capabilities.shows_tools and capabilities.shows_results and capabilities.has_system_role):
         messages = _joined(messages)
     return [_with_content(message, capabilities) for message in messages]
@@ -63,7 +63,7 @@ def _described(tools: Sequence[Mapping[str, Any]], write_calls: CallsWriter) -> 
 
 
 def _one_call_each(messages: list[Message]) -> list[Message]:
-    """Make a message of each call, and place it before its result."""
+    """Split messages with several calls, so that each message has one call and directly precedes its result."""
     result: list[Message] = []
     waiting: list[Message] = []
     for message in messages:
@@ -81,7 +81,7 @@ def _one_call_each(messages: list[Message]) -> list[Message]:
 
 
 def _pop_call_of(result: Message, waiting: list[Message]) -> list[Message]:
-    """Remove and return the message with the call of this result: by id, or the first one if either has no id."""
+    """Remove and return the message whose call has the id of this result, or the first one if an id is missing."""
     call_id = result.get("tool_call_id")
     for i, message in enumerate(waiting):
         if call_id is None or message["tool_calls"][0].get("id") in (call_id, None):
@@ -104,7 +104,7 @@ def _with_result_as_text(message: Message) -> Message:
 
 
 def _joined(messages: list[Message]) -> list[Message]:
-    """Join neighbours of one role into one message, unless either has more than text."""
+    """Join adjacent messages of the same role that have only text."""
     result: list[Message] = []
     for message in messages:
         last = result[-1] if result else None

@@ -1,8 +1,8 @@
 """Taint tracking: a str that records which of its characters are user text.
 
-`Marked` behaves like `str`, so a template renders the same text with it; in addition it has the ranges of
-characters that come from a user. Methods that cut, join or trim keep the ranges. Methods that rewrite the text
-(upper case, a format) mark the whole result or lose the marks; text without marks counts as the template's own.
+`Marked` behaves like `str`, so a template renders the same text with it. It also has the ranges of characters that
+come from a user. Methods that cut, join or trim text keep the ranges. Methods that rewrite text (such as upper() and
+format()) mark the whole result or drop the marks. Text without marks is treated as text of the template.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Range = tuple[int, int]
 
 
 class Marked(str):
-    """A string and its ranges of user text, in order and not overlapping; by default one range over all of it."""
+    """A string with its ranges of user text, sorted and without overlap. Default: all of it is user text."""
 
     _ranges: tuple[Range, ...]
 
@@ -90,7 +90,7 @@ class Marked(str):
         return self[: len(head)], self[len(head) : border], self[border : border + len(tail)]
 
     def _pieces(self, pieces: list[str], sep: str | None) -> list[str]:
-        # Without a separator any white space lies between the pieces, so each is searched for.
+        # Without `sep` the white space between two pieces has any length, so each piece is searched for.
         found, at = [], 0
         for piece in pieces:
             at = self.find(piece, at) if sep is None else at
@@ -161,13 +161,13 @@ def holds_mark(value: object) -> bool:
 
 
 def marking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `function` so that its text result is marked as a whole if any argument has user text."""
+    """Wrap `function`: if any argument has user text, its whole result is marked as user text."""
 
     def marked(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
         return Marked(result) if isinstance(result, str) and holds_mark(args) else result
 
-    # Jinja reads from an attribute of a filter whether to pass the context as first argument.
+    # An attribute of a filter tells Jinja whether to pass the context as first argument.
     marked.__dict__.update(function.__dict__)
     return marked
 

@@ -1,7 +1,7 @@
 """Normalizes chat messages and tools for a chat template.
 
-Lists of text parts become text, arguments in JSON text become objects, and null fields are removed, as far as the
-template needs it. A message that is not of the chat format is a TemplateError that names the field.
+Lists of text parts become text, null fields are removed, and the arguments of tool calls become objects or JSON text,
+as the template requires. An invalid message raises TemplateError with the path of the field.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .errors import TemplateError
 
 
 def prepared(messages: Sequence[Mapping[str, Any]], capabilities: Capabilities, *, at: int = 0) -> list[dict[str, Any]]:
-    """Normalize messages for a template. The first one is number `at` of the request, for error messages.
+    """Normalize messages for a template. `at` is the index of the first one in the request, for error messages.
 
     Raises:
-        TemplateError: a message is not of the chat format; `param` names the field.
+        TemplateError: A message is invalid; `param` is the path of the field.
     """
     return [_prepared(message, f"messages[{at + i}]", capabilities) for i, message in enumerate(messages)]
 
 
 def prepared_tools(tools: Sequence[Mapping[str, Any]], capabilities: Capabilities) -> list[Mapping[str, Any]]:
-    """Normalize tools for a template: add the fields that it needs and the API makes optional."""
+    """Normalize tools for a template: add fields that are optional in the API and required by the template."""
     return [_whole_tool(tool) for tool in tools] if capabilities.whole_tools else list(tools)
 
 
@@ -76,7 +76,7 @@ def _content_text(content: Any, where: str) -> str:
 def _part_text(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if kind != "text":
-        raise TemplateError(f"{where} is a part of type {kind!r}, and only 'text' is understood", param=where)
+        raise TemplateError(f"{where} is a part of type {kind!r}; only 'text' is supported", param=where)
     text = part.get("text")
     if not isinstance(text, str):
         raise TemplateError(f"{where}.text must be text", param=f"{where}.text")
@@ -95,7 +95,7 @@ def _tool_call(call: Any, where: str, capabilities: Capabilities) -> dict[str, A
         raise TemplateError(f"{where}.function.name is missing", param=f"{where}.function.name")
     arguments = function.get("arguments") or {}
     if capabilities.only_objects and not isinstance(_arguments_object(arguments), dict):
-        # The model wrote invalid arguments. The conversation continues with them as text.
+        # The model generated invalid arguments. Pass their text to the template as an argument.
         arguments = {"arguments": arguments}
     as_wanted = _arguments_text(arguments) if capabilities.text_arguments else _arguments_object(arguments)
     result = {**call, "function": {**function, "arguments": as_wanted}}
@@ -105,7 +105,7 @@ def _tool_call(call: Any, where: str, capabilities: Capabilities) -> dict[str, A
 
 
 def _arguments_object(arguments: Any) -> Any:
-    """Decode arguments. Text that is not a JSON object stays text, which templates can print."""
+    """Decode arguments. Text that is not a JSON object stays text; templates can print it."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -120,7 +120,7 @@ def _arguments_text(arguments: Any) -> str:
 
 
 def _short_id(call_id: object) -> str:
-    """Make an id of nine letters or digits. Equal ids stay equal, so calls and results still match."""
+    """Convert an id to nine letters or digits. Equal ids stay equal, so results still match their calls."""
     text = str(call_id)
     if len(text) == 9 and text.isalnum():
         return text

@@ -1,8 +1,8 @@
 """The sandbox in which the Jinja chat template of a model runs.
 
-A template from a GGUF file is foreign code. It runs in Jinja's immutable sandbox without access to attributes,
-and its loops and repetitions are bounded. That keeps a faulty template from doing harm; a template written for
-the purpose may still exhaust the memory. `compile_template` and `render_template` raise only TemplateError.
+A template from a GGUF file is untrusted code. It runs in Jinja's immutable sandbox without access to attributes, and
+its loops and repetitions are limited. This protects the server against faulty templates; a malicious template may
+still exhaust the memory. `compile_template` and `render_template` raise only TemplateError.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from jinja2.visitor import NodeTransformer
 from .errors import TemplateError
 from .marked import Marked, holds_mark, join, marking
 
-# Limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
+# The limit of loop steps in one rendering. The largest published templates take some thousand for a long conversation.
 MAX_LOOP_STEPS = 2_000_000
-# Limit of characters or items of one `*`. Published templates repeat a space or a dash.
+# The limit of characters or items in the result of one `*`. Published templates repeat a space or a dash.
 MAX_REPEATED = 100_000
-# Limit of characters of one `+`, against doubling in a loop. No context holds that many.
+# The limit of characters in the result of one `+`: text could double in a loop. No context holds so many characters.
 MAX_TEXT = 1 << 24
 
-# Filters and methods that pad to any width or reach outside the text. No published template needs them.
+# Filters and methods that pad text to any width, read attributes or are random. No published template needs them.
 _REMOVED_FILTERS = ("center", "format", "pprint", "random", "urlize", "wordwrap", "xmlattr")
 _REMOVED_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "zfill", "format_map", "translate"})
-# Kimi's templates keep a queue of ids. Templates get a copy of the messages, so they can change nothing else.
+# List methods that are allowed: Kimi's templates keep a queue of ids. A template can change only its copy of the
+# messages.
 _LIST_METHODS = frozenset({"append", "pop"})
-# The variable that holds the step counter of a rendering.
+# The template variable with the step counter of a rendering.
 _STEPS = "_steps"
 
 
@@ -61,7 +62,7 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-    """Render a template with these variables and the helpers that published templates expect.
+    """Render a template with these variables and the functions that published templates expect.
 
     Raises:
         TemplateError: The template refuses the conversation, fails, or exceeds a limit.
@@ -69,7 +70,7 @@ def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> 
     now = datetime.now()
     helpers = {
         "strftime_now": now.strftime,
-        # The tools as text, under the name of the older form of tools.
+        # The tools as JSON text, for templates of OpenAI's older `functions` API.
         "functions": _tojson(variables["tools"], indent=2) if variables.get("tools") else "",
         "datetime": now.strftime("%Y-%m-%d %H:%M:%S"),
         "raise_exception": _raise_exception,
@@ -79,7 +80,7 @@ def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> 
         return template.render({**variables, **helpers})
     except TemplateError:
         raise
-    # Any exception here is an error of the template with these messages.
+    # Template code can raise any exception.
     except Exception as error:
         raise TemplateError(
             f"the model's chat template failed on these messages ({type(error).__name__}: {error}); "
@@ -114,13 +115,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if _IS_HUGE[operator](left, right):
-            raise TemplateError(f"an operation {operator!r} of the chat template gives too large a result")
+            raise TemplateError(f"the result of an operation {operator!r} in the chat template is too large")
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
         if wrapped is not None and re.search(r"\{[^}]*\d{4}", value.__self__):
-            raise TemplateError("the chat template formats to a width of 1000 or more")
+            raise TemplateError("the chat template formats text to a width of 1000 or more")
         return wrapped
 
 
@@ -141,7 +142,7 @@ def _is_wide_format(left: Any, right: Any) -> bool:
     return isinstance(left, str) and bool(re.search(r"%[^a-zA-Z%]*(\d{4}|\*)", left))
 
 
-# Operators whose result may be huge. Python itself would try to compute it.
+# Tests for operations whose result would be huge; Python has no limit for them.
 _IS_HUGE: Mapping[str, Callable[[Any, Any], bool]] = {
     "+": _is_huge_sum,
     "*": _is_huge_product,
@@ -151,7 +152,7 @@ _IS_HUGE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}` marks text for training. Only its body is rendered."""
+    """`{% generation %}...{% endgeneration %}`, which marks text for training. Renders the body without the tags."""
 
     tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
 
@@ -161,7 +162,7 @@ class _Generation(Extension):
 
 
 class _Rewriter(NodeTransformer):
-    """Adds a step counter to every loop, and makes `~` keep the marks of user text."""
+    """Adds a step counter to every loop, and replaces `~` by a join that keeps the marks of user text."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - named by jinja2
         self.generic_visit(node)
@@ -197,7 +198,7 @@ def _tojson(
     if isinstance(value, Iterator):
         value = list(value)
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    # The whole text is marked as user text: the JSON around the strings has no control token.
+    # Mark the whole text, including the JSON around the strings: it contains no control tokens.
     return Marked(text) if holds_mark(value) else text
 
 

@@ -1,7 +1,7 @@
 """A rendered prompt in segments, and its tokens.
 
-A segment is either text of the template (markup) or text of a user. `tokens_of` tokenizes the prompt so that
-control tokens come from markup alone.
+A segment is either text of the template (markup) or user text. `parts_of` splits the prompt so that only markup
+yields control tokens.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from re import Match
-from typing import Callable
 
+from ..literals import pattern_of
 from .marked import user_ranges
 
-Tokenize = Callable[[str, bool], list[int]]
+# A search holds the GIL, so a long text is searched in windows of this many characters, about a millisecond each.
+_WINDOW = 50_000
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a prompt."""
+    """A part of a prompt."""
 
     text: str
     is_markup: bool
-    """Whether it is text of the template; otherwise it is user text."""
+    """Whether this is text of the template. False: user text."""
 
 
 def text_of(segments: Iterable[Segment]) -> str:
@@ -33,7 +34,7 @@ def text_of(segments: Iterable[Segment]) -> str:
 
 
 def segments_of(text: str) -> list[Segment]:
-    """Split a text at the borders of its ranges of user text."""
+    """Split a rendered text into user text and text of the template."""
     found: list[Segment] = []
     plain, at = str.__str__(text), 0
     for start, stop in user_ranges(text):
@@ -43,7 +44,7 @@ def segments_of(text: str) -> list[Segment]:
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """Join neighbours of one kind, and drop empty segments."""
+    """Join adjacent segments of the same kind, and drop empty ones."""
     result: list[Segment] = []
     for segment in segments:
         if result and result[-1].is_markup == segment.is_markup:
@@ -54,44 +55,51 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 class SpecialTexts:
-    """The texts of the control tokens of a vocabulary, searched for in other texts."""
+    """Searches texts for the control tokens of a vocabulary, by their texts."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        longest_first = sorted(filter(None, texts), key=len, reverse=True)
-        # Without texts the pattern must find nothing, and an empty alternation finds everything.
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._starts = {text[:n] for text in longest_first for n in range(1, len(text))}
-        self._ends = {text[n:] for text in longest_first for n in range(1, len(text))}
-        self._longest = max(map(len, longest_first), default=0)
+        texts = set(texts)
+        self._pattern = re.compile(pattern_of(texts))
+        self._starts = {text[:n] for text in texts for n in range(1, len(text))}
+        self._ends = {text[n:] for text in texts for n in range(1, len(text))}
+        self._longest = max(map(len, texts), default=0)
 
     def __bool__(self) -> bool:
         return self._longest > 0
 
     def find(self, text: str) -> Iterator[Match[str]]:
-        """All control tokens in a text, the longest at each place."""
-        return self._pattern.finditer(text)
+        """All control tokens in a text, the longest one at each position."""
+        at = 0
+        for begin in range(0, len(text), _WINDOW):
+            end = begin + _WINDOW
+            for match in self._pattern.finditer(text, max(at, begin), end + self._longest):
+                if match.start() >= end:
+                    break
+                at = match.end()
+                yield match
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a text holds a control token, or may form one together with the text beside it."""
+        """Whether a text contains a control token, or may form one together with adjacent text."""
         lengths = range(1, self._longest)
         return (
-            bool(self._pattern.search(text))
+            any(self.find(text))
             or any(text[-n:] in self._starts for n in lengths)
             or any(text[:n] in self._ends for n in lengths)
         )
 
 
-def tokens_of(segments: Sequence[Segment], tokenize: Tokenize, special: SpecialTexts) -> list[int]:
-    """Tokenize a prompt. No control token comes from user text.
+def parts_of(segments: Sequence[Segment], special: SpecialTexts) -> Iterator[tuple[str, bool]]:
+    """The parts of a prompt to tokenize without BOS, each with whether its control tokens are parsed.
 
-    `tokenize(text, parse_special)` must not add BOS. If no control token overlaps user text, the prompt is
-    tokenized as one text, since splitting it would change the tokens at the borders. Otherwise it is split at the
-    control tokens of the template, where every tokenizer of llama.cpp splits it anyway; so the other text keeps
-    its tokens.
+    User text yields no control tokens. If no control token overlaps user text, the prompt is one part, since a split
+    would change the tokens at its borders. Otherwise the prompt is split at the control tokens of the template.
+    llama.cpp splits text there too, so the tokens of the other text do not change.
     """
     if not _overlaps_user_text(segments, special):
-        return tokenize(text_of(segments), True)
-    return [token for piece in _pieces(segments, special) for token in tokenize(piece.text, piece.is_markup)]
+        yield text_of(segments), True
+        return
+    for piece in _pieces(segments, special):
+        yield piece.text, piece.is_markup
 
 
 def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> bool:
@@ -106,7 +114,7 @@ def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> b
     if not starts:
         return False
     for match in special.find(text_of(segments)):
-        # Test whether the last piece of user text that begins before the end of the token reaches into it.
+        # The last range of user text that begins before the end of the control token is the only one to test.
         before = bisect_left(starts, match.end())
         if before and stops[before - 1] > match.start():
             return True
@@ -114,7 +122,7 @@ def _overlaps_user_text(segments: Sequence[Segment], special: SpecialTexts) -> b
 
 
 def _pieces(segments: Sequence[Segment], special: SpecialTexts) -> list[Segment]:
-    """Split at the control tokens of the template. A piece between them is markup only if all of it is."""
+    """Split a prompt at the control tokens of the template. A piece with any user text is user text."""
     pieces: list[Segment] = []
     between: list[Segment] = []
     for segment in segments:

@@ -1,6 +1,6 @@
 """Chat templates: renders messages, tools and an assistant prefill to prompt segments.
 
-Segments separate user text from text of the template, so that no control token is parsed in user text (segments.py).
+Segments separate user text from text of the template, so that user text yields no control tokens (segments.py).
 Raises only TemplateError.
 """
 
@@ -18,7 +18,7 @@ from .messages import prepared, prepared_tools
 from .sandbox import compile_template, render_template
 from .segments import Segment, SpecialTexts, merged, segments_of, text_of
 
-# The template of models that have none: ChatML, the most common format of instruction-tuned models.
+# The default for models without a chat template: ChatML, the most common format of instruction-tuned models.
 CHATML = (
     "{% for message in messages %}"
     "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -26,7 +26,7 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# Roles that templates write as markers. Any other role counts as user text.
+# Roles that templates print as part of a marker. Any other role is treated as user text.
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function", "ipython"})
 
 
@@ -37,10 +37,10 @@ class ChatTemplate:
     """A compiled chat template.
 
     Attributes:
-        source: its Jinja text.
-        format: how its model writes reasoning and calls, for the output parser.
-        capabilities: what it expects of messages.
-        special: the texts of the control tokens, for `tokens_of`.
+        source: The Jinja source.
+        dialect: The format in which the model generates reasoning and tool calls.
+        capabilities: What the template supports and requires.
+        special: The texts of the control tokens, for `parts_of`.
     """
 
     def __init__(
@@ -52,16 +52,15 @@ class ChatTemplate:
         add_bos: bool = False,
         special_texts: Iterable[str] = (),
     ) -> None:
-        """Compile `source`, or the generic ChatML if there is none.
+        """Compile `source`, or ChatML if there is none.
 
         Args:
-            add_bos: whether the prompt has to begin with a BOS. It then has exactly one, whether or not the
-                template writes it.
-            special_texts: the texts of the control tokens. If given, user text is tracked only in conversations that
-                hold one of them; otherwise in all.
+            add_bos: Whether prompts begin with exactly one BOS, whether or not the template prints it.
+            special_texts: The texts of the control tokens. User text is tracked only in conversations that contain one
+                of them, or in all conversations if this is empty.
 
         Raises:
-            TemplateError: the source is not a Jinja template.
+            TemplateError: The source is not a valid Jinja template.
         """
         self.source = source or CHATML
         self.special = SpecialTexts(special_texts)
@@ -69,11 +68,11 @@ class ChatTemplate:
         self._eos_token = eos_token
         self._add_bos = add_bos
         self._template = compile_template(self.source)
-        self.format = detect(self.source)
+        self.dialect = detect(self.source)
         self.capabilities = find_capabilities(self.source, self._render_test)
-        if not self.capabilities.shows_tools and not self.format.has_own_tool_prompt:
-            # The system message shows the generic format of calls to the model, so its output has that format.
-            self.format = DIALECTS["hermes"].for_template(self.source)
+        if not self.capabilities.shows_tools and not self.dialect.has_own_tool_prompt:
+            # The system message that describes the tools shows the format of Hermes, so the output has that format.
+            self.dialect = DIALECTS["hermes"].for_template(self.source)
 
     def render(
         self,
@@ -85,17 +84,17 @@ class ChatTemplate:
         prefix: str = "",
         variables: Mapping[str, Any] | None = None,
     ) -> list[Segment]:
-        """Render the prompt for these messages, including BOS: tokenize it without adding one.
+        """Render the prompt for these messages. It includes the BOS, so tokenize it without adding one.
 
         Args:
-            continue_final_message: the last assistant message is a prefill of the output, not a complete turn;
-                "reasoning_content" leaves its reasoning open.
-            prefix: a prefill of the output, after that message if both are given.
-            variables: further variables of the template: `chat_template_kwargs`, `documents`,
-                `enable_thinking`. Those that this class sets take precedence.
+            continue_final_message: Whether the last assistant message is a prefill of the output and not a complete
+                turn. "reasoning_content": the output continues its reasoning.
+            prefix: More text of the prefill, after the last message.
+            variables: More variables of the template (`chat_template_kwargs`, `documents`, `enable_thinking`). The
+                variables that this class sets take precedence.
 
         Raises:
-            TemplateError: a message is not of the chat format, or the template refuses it.
+            TemplateError: A message is invalid, or the template refuses the conversation.
         """
         final: Mapping[str, Any] = {}
         if continue_final_message:
@@ -108,17 +107,17 @@ class ChatTemplate:
             raise TemplateError("the messages or tools are nested too deeply") from error
         reasoning = final.get("reasoning_content", "")
         if continue_final_message == "reasoning_content":
-            return merged([*segments, *self.format.opened_reasoning(reasoning, text_of(segments))])
+            return merged([*segments, *self.dialect.opened_reasoning(reasoning, text_of(segments))])
         text = final.get("content", "") + prefix
         if not reasoning and not text:
             return segments
-        return merged([*segments, *self.format.opened_text(reasoning, text, text_of(segments))])
+        return merged([*segments, *self.dialect.opened_text(reasoning, text, text_of(segments))])
 
     def _given(self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         shown = prepared(messages, self.capabilities)
         return {
             **(variables or {}),
-            "messages": adapted(shown, tools, self.capabilities, self.format.write_calls),
+            "messages": adapted(shown, tools, self.capabilities, self.dialect.write_calls),
             "tools": prepared_tools(tools or (), self.capabilities) or self.capabilities.no_tools,
         }
 
@@ -127,11 +126,11 @@ class ChatTemplate:
         if self.special and not _mentions(given, self.special):
             return merged([Segment(plain, True)])
         marked = self._run(_marked(given))
-        # The two differ only if a method of Marked differs from that of str: then the text without marks is correct.
+        # The texts differ only if a method of Marked differs from that of str. Then the text without marks is correct.
         return segments_of(marked) if marked == plain else merged([Segment(plain, True)])
 
     def _render_test(self, messages: Messages, tools: Messages | None, capabilities: Capabilities) -> str:
-        shown = adapted(prepared(messages, capabilities), None, capabilities, self.format.write_calls)
+        shown = adapted(prepared(messages, capabilities), None, capabilities, self.dialect.write_calls)
         return self._run({"messages": shown, "tools": tools or capabilities.no_tools})
 
     def _run(self, variables: Mapping[str, Any]) -> str:
@@ -166,7 +165,7 @@ def _marked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mentions(value: Any, special: SpecialTexts) -> bool:
-    """Whether any string in a JSON value may hold a control token or a part of one."""
+    """Whether any string in a JSON value contains a control token or a part of one."""
     if isinstance(value, str):
         return special.may_be_in(value)
     if isinstance(value, (list, tuple)):

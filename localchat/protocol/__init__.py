@@ -1,4 +1,4 @@
-"""Wire formats: one module per API parses a request body, and encodes results as a response body or stream chunks.
+"""Wire formats: for each API, parses request bodies, and encodes results as response bodies or stream chunks.
 
-Independent of HTTP, the engine, templates and models; it has its own errors (errors.py).
+This package is independent of HTTP, the engine, templates and models. errors.py has its exceptions.
 """

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions, the request: parses a JSON body into a ChatRequest, or raises BadRequest.
 
-Every check that needs no model is here. The response is in chat_response.py.
+This module makes all checks that need no model. The response is encoded in chat_response.py.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import Any
 
 from .errors import BadRequest
 from .fields import Fields, parse_body, refuse_unsupported, show, unknown_fields
+from .media import AUDIO, FILE, IMAGE, note_of, refuse_media
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
-# Each choice is a sequence of its own, and one machine runs only so many at a time.
+# The limit of `n`. Each choice is a sequence, and the number of slots is limited.
 MAX_N = 32
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-# Fields of features that this server does not have, and the values that do not need these.
+# Fields of features that this server does not have, each with the values that do not need the feature.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
@@ -31,19 +32,20 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 
-# The role of a tool's result in the older form of the API.
+# The role of tool results in OpenAI's older `functions` API.
 _OLD_TOOL_ROLE = "function"
+_MEDIA_PARTS = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
 
 # The values of `continue_final_message` that name the field of the last message to continue.
 _CONTINUED_PARTS = ("content", "reasoning_content")
-# llama.cpp's values: (whether reasoning is a field of its own, whether it stays within the content).
+# llama.cpp's values, with ChatRequest's (splits_reasoning, keeps_reasoning) for each.
 _REASONING_FORMATS = {
     "auto": (True, False),
     "deepseek": (True, False),
     "deepseek-legacy": (True, True),
     "none": (False, False),
 }
-# The fields for the limit of reasoning tokens. Of several that are set, the first counts.
+# The names of the reasoning budget. If a request sets several, the first one here applies.
 _REASONING_BUDGETS = (
     "reasoning_budget_tokens",
     "thinking_budget_tokens",
@@ -57,12 +59,12 @@ MAX_REASONING_BUDGET = 2**31 - 1
 
 @dataclass(frozen=True)
 class ChatRequest(TextRequest):
-    """A checked chat request. None stands for a field that the request leaves out."""
+    """A validated chat request. None: the request leaves the field out."""
 
     messages: tuple[dict[str, Any], ...] = ()
-    """Messages in the format of templates: content is text or missing, and no field is null."""
+    """Messages as chat templates expect them: `content` is text or absent, and no field is null."""
     tools: tuple[dict[str, Any], ...] = ()
-    """Tools in the same format, `{"type": "function", "function": {...}}`."""
+    """Tools in the format `{"type": "function", "function": {...}}`."""
     tool_choice: str = "none"
     """"none", "auto" or "required"."""
     allowed: tuple[str, ...] = ()
@@ -72,17 +74,17 @@ class ChatRequest(TextRequest):
     chat_template: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool | str = False
-    """Whether the last message is an assistant prefill; "reasoning_content" if its reasoning is."""
+    """Whether the last message is an assistant prefill. "reasoning_content": the output continues its reasoning."""
     prefix: str = ""
-    """More text of the assistant prefill, after that of the last message."""
+    """More text of the assistant prefill, after the last message (`response_prefix`)."""
     splits_reasoning: bool = True
-    """Reasoning is a field of its own."""
+    """Return reasoning in a separate field. False: reasoning and its tags are part of the content."""
     keeps_reasoning: bool = False
-    """The content has the reasoning too, in its tags."""
+    """Repeat the separate reasoning in the content, between its tags."""
     reasoning_budget: int | None = None
     """The limit of reasoning tokens; -1: no limit, None: the server's default."""
     reasoning_budget_message: str | None = None
-    """Text that is appended to reasoning which reaches the budget."""
+    """The text that is appended to reasoning at the limit; None: the server's default."""
 
     @property
     def role(self) -> str:
@@ -92,7 +94,7 @@ class ChatRequest(TextRequest):
 
     @property
     def callable_tools(self) -> tuple[dict[str, Any], ...]:
-        """The tools that may be called; the prompt may show more."""
+        """The tools that may be called. The prompt may show other tools, too."""
         if self.tool_choice == "none":
             return ()
         return tuple(tool for tool in self.tools if not self.allowed or tool["function"]["name"] in self.allowed)
@@ -127,7 +129,7 @@ def parse_chat(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatReque
         params=read_params(body, n=_n(body), top_logprobs=_top_logprobs(body)),
         **read_text_request(body),
         thought_field=options.thought_field,
-        # Last, since a field that has not been read by now is unknown.
+        # This must come last: a field that no parser has read by now is unknown.
         unknown=unknown_fields(body, WITHOUT_EFFECT, options.strict),
     )
 
@@ -138,7 +140,7 @@ def _n(body: Fields) -> int:
 
 
 def _top_logprobs(body: Fields) -> int | None:
-    """The number of alternatives per token, 0 for the sampled token alone, None for no log probabilities."""
+    """The number of alternatives per token. 0: only the sampled token; None: no log probabilities."""
     is_on = body.boolean("logprobs")
     top = body.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     if top and not is_on:
@@ -147,29 +149,29 @@ def _top_logprobs(body: Fields) -> int | None:
 
 
 def _prefill(body: Fields, messages: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """The assistant prefill. An assistant message at the end is continued, unless the request says otherwise."""
+    """The fields of the assistant prefill. By default the output continues an assistant message at the end."""
     adds_prompt, prefix = body.boolean("add_generation_prompt"), body.text("response_prefix") or ""
     continued = body.get("continue_final_message")
     if not (continued is None or isinstance(continued, bool) or continued in _CONTINUED_PARTS):
         body.refuse("continue_final_message", 'true, false, "content" or "reasoning_content"')
     if continued and adds_prompt:
         raise BadRequest(
-            "'continue_final_message' and 'add_generation_prompt' cannot both be true: one goes on with the last "
-            "message, the other begins a new one",
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true: the first continues the last "
+            "message, and the second begins a new one",
             "continue_final_message",
         )
     if prefix and adds_prompt is False:
-        raise BadRequest("'response_prefix' needs 'add_generation_prompt' not to be false", "response_prefix")
+        raise BadRequest("'response_prefix' cannot be combined with 'add_generation_prompt': false", "response_prefix")
     is_open = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     if continued and not is_open:
         raise BadRequest(
-            "'continue_final_message' needs an assistant message without calls at the end of 'messages'",
+            "'continue_final_message' needs an assistant message without tool calls at the end of 'messages'",
             "continue_final_message",
         )
     if continued == "reasoning_content" and (prefix or messages[-1].get("content")):
         raise BadRequest(
-            "'continue_final_message' is \"reasoning_content\", so that neither content nor 'response_prefix' can "
-            "follow: leave them out, or go on with the content",
+            "'continue_final_message' is \"reasoning_content\", so the last message can have no content and the "
+            "request no 'response_prefix': leave them out, or continue the \"content\"",
             "continue_final_message",
         )
     return {
@@ -187,18 +189,16 @@ def _reasoning_format(body: Fields) -> dict[str, Any]:
 def _chat_template(body: Fields, is_allowed: bool) -> str | None:
     template = body.text("chat_template")
     if template and not is_allowed:
-        raise BadRequest(
-            "'chat_template' is off: the server must be started with --allow-chat-template", "chat_template"
-        )
+        raise BadRequest("'chat_template' is not allowed: start the server with --allow-chat-template", "chat_template")
     return template or None
 
 
 def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
-    """The template's variables: `chat_template_kwargs` and its alias, then those with fields of their own."""
+    """The variables for the chat template. A separate field, such as `documents`, overrides `chat_template_kwargs`."""
     variables: dict[str, Any] = {}
     for name in ("template_vars", "chat_template_kwargs"):
         given = body.object(name) or Fields({})
-        given.boolean("enable_thinking")  # templates take the text "false" for true
+        given.boolean("enable_thinking")  # Refuse other types: a template takes the text "false" for true.
         variables.update(given.raw)
     own = {
         "enable_thinking": False if effort == "none" else None,
@@ -210,7 +210,7 @@ def template_vars(body: Fields, effort: str | None) -> dict[str, Any]:
 
 
 def reasoning_budget(body: Fields) -> int | None:
-    """The first that the request has, under llama.cpp's, vLLM's and Qwen's names or as a template variable."""
+    """The limit of reasoning tokens, under the name of llama.cpp, vLLM or Qwen, or as a template variable."""
     values = [body.integer(name, -1, MAX_REASONING_BUDGET) for name in _REASONING_BUDGETS]
     variables = body.object("chat_template_kwargs") or Fields({})
     values.append(variables.integer("thinking_budget", -1, MAX_REASONING_BUDGET))
@@ -218,14 +218,14 @@ def reasoning_budget(body: Fields) -> int | None:
 
 
 def _tools(body: Fields) -> tuple[dict[str, Any], ...]:
-    """The tools, including the `functions` of the older form."""
-    body.bound("tools")
-    body.bound("functions")
+    """The tools, including those in the older field `functions`."""
+    body.check_size("tools")
+    body.check_size("functions")
     functions = (function_tool(function) for function in body.objects("functions"))
-    return (*(_tool(tool) for tool in body.objects("tools")), *functions)
+    return (*(parse_tool(tool) for tool in body.objects("tools")), *functions)
 
 
-def _tool(tool: Fields) -> dict[str, Any]:
+def parse_tool(tool: Fields) -> dict[str, Any]:
     tool.choice("type", ("function",))
     function = tool.object("function")
     if function is None:
@@ -242,7 +242,7 @@ def function_tool(function: Fields) -> dict[str, Any]:
 
 
 def _tool_choice(body: Fields, tools: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """The mode and the allowed names. The default is "auto" if there are tools."""
+    """The mode and the allowed names. The default mode is "auto" with tools and "none" without."""
     older = body.get("tool_choice") is None and body.get("function_call") is not None
     field_name = "function_call" if older else "tool_choice"
     value = body.get(field_name)
@@ -263,7 +263,7 @@ def _chosen(body: Fields, field_name: str) -> tuple[str, tuple[str, ...]]:
     """The mode and the allowed names of a `tool_choice` that is an object."""
     choice = body.object(field_name) or Fields({})
     if field_name == "tool_choice" and choice.get("type") == "allowed_tools":
-        # In one of OpenAI's two APIs the fields are in an object of their own, in the other they are not.
+        # Chat completions nest the fields in an object `allowed_tools`; the Responses API does not.
         listed = choice.object("allowed_tools") or choice
         mode = listed.choice("mode", ("auto", "required")) or "auto"
         names = tuple(_chosen_name(tool, listed.at("tools")) for tool in listed.objects("tools"))
@@ -298,11 +298,11 @@ def _message(message: Fields) -> dict[str, Any]:
         message.refuse("role", "one of " + ", ".join(f'"{role}"' for role in _ROLES))
     content = _content(message)
     if role == "assistant":
-        content = content or message.text("refusal") or content  # A message has one or the other.
+        content = content or message.text("refusal") or content  # A refusal is the text of a message without content.
     elif content is None:
         message.refuse("content", "a string or a list of parts")
     if message.get("audio") is not None:
-        message.refuse("audio", "left out, as this server reads only text")
+        message.refuse("audio", "left out: this server supports only text")
     texts = {name: message.text(name) for name in ("name", "tool_call_id", "reasoning_content")}
     calls = [_tool_call(call) for call in message.objects("tool_calls")]
     older = message.object("function_call")
@@ -313,21 +313,26 @@ def _message(message: Fields) -> dict[str, Any]:
 
 
 def _content(message: Fields) -> str | None:
-    """The text of a message. Text parts are joined with nothing between them."""
+    """The text of a message. Text parts are joined without a separator."""
     value = message.get("content")
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
         message.refuse("content", "a string or a list of parts")
-    return "".join(_part_text(part) for part in message.objects("content"))
+    is_result = message.get("role") in ("tool", _OLD_TOOL_ROLE)
+    return "".join(_part_text(part, is_result=is_result) for part in message.objects("content"))
 
 
-def _part_text(part: Fields) -> str:
+def _part_text(part: Fields, *, is_result: bool) -> str:
     kind = part.text("type")
+    if kind in _MEDIA_PARTS:
+        if not is_result:
+            refuse_media(part.path, _MEDIA_PARTS[kind])
+        return note_of(_MEDIA_PARTS[kind])
     if kind is None:
         part.refuse("type", '"text"')
     if kind not in ("text", "refusal"):
-        raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server reads only text", part.path)
+        raise BadRequest(f"'{part.path}' is of type {show(kind)}; this server supports only text", part.path)
     text = part.text(kind)
     if text is None:
         part.refuse(kind, "a string")
@@ -335,7 +340,7 @@ def _part_text(part: Fields) -> str:
 
 
 def _tool_call(call: Fields) -> dict[str, Any]:
-    """A call in the history. Its arguments stay as they are, text or object; the template decodes them."""
+    """A tool call of an earlier message. Arguments stay text or object as given; the prompt package decodes them."""
     call.choice("type", ("function",))
     function = call.object("function")
     if function is None:

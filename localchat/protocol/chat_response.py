@@ -1,6 +1,6 @@
 """POST /v1/chat/completions, the response: encodes output events as one body or a stream of chunks.
 
-Nothing here waits, reads a clock or makes an id.
+The encoders do no I/O: ids and times come from the ResponseHead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .usage import Usage, progress_body
 
 
 class ChatStream:
-    """Chunks of a chat completion as JSON text. The parts that all chunks of a stream share are encoded once."""
+    """Encodes chunks of a chat completion as JSON text. Parts that all chunks of a stream share are encoded once."""
 
     def __init__(self, head: ResponseHead, request: ChatRequest, usage: Callable[[], Usage]) -> None:
         shared = {"id": head.id, "object": "chat.completion.chunk", "created": head.created, "model": head.model}
@@ -36,7 +36,7 @@ class ChatStream:
         self._usage = usage
         self._start = to_json(shared)[:-1]
         self._delta_starts = [f'{self._start},"choices":[{{"index":{i},"delta":' for i in range(request.params.n)]
-        # Log probabilities and token ids wait for the next chunk of their choice.
+        # Log probabilities and token ids for the next chunk of each choice.
         self._tokens = [_Tokens(request) for _ in self._delta_starts]
         self._chunks: list[str] = []
         prompt = f',"prompt_token_ids":{to_json(head.prompts[0])}' if request.return_token_ids else ""
@@ -56,13 +56,13 @@ class ChatStream:
             function = f'{{"arguments":{to_json(event.text)}}}'
             self._add(index, f'{{"tool_calls":[{{"index":{event.index},"function":{function}}}]}}')
         elif isinstance(event, ToolCallStart):
-            # The first chunk of a call has its name and empty arguments, which then come in pieces.
+            # The first chunk of a call has the name and empty arguments. Later chunks have pieces of the arguments.
             head = {"index": event.index, "id": event.id, "type": "function"}
             self._add(index, to_json({"tool_calls": [{**head, "function": {"name": event.name, "arguments": ""}}]}))
         elif isinstance(event, PromptProgress):
             self._add(index, "{}", f',"prompt_progress":{to_json(progress_body(event))}')
         elif isinstance(event, OutputEnd):
-            # A chunk of its own with an empty delta.
+            # As in OpenAI's API, a separate chunk with an empty delta has the finish reason.
             end = f'"finish_reason":{to_json(event.reason)},"stop_reason":{to_json(event.stop)}'
             tokens = self._tokens[index].take()
             self._chunks.append(f"{self._delta_starts[index]}{{}}{tokens},{end}}}]{self._counts()}}}")
@@ -72,7 +72,7 @@ class ChatStream:
         return chunks
 
     def finish(self) -> list[str]:
-        """The last chunk, if the request asks for usage. The last chunk of any kind has the timings."""
+        """The chunks that are left. The last one has the timings and, if requested, the usage."""
         chunks, usage, request = self.take(), self._usage(), self._request
         timings = f',"timings":{to_json(usage.timings())}}}'
         if request.include_usage:
@@ -83,7 +83,7 @@ class ChatStream:
         return chunks
 
     def failed(self, error: ApiError) -> list[str]:
-        """The error, in place of all further chunks."""
+        """The chunks so far, then the error as the last chunk."""
         return [*self.take(), to_json(error.body())]
 
     def _add(self, index: int, delta: str, beside: str = "") -> None:
@@ -93,7 +93,7 @@ class ChatStream:
         )
 
     def _counts(self) -> str:
-        """The usage and timings so far, as fields. Usage is null on chunks of a stream that ends with it."""
+        """The usage and timings so far, as JSON fields. `usage` is null if only the last chunk has it."""
         request = self._request
         usage = self._usage() if request.continuous_usage or request.timings_per_token else None
         fields = ""
@@ -105,7 +105,7 @@ class ChatStream:
 
 
 class _Tokens:
-    """Log probabilities and ids of the tokens of one choice, until they are taken."""
+    """Collects log probabilities and token ids of one choice for its next chunk."""
 
     def __init__(self, request: ChatRequest) -> None:
         self.logprobs: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ class _Tokens:
             self.ids += (token.id for token in event.tokens)
 
     def take(self) -> str:
-        """As fields of a choice."""
+        """The JSON fields for a choice."""
         logprobs = to_json({"content": self.logprobs}) if self.logprobs else "null"
         ids = f',"token_ids":{to_json(self.ids)}' if self.ids else ""
         self.logprobs, self.ids = [], []
@@ -132,7 +132,7 @@ class _Tokens:
 
 
 class ChatBody:
-    """One body for the whole response."""
+    """Encodes a whole response as one body."""
 
     def __init__(self, head: ResponseHead, request: ChatRequest) -> None:
         self._head = head
@@ -164,7 +164,7 @@ class ChatBody:
 
 
 class _Choice:
-    """One choice of a body, as it grows."""
+    """Collects one choice of a body."""
 
     def __init__(self, request: ChatRequest) -> None:
         self.content: list[str] = []
@@ -194,7 +194,7 @@ class _Choice:
         message: dict[str, Any] = {"role": self._request.role}
         if self.reasoning:
             message["reasoning_content"] = "".join(self.reasoning)
-        # With calls, empty content is null.
+        # As in OpenAI's API, empty content is null if there are tool calls.
         message["content"] = "".join(self.content) or (None if self.calls else "")
         if self.calls:
             message["tool_calls"] = [

@@ -21,13 +21,13 @@ from .events import (
     SampledTokens,
 )
 from .interface import Interface, ResponseHead
-from .json_text import to_json
+from .json_text import json_text, to_json
 from .logprobs import floored, id_text, prompt_logprobs
 from .usage import Usage, progress_body
 
 
 class LogprobWriter:
-    """The four lists of this interface, for the tokens of one choice, which may come in parts."""
+    """Encodes the `logprobs` object of one choice: four lists with an entry for each token."""
 
     def __init__(self, request: CompletionRequest) -> None:
         after_sampling = request.params.post_sampling_probs
@@ -36,7 +36,7 @@ class LogprobWriter:
         # The prompt's tokens may have more alternatives than `logprobs` asks for, because of `prompt_logprobs`.
         self._n_top = request.params.top_logprobs
         self._as_ids = request.tokens_as_ids
-        # Where the next token begins in the text: one that ends inside a character begins no new one.
+        # The index in the text at which the next token begins. A token that completes a character has the index of it.
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -56,7 +56,7 @@ class LogprobWriter:
                 continue
             value = self._value(token.logprob)
             values.append(value)
-            # Of tokens with the same text the likeliest; the sampled token is always included, as in OpenAI's API.
+            # For tokens with equal text, keep the likeliest. As in OpenAI's API, the sampled token is always included.
             top: dict[str, float] = {}
             for other in token.top[: self._n_top]:
                 top.setdefault(self._name(other.token, other.piece), self._value(other.logprob))
@@ -68,7 +68,7 @@ class LogprobWriter:
 
 
 class _Choice:
-    """One choice, and its text and tokens since the last chunk."""
+    """Collects the text and tokens of one choice since its last chunk."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
         self.index = index
@@ -77,13 +77,13 @@ class _Choice:
         self._text: list[str] = []
         self._tokens: list[OutputToken] = []
         self._token_ids: list[int] = []
-        # Fields that come with the first text.
+        # Fields of the first chunk.
         prompt = head.prompts[index // request.best_of]
         self._prompt_ids = {"prompt_token_ids": prompt} if request.return_token_ids else {}
         self._prompt_logprobs: dict[str, Any] = {}
         self.has_text = False
         self.end: OutputEnd | None = None
-        # The log probabilities of the sampled tokens.
+        # Sum and number of the log probabilities of sampled tokens.
         self._sum_of_logprobs = 0.0
         self._n_scored = 0
 
@@ -109,7 +109,7 @@ class _Choice:
         elif isinstance(event, OutputEnd):
             self.end = event
             if event.last is not None:
-                # The token that ended the output is counted, but its text is no part of the output.
+                # The token that ended the output is in the lists, but its text is not part of the output.
                 self._score((replace(event.last, piece=b""),))
 
     def body(self, end: OutputEnd | None) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class _Choice:
 
 
 class CompletionBody:
-    """One body for the whole response."""
+    """Encodes a whole response as one body."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest) -> None:
         self._head = head
@@ -157,14 +157,14 @@ class CompletionBody:
 
 
 class CompletionStream:
-    """Chunks as JSON text: text as it comes, then a chunk of its own for each end, then the usage."""
+    """Encodes chunks as JSON text: chunks of text, one chunk for the end of each choice, then the usage."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
         self._shared = _shared(head)
         self._request = request
         self._usage = usage
         self._choices = [_Choice(head, request, i) for i in range(request.n_choices)]
-        # The indices of the choices with something new since the last chunk.
+        # Since the last `take`: prompt progress by index, and the choices that have changed.
         self._progress: list[tuple[int, PromptProgress]] = []
         self._changed: dict[int, _Choice] = {}
 
@@ -197,7 +197,7 @@ class CompletionStream:
         return chunks
 
     def failed(self, error: ApiError) -> list[str]:
-        """The error, in place of all further chunks."""
+        """The error as the last chunk."""
         return [to_json(error.body())]
 
     def _chunk(self, choice: dict[str, Any], **beside: Any) -> str:
@@ -208,7 +208,9 @@ class CompletionStream:
             counts["usage"] = usage.body() if usage and request.continuous_usage else None
         if usage and request.timings_per_token:
             counts["timings"] = usage.timings()
-        return to_json({**self._shared, "choices": [choice], **beside, **counts})
+        # A prompt that is echoed may have log probabilities of a hundred thousand tokens.
+        encode = json_text if choice["logprobs"] else to_json
+        return encode({**self._shared, "choices": [choice], **beside, **counts})
 
 
 INTERFACE = Interface(id_prefix="cmpl-", parse=parse_completion, stream=CompletionStream, whole=CompletionBody)
@@ -224,7 +226,7 @@ def _shared(head: ResponseHead) -> dict[str, Any]:
 
 
 def _text(piece: bytes) -> str:
-    """The text of a token; a token that ends inside a character is spelled by its bytes, as in OpenAI's API."""
+    """The text of a token. As in OpenAI's API, a token that is not whole characters is shown as "bytes:\\x.."."""
     try:
         return piece.decode()
     except UnicodeDecodeError:

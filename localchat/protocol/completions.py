@@ -1,7 +1,7 @@
 """POST /v1/completions, the request: parses a JSON body into a CompletionRequest, or raises BadRequest.
 
-This is OpenAI's older API: prompts are plain text or token ids, not messages. Choices are numbered over all prompts,
-those of the first prompt first.
+In this older API of OpenAI, prompts are plain text or token ids, not messages. A request may have several prompts; the
+index of a choice counts over all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .inputs import Input, read_inputs
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, TextRequest, read_text_request
 
-# Limit of the sequences of one request, over all its prompts.
+# The limit of sequences of one request, over all prompts.
 MAX_CHOICES = 128
 
 
@@ -28,21 +28,21 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True)
 class CompletionRequest(TextRequest):
-    """A checked request for text completions. With `echo` the prompt is part of the output."""
+    """A validated request for text completions."""
 
     prompts: tuple[Input, ...] = ()
     suffix: str | None = None
-    """The text after the gap that the output fills (fill-in-the-middle); None: the output follows the prompt."""
+    """The text after the gap that the output fills (fill-in-the-middle, FIM). None: the output follows the prompt."""
     suffix_field: str = "suffix"
     """The field of the request that has the suffix, for errors."""
     files: tuple[SourceFile, ...] = ()
-    """Files that come before the prefix. If the context cannot hold all, their end is kept."""
+    """Files that the prompt shows before the prefix. If the context cannot hold all, their beginning is cut."""
     begun: str = ""
-    """The text with which the filling begins."""
+    """The first text in the gap, which the output continues."""
     best_of: int = 1
     """The number of sequences for each prompt; the likeliest `n` of them are returned."""
     adds_special: bool = True
-    """A text prompt begins with the model's BOS."""
+    """Whether text prompts begin with the model's BOS."""
 
     @property
     def n_choices(self) -> int:
@@ -50,7 +50,7 @@ class CompletionRequest(TextRequest):
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether `logprobs` include the prompt's, because the prompt is echoed."""
+        """Whether `logprobs` includes the tokens of the prompt, because the prompt is echoed."""
         return self.echo and self.params.top_logprobs is not None
 
 
@@ -85,21 +85,21 @@ def _top_logprobs(body: Fields) -> int | None:
 def _check_combinations(request: CompletionRequest) -> None:
     n_sequences = len(request.prompts) * request.best_of
     if request.best_of < request.params.n:
-        raise BadRequest(f"'best_of' is {request.best_of}, and 'n' asks for {request.params.n} of them", "best_of")
+        raise BadRequest(f"'best_of' is {request.best_of} and must be at least 'n', {request.params.n}", "best_of")
     if request.best_of > request.params.n and request.stream:
-        raise BadRequest("'best_of' beyond 'n' cannot be streamed: which is best shows at the end", "best_of")
+        raise BadRequest("'best_of' above 'n' cannot be streamed: the best are known only at the end", "best_of")
     if n_sequences > MAX_CHOICES:
         raise BadRequest(
-            f"{len(request.prompts)} prompts of {request.best_of} answers each are {n_sequences} answers, and "
-            f"{MAX_CHOICES} are the limit",
+            f"{len(request.prompts)} prompts with {request.best_of} completions each are {n_sequences} completions; "
+            f"the limit is {MAX_CHOICES}",
             "prompt",
         )
     if request.scores_prompt and request.suffix is not None:
-        raise BadRequest("'logprobs' with 'echo' are those of the prompt alone: leave out 'suffix'", "suffix")
+        raise BadRequest("'logprobs' with 'echo' cannot be combined with 'suffix'", "suffix")
     if request.scores_prompt and request.params.post_sampling_probs:
         raise BadRequest("'post_sampling_probs' cannot apply to an echoed prompt, which was not sampled", "echo")
     if request.scores_prompt and request.params.n_prompt_kept:
-        message = "'logprobs' with 'echo' are those of the whole prompt: leave out 'truncate_prompt_tokens'"
+        message = "'logprobs' with 'echo' needs the whole prompt: leave out 'truncate_prompt_tokens'"
         raise BadRequest(message, "truncate_prompt_tokens")
     if request.suffix is not None and not all(isinstance(prompt, str) for prompt in request.prompts):
-        raise BadRequest("'suffix' needs a 'prompt' of text, as both are written around the gap", "suffix")
+        raise BadRequest("'suffix' needs a 'prompt' that is text, not token ids", "suffix")

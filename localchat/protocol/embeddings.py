@@ -14,11 +14,11 @@ from .fields import parse_body, refuse_unsupported, unknown_fields
 from .inputs import Input, read_inputs
 from .request import DEFAULT_OPTIONS, ParseOptions
 
-# As OpenAI's own limit.
+# OpenAI's limit.
 MAX_INPUTS = 2048
 
-# Fields for vectors that this server does not make, and the values of these fields that it fulfils: vectors have length
-# 1, texts are not truncated (one that is too long is an error) and get the model's BOS and EOS.
+# Fields with only one supported value: vectors have Euclidean length 1, texts are not truncated (a text that is too
+# long is an error), and the model's BOS and EOS are added.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "embd_normalize": (2,),
     "truncate_prompt_tokens": (-1,),
@@ -29,13 +29,16 @@ _WITHOUT_EFFECT = ("user", "priority")
 
 @dataclass(frozen=True)
 class EmbeddingsRequest:
-    """Texts or token ids to embed; with `dimensions`, vectors are cut to their first numbers."""
+    """Texts or token ids to embed."""
 
     model: str
     inputs: tuple[Input, ...]
     dimensions: int | None
+    """Return only this many numbers of each vector; None: all."""
     as_base64: bool
+    """Encode vectors in base64 instead of as lists of numbers."""
     unknown: tuple[str, ...] = ()
+    """The names of unknown fields, which were ignored."""
 
 
 def parse_embeddings(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> EmbeddingsRequest:
@@ -48,7 +51,7 @@ def parse_embeddings(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Emb
     refuse_unsupported(body, UNSUPPORTED)
     inputs = read_inputs(body, "input", MAX_INPUTS)
     if "" in inputs:
-        raise BadRequest("'input' has an empty text, which has no vector", "input")
+        raise BadRequest("'input' has an empty text, which has no embedding", "input")
     return EmbeddingsRequest(
         model=body.text("model") or "",
         inputs=inputs,
@@ -71,7 +74,7 @@ def usage_body(n_tokens: int) -> dict[str, int]:
 
 
 def _base64(vector: array[float]) -> str:
-    if sys.byteorder == "big":  # the wire has the least significant byte first
+    if sys.byteorder == "big":  # The API uses little-endian numbers.
         vector = array("f", vector)
         vector.byteswap()
     return base64.b64encode(vector.tobytes()).decode("ascii")

@@ -19,7 +19,7 @@
       TooManyConnections        503  rate_limit_error / too_many_connections, Retry-After
       ShuttingDown              503  inference_error / shutting_down, Retry-After
 
-The message names the expected and the given value. Details of internal errors go to the log alone.
+Messages name the expected and the given value. Details of internal errors are only logged.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from typing import Any
 SHUTTING_DOWN = "the server is shutting down"
 INTERNAL_ERROR = "internal error: see the server's log"
 
-# Retry-After in seconds. A place in the queue becomes free whenever a generation ends, so this is short.
+# Retry-After in seconds if the queue is full. The queue gets a free place whenever a generation ends, so this is short.
 RETRY_QUEUE_S = 2
-# A restart takes some seconds. While a model loads this is the upper limit of Retry-After.
+# Retry-After in seconds during a restart, and its upper limit while a model loads.
 RETRY_LOADING_S = 10
 
 
 class ApiError(Exception):
-    """An error response. The code of a class without one of its own is its type."""
+    """An error response. If `code` is None, the response has the type as its code."""
 
     status = 500
     type = "inference_error"
@@ -50,17 +50,17 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> dict[str, Any]:
-        """The body in OpenAI's form, for responses and for events inside a stream."""
+        """The error object in OpenAI's format, for response bodies and for events of a stream."""
         code = self.code or self.type
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": code}}
 
     def headers(self) -> dict[str, str]:
-        """The HTTP headers that this error adds to the response."""
+        """The additional HTTP headers of the response."""
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
 
 class BadRequest(ApiError):
-    """The request is invalid; `param` names the field."""
+    """The request is invalid; `param` is the path of the field."""
 
     status = 400
     type = "invalid_request_error"
@@ -92,7 +92,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """The request comes from a web page of another site, or names another host (see serving/web.py)."""
+    """The request comes from a web page of another site, or has the Host of another machine (see serving/cors.py)."""
 
     status = 403
     type = "invalid_request_error"
@@ -127,7 +127,7 @@ class ModelNotFound(ApiError):
 
 
 class MethodNotAllowed(ApiError):
-    """The path exists, for other methods."""
+    """The path does not support the method of the request; `allowed` has the methods that it supports."""
 
     status = 405
     type = "invalid_request_error"
@@ -167,7 +167,7 @@ class QueueFull(ApiError):
 
 
 class InferenceError(ApiError):
-    """The engine failed. The request is not the cause, so there is no `param`."""
+    """The engine failed. `param` is None, since the request is not the cause."""
 
 
 class NotSupported(ApiError):
@@ -179,7 +179,7 @@ class NotSupported(ApiError):
 
 
 class ModelLoading(ApiError):
-    """The model is being loaded, which takes about `left_s` seconds more."""
+    """The model is loading, which takes about `left_s` seconds more."""
 
     status = 503
     type = "model_loading"
@@ -190,7 +190,7 @@ class ModelLoading(ApiError):
 
 
 class TooManyConnections(ApiError):
-    """The limit of open connections is reached; each has a thread."""
+    """The limit of open connections is reached."""
 
     status = 503
     type = "rate_limit_error"

@@ -1,4 +1,4 @@
-"""Output events (content, reasoning, tool calls, log probabilities, end), from which interfaces encode responses."""
+"""Output events: content, reasoning, tool calls, log probabilities and the end, from which responses are encoded."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from typing import Union
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token, its bytes, and the natural logarithm of its probability before all sampling steps, or after them."""
+    """A token with its log probability."""
 
     token: int
+    """The token id."""
     piece: bytes
+    """The bytes of the token."""
     logprob: float
+    """The natural logarithm of the probability: before all sampling steps, or after them (`post_sampling_probs`)."""
 
 
 @dataclass(frozen=True)
 class OutputToken:
-    """A sampled token, or one of a prompt."""
+    """A token of the output or of the prompt."""
 
     id: int
+    """The token id."""
     piece: bytes
     """The bytes of the token."""
     logprob: float | None = None
-    """Set, like `top`, if the request asks for log probabilities."""
+    """The log probability; None if the request does not ask for it, and for the first token of a prompt."""
     top: tuple[TokenLogprob, ...] = ()
-    """The likeliest tokens at this position."""
+    """The likeliest tokens at this position, if the request asks for them."""
 
 
 @dataclass(frozen=True)
@@ -65,46 +69,49 @@ Event = Union[ContentDelta, ReasoningDelta, ToolCallStart, ToolCallArguments]
 
 @dataclass(frozen=True)
 class PromptProgress:
-    """How many tokens of the prompt are computed, before the first token is sampled."""
+    """The progress of the prefill."""
 
-    n_done: int
+    n_computed: int
+    """Tokens of the prompt that are in the KV cache: computed or cached."""
     n_prompt: int
+    """Tokens of the prompt."""
     n_cached: int
+    """Tokens of the prompt that were in the KV cache before."""
     seconds: float
     """Seconds since the request was submitted."""
 
 
 @dataclass(frozen=True)
 class PromptLogprobs:
-    """The tokens of the prompt with log probabilities, all but the first, for a request with `prompt_logprobs`."""
+    """The tokens of the prompt with log probabilities, for a request with `prompt_logprobs`."""
 
     tokens: tuple[OutputToken, ...]
 
 
 @dataclass(frozen=True)
 class EchoedTokens:
-    """The tokens of a prompt that the output repeats, with log probabilities."""
+    """The tokens of a prompt that the output repeats (`echo`), with log probabilities."""
 
     tokens: tuple[OutputToken, ...]
 
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """Sampled tokens. Later events have their text, except that of markers."""
+    """Sampled tokens. Later events have the text of these tokens, without markers."""
 
     tokens: tuple[OutputToken, ...]
 
 
 @dataclass(frozen=True)
 class OutputEnd:
-    """The one end of an output."""
+    """The end of an output. Each output has exactly one."""
 
     reason: str
-    """"stop", "length" or "tool_calls"."""
+    """The finish reason: "stop", "length" or "tool_calls"."""
     stop: str | int | None = None
-    """The stop text or stop token that ended it, if one did."""
+    """The stop text or stop token id that ended the output, if any."""
     last: OutputToken | None = None
-    """The token that ended it, if one did. It counts as sampled, but is in no other event."""
+    """The token that ended the output, if any. It counts as sampled, but no SampledTokens has it."""
 
 
 OutputEvent = Union[Event, PromptProgress, PromptLogprobs, EchoedTokens, SampledTokens, OutputEnd]

@@ -13,27 +13,29 @@ from typing import Any, NoReturn
 
 from .errors import BadRequest
 from .json_decoder import decode_json
+from .json_text import is_longer
 
-# Values are cut to this length in messages, so that a message does not repeat a whole prompt.
+# Error messages show this many characters of a value, so that no message repeats a whole prompt.
 _SHOWN_CHARS = 60
 
-# Six times the tools of a hundred servers. Some steps of preparing a constraint take all of it at once.
+# The limit of characters in a schema, grammar or list of tools: six times the tools of a hundred MCP servers. Some
+# steps of compiling a constraint process all of it without a pause.
 MAX_CONSTRAINT_CHARS = 1 << 20
 
-# Deeper than any real request, and well below Python's recursion limit.
+# The limit of nesting in a body: deeper than any real request, and well below Python's recursion limit.
 MAX_DEPTH = 200
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
-# A lone half of a surrogate pair can only come from such an escape, since the body is decoded as UTF-8.
+# The escape of half a surrogate pair. A body that is valid UTF-8 can contain a lone surrogate only in this form.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_body(raw: bytes) -> Fields:
     """Decode the JSON object of a request body.
 
-    NaN, infinities and numbers beyond a double are refused, which Python's json accepts. A lone half of a
-    surrogate pair, which clients send that cut strings, becomes U+FFFD.
+    Unlike Python's json, this refuses NaN, infinities and numbers beyond a double. A lone surrogate, which clients
+    send if they cut a string inside a pair, becomes U+FFFD.
 
     Raises:
         BadRequest: The body is not one JSON object in UTF-8, or is nested more than MAX_DEPTH levels deep.
@@ -43,9 +45,9 @@ def parse_body(raw: bytes) -> Fields:
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors.
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadRequest(f"the body must be a JSON object in UTF-8: {reason}", "body") from error
-    # Counting brackets is cheap and clears most bodies, even if brackets inside strings are counted too.
+    # Counting brackets is cheap, and most bodies have too few to be nested too deeply.
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deep(value):
-        raise BadRequest(f"the body must be a JSON object of at most {MAX_DEPTH} levels, and it has more", "body")
+        raise BadRequest(f"the body must be a JSON object of at most {MAX_DEPTH} levels, got more", "body")
     if _SURROGATE_ESCAPE.search(raw):
         value = _replace_surrogates(value)
     if not isinstance(value, dict):
@@ -56,7 +58,7 @@ def parse_body(raw: bytes) -> Fields:
 def show(value: object) -> str:
     """Format a value as JSON for an error message, cut to a readable length."""
     text = ""
-    for piece in _ENCODER.iterencode(value):  # A large value is not encoded to its end.
+    for piece in _ENCODER.iterencode(value):  # Stops early, so that a large value is not encoded completely.
         text += piece
         if len(text) > _SHOWN_CHARS:
             return text[:_SHOWN_CHARS] + "..."
@@ -66,15 +68,15 @@ def show(value: object) -> str:
 class Fields:
     """The fields of one JSON object, read by name and type.
 
-    `path` is the name of the object in error messages ("messages[2]"), empty for the body itself. Every method
-    that reads a field returns None (or an empty list) if the field is absent, and raises BadRequest if its value
-    has the wrong type or lies outside the range.
+    `path` is the name of the object in error messages, such as "messages[2]"; empty for the body itself. Every method
+    that reads a field returns None (or an empty list) if the field is absent, and raises BadRequest if the value has
+    the wrong type or is out of range.
     """
 
     def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
         self.raw = raw
         self.path = path
-        # Names that have been read. The others are unknown fields.
+        # The names of fields that have been read. Other fields are unknown.
         self._read: set[str] = set()
 
     def at(self, name: str) -> str:
@@ -82,14 +84,14 @@ class Fields:
         return f"{self.path}.{name}" if self.path else name
 
     def refuse(self, name: str, expected: str) -> NoReturn:
-        """Raise BadRequest for a field whose value is not as `expected`."""
+        """Raise BadRequest: the field must be `expected`, such as "a string", and its value is not."""
         path = self.at(name)
         value = self.raw.get(name)
         got = show(value) if name in self.raw else "nothing"
         raise BadRequest(f"'{path}' must be {expected}, got {got}", path)
 
     def get(self, name: str) -> Any:
-        """The value as it is, of any type; None if the field is absent."""
+        """The value without validation; None if the field is absent."""
         self._read.add(name)
         return self.raw.get(name)
 
@@ -129,7 +131,7 @@ class Fields:
         return value
 
     def items(self, name: str, of: str) -> list[Any]:
-        """A list of anything. `of` names its items in the error message, in the plural."""
+        """A list whose items are not validated. `of` names the items in the error message, in the plural."""
         value = self.get(name)
         if value is None:
             return []
@@ -159,13 +161,12 @@ class Fields:
                 raise BadRequest(f"'{path}' must be an object, got {show(value)}", path)
             yield Fields(value, f"{self.at(name)}[{i}]")
 
-    def bound(self, name: str) -> None:
-        """Refuse schemas, grammars and lists of tools of more than `MAX_CONSTRAINT_CHARS` characters."""
+    def check_size(self, name: str) -> None:
+        """Refuse a schema, grammar or list of tools of more than `MAX_CONSTRAINT_CHARS` characters."""
         value = self.get(name)
-        n = len(value) if isinstance(value, str) else len(_ENCODER.encode(value))
-        if n > MAX_CONSTRAINT_CHARS:
+        if len(value) > MAX_CONSTRAINT_CHARS if isinstance(value, str) else is_longer(value, MAX_CONSTRAINT_CHARS):
             path = self.at(name)
-            raise BadRequest(f"'{path}' has {n} characters, and {MAX_CONSTRAINT_CHARS} are the limit", path)
+            raise BadRequest(f"'{path}' has more than {MAX_CONSTRAINT_CHARS} characters, which is the limit", path)
 
     def unknown(self) -> list[str]:
         """The names of the fields that have not been read."""
@@ -176,7 +177,7 @@ def unknown_fields(body: Fields, without_effect: Collection[str], strict: bool) 
     """The names of the fields that have not been read and are not in `without_effect`.
 
     Raises:
-        BadRequest: There is one, and `strict` is set.
+        BadRequest: There is an unknown field, and `strict` is set.
     """
     unknown = tuple(name for name in body.unknown() if name not in without_effect)
     if strict and unknown:
@@ -185,9 +186,9 @@ def unknown_fields(body: Fields, without_effect: Collection[str], strict: bool) 
 
 
 def refuse_unsupported(body: Fields, harmless: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse fields that the server does not implement and cannot ignore without giving a wrong response.
+    """Refuse fields that the server does not support, and that cannot be ignored without a wrong response.
 
-    `harmless` maps the name of each such field to the values that can be ignored.
+    `harmless` has, for the name of each such field, the values that can be ignored.
 
     Raises:
         BadRequest: A field has another value.

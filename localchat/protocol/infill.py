@@ -1,6 +1,6 @@
 """POST /infill, llama.cpp's interface for code completion in editors (fill-in-the-middle).
 
-The response is that of POST /completion.
+The response has the format of POST /completion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parses prompts and inputs, each a text or a list of token ids, one or many; completions and embeddings share this."""
+"""Parses the prompts of completions and the inputs of embeddings: one or many, each a text or a list of token ids."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _EXPECTED = "a string, a list of token ids, or a list of these"
 
 
 def read_inputs(body: Fields, name: str, most: int) -> tuple[Input, ...]:
-    """The inputs in a field, in order: at least one. A text may be empty, a list of token ids may not.
+    """The inputs in a field, at least one. A text may be empty; a list of token ids may not.
 
     Raises:
-        BadRequest: It is missing, of another type, or has more than `most`.
+        BadRequest: The field is missing, has another type, or has more than `most` inputs.
     """
     value = body.get(name)
     one = _input(value)
@@ -51,7 +51,8 @@ def is_token(value: Any) -> bool:
 
 
 def check_tokens(tokens: Sequence[int], n_vocab: int, name: str) -> None:
-    """Raise BadRequest if the model does not have all these tokens."""
+    """Raise BadRequest if any token id is not in the vocabulary."""
     highest = max(tokens, default=0)
     if highest >= n_vocab:
-        raise BadRequest(f"'{name}' has the token {highest}, and this model's go from 0 to {n_vocab - 1}", name)
+        message = f"'{name}' has the token id {highest}; the token ids of this model are 0 to {n_vocab - 1}"
+        raise BadRequest(message, name)

@@ -1,7 +1,7 @@
-"""The declaration of a wire interface that generates text: a request parser, and encoders of streams and bodies.
+"""The declaration of a wire interface for generated text: a request parser, a stream encoder and a body encoder.
 
-To add one, write a module with a parser, an encoder of streams and an encoder of bodies, declare an Interface, and
-add a line to the table in serving/endpoints.py.
+To add an interface, write a module with these three, declare an Interface, and add a line to the table in
+serving/endpoints.py.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ class ResponseHead(NamedTuple):
 
     id: str
     created: int
-    """Seconds since 1970."""
+    """The time of the request, in seconds since 1970."""
     model: str
     prompts: tuple[tuple[int, ...], ...] = ()
     """The token ids of each prompt."""
 
 
 class StreamEncoder(Protocol):
-    """Turns output events into chunks, each one event or line of a stream as JSON text."""
+    """Encodes output events as chunks. A chunk is the JSON text of one event or line of the stream."""
 
     def add(self, index: int, event: OutputEvent) -> None:
-        """The next event of output number `index`."""
+        """Add the next event of output number `index`."""
 
     def take(self) -> list[str]:
         """The chunks since the last call."""
 
     def finish(self) -> list[str]:
-        """The last chunks, after the end of every output."""
+        """The last chunks. Called after the end of every output."""
 
     def failed(self, error: ApiError) -> list[str]:
-        """The last chunks if the request fails after the first chunk."""
+        """The last chunks of a request that fails during the stream."""
 
 
 class BodyEncoder(Protocol):
-    """Turns output events into one body."""
+    """Encodes output events as one response body."""
 
     def add(self, index: int, event: OutputEvent) -> None: ...
 
     def body(self, usage: Usage) -> Any:
-        """The JSON value, after the end of every output."""
+        """The body as a JSON value. Called after the end of every output."""
 
 
 R = TypeVar("R", bound=TextRequest)
@@ -61,10 +61,10 @@ class Interface(Generic[R]):
 
     id_prefix: str
     parse: Callable[[bytes, ParseOptions], R]
-    """Raises BadRequest."""
+    """Parses a request body; raises BadRequest."""
     stream: Callable[[ResponseHead, R, Callable[[], Usage]], StreamEncoder]
-    """The encoder of a stream; the function gives the usage so far."""
+    """Makes a stream encoder. The last argument returns the usage so far."""
     whole: Callable[[ResponseHead, R], BodyEncoder]
-    """The encoder of a body."""
+    """Makes a body encoder."""
     error_body: Callable[[ApiError], Any] = ApiError.body
-    """The body of an error response."""
+    """Encodes the body of an error response."""

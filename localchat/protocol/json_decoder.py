@@ -1,7 +1,7 @@
-"""Decodes the JSON of request bodies. A large body is decoded in slices, so that no other thread waits for long.
+"""Decodes the JSON of request bodies. A large body is decoded in slices, so that other threads do not wait for long.
 
-Python's decoder in C holds the interpreter lock until it is done, which takes a second for 3 MB of empty lists. So a
-large body is decoded by the one in Python, which calls functions for each value: they count, and pause after a slice.
+The C decoder of the json module holds the GIL until it is done: a second for 3 MB of empty lists. A large body is
+therefore decoded by json's decoder in Python, with callbacks that count the values and pause after each slice.
 """
 
 from __future__ import annotations
@@ -10,65 +10,61 @@ import json
 import json.decoder
 import json.scanner
 import math
-import threading
-import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-# Larger texts, and those of more lists and objects, are decoded in slices, which takes up to forty times as long. The
-# decoder in C takes some milliseconds for these.
+from . import time_slices
+
+# The largest text for the C decoder, which takes some milliseconds for it: characters, and lists and objects. Decoding
+# in slices takes up to forty times as long.
 _SMALL_CHARS = 1 << 20
 _SMALL_CONTAINERS = 20_000
-# A slice is about a millisecond of work.
+# The size of a slice: about a millisecond of work.
 _SLICE_VALUES = 1000
-_PAUSE_S = 0.001
 
 MAX_VALUES = 1_000_000
-"""Numbers and strings in a body, and lists and objects, which count as four. Freeing them holds the lock as well."""
+"""The limit of values in a body; a list or object counts as four. Freeing the values holds the GIL as well."""
 _CONTAINER_VALUES = 4
 
-# The largest double has 309 digits. Python reads integers of any length, in quadratic time.
+# The limit of digits in an integer: Python takes quadratic time to convert one. The largest double has 309 digits.
 _MAX_INTEGER_DIGITS = 300
 _SHOWN_DIGITS = 60
 
-# Held during a slice: several large bodies are decoded in turns.
-_working = threading.Lock()
-
 
 def decode_json(text: str) -> Any:
-    """The value. NaN, infinities and numbers beyond a double are refused, which Python's json accepts.
+    """Decode a JSON text. Unlike Python's json, this refuses NaN, infinities and numbers beyond a double.
 
     Raises:
         ValueError: The text is not JSON, or has too many values.
-        RecursionError: It is nested too deeply.
+        RecursionError: The text is nested too deeply.
     """
     if len(text) <= _SMALL_CHARS and text.count("[") + text.count("{") <= _SMALL_CONTAINERS:
         return _DECODER.decode(text)
-    slices = _Slices()
+    values = _CountedValues()
     decoder = json.JSONDecoder(
         parse_constant=_refuse_constant,
-        parse_float=slices.counted(_finite),
-        parse_int=slices.counted(_bounded),
+        parse_float=values.counted(_finite),
+        parse_int=values.counted(_bounded),
     )
-    # The decoder in Python takes these from its attributes; the one in C is made with the decoder.
+    # json's scanner in Python calls these attributes of the decoder; the C scanner ignores them.
     parts: Any = decoder
-    parts.parse_string = slices.counted(json.decoder.scanstring)  # type: ignore[attr-defined]  # not in typeshed
-    parts.parse_array = slices.counted(json.decoder.JSONArray, _CONTAINER_VALUES)  # type: ignore[attr-defined]
-    parts.parse_object = slices.counted(json.decoder.JSONObject, _CONTAINER_VALUES)  # type: ignore[attr-defined]
+    parts.parse_string = values.counted(json.decoder.scanstring)  # type: ignore[attr-defined]  # not in typeshed
+    parts.parse_array = values.counted(json.decoder.JSONArray, _CONTAINER_VALUES)  # type: ignore[attr-defined]
+    parts.parse_object = values.counted(json.decoder.JSONObject, _CONTAINER_VALUES)  # type: ignore[attr-defined]
     parts.scan_once = json.scanner.py_make_scanner(decoder)  # type: ignore[attr-defined]
-    with _working:
+    with time_slices.working:
         return decoder.decode(text)
 
 
-class _Slices:
-    """Counts values, and pauses after each slice. Its thread holds the lock `_working`."""
+class _CountedValues:
+    """Counts the values of a text, and pauses after each slice. A text with too many values is refused."""
 
     def __init__(self) -> None:
         self._n = 0
         self._pause_at = _SLICE_VALUES
 
     def counted(self, parse: Callable[..., Any], n_values: int = 1) -> Callable[..., Any]:
-        """The function, which counts its calls as so many values."""
+        """Wrap `parse` so that each call counts as `n_values` values."""
 
         def parse_and_count(*args: Any) -> Any:
             self._n += n_values
@@ -80,11 +76,9 @@ class _Slices:
 
     def _pause(self) -> None:
         if self._n > MAX_VALUES:
-            raise ValueError(f"it has more than {MAX_VALUES} values, of which a list or object counts as four")
+            raise ValueError(f"it has more than {MAX_VALUES} values (a list or object counts as four)")
         self._pause_at = self._n + _SLICE_VALUES
-        _working.release()
-        time.sleep(_PAUSE_S)
-        _working.acquire()
+        time_slices.pause()
 
 
 def _refuse_constant(name: str) -> NoReturn:

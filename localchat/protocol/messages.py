@@ -1,7 +1,7 @@
 """POST /v1/messages (Anthropic's Messages API), the request: parses a JSON body into a ChatRequest.
 
-A message of blocks becomes one or several chat messages: thinking, text and tool calls of the assistant are fields of
-one message, and each tool result is a message of its own.
+A message becomes one or more chat messages. An assistant message with blocks of thinking, text and tool calls becomes
+one chat message; each tool result becomes a separate one.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from .chat import MAX_REASONING_BUDGET, ChatRequest
 from .errors import BadRequest
 from .fields import Fields, parse_body, show, unknown_fields
+from .media import FILE, IMAGE, note_of, refuse_media
 from .params import read_params
 from .request import DEFAULT_OPTIONS, ParseOptions
 from .response_format import ResponseFormat
 
-# Agents begin the first system block with a line that differs in every request. It is dropped: it is of no use to a
-# model, and with it no request could use the cached prefix of another one.
+# Agents begin the first system block with a line that differs in every request. The line is dropped: the model does
+# not need it, and it would prevent requests from sharing a cached prefix.
 _VOLATILE_LINE = re.compile(r"\Ax-anthropic-[\w-]+:[^\n]*\n*")
 
-# The marker that a tool failed, before a result that does not begin in this way by itself.
+# Prefix of the result of a failed tool (`is_error`), unless the result begins with "error" already.
 _ERROR_PREFIX = "Error: "
 
-# Fields that have no effect on the output here: --strict lets them pass.
+# Fields that have no effect on the output of this server. --strict accepts them.
 _WITHOUT_EFFECT = (
     "metadata",
     "service_tier",
@@ -44,7 +45,7 @@ def parse_messages(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> ChatR
     """The request in a body.
 
     Raises:
-        BadRequest: A field is missing, or is not as it should be; the message names it.
+        BadRequest: A field is missing or invalid.
     """
     body = parse_body(raw)
     if body.integer("max_tokens", 1) is None:
@@ -56,7 +57,7 @@ def parse_count_tokens(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> C
     """The request in a body of POST /v1/messages/count_tokens, which has no `max_tokens`.
 
     Raises:
-        BadRequest: A field is missing, or is not as it should be; the message names it.
+        BadRequest: A field is missing or invalid.
     """
     return _request(parse_body(raw), options)
 
@@ -92,19 +93,19 @@ def _template_vars(body: Fields, thinking: Fields) -> dict[str, Any]:
     kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
     config = body.object("output_config") or Fields({}, "output_config")
     effort = config.text("effort")
-    # Clients that do not request thinking expect text in the first block.
+    # Reasoning is off by default: clients that do not request thinking expect text in the first block.
     enabled = {"enable_thinking": kind not in (None, "disabled")}
     return {**enabled, **({} if effort is None else {"reasoning_effort": effort})}
 
 
 def _format(body: Fields) -> ResponseFormat | None:
-    """The JSON Schema of the output, in `output_config.format` or under its older name `output_format`."""
+    """The JSON Schema of the output, from `output_config.format` or the older field `output_format`."""
     config = body.object("output_config") or Fields({}, "output_config")
     for parent, name in ((config, "format"), (body, "output_format")):
         form = parent.object(name)
         if form is not None:
             form.choice("type", ("json_schema",))
-            form.bound("schema")
+            form.check_size("schema")
             schema = form.object("schema")
             if schema is None:
                 form.refuse("schema", "an object")
@@ -113,8 +114,8 @@ def _format(body: Fields) -> ResponseFormat | None:
 
 
 def _tools(body: Fields) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
-    """The functions, and the names of the tools that are left out: agents also send tools that run on other servers."""
-    body.bound("tools")
+    """The functions, and the names of ignored tools: agents also send tools that run on Anthropic's servers."""
+    body.check_size("tools")
     tools, ignored = [], []
     for tool in body.objects("tools"):
         kind = tool.text("type") or "custom"
@@ -169,7 +170,7 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
 
 
 def _converted(message: Fields) -> Iterator[dict[str, Any]]:
-    """The chat messages of a message: one, or one for each tool result and one for the text around them."""
+    """The chat messages for one message. A user message with tool results yields several."""
     role = message.choice("role", ("user", "assistant", "system"))
     if role is None:
         message.refuse("role", 'one of "user", "assistant", "system"')
@@ -193,7 +194,7 @@ def _assistant(message: Fields) -> dict[str, Any]:
             calls.append(_call(block))
         elif kind == "thinking":
             texts["reasoning_content"].append(block.text("thinking") or "")
-        elif kind != "redacted_thinking":  # encrypted by another server
+        elif kind != "redacted_thinking":  # Encrypted by another server.
             texts["content"].append(_text_of(block))
     joined = {name: "".join(parts) for name, parts in texts.items()}
     reasoning = {"reasoning_content": joined["reasoning_content"]} if joined["reasoning_content"] else {}
@@ -210,7 +211,7 @@ def _call(block: Fields) -> dict[str, Any]:
 
 
 def _user(message: Fields, role: str) -> Iterator[dict[str, Any]]:
-    """Text blocks that follow one another are one message, with nothing between them."""
+    """A message for each tool result, and one for each run of text blocks, joined without a separator."""
     texts: list[str] = []
     for block in message.objects("content"):
         if block.get("type") != "tool_result":
@@ -232,34 +233,45 @@ def _tool_result(block: Fields) -> dict[str, Any]:
     if value is None or isinstance(value, str):
         text = value or ""
     else:
-        text = "".join(_text_of(part) for part in block.objects("content"))
+        text = "".join(_result_text(part) for part in block.objects("content"))
     if block.boolean("is_error") and not text.lower().startswith("error"):
         text = _ERROR_PREFIX + text
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
+def _result_text(block: Fields) -> str:
+    """The text of a block in the result of a tool."""
+    if block.get("type") == "image":
+        return note_of(IMAGE)
+    if block.get("type") == "document" and not _is_text(block):
+        return note_of(FILE)
+    return _text_of(block)
+
+
+def _is_text(document: Fields) -> bool:
+    source = document.object("source")
+    return source is not None and source.text("type") == "text"
+
+
 def _text_of(block: Fields) -> str:
-    """The text of a block, or of a document that is text."""
+    """The text of a text block, a plain text document or a search result."""
     kind = block.text("type")
     if kind == "document":
-        source = block.object("source") or Fields({}, block.at("source"))
-        if source.text("type") == "text":
-            title = block.text("title")
-            return (f"{title}\n" if title else "") + (source.text("data") or "")
-        _refuse_kind(block, f"document with a source of type {show(source.raw.get('type'))}")
+        if not _is_text(block):
+            refuse_media(block.path, FILE)
+        source, title = block.object("source") or Fields({}, block.at("source")), block.text("title")
+        return (f"{title}\n" if title else "") + (source.text("data") or "")
     if kind == "search_result":
         texts = [_text_of(part) for part in block.objects("content")]
         return "\n".join([block.text("title") or "", block.text("source") or "", *texts]).strip("\n")
+    if kind == "image":
+        refuse_media(block.path, IMAGE)
     if kind != "text":
-        _refuse_kind(block, show(kind))
+        raise BadRequest(f"'{block.path}' is of type {show(kind)}; this model supports only text", block.path)
     text = block.text("text")
     if text is None:
         block.refuse("text", "a string")
     return text
-
-
-def _refuse_kind(block: Fields, kind: str) -> NoReturn:
-    raise BadRequest(f"'{block.path}' is of type {kind}; this model reads only text", block.path)
 
 
 def _without_nulls(raw: dict[str, Any]) -> dict[str, Any]:

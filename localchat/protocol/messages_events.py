@@ -1,6 +1,6 @@
 """POST /v1/messages, the response: encodes output events as a stream of events, or as one message.
 
-A content block is opened, grows and is closed before the next one begins.
+The events of a content block (start, deltas, stop) are complete before the next block begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .json_text import to_json
 from .messages import parse_messages
 from .usage import Usage
 
-# The type of an error by its HTTP status; others are an "api_error".
+# The error type for each HTTP status. Any other status is an "api_error".
 _ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -37,12 +37,12 @@ PING = '{"type":"ping"}'
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """An error in the format of this interface."""
+    """The error object in Anthropic's format."""
     return {"type": "error", "error": {"type": _ERROR_TYPES.get(error.status, "api_error"), "message": error.message}}
 
 
 def stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -> str:
-    """The `stop_reason` for a `finish_reason` of chat. `stop` is the stop text or token of the end, if any."""
+    """The `stop_reason` for a finish reason. `stop` is the stop text or token that ended the output, if any."""
     if reason == "length":
         return "model_context_window_exceeded" if is_context_full else "max_tokens"
     if reason == "tool_calls":
@@ -51,7 +51,7 @@ def stop_reason(reason: str, stop: str | int | None, *, is_context_full: bool) -
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """The token counts; `input_tokens` does not include cached ones."""
+    """The token counts. As in Anthropic's API, `input_tokens` excludes cached tokens."""
     return {
         "input_tokens": usage.n_prompt - usage.n_cached,
         "cache_creation_input_tokens": 0,
@@ -61,17 +61,17 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class MessageEncoder:
-    """The events of the stream, each as JSON text that begins with its type, or the message as one body."""
+    """Encodes the events of a stream, each as JSON text that begins with its type, or a message as one body."""
 
     def __init__(self, head: ResponseHead, request: ChatRequest, usage: Callable[[], Usage] | None = None) -> None:
-        """`usage` gives the counts so far; without it there is no stream."""
+        """`usage` returns the counts so far, for a stream; None: encode one body."""
         self._head = {"id": head.id, "type": "message", "role": "assistant", "model": head.model}
         self._max_tokens = request.params.max_tokens
         self._usage_so_far = usage
         self._is_started = False
         self._end: OutputEnd | None = None
         self._blocks: list[dict[str, Any]] = []
-        # The text of the last block in its pieces, while it is open.
+        # The pieces of text of the open block; None: no block is open.
         self._pieces: list[str] | None = None
         self._chunks: list[str] = []
 
@@ -129,7 +129,7 @@ class MessageEncoder:
 
     def _open(self, block: dict[str, Any]) -> None:
         self._close()
-        # The event has the block as it is now; the copy grows.
+        # Copy the block: text is added to it later, and the event needs the empty one.
         self._emit("content_block_start", index=len(self._blocks), content_block=block)
         self._blocks.append(dict(block))
         self._pieces = []
@@ -162,12 +162,12 @@ class MessageEncoder:
 
 
 def _signature(thinking: str) -> str:
-    """Clients send a signature back with the thinking, and refuse thinking without one. It is not checked here."""
+    """A signature for thinking: clients require one, and send it back with the thinking. It is not verified here."""
     return base64.b64encode(hashlib.sha256(thinking.encode("utf-8", "replace")).digest()).decode()
 
 
 def _arguments(text: str) -> Any:
-    """The arguments of a call; those that the length limit cut are kept as text."""
+    """The arguments of a call as an object. Arguments cut by the length limit are kept as text in a field."""
     try:
         value = json.loads(text or "{}")
     except ValueError:

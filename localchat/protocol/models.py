@@ -7,7 +7,7 @@ from typing import Any
 
 
 def model_body(name: str, created: int, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """One model; `meta` describes it, for model pickers. `max_model_len` is vLLM's name for `n_ctx`."""
+    """One model. `meta` has llama.cpp's description of it; `max_model_len` is vLLM's name for `n_ctx`."""
     length = {"max_model_len": meta["n_ctx"]} if "n_ctx" in meta else {}
     return {
         "id": name,
@@ -20,5 +20,5 @@ def model_body(name: str, created: int, meta: Mapping[str, Any]) -> dict[str, An
 
 
 def models_body(models: Iterable[Mapping[str, Any]], entries: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """The list of models; `entries` describe the same ones as llama.cpp and Ollama do."""
+    """The list of models. `entries` are the same models in the format of llama.cpp and Ollama."""
     return {"object": "list", "data": list(models), "models": list(entries)}

@@ -11,13 +11,13 @@ from .events import ContentDelta, OutputEnd, OutputEvent, OutputToken, PromptPro
 from .fields import parse_body, unknown_fields
 from .inputs import read_inputs
 from .interface import Interface, ResponseHead
-from .json_text import to_json
-from .logprobs import logprob_entry
+from .json_text import json_text, to_json
+from .logprobs import native_entry
 from .params import MAX_TOP_LOGPROBS, WITHOUT_EFFECT, read_params
 from .request import DEFAULT_OPTIONS, ParseOptions, read_text_request
 from .usage import Usage, progress_body
 
-# The names of the length limit: this interface's own name, `n_predict`, takes precedence.
+# The names of the length limit. `n_predict` is llama.cpp's name and takes precedence.
 LENGTHS = ("n_predict", "max_completion_tokens", "max_tokens")
 
 
@@ -40,7 +40,7 @@ def parse_native(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Complet
 
 
 class _Output:
-    """One output: its text since the last chunk, and the totals for the end."""
+    """Collects one output: its text since the last chunk, and the totals for the last one."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, index: int) -> None:
         self.end: OutputEnd | None = None
@@ -70,8 +70,7 @@ class _Output:
         text, tokens = self.text, self._tokens
         self.text, self._tokens, self.is_changed = [], [], False
         params = self._request.params
-        after_sampling = params.post_sampling_probs
-        scored = [logprob_entry(token, after_sampling=after_sampling) for token in tokens]
+        scored = [native_entry(token, after_sampling=params.post_sampling_probs) for token in tokens]
         return {
             "index": self._index,
             "content": "".join(text),
@@ -84,7 +83,7 @@ class _Output:
         }
 
     def body(self, usage: Usage) -> dict[str, Any]:
-        """The fields of the end, with the text since the last chunk."""
+        """The fields of the last chunk or of the body, with the text since the last chunk."""
         end = self.end or OutputEnd("stop")
         given = self._request.prompts[self._index // self._request.best_of]
         stop_type = "limit" if end.reason == "length" else "word" if isinstance(end.stop, str) else "eos"
@@ -108,7 +107,7 @@ class _Output:
 
 
 class NativeBody:
-    """One object, or a list of them where there are several outputs."""
+    """Encodes a body: one object, or a list if there are several outputs."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest) -> None:
         self._outputs = [_Output(head, request, i) for i in range(request.n_choices)]
@@ -122,7 +121,7 @@ class NativeBody:
 
 
 class NativeStream:
-    """Chunks with the text as it comes; the last one of each output has its end and no text."""
+    """Encodes chunks of text. The last chunk of each output has the totals and no text."""
 
     def __init__(self, head: ResponseHead, request: CompletionRequest, usage: Callable[[], Usage]) -> None:
         self._outputs = [_Output(head, request, i) for i in range(request.n_choices)]
@@ -138,7 +137,7 @@ class NativeStream:
             self._chunks.append(to_json(output.take()))
         output.add(event)
         if isinstance(event, OutputEnd):
-            self._chunks.append(to_json(output.body(self._usage())))
+            self._chunks.append(json_text(output.body(self._usage())))
 
     def take(self) -> list[str]:
         changed = [output for output in self._outputs if output.is_changed and output.end is None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Union
 
-from .chat import ChatRequest, function_tool, without_nulls
+from .chat import ChatRequest, parse_tool, without_nulls
 from .completions import CompletionRequest
 from .errors import ApiError, BadRequest
 from .events import (
@@ -22,8 +22,9 @@ from .events import (
 )
 from .fields import Fields, parse_body, unknown_fields
 from .interface import Interface, ResponseHead
-from .json_text import to_json
+from .json_text import json_text, to_json
 from .logprobs import logprob_entry
+from .media import IMAGE, note_of, refuse_media
 from .params import MAX_TOP_LOGPROBS, GenerationParams, read_params
 from .request import ParseOptions
 from .response_format import ResponseFormat
@@ -32,7 +33,7 @@ from .usage import Usage
 _ROLES = ("system", "user", "assistant", "tool")
 _THINK_LEVELS = ("low", "medium", "high", "max")
 
-# Options without effect: those of the machine, which the command line sets here, and those of removed samplers.
+# Options without effect: settings of the server, which are command-line options here, and options of removed samplers.
 _OPTIONS_WITHOUT_EFFECT = (
     "num_ctx", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv", "vocab_only", "use_mmap", "use_mlock",
     "num_thread", "numa", "logits_all", "embedding_only", "num_keep", "tfs_z", "penalize_newline", "draft_num_predict",
@@ -41,10 +42,10 @@ _OPTIONS_WITHOUT_EFFECT = (
 
 @dataclass(frozen=True)
 class OllamaChat(ChatRequest):
-    """A request whose prompt the chat template renders."""
+    """A request with messages, for which the chat template renders the prompt."""
 
     is_generate: bool = False
-    """The request is one of /api/generate, whose response has other fields for the text."""
+    """Whether the endpoint is /api/generate, which has other fields for the text of the response."""
     ends_as: str | None = None
     """The `done_reason` of a request that only loads or unloads the model."""
 
@@ -68,8 +69,8 @@ def parse_chat(raw: bytes, options: ParseOptions) -> Request:
     """
     body = parse_body(raw)
     messages = _messages(body)
-    body.bound("tools")
-    tools = tuple(_tool(tool) for tool in body.objects("tools"))
+    body.check_size("tools")
+    tools = tuple(parse_tool(tool) for tool in body.objects("tools"))
     return _chat(body, options, messages, tools=tools, tool_choice="auto" if tools else "none")
 
 
@@ -86,7 +87,7 @@ def parse_generate(raw: bytes, options: ParseOptions) -> Request:
     if body.items("context", "tokens"):
         raise BadRequest("'context' is not supported: send the whole conversation to /api/chat", "context")
     if body.text("template") and not is_raw:
-        message = "'template' is in a language that this server does not run: send the finished prompt with 'raw': true"
+        message = "'template' is a Go template, which this server does not support: send the prompt with 'raw': true"
         raise BadRequest(message, "template")
     if prompt and (is_raw or suffix):
         common = _common(body, options)
@@ -100,7 +101,7 @@ def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], .
     variables = _think(body)
     common = _common(body, options)
     if not messages:
-        # A request to load or unload the model. The model stays loaded here, so only one token is prefilled.
+        # A request without messages loads or unloads the model in Ollama. Here it does neither, and prefills one token.
         common["params"] = GenerationParams(max_tokens=0)
         more["ends_as"] = "unload" if body.raw.get("keep_alive") == 0 else "load"
         messages = ({"role": "user", "content": "."},)
@@ -110,11 +111,11 @@ def _chat(body: Fields, options: ParseOptions, messages: tuple[dict[str, Any], .
 
 
 def _common(body: Fields, options: ParseOptions) -> dict[str, Any]:
-    """The fields that both paths have."""
+    """The fields that both endpoints have."""
     body.get("keep_alive")
     given = body.object("options") or Fields({}, "options")
     length = given.integer("num_predict")
-    # Zero and less stand for no limit.
+    # Zero or less means no limit.
     chosen = Fields({k: v for k, v in given.raw.items() if k != "num_predict"}, "options")
     if length is not None and length > 0:
         chosen = Fields({**chosen.raw, "num_predict": length}, "options")
@@ -132,7 +133,7 @@ def _top_logprobs(body: Fields) -> int | None:
 
 
 def _response_format(body: Fields) -> ResponseFormat | None:
-    body.bound("format")
+    body.check_size("format")
     value = body.get("format")
     if value is None or value == "":
         return None
@@ -144,7 +145,7 @@ def _response_format(body: Fields) -> ResponseFormat | None:
 
 
 def _think(body: Fields) -> dict[str, Any]:
-    """The template's variables for `think`: whether the model reasons, and with which effort."""
+    """The template variables for `think`: whether the model reasons, and its effort."""
     value = body.get("think")
     if value is None:
         return {}
@@ -155,16 +156,8 @@ def _think(body: Fields) -> dict[str, Any]:
     return {"enable_thinking": True, "reasoning_effort": value}
 
 
-def _tool(tool: Fields) -> dict[str, Any]:
-    tool.choice("type", ("function",))
-    function = tool.object("function")
-    if function is None:
-        tool.refuse("function", "an object")
-    return function_tool(function)
-
-
 def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
-    """Messages of chat. Calls have no ids in this interface: results belong to the calls in their order."""
+    """The chat messages. Ollama's calls have no ids, so results are assigned to calls in their order."""
     messages: list[dict[str, Any]] = []
     open_ids: list[str] = []
     n_calls = 0
@@ -172,10 +165,12 @@ def _messages(body: Fields) -> tuple[dict[str, Any], ...]:
         role = given.choice("role", _ROLES)
         if role is None:
             given.refuse("role", "one of " + ", ".join(f'"{name}"' for name in _ROLES))
-        _refuse_images(given)
+        note = note_of(IMAGE) if role == "tool" and given.items("images", "images") else ""
+        if role != "tool":
+            _refuse_images(given)
         message: dict[str, Any] = {
             "role": role,
-            "content": given.text("content") or "",
+            "content": (given.text("content") or "") + note,
             "reasoning_content": given.text("thinking"),
         }
         calls = [_call(call) for call in given.objects("tool_calls")]
@@ -206,8 +201,7 @@ def _call(call: Fields) -> dict[str, Any]:
 
 def _refuse_images(holder: Fields) -> None:
     if holder.items("images", "images"):
-        path = holder.at("images")
-        raise BadRequest(f"'{path}' has images, and this model reads only text", path)
+        refuse_media(holder.at("images"), IMAGE)
 
 
 def error_body(error: ApiError) -> dict[str, str]:
@@ -215,7 +209,7 @@ def error_body(error: ApiError) -> dict[str, str]:
 
 
 class Encoder:
-    """One JSON object for each change, the last with the counts; or all in one."""
+    """Encodes a stream of JSON objects, of which the last has the counts, or one body with everything."""
 
     def __init__(self, head: ResponseHead, request: Request, usage: Callable[[], Usage] | None = None) -> None:
         self._request = request
@@ -226,7 +220,7 @@ class Encoder:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[dict[str, Any]] = []
-        # The incomplete call, and its arguments so far.
+        # The open call, and its arguments so far. Ollama sends calls only when they are complete.
         self._call: ToolCallStart | None = None
         self._arguments: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -256,9 +250,9 @@ class Encoder:
         return [to_json({**self._head, **self._taken(), "done": False})]
 
     def finish(self) -> list[str]:
-        """The rest of the output, then an object with the counts."""
+        """The text that is left, then an object with the counts."""
         assert self._usage is not None
-        return [*self.take(), to_json(self.body(self._usage()))]
+        return [*self.take(), json_text(self.body(self._usage()))]
 
     def failed(self, error: ApiError) -> list[str]:
         return [*self.take(), to_json(error_body(error))]
@@ -269,7 +263,7 @@ class Encoder:
         return ended if self._request.ends_as else {**ended, **counts(usage)}
 
     def _close_call(self) -> None:
-        """Add the complete call; one whose arguments are cut is dropped."""
+        """Add the open call, now complete. A call whose arguments are cut is dropped."""
         if self._call is None:
             return
         try:
@@ -293,7 +287,7 @@ class Encoder:
 
 
 def counts(usage: Usage) -> Mapping[str, int]:
-    """Numbers of tokens, and durations in nanoseconds. The model is loaded before the first request."""
+    """The numbers of tokens, and durations in nanoseconds. `load_duration` is 0: the model is loaded at the start."""
     return {
         "total_duration": _nanoseconds(usage.queue_s + usage.prompt_s + usage.completion_s),
         "load_duration": 0,

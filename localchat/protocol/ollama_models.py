@@ -1,4 +1,4 @@
-"""Ollama's endpoints about models: GET /api/version, /api/tags and /api/ps, POST /api/show and /api/embed."""
+"""Ollama's endpoints for models and embeddings: /api/version, /api/tags, /api/ps, /api/show and /api/embed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .fields import parse_body, unknown_fields
 from .inputs import read_inputs
 from .request import ParseOptions
 
-# The version of Ollama whose interface this is. Editors refuse servers that are older than some.
+# The version of Ollama that the server reports. Editors refuse servers below a minimum version.
 VERSION = "0.13.0"
 
-# The time at which the model is unloaded: never.
+# Reported as the time at which the model is unloaded. The server never unloads it.
 _NEVER = "2318-01-01T00:00:00Z"
-# Fields of a GGUF file with one entry for each token are too long for a list.
+# Longer GGUF fields, such as those with an entry for each token, are left out of the response.
 _MAX_METADATA_CHARS = 1000
 
 
@@ -52,7 +52,7 @@ def ps_body(card: ModelCard) -> dict[str, Any]:
 
 
 def show_body(card: ModelCard) -> dict[str, Any]:
-    """The model's details. Clients read the context length in `model_info`: here it is the limit of a request."""
+    """The model's details. Clients read `context_length` in `model_info`, so it has the context size of the server."""
     info: dict[str, Any] = {name: _number(v) for name, v in card.metadata.items() if len(v) <= _MAX_METADATA_CHARS}
     info.update({f"{card.family}.context_length": card.n_ctx, "general.parameter_count": card.n_params})
     return {
@@ -77,7 +77,7 @@ def model_entry(card: ModelCard) -> dict[str, Any]:
 
 
 def _entry(card: ModelCard) -> dict[str, Any]:
-    # Clients only compare it: reading a large file for its real digest would take minutes.
+    # Clients only compare digests. Computing the real one would take minutes for a large file.
     digest = hashlib.sha256(f"{card.name} {card.n_bytes}".encode()).hexdigest()
     details = _details(card)
     return {"name": card.name, "model": card.name, "size": card.n_bytes, "digest": digest, "details": details}
@@ -120,10 +120,10 @@ def _time(seconds: int) -> str:
 
 
 def parse_show(raw: bytes) -> str:
-    """The name of the model.
+    """The name of the model in a body of /api/show.
 
     Raises:
-        BadRequest: There is none.
+        BadRequest: The body has no name.
     """
     body = parse_body(raw)
     name = body.text("model") or body.text("name")
@@ -142,7 +142,7 @@ def parse_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
 
 
 def parse_old_embed(raw: bytes, options: ParseOptions) -> EmbeddingsRequest:
-    """The request in a body of /api/embeddings, the older form: one text under `prompt`.
+    """The request in a body of the older /api/embeddings, with one text in `prompt`.
 
     Raises:
         BadRequest: A field is invalid.
@@ -154,7 +154,7 @@ def _parse_embed(raw: bytes, field: str, options: ParseOptions) -> EmbeddingsReq
     body = parse_body(raw)
     inputs = read_inputs(body, field, 1 if field == "prompt" else MAX_INPUTS)
     if "" in inputs:
-        raise BadRequest(f"'{field}' has an empty text, which has no vector", field)
+        raise BadRequest(f"'{field}' has an empty text, which has no embedding", field)
     return EmbeddingsRequest(
         model=body.text("model") or "",
         inputs=inputs,

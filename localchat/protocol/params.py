@@ -1,8 +1,8 @@
 """Sampling and generation parameters: each name, its aliases, range, default and meaning, declared once.
 
-`SamplingParams` are the values of the sampler chain, `GenerationParams` the limits and reports of a generation. The
-parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these declarations. Checks that need a
-vocabulary (texts to bias, token ids that exist) are in generation/model.py.
+`SamplingParams` has the values of the sampler chain, `GenerationParams` the limits and extra outputs of a generation.
+The parsers of all wire interfaces, `--default NAME=VALUE` and the engine use these declarations. Checks that need a
+vocabulary (token ids, texts in `logit_bias`) are in generation/model.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .errors import BadRequest
 from .fields import Fields, refuse_unsupported, show
 from .json_decoder import decode_json
 
-# Each stop text is searched for at each token.
+# The limit of stop texts: each is searched for after every token.
 MAX_STOPS = 64
 MAX_BREAKERS = 64
 MAX_TOKEN_ID_DIGITS = 10
-# As OpenAI's own limit.
+# OpenAI's limit.
 MAX_TOP_LOGPROBS = 20
 
 _INT32 = 2**31 - 1
@@ -28,16 +28,19 @@ _INT32 = 2**31 - 1
 
 @dataclass(frozen=True)
 class Number:
-    """Reads a number: its type, its limits, and its aliases in other servers."""
+    """Reads a number from a request body."""
 
     kind: type
+    """int or float."""
     low: float
     high: float | None = None
+    """The upper limit; None: no limit."""
     aliases: tuple[str, ...] = ()
+    """The names of the field in other servers."""
 
     def __call__(self, body: Fields, name: str) -> float | int | None:
         read = body.integer if self.kind is int else body.number
-        # All names are checked; the field's own name takes precedence.
+        # All names are validated; the field's own name takes precedence.
         values = [read(given, self.low, self.high) for given in (name, *self.aliases)]
         return next((value for value in values if value is not None), None)
 
@@ -51,14 +54,14 @@ def _int(default: int | None, low: float, high: float | None, *aliases: str) -> 
 
 
 def _read_by(reader: Callable[[Fields, str], Any], default: Any) -> Any:
-    """A field with a reader of its own, which returns None where the request leaves it out."""
+    """A field with its own reader, which returns None if the request leaves the field out."""
     return field(default=default, metadata={"read": reader})
 
 
 SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
-"""The steps of a sampler chain, in the order of llama.cpp. Cutting to the top k makes all later ones cheap."""
+"""The samplers of a chain, in llama.cpp's order. After top_k, all later samplers have few tokens to process."""
 
-# The steps of the chain by every name, and by llama.cpp's letters.
+# The samplers by name and alias, and by llama.cpp's letters.
 _STEPS: Mapping[str, str] = {
     **{step: step for step in SAMPLERS},
     "typ_p": "typical_p",
@@ -78,10 +81,10 @@ _LETTERS: Mapping[str, str] = {
     "t": "temperature",
     "a": "adaptive_p",
 }
-# Not a step of the chain: adaptive_p samples the token at the end, wherever it is listed, if its target is set.
+# adaptive_p samples the token at the end of the chain, whatever its position in the list, if its target is set.
 _SELECTING_STEP = "adaptive_p"
 
-# A token to make likelier or not, by its id or as the tokens of a text.
+# A token id or a text (which stands for its tokens), and the value that is added to the logits.
 Bias = tuple[Union[int, str], float]
 
 
@@ -110,7 +113,7 @@ def _breakers(body: Fields, name: str) -> tuple[str, ...] | None:
 
 
 def _stop(body: Fields, name: str) -> tuple[str, ...]:
-    """A text or a list of texts; an empty one would end every output at once."""
+    """A text or a list of texts. Empty texts are refused: they would end every output at once."""
     value = body.get(name)
     stops = [value] if isinstance(value, str) else body.items(name, "strings")
     if not _are_texts(stops, MAX_STOPS):
@@ -119,7 +122,7 @@ def _stop(body: Fields, name: str) -> tuple[str, ...]:
 
 
 def _logit_bias(body: Fields, name: str) -> tuple[Bias, ...]:
-    """OpenAI's map of token ids, the same with texts, or a list of pairs; `false` bans a token."""
+    """OpenAI's map from token ids to biases, the same with texts, or a list of pairs. `false` bans a token."""
     value = body.get("logit_bias")
     if isinstance(value, list):
         return tuple(_listed_bias(pair, f"logit_bias[{i}]") for i, pair in enumerate(value))
@@ -159,17 +162,17 @@ def _bias(value: Any, path: str) -> float:
 
 
 def _are_texts(values: list[Any], most: int) -> bool:
-    # A NUL would end the text in C.
+    # A NUL would end the text in llama.cpp.
     return len(values) <= most and all(isinstance(v, str) and v and "\0" not in v for v in values)
 
 
 def _prompt_logprobs(body: Fields, name: str) -> int | None:
-    """Refused for streams, whose chunks have no field for them."""
+    """The number of alternatives for each token of the prompt. Refused for streams: their chunks have no such field."""
     given = body.integer(name, 0, MAX_TOP_LOGPROBS)
     if not body.boolean("stream"):
         return given
     if given:
-        raise BadRequest("'prompt_logprobs' cannot be streamed: leave out one of both", "prompt_logprobs")
+        raise BadRequest("'prompt_logprobs' cannot be combined with 'stream': true", "prompt_logprobs")
     return None
 
 
@@ -183,22 +186,22 @@ def _token_ids(body: Fields, name: str) -> tuple[int, ...]:
 
 
 def _n_prompt_kept(body: Fields, name: str) -> int:
-    # -1 is the size of the context. A prompt longer than that is an error, so nothing needs to be cut.
+    # -1 stands for the context size. Longer prompts are an error anyway, so -1 is the same as no limit.
     return max(body.integer("truncate_prompt_tokens", -1) or 0, 0)
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How the next token is sampled. Explicit zeros in a request count."""
+    """How the next token is sampled. A zero in a request overrides a default, too."""
 
     temperature: float = _float(1.0, 0, 100)
     """Divides the logits; 0 is greedy sampling."""
     top_k: int = _int(64, -1, _INT32)
-    """Keeps this many of the likeliest tokens; 0 keeps all (in a request also -1)."""
+    """Keeps this many of the likeliest tokens; 0 keeps all (in a request, -1 as well)."""
     top_p: float = _float(0.95, 0, 1)
     """Keeps the likeliest tokens whose probabilities add up to this; 1 keeps all."""
     min_p: float = _float(0.0, 0, 1)
-    """Keeps tokens that are at least this times as likely as the likeliest; 0 keeps all."""
+    """Keeps tokens with at least this fraction of the probability of the likeliest one; 0 keeps all."""
     typical_p: float = _float(1.0, 0, 1, "typical", "typ_p")
     """Locally typical sampling; 1 is off."""
     top_n_sigma: float = _float(-1.0, -1, 1000, "nsigma")
@@ -206,9 +209,9 @@ class SamplingParams:
     xtc_probability: float = _float(0.0, 0, 1)
     """The probability with which XTC removes the likeliest tokens; 0 is off."""
     xtc_threshold: float = _float(0.1, 0, 1)
-    """XTC removes the tokens above this probability, except the least likely of them."""
+    """XTC removes all tokens above this probability except the least likely of these."""
     dynatemp_range: float = _float(0.0, 0, 100)
-    """Dynamic temperature: the temperature varies with the entropy by up to this; 0 is off."""
+    """Dynamic temperature: the temperature varies with the entropy by at most this value; 0 is off."""
     dynatemp_exponent: float = _float(1.0, 0, 100)
     """The exponent of dynamic temperature."""
     repeat_penalty: float = _float(1.0, 0.01, 100, "repetition_penalty")
@@ -230,7 +233,7 @@ class SamplingParams:
     dry_sequence_breakers: tuple[str, ...] = _read_by(_breakers, ("\n", ":", '"', "*"))
     """Texts at which DRY ends a repetition."""
     mirostat: int = _int(0, 0, 2, "mirostat_mode")
-    """1 or 2: samples with this version of Mirostat, in place of top-k, top-p and the like; 0 is off."""
+    """Samples with version 1 or 2 of Mirostat instead of the truncation samplers (top-k, top-p, ...); 0 is off."""
     mirostat_tau: float = _float(5.0, 0, 100)
     """The target entropy of Mirostat (tau)."""
     mirostat_eta: float = _float(0.1, 0, 100)
@@ -238,20 +241,20 @@ class SamplingParams:
     adaptive_target: float = _float(-1.0, -1, 1)
     """Adaptive-p: prefers tokens of about this probability; below 0 is off."""
     adaptive_decay: float = _float(0.9, 0, 0.99)
-    """The decay of the average by which adaptive-p corrects its target: nearer to 1 goes further back."""
+    """The decay of the moving average with which adaptive-p corrects its target; nearer to 1 averages more tokens."""
     min_keep: int = _int(1, 0, _INT32)
-    """Samplers that cut by probability keep at least this many tokens."""
+    """Samplers that truncate by probability keep at least this many tokens."""
     samplers: tuple[str, ...] = _read_by(_samplers, SAMPLERS)
     """The steps of the sampler chain, in order."""
     seed: int | None = _int(None, -(2**63), 2**64 - 1)
-    """The seed; None takes a new one for each sequence (in a request also -1)."""
+    """The seed; None chooses a random one for each sequence (in a request, -1 as well)."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """Token ids with what is added to their logits; minus infinity bans a token."""
+    """Token ids, and the values added to their logits; minus infinity bans a token."""
 
 
 LENGTHS = ("max_completion_tokens", "max_tokens", "n_predict")
 
-# Fields of sampling features that this server does not have, and the values that turn these features off.
+# Fields of sampling features that this server does not have, each with the values that turn the feature off.
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "n_indent": (0,),
@@ -262,7 +265,7 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": (1, 1.0),
 }
 
-# Fields that have no effect on the output here and never need one: --strict lets them pass.
+# Fields that have no effect on the output of this server. --strict accepts them.
 WITHOUT_EFFECT = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "verbosity", "prediction", "priority", "cache_prompt", "id_slot", "n_keep",
@@ -272,34 +275,34 @@ WITHOUT_EFFECT = (
 
 @dataclass(frozen=True)
 class GenerationParams:
-    """The generation parameters of a request: the number of sequences, limits, stops, and log probabilities."""
+    """The generation parameters of a request: the number of sequences, limits, stop texts, and log probabilities."""
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """The sampling values that the request gives, by their names in SamplingParams. They override all defaults."""
+    """The sampling values in the request, by their names in SamplingParams. They override all defaults."""
     logit_bias: tuple[Bias, ...] = _read_by(_logit_bias, ())
-    """Tokens or texts with what is added to their logits."""
+    """Token ids or texts, and the values added to their logits."""
     n: int = 1
-    """Sequences for each prompt."""
+    """The number of sequences for each prompt."""
     max_tokens: int | None = None
-    """The length limit of the output; None is what is left of the context, 0 only prefills the prompt."""
+    """The length limit of the output in tokens. None: what is left of the context; 0: only prefill the prompt."""
     min_tokens: int = _int(0, 0, None)
-    """The first this many tokens are neither an end-of-generation token nor one of `stop_token_ids`."""
+    """End-of-generation tokens and `stop_token_ids` are not sampled before this many tokens; 0 is off."""
     stop: tuple[str, ...] = _read_by(_stop, ())
-    """Texts that end the output and are no part of it."""
+    """Texts that end the output. The output does not include them."""
     stop_token_ids: tuple[int, ...] = _read_by(_token_ids, ())
-    """Tokens that end the output and are no part of it."""
+    """Tokens that end the output. The output does not include them."""
     ignore_eos: bool = _read_by(Fields.boolean, False)
-    """End-of-generation tokens do not end the output."""
+    """Whether the output continues after end-of-generation tokens."""
     top_logprobs: int | None = None
-    """Log probabilities of each token and of this many of the likeliest at its position; None is off."""
+    """Return the log probability of each token and of this many of the likeliest at its position; None is off."""
     post_sampling_probs: bool = _read_by(Fields.boolean, False)
-    """Log probabilities are computed after all sampling steps, instead of from the model's own logits."""
+    """Compute log probabilities after all samplers of the chain. False: from the logits of the model."""
     prompt_logprobs: int | None = _read_by(_prompt_logprobs, None)
-    """As `top_logprobs`, for the prompt's tokens: the whole prompt is then computed, even if it is cached."""
+    """`top_logprobs` for the tokens of the prompt. The whole prompt is then computed, even if it is cached."""
     max_completion_s: float | None = _read_by(_max_completion_s, None)
-    """Seconds after the first token at which the output ends with its line: llama.cpp's `t_max_predict_ms`."""
+    """llama.cpp's `t_max_predict_ms`: this many seconds after the first token, the output ends at the next new line."""
     n_prompt_kept: int = _read_by(_n_prompt_kept, 0)
-    """The prompt is cut to its last this many tokens; 0 keeps all."""
+    """Keep only this many tokens at the end of the prompt; 0 keeps all."""
 
 
 # The numbers of SamplingParams by name.
@@ -318,13 +321,14 @@ def read_params(
     least_tokens: int = 1,
     lengths: Sequence[str] = LENGTHS,
 ) -> GenerationParams:
-    """The parameters in a body, except `n` and `top_logprobs`, which each interface reads itself.
+    """The parameters in a body. Each interface reads `n` and `top_logprobs` itself.
 
-    `least_tokens` is the smallest length limit: 0 where a request may only prefill its prompt. `lengths` are the names
-    of the limit; the first that a request has counts.
+    Args:
+        least_tokens: The smallest valid length limit; 0 allows requests that only prefill the prompt.
+        lengths: The names of the length limit. If a request has several, the first one here applies.
 
     Raises:
-        BadRequest: One of them is invalid.
+        BadRequest: A parameter is invalid.
     """
     refuse_unsupported(body, UNSUPPORTED)
     max_tokens = _max_tokens(body, least_tokens, lengths)
@@ -336,12 +340,13 @@ def read_params(
         **_read(GenerationParams, body),
     )
     if max_tokens is not None and params.min_tokens > max_tokens:
-        raise BadRequest(f"'min_tokens' is {params.min_tokens}, and the length limit is {max_tokens}", "min_tokens")
+        message = f"'min_tokens' is {params.min_tokens} and must not exceed the length limit, {max_tokens}"
+        raise BadRequest(message, "min_tokens")
     return params
 
 
 def read_sampling(body: Fields) -> dict[str, Any]:
-    """The sampling values that a body gives, by their names in SamplingParams."""
+    """The sampling values in a body, by their names in SamplingParams."""
     values = _read(SamplingParams, body)
     # -1 stands for "all tokens" and "any seed".
     if values.get("top_k") == -1:
@@ -352,29 +357,29 @@ def read_sampling(body: Fields) -> dict[str, Any]:
 
 
 def _read(declaration: type[Any], body: Fields) -> dict[str, Any]:
-    """The values that a body gives for the fields of a declaration."""
+    """The values in a body for the fields of a declaration (SamplingParams or GenerationParams)."""
     readers = {field.name: field.metadata["read"] for field in fields(declaration) if "read" in field.metadata}
     values = {name: read(body, name) for name, read in readers.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def parse_default(text: str) -> dict[str, Any]:
-    """A sampling value as NAME=VALUE, as a request would write it, for a command line.
+    """Parse NAME=VALUE of a command line. The value is written as in a JSON request; a string needs no quotes.
 
     Raises:
-        BadRequest: There is no such parameter, or it cannot have this value.
+        BadRequest: There is no such parameter, or the value is invalid.
     """
     name, _, value = text.partition("=")
     body = Fields({name: _json_or_text(value)})
     values = read_sampling(body)
     if body.unknown():
         known = ", ".join((*NUMBERS, "samplers", "dry_sequence_breakers"))
-        raise BadRequest(f"'{name}' is no sampling parameter; these are: {known}", name)
+        raise BadRequest(f"'{name}' is not a sampling parameter; the parameters are {known}", name)
     return values
 
 
 def _max_tokens(body: Fields, least: int, names: Sequence[str]) -> int | None:
-    """`n_predict` has -1 for no limit."""
+    """The length limit. In `n_predict`, -1 means no limit."""
     given = [body.integer(name, -1 if name == "n_predict" else least) for name in names]
     first = next((value for value in given if value is not None), None)
     if first == 0 and least > 0:

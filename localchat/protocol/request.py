@@ -9,7 +9,7 @@ from .fields import Fields
 from .params import GenerationParams
 from .response_format import ResponseFormat, read_response_format
 
-# A shorter interval would have the server write comments all the time.
+# Limits of the interval between SSE comments in a stream. A shorter one would keep the server busy with comments.
 MIN_PING_S = 0.01
 MAX_PING_S = 3600
 
@@ -19,11 +19,11 @@ class ParseOptions:
     """The options of the server that parsers and encoders need."""
 
     strict: bool = False
-    """An unknown field is an error."""
+    """Refuse unknown fields."""
     allow_template: bool = False
-    """A request may have a chat template of its own."""
+    """Accept `chat_template`."""
     thought_field: bool = False
-    """Reasoning is repeated in a field `thought` beside the choices."""
+    """Repeat the reasoning in a field `thought` beside `choices`."""
 
 
 DEFAULT_OPTIONS = ParseOptions()
@@ -31,7 +31,7 @@ DEFAULT_OPTIONS = ParseOptions()
 
 @dataclass(frozen=True)
 class TextRequest:
-    """A checked request for generated text. Subclasses add the prompt."""
+    """A validated request for generated text. Subclasses add the prompt."""
 
     model: str = ""
     params: GenerationParams = field(default_factory=GenerationParams)
@@ -47,31 +47,31 @@ class TextRequest:
     return_progress: bool = False
     """Chunks report how many tokens of the prompt are computed."""
     ping_s: float | None = None
-    """Seconds without a chunk after which a comment is sent; 0: never, None: the server's default."""
+    """Seconds without a chunk after which an SSE comment is sent. 0: never; None: the server's default."""
     echo: bool = False
-    """The output repeats the prompt; in chat, the assistant prefill."""
+    """Repeat the prompt in the output; in chat, the assistant prefill."""
     return_token_ids: bool = False
     tokens_as_ids: bool = False
-    """In log probabilities, tokens are spelled as their ids."""
+    """Show tokens in log probabilities as "token_id:N" instead of as text."""
     request_id: str | None = None
-    """The client's name for the request."""
+    """The client's id of the request, for the log."""
     thought_field: bool = False
     """See ParseOptions."""
     unknown: tuple[str, ...] = ()
-    """The fields that are ignored."""
+    """The names of unknown fields, which were ignored."""
 
 
 def read_text_request(body: Fields) -> dict[str, Any]:
-    """The fields of a TextRequest but `params`, `thought_field` and `unknown`, by their names in OpenAI's interfaces.
+    """The fields of a TextRequest in a body of OpenAI's APIs, except `params`, `thought_field` and `unknown`.
 
     Raises:
-        BadRequest: One of them is invalid.
+        BadRequest: A field is invalid.
     """
     return {
         "model": body.text("model") or "",
         "response_format": read_response_format(body),
         "echo": body.boolean("echo") or False,
-        # vLLM's name and llama.cpp's.
+        # vLLM's name and llama.cpp's name. any() gets a list, so that both are read.
         "return_token_ids": any([body.boolean("return_token_ids"), body.boolean("return_tokens")]),
         "tokens_as_ids": body.boolean("return_tokens_as_token_ids") or False,
         "request_id": body.text("request_id"),
@@ -80,7 +80,7 @@ def read_text_request(body: Fields) -> dict[str, Any]:
 
 
 def read_streaming(body: Fields) -> dict[str, Any]:
-    """The fields about streaming."""
+    """The fields of a TextRequest that concern streaming."""
     flags = ("stream", "timings_per_token", "return_progress")
     options = body.object("stream_options") or Fields({})
     include, continuous = options.boolean("include_usage") or False, options.boolean("continuous_usage_stats")

@@ -11,20 +11,23 @@ from .errors import BadRequest
 from .fields import Fields, parse_body, show, unknown_fields
 from .request import DEFAULT_OPTIONS, ParseOptions
 
-# As for embeddings.
+# The limit is that of inputs for embeddings.
 MAX_DOCUMENTS = 2048
 
 
 @dataclass(frozen=True)
 class RerankRequest:
-    """A query and the documents to sort; the response has the first `top_n`, or all."""
+    """A query, and the documents to sort by relevance."""
 
     model: str
     query: str
     documents: tuple[str, ...]
     top_n: int | None
+    """Return only this many documents; None: all."""
     returns_documents: bool
+    """Return the texts of the documents, too."""
     unknown: tuple[str, ...] = ()
+    """The names of unknown fields, which were ignored."""
 
 
 def parse_rerank(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> RerankRequest:
@@ -49,7 +52,7 @@ def parse_rerank(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> RerankR
 
 
 def rerank_body(model: str, request: RerankRequest, scores: Sequence[float], n_tokens: int) -> dict[str, Any]:
-    """The documents by their scores, as the model gives them: comparable with one another, not probabilities."""
+    """The documents, sorted by score. Scores are comparable with one another, but are not probabilities."""
     order = sorted(range(len(scores)), key=lambda i: -scores[i])[: request.top_n]
     results = [
         {"index": i, "relevance_score": scores[i], **_document(request, i)}
@@ -63,7 +66,7 @@ def _document(request: RerankRequest, i: int) -> dict[str, Any]:
 
 
 def _documents(body: Fields) -> tuple[str, ...]:
-    """Texts, or objects with a text; `texts` is another name for them."""
+    """The documents: texts, or objects with a field `text`. `texts` is an alias of `documents`."""
     texts = body.items("texts", "strings")
     name = "documents" if body.get("documents") is not None or not texts else "texts"
     values = body.items(name, "strings")

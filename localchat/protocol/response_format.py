@@ -1,6 +1,6 @@
-"""The response format of a request: a JSON schema, grammar, regular expression or choice, under any of its names.
+"""The response format of a request: a JSON schema, grammar, regular expression or choice, in any field that sets one.
 
-This module parses the fields; the package grammar compiles them.
+This module parses the fields. The package `grammar` compiles the formats.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .fields import Fields, refuse_unsupported
 
 _TYPES = ("text", "json_object", "json_schema")
 
-# The field of each kind: in the request, in vLLM's older form, and inside vLLM's `structured_outputs`.
-_MEMBERS: Mapping[str, str] = {"json_schema": "json_schema", "grammar": "grammar", "regex": "regex", "choice": "choice"}
-_GUIDED: Mapping[str, str] = {kind: "guided_" + kind.replace("_schema", "") for kind in _MEMBERS}
-_STRUCTURED: Mapping[str, str] = {**_MEMBERS, "json_schema": "json"}
+# The field for each kind of format: in the request, under vLLM's older names, and in vLLM's `structured_outputs`.
+_FIELDS: Mapping[str, str] = {"json_schema": "json_schema", "grammar": "grammar", "regex": "regex", "choice": "choice"}
+_GUIDED: Mapping[str, str] = {kind: "guided_" + kind.replace("_schema", "") for kind in _FIELDS}
+_STRUCTURED: Mapping[str, str] = {**_FIELDS, "json_schema": "json"}
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class ResponseFormat:
     value: Any
     """The schema, the text of the grammar or pattern, or a tuple of choices; None for json_object."""
     param: str
-    """The path of the field in the request, for errors."""
+    """The path of the field in the request, for error messages."""
 
 
 def read_response_format(body: Fields) -> ResponseFormat | None:
     """The response format of a request; None if it has none.
 
     Raises:
-        BadRequest: There are several, or one is not valid.
+        BadRequest: The request has several formats, or an invalid one.
     """
     formats = list(_response_formats(body))
     if len(formats) > 1:
@@ -49,7 +49,7 @@ def _response_formats(body: Fields) -> Iterator[ResponseFormat]:
     formatted = read_format_object(body.object("response_format"))
     if formatted is not None:
         yield formatted
-    yield from _named(body, _MEMBERS)
+    yield from _named(body, _FIELDS)
     yield from _named(body, _GUIDED)
     structured = body.object("structured_outputs")
     if structured is not None:
@@ -60,9 +60,9 @@ def _response_formats(body: Fields) -> Iterator[ResponseFormat]:
 
 
 def _named(holder: Fields, names: Mapping[str, str]) -> Iterator[ResponseFormat]:
-    """The response formats in fields of their own, which `names` gives for each kind."""
+    """The response formats in separate fields. `names` has the name of the field for each kind."""
     for name in names.values():
-        holder.bound(name)
+        holder.check_size(name)
     schema = names["json_schema"]
     if holder.get(schema) is not None:
         yield ResponseFormat("json_schema", _schema(holder, schema), holder.at(schema))
@@ -78,7 +78,7 @@ def _named(holder: Fields, names: Mapping[str, str]) -> Iterator[ResponseFormat]
 
 
 def read_format_object(form: Fields | None) -> ResponseFormat | None:
-    """The value of `response_format`. The schema may be next to the type, as in the Responses API and llama-server."""
+    """Parse `response_format`. The schema may be beside `type`, as in the Responses API and llama-server."""
     kind = form.choice("type", _TYPES) if form else "text"
     if form is None or kind == "text":
         return None
@@ -93,8 +93,8 @@ def read_format_object(form: Fields | None) -> ResponseFormat | None:
 
 
 def _schema(holder: Fields, name: str) -> Any:
-    """A schema is an object, or true or false."""
-    holder.bound(name)
+    """A JSON schema: an object, true or false."""
+    holder.check_size(name)
     value = holder.get(name)
     if not isinstance(value, (dict, bool)):
         holder.refuse(name, "a JSON schema")

@@ -1,7 +1,7 @@
 """POST /v1/responses, the request: parses a JSON body into a ResponsesRequest, or raises an ApiError.
 
-A ResponsesRequest is a ChatRequest whose messages are made of items: those of an earlier response or of a conversation,
-then those of `input`.
+A ResponsesRequest is a ChatRequest. Its messages are converted from items: first those of an earlier response or of a
+conversation, then those of `input`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .response_format import ResponseFormat, read_format_object
 from .responses_items import IGNORED_ITEMS, input_items, read_messages
 from .responses_tools import Tool, read_tool_choice, read_tools
 
-# The smallest length limit of OpenAI is 16; here any that leaves room for a token.
+# The name of the length limit. OpenAI's API requires at least 16 tokens; this server, at least 1.
 LENGTHS = ("max_output_tokens",)
 
-# Fields of features that this server does not have, and the values that do not need these.
+# Fields of features that this server does not have, each with the values that do not need the feature.
 REFUSED: Mapping[str, tuple[Any, ...]] = {"background": (False,), "prompt": (), "moderation": ()}
 
 # Values of `include` for tools that run on other servers; they are ignored.
@@ -49,27 +49,29 @@ class History(Protocol):
 
 @dataclass(frozen=True)
 class ResponsesRequest(ChatRequest):
-    """A checked request. The fields of ChatRequest are for the generation, those added here for the response object."""
+    """A validated request: the fields of ChatRequest for the generation, and these for the response object."""
 
     offered: tuple[Tool, ...] = ()
-    """The tools that the model may be shown, in the order of `tools`."""
+    """The tools, in the same order as in `tools`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of the response that repeat those of the request."""
+    """The fields of the response that repeat fields of the request."""
     earlier: tuple[dict[str, Any], ...] = ()
     """The items of the earlier response or of the conversation."""
     items: tuple[dict[str, Any], ...] = ()
     """The items of `input`."""
     is_stored: bool = True
+    """Store the response for later requests."""
     conversation_id: str | None = None
+    """The conversation to which the response is added; None: no conversation."""
     includes_encrypted: bool = False
-    """Reasoning items have `encrypted_content`."""
+    """Add `encrypted_content` to reasoning items."""
     summarises: bool = False
-    """Reasoning is sent as a summary, for clients that show no other."""
+    """Return reasoning as a summary, for clients that show only summaries."""
     truncates: bool = False
-    """The oldest messages are dropped where the context is too small for all of them."""
+    """Drop the oldest turns if the context is too small for all messages (`truncation: "auto"`)."""
 
     def shortened(self) -> ResponsesRequest | None:
-        """The same without its oldest turn; None if only system messages and the newest turn are left."""
+        """The same request without its oldest turn; None if only one turn is left. System messages stay."""
         starts = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         if len(starts) < 2:
             return None
@@ -78,11 +80,11 @@ class ResponsesRequest(ChatRequest):
 
 
 def parse_response(raw: bytes, history: History, *, strict: bool = False) -> ResponsesRequest:
-    """The request in a body. With `strict` an unknown field is an error too.
+    """The request in a body. With `strict`, unknown fields are refused.
 
     Raises:
         BadRequest: A field is invalid.
-        NotFound: It names a response, a conversation or an item that is not stored.
+        NotFound: The request refers to a response, conversation or item that is not stored.
     """
     body = parse_body(raw)
     refuse_unsupported(body, REFUSED)
@@ -121,13 +123,13 @@ def parse_response(raw: bytes, history: History, *, strict: bool = False) -> Res
 
 
 def _earlier(body: Fields, history: History) -> tuple[tuple[dict[str, Any], ...], str | None]:
-    """The items that go before `input`, and the conversation that the response is added to."""
+    """The items before `input`, and the id of the conversation to which the response is added."""
     previous, given = body.text("previous_response_id"), body.get("conversation")
     conversation = (
         _id(body.object("conversation") or Fields({})) if isinstance(given, dict) else body.text("conversation")
     )
     if previous and conversation:
-        message = "'previous_response_id' and 'conversation' cannot both say what goes before 'input': leave out one"
+        message = "'previous_response_id' and 'conversation' cannot both be set: leave out one"
         raise BadRequest(message, "previous_response_id")
     if previous:
         return history.context(previous), None
@@ -142,14 +144,14 @@ def _id(conversation: Fields) -> str:
 
 
 def _resolved(item: dict[str, Any], path: str, history: History) -> dict[str, Any]:
-    """The item that a reference stands for."""
+    """The stored item of an `item_reference`; any other item as it is."""
     return history.item(str(item.get("id")), path) if item["type"] == "item_reference" else item
 
 
 def _messages(
     body: Fields, earlier: Sequence[dict[str, Any]], items: Sequence[dict[str, Any]]
 ) -> tuple[tuple[dict[str, Any], ...], list[str]]:
-    """The messages of all items, and the kinds of items that were left out."""
+    """The messages of all items, and the types of the items that were ignored."""
     given = [Fields(item, "previous_response_id") for item in earlier]
     given += [Fields(item, f"input[{i}]") for i, item in enumerate(items)]
     messages = read_messages(body.text("instructions"), given)
@@ -186,9 +188,9 @@ def _summary(reasoning: Fields) -> str | None:
 
 
 def _settings(body: Fields, tools: Sequence[Tool], reasoning: Fields) -> dict[str, Any]:
-    """The fields of a response object that do not depend on what is generated.
+    """The fields of a response object that do not depend on the generated text.
 
-    `temperature` and the like are filled in where the model's defaults are known.
+    The ResponseEncoder adds `temperature` and other sampling values, since they depend on the model's defaults.
     """
     text = body.object("text") or Fields({})
     given = text.object("format")
@@ -218,7 +220,7 @@ def _settings(body: Fields, tools: Sequence[Tool], reasoning: Fields) -> dict[st
 
 
 def _wire_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Put the tools of a namespace into one object."""
+    """The tools as in the request: consecutive tools of a namespace become one object."""
     listed: list[dict[str, Any]] = []
     for tool in tools:
         if tool.namespace is None:
@@ -235,13 +237,13 @@ def _metadata(body: Fields) -> dict[str, str]:
     return {name: metadata.text(name) or "" for name in metadata.raw}
 
 
-# Errors of generation name the fields of chat, such as "tools[2].function.parameters" or "messages[3]".
+# Errors of the package `generation` name fields of a chat request, such as "tools[2].function.parameters".
 _TOOL_PATH = re.compile(r"\btools\[(\d+)\]\.function\b")
 _MESSAGE_PATH = re.compile(r"\bmessages\b(\[\d+\][\w.\[\]]*)?")
 
 
 def with_own_field_names(error: ApiError, request: ResponsesRequest) -> ApiError:
-    """The same error with the field names of this interface."""
+    """Convert the field names in an error from those of chat to those of the Responses API."""
     if not isinstance(error, BadRequest):
         return error
 

@@ -1,6 +1,7 @@
 """POST /v1/responses, the response: encodes output events as a stream of events, or as one response object.
 
-An item is opened, grows and is closed before the next one begins. Its id is the response's id and the item's index.
+The events of an item (added, deltas, done) are complete before the next item begins. The id of an item is derived from
+the id of the response and the index of the item.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .events import (
     ToolCallStart,
 )
 from .interface import ResponseHead
-from .json_text import to_json
+from .json_text import json_text, to_json
 from .logprobs import logprob_entry
 from .responses import ResponsesRequest
 from .responses_items import encode_reasoning
@@ -30,17 +31,13 @@ from .responses_store import item_id
 from .responses_tools import Tool, by_model_name
 from .usage import Usage
 
-# Reports an event: its type and its own fields.
+# Emits an event, given its type and fields.
 Emit = Callable[..., None]
 AnyItem = TypeVar("AnyItem", bound="_Item")
 
 
 class ResponseEncoder:
-    """The events of the stream, each as JSON text that begins with its type, and the response as one body.
-
-    `sampling` are the values in use; the response repeats some. `usage` returns the counts so far. `keep` is called
-    with the complete response before the client gets its end. `clock` is in seconds since 1970.
-    """
+    """Encodes the events of a stream, each as JSON text that begins with its type, or a response as one body."""
 
     def __init__(
         self,
@@ -51,6 +48,14 @@ class ResponseEncoder:
         keep: Callable[[dict[str, Any]], None] = lambda response: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """Emit the first events.
+
+        Args:
+            sampling: The sampling values in use, some of which the response repeats.
+            usage: Returns the counts so far.
+            keep: Stores the complete response. Called before the last event is sent.
+            clock: Returns the time in seconds since 1970.
+        """
         self._request = request
         self._tools = by_model_name(request.offered)
         self._usage = usage
@@ -63,7 +68,7 @@ class ResponseEncoder:
         self._status = "in_progress"
         self._ends: dict[str, Any] = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
         self._items: list[_Item] = []
-        # The last item, while it is open.
+        # The item that is not complete; None: all items are.
         self._open: _Item | None = None
         self._logprobs: list[dict[str, Any]] = []
         self._end = OutputEnd("stop")
@@ -107,7 +112,7 @@ class ResponseEncoder:
     def _complete(self, usage: Usage) -> None:
         is_cut = self._end.reason == "length"
         if not self._items:
-            # Clients expect a message, even an empty one.
+            # Clients require at least one message, even an empty one.
             self._begin(self._new(_Message))
         self._close("incomplete" if is_cut else "completed")
         self._status = "incomplete" if is_cut else "completed"
@@ -129,7 +134,7 @@ class ResponseEncoder:
         return {**self._head, "status": self._status, **self._ends, **self._settings, "output": output}
 
     def _item(self, kind: type[_Item]) -> _Item:
-        """The open item, if it is of this kind, or a new one."""
+        """The open item if it has this type, else a new item."""
         if type(self._open) is not kind:
             self._begin(self._new(kind))
         assert self._open is not None
@@ -152,7 +157,8 @@ class ResponseEncoder:
 
     def _emit(self, kind: str, **fields: Any) -> None:
         if self._request.stream:
-            self._chunks.append(to_json({"type": kind, "sequence_number": self._n_events, **fields}))
+            encode = json_text if "response" in fields else to_json  # With the log probabilities of all tokens.
+            self._chunks.append(encode({"type": kind, "sequence_number": self._n_events, **fields}))
             self._n_events += 1
 
 
@@ -170,12 +176,13 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class _Item:
-    """One item of the output. `text` is its text so far."""
+    """An item of the output."""
 
     type = ""
 
     def __init__(self, id: str, index: int, emit: Emit, request: ResponsesRequest) -> None:
         self.id = id
+        # The text so far, in pieces.
         self.text: list[str] = []
         self.status = "in_progress"
         self._index = index
@@ -204,7 +211,7 @@ class _Item:
 
 
 class _PartItem(_Item):
-    """An item with one part of text, which has events of its own."""
+    """An item with one part of text. The part has its own events."""
 
     part_event = "response.content_part"
     text_event = ""
@@ -227,7 +234,7 @@ class _PartItem(_Item):
         raise NotImplementedError
 
     def parts(self) -> list[dict[str, Any]]:
-        """The part, once it has text or the item is closed."""
+        """The part as a list; empty before the part has text, unless the item is closed."""
         return [self.part()] if self.text or self.status != "in_progress" else []
 
     def _emit_part(self, kind: str, part: dict[str, Any]) -> None:
@@ -266,7 +273,7 @@ class _Message(_PartItem):
 
 
 class _Reasoning(_PartItem):
-    """Reasoning with its full text."""
+    """Reasoning as text."""
 
     type = "reasoning"
     text_event = "response.reasoning_text"
@@ -288,7 +295,7 @@ class _Reasoning(_PartItem):
 
 
 class _SummarisedReasoning(_Reasoning):
-    """The same text as the summary of a reasoning that is not shown."""
+    """Reasoning as a summary, which has the full text."""
 
     part_event = "response.reasoning_summary_part"
     text_event = "response.reasoning_summary_text"
@@ -302,7 +309,7 @@ class _SummarisedReasoning(_Reasoning):
 
 
 class _Call(_Item):
-    """A call, which must get its name before it is opened."""
+    """A tool call. `name` must be called before `open`."""
 
     def name(self, call_id: str, name: str, tool: Tool | None) -> None:
         self._call_id = call_id
@@ -329,7 +336,7 @@ class _FunctionCall(_Call):
 
 
 class _CustomCall(_Call):
-    """A call of a function whose one argument is the input of the custom tool."""
+    """A call of a custom tool. The model calls a function with one argument, the input of the tool."""
 
     type = "custom_tool_call"
 
@@ -355,10 +362,10 @@ class _CustomCall(_Call):
 
 
 class InputArgument:
-    """The text in `{"input": "..."}`, from pieces of that JSON, as far as each piece completes it."""
+    """Incrementally decodes the string in `{"input": "..."}` from pieces of this JSON text."""
 
     _START = re.compile(r'\s*\{\s*"input"\s*:\s*"')
-    # Whole characters: an escape may be cut, and half of a surrogate pair waits for what follows it.
+    # Complete characters. An incomplete escape, or the first half of a surrogate pair, waits for the next piece.
     _WHOLE = re.compile(
         r"""(?: [^"\\] | \\["\\/bfnrt] | \\u(?![dD][89abAB])[0-9a-fA-F]{4}
             | \\u[dD][89abAB][0-9a-fA-F]{2} (?: \\u[0-9a-fA-F]{4} | (?=[^\\]|\\[^u]) ) )*""",
@@ -382,5 +389,5 @@ class InputArgument:
         return str(json.loads(f'"{text}"', strict=False))
 
     def rest(self) -> str:
-        """The rest at the end: arguments that are not such an object are the input as they are."""
+        """The rest of the input. Arguments of any other format are returned unchanged."""
         return "" if self._is_inside else self._raw

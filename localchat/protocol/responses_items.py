@@ -1,7 +1,7 @@
 """Converts the items of the Responses API to chat messages.
 
-A response of a model is several items: its reasoning, its text, and each call. Templates expect one assistant message,
-so consecutive items of the assistant are joined.
+A response consists of several items: reasoning, text, and an item for each tool call. Chat templates expect one
+assistant message, so consecutive items of the assistant are joined.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 from .chat import without_nulls
 from .errors import BadRequest
 from .fields import Fields, show
+from .media import AUDIO, FILE, IMAGE, note_of, refuse_media
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
-_MEDIA_PARTS = {"input_image": "an image", "input_file": "a file", "input_audio": "audio"}
+_MEDIA_PARTS = {"input_image": IMAGE, "input_file": FILE, "input_audio": AUDIO}
 
-# Items of tools that run on other servers, and notes of these servers. They are ignored.
+# Items of tools that run on OpenAI's servers, and items for the use of these servers. They are ignored.
 IGNORED_ITEMS = (
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
     "computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
@@ -28,18 +29,18 @@ IGNORED_ITEMS = (
     "program", "program_output",
 )  # fmt: skip
 
-# The one argument of the function that stands for a custom tool.
+# The argument of the function that represents a custom tool.
 CUSTOM_INPUT = "input"
 
-# Marks reasoning that this server wrote, so that what other servers encrypted is not taken for text.
+# Prefix of the `encrypted_content` of this server, to distinguish it from content that other servers have encrypted.
 _REASONING_MARK = "localchat:"
 
 
 def input_items(body: Fields, name: str = "input") -> list[dict[str, Any]]:
-    """The items of a field, each with its type; a text is a user's message.
+    """The items in a field, each with its type. A text becomes a user message.
 
     Raises:
-        BadRequest: It is neither a text nor a list of objects.
+        BadRequest: The field is neither a text nor a list of objects.
     """
     value = body.get(name)
     if value is None:
@@ -59,7 +60,7 @@ def _kind(item: Fields) -> str:
 
 
 def _whole(item: dict[str, Any]) -> dict[str, Any]:
-    """The item in the format of later lists: a message has a list of parts."""
+    """The item as the API lists it later: a message has a list of parts."""
     text = item.get("content")
     if item["type"] != "message" or not isinstance(text, str):
         return item
@@ -72,7 +73,7 @@ def read_messages(instructions: str | None, items: Iterable[Fields]) -> tuple[di
     """The chat messages for `instructions` and the items, in order.
 
     Raises:
-        BadRequest: An item is invalid, or of a kind that this server does not support.
+        BadRequest: An item is invalid, or this server does not support its type.
     """
     conversation = _Conversation()
     if instructions:
@@ -90,10 +91,11 @@ def read_messages(instructions: str | None, items: Iterable[Fields]) -> tuple[di
 
 
 class _Conversation:
-    """Messages that grow item by item. `_open` is the assistant's message that the next item may still join."""
+    """The chat messages of the items so far."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
+        # The assistant message to which the next item of the assistant is added; None: it begins a new message.
         self._open: dict[str, Any] | None = None
 
     def message(self, role: str, text: str) -> None:
@@ -121,7 +123,10 @@ class _Conversation:
         self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
 
     def _assistant(self, closing: str | None) -> dict[str, Any]:
-        """The open message; a new one if it has the field `closing` already and no calls that wait for results."""
+        """The open assistant message, or a new one.
+
+        A message with the field `closing` is complete, unless it has tool calls, whose results are still to come.
+        """
         message = self._open
         if message is None or (closing in message and "tool_calls" not in message):
             message = self._open = {"role": "assistant"}
@@ -140,20 +145,22 @@ def _message(conversation: _Conversation, item: Fields) -> None:
     conversation.message(role, _text(item, "content"))
 
 
-def _text(item: Fields, name: str) -> str:
-    """The text of a field that is a string or a list of parts."""
+def _text(item: Fields, name: str, *, is_result: bool = False) -> str:
+    """The text of a field that is a string or a list of parts; images in the result of a tool become notes."""
     value = item.get(name)
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         item.refuse(name, "a string or a list of parts")
-    return "".join(_part_text(part) for part in item.objects(name))
+    return "".join(_part_text(part, is_result=is_result) for part in item.objects(name))
 
 
-def _part_text(part: Fields) -> str:
+def _part_text(part: Fields, *, is_result: bool = False) -> str:
     kind = part.text("type")
     if kind in _MEDIA_PARTS:
-        raise BadRequest(f"'{part.path}' is {_MEDIA_PARTS[kind]}, and this model reads only text", part.path)
+        if not is_result:
+            refuse_media(part.path, _MEDIA_PARTS[kind])
+        return note_of(_MEDIA_PARTS[kind])
     if kind not in _TEXT_PARTS:
         part.refuse("type", '"input_text" or "output_text"')
     field = "refusal" if kind == "refusal" else "text"
@@ -173,7 +180,7 @@ def _custom_call(conversation: _Conversation, item: Fields) -> None:
 
 
 def _result(conversation: _Conversation, item: Fields) -> None:
-    conversation.result(_required(item, "call_id"), _text(item, "output"))
+    conversation.result(_required(item, "call_id"), _text(item, "output", is_result=True))
 
 
 def _reasoning(conversation: _Conversation, item: Fields) -> None:
@@ -202,7 +209,7 @@ def _required(item: Fields, name: str) -> str:
 
 
 def model_name(tool: Fields) -> str:
-    """The name of a tool for the model: its namespace's name and its own."""
+    """The name of a tool for the model, which includes the namespace."""
     name, namespace = _required(tool, "name"), tool.text("namespace")
     return qualified(namespace, name)
 
@@ -214,15 +221,15 @@ def qualified(namespace: str | None, name: str) -> str:
 
 
 def encode_reasoning(text: str) -> str:
-    """Reasoning as the `encrypted_content` of an item, which clients send back as it is.
+    """Encode reasoning as the `encrypted_content` of an item, which clients send back unchanged.
 
-    It is encoded, not encrypted: the item has the same text, which some clients drop while they keep this field.
+    The text is encoded and not encrypted, since the item has it as text, too. Some clients keep only this field.
     """
     return _REASONING_MARK + base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
 
 
 def decode_reasoning(content: str) -> str:
-    """The text in an `encrypted_content`, nothing where another server wrote it."""
+    """The text in an `encrypted_content`; empty if another server made it."""
     if not content.startswith(_REASONING_MARK):
         return ""
     try:

@@ -1,6 +1,6 @@
 """Stores responses and conversations in memory for later requests; the least recently used entries are dropped.
 
-Thread-safe. Nothing is written to disk, so a restart loses all entries.
+The store is thread-safe. A restart of the server loses all entries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 from .errors import NotFound
 from .json_text import to_json
 
-# Enough for an afternoon with one agent. Each of the two limits drops the entries that were used least recently.
+# The limits of the store, enough for an afternoon with one agent. Beyond either, the least recently used entry is
+# dropped.
 MAX_ENTRIES = 1000
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -23,17 +24,18 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stored:
-    """A response, or a conversation (`body` is its object, and `output` is empty)."""
+    """A stored response or conversation."""
 
     body: Mapping[str, Any]
-    """The object that GET returns."""
+    """The response or conversation object that GET returns."""
     earlier: tuple[Item, ...]
-    """The items before the request's own."""
+    """The items before those of the request; empty for a conversation."""
     items: tuple[Item, ...]
-    """The request's own input items, each with an id."""
+    """The input items of the request, or all items of the conversation. Each has an id."""
     output: tuple[Item, ...]
+    """The output items; empty for a conversation."""
     n_bytes: int
-    """The size as JSON, with the earlier items: these may be shared, so the sum over entries is an upper bound."""
+    """The size as JSON. Entries may share earlier items, so the sum over entries is an upper bound."""
 
     @property
     def context(self) -> tuple[Item, ...]:
@@ -41,7 +43,7 @@ class Stored:
 
 
 class ResponseStore:
-    """Entries by id, in the order of their last use."""
+    """The stored entries by id, least recently used first."""
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
@@ -61,26 +63,26 @@ class ResponseStore:
         """Add a request's items and those of its response to a conversation."""
         with self._lock:
             entry = self._entries.get(id)
-        if entry is not None:  # it may have been deleted meanwhile
+        if entry is not None:  # None: the conversation was deleted in the meantime.
             added = [with_id(item, response_id, i) for i, item in enumerate(items)]
             self.put(entry.body, (), [*entry.items, *added, *output])
 
     def get(self, id: str, what: str = "response", param: str | None = None, code: str | None = None) -> Stored:
-        """The entry of this id, which becomes the newest.
+        """The entry with this id, which becomes the most recently used one.
 
         Raises:
-            NotFound: It was never stored, or has been deleted or dropped.
+            NotFound: No such entry was stored, or it was deleted or dropped.
         """
         with self._lock:
             entry = self._entries.get(id)
             if entry is None or entry.body["object"] != what:
-                message = f"no {what} has the id {id!r}: it was not stored, was deleted, or made room for newer ones"
+                message = f"no {what} has the id {id!r}: it was not stored, was deleted, or was dropped for newer ones"
                 raise NotFound(message, param, code)
             self._entries.move_to_end(id)
             return entry
 
     def delete(self, id: str, what: str = "response") -> None:
-        """Raises NotFound as `get` does."""
+        """Delete an entry. Raises NotFound as `get` does."""
         self.get(id, what)
         with self._lock:
             self._drop(id)
@@ -92,7 +94,7 @@ class ResponseStore:
         return self.get(id, "conversation", "conversation").items
 
     def item(self, id: str, param: str) -> Item:
-        """An item of any entry, by its id: the newest entries first."""
+        """The item with this id, from the most recently used entry that has it."""
         with self._lock:
             entries = [*reversed(self._entries.values())]
         for entry in entries:
@@ -119,7 +121,7 @@ _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "cus
 
 
 def item_id(kind: str, response_id: str, place: str) -> str:
-    """A unique id: the id of the response and the item's place in it."""
+    """A unique id, made of the id of the response and the item's position in it."""
     return f"{_ID_PREFIXES.get(kind, 'item')}_{response_id.partition('_')[2]}{place}"
 
 
@@ -128,7 +130,7 @@ def with_id(item: Item, response_id: str, i: int) -> Item:
 
 
 def items_body(items: Sequence[Item]) -> dict[str, Any]:
-    """A list of items, the newest first, as OpenAI lists them."""
+    """A list of items, newest first as in OpenAI's API."""
     data = [*reversed(items)]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
     return {"object": "list", "data": data, **ends, "has_more": False}

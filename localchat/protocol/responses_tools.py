@@ -1,6 +1,6 @@
 """Parses the tools of the Responses API: functions, custom tools (with free text as input), and namespaces of both.
 
-For the model a custom tool is a function with one string argument. Tools that run on a provider's servers are ignored.
+The model sees a custom tool as a function with one string argument. Tools that run on OpenAI's servers are ignored.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ class Tool:
     """A tool that the model may call."""
 
     name: str
-    """Its name in the request, without the namespace."""
+    """The name in the request, without the namespace."""
     namespace: str | None
+    """The name of the namespace; None: the tool is in none."""
     is_custom: bool
     path: str
-    """Its place in the request, for errors."""
+    """The path in the request, for error messages."""
     function: dict[str, Any]
-    """Its function in the format of chat: name (with the namespace), description, parameters, strict."""
+    """The function as in chat: name (with the namespace), description, parameters, strict."""
     wire: dict[str, Any]
-    """The tool in the response object."""
+    """The tool as in the response object."""
 
     @property
     def model_name(self) -> str:
@@ -39,14 +40,14 @@ class Tool:
 
 
 def read_tools(body: Fields) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The tools that can be called, and the kinds of those that cannot.
+    """The tools that can be called, and the types of the ignored ones.
 
     Raises:
         BadRequest: A tool is invalid.
     """
     tools: list[Tool] = []
     ignored: dict[str, None] = {}
-    body.bound("tools")
+    body.check_size("tools")
     for given in body.objects("tools"):
         kind = given.text("type")
         if kind is None:
@@ -97,7 +98,7 @@ def _some(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _with_grammar(given: Fields) -> str:
-    """The description, and the grammar of the input: the model reads the grammar, but nothing enforces it."""
+    """The description with the grammar of the input. The prompt shows the grammar; it is not enforced."""
     description = given.text("description") or ""
     form = given.object("format")
     if form is None or form.choice("type", ("text", "grammar")) != "grammar":
@@ -110,7 +111,7 @@ def read_tool_choice(body: Fields, tools: Sequence[Tool]) -> dict[str, Any]:
     """`tool_choice` and `allowed` of a ChatRequest.
 
     Raises:
-        BadRequest: It is invalid, or names a tool that the request does not have.
+        BadRequest: The field is invalid, or names a tool that the request does not have.
     """
     value = body.get("tool_choice")
     names: tuple[str, ...] = ()
@@ -129,7 +130,7 @@ def _chosen(choice: Fields, tools: Sequence[Tool]) -> tuple[str, tuple[str, ...]
     if kind in _CALLABLE:
         return "required", (_chosen_name(choice, tools),)
     if kind != "allowed_tools":
-        choice.refuse("type", '"function", "custom" or "allowed_tools"; tools of other types do not run here,')
+        choice.refuse("type", '"function", "custom" or "allowed_tools" (other tools are not supported)')
     mode = choice.choice("mode", ("auto", "required")) or "auto"
     listed = [tool for tool in choice.objects("tools") if tool.text("type") in _CALLABLE]
     if not listed:

@@ -10,15 +10,18 @@ PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
-class Slot:
-    """The token counts of a running sequence. Its text is not shown."""
+class SequenceStats:
+    """A running sequence as GET /slots shows it, without its text. All counts are in tokens."""
 
-    id_task: int
+    id: int
     n_prompt: int
     n_cached: int
+    """Tokens of the prompt that were cached when it first ran."""
     n_computed: int
+    """Tokens that have cells by now."""
     n_sampled: int
-    max_tokens: int
+    max_length: int
+    """The limit of prompt and output together."""
 
 
 def props_body(
@@ -33,7 +36,7 @@ def props_body(
     bos: str,
     eos: str,
 ) -> dict[str, Any]:
-    """The body of GET /props, with llama.cpp's field names. It does not have the path of the model file."""
+    """The body of GET /props, with llama.cpp's field names. The path of the model file is left out."""
     return {
         "default_generation_settings": {"params": dict(sampling), "n_ctx": n_ctx},
         "total_slots": n_slots,
@@ -50,37 +53,33 @@ def props_body(
     }
 
 
-def slots_body(slots: Sequence[Slot], n_slots: int, n_ctx: int) -> list[dict[str, Any]]:
-    """The body of GET /slots: `n_slots` entries, those of running sequences first."""
-    busy: list[Slot | None] = [*slots[:n_slots]]
-    idle: list[Slot | None] = [None] * (n_slots - len(busy))
-    return [{"id": i, "n_ctx": n_ctx, **_slot(slot)} for i, slot in enumerate([*busy, *idle])]
+def slots_body(running: Sequence[SequenceStats], n_slots: int, n_ctx: int) -> list[dict[str, Any]]:
+    """The body of GET /slots: `n_slots` entries, of which those of running sequences come first."""
+    busy = [_slot(sequence) for sequence in running[:n_slots]]
+    idle = [{"is_processing": False}] * (n_slots - len(busy))
+    return [{"id": i, "n_ctx": n_ctx, **slot} for i, slot in enumerate([*busy, *idle])]
 
 
-def _slot(slot: Slot | None) -> dict[str, Any]:
-    if slot is None:
-        return {"is_processing": False}
-    n_left = slot.max_tokens - slot.n_prompt - slot.n_sampled
+def _slot(sequence: SequenceStats) -> dict[str, Any]:
+    n_left = sequence.max_length - sequence.n_prompt - sequence.n_sampled
     return {
         "is_processing": True,
-        "id_task": slot.id_task,
-        "n_prompt_tokens": slot.n_prompt,
-        "n_prompt_tokens_processed": min(slot.n_computed, slot.n_prompt),
-        "n_prompt_tokens_cache": slot.n_cached,
-        "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": slot.n_sampled}],
+        "id_task": sequence.id,
+        "n_prompt_tokens": sequence.n_prompt,
+        "n_prompt_tokens_processed": min(sequence.n_computed, sequence.n_prompt),
+        "n_prompt_tokens_cache": sequence.n_cached,
+        "next_token": [{"has_next_token": n_left > 0, "n_remain": n_left, "n_decoded": sequence.n_sampled}],
     }
-
-
-Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One sample of a metric: value, labels, and a suffix of the metric's name."""
+    """One sample of a metric."""
 
     value: int | float
     labels: tuple[tuple[str, str], ...] = ()
     suffix: str = ""
+    """Appended to the name of the metric, such as "_bucket"."""
 
 
 @dataclass(frozen=True)

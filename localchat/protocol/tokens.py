@@ -1,6 +1,6 @@
 """POST /tokenize and /detokenize: parses the requests, and encodes the responses, in llama.cpp's format.
 
-The request of /apply-template is the ChatRequest of chat.py.
+/apply-template has the request of chat completions (chat.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class TokenizeRequest:
     model: str
     text: str
     adds_special: bool
-    """Begin with the model's BOS."""
+    """Add the model's BOS."""
     parses_special: bool
-    """Parse the texts of control tokens as these tokens."""
+    """Parse the texts of control tokens as control tokens."""
     with_pieces: bool
-    """Return the text of each token too."""
+    """Return the text of each token, too."""
     unknown: tuple[str, ...] = ()
     """The names of unknown fields, which were ignored."""
 
@@ -40,10 +40,10 @@ class DetokenizeRequest:
 
 
 def parse_tokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> TokenizeRequest:
-    """The request in a body; `prompt` and `text` are other servers' names for `content`.
+    """The request in a body. `prompt` and `text` are other servers' names for `content`.
 
     Raises:
-        BadRequest: Anything is not as it should be.
+        BadRequest: A field is invalid.
     """
     body = parse_body(raw)
     texts = [body.text(name) for name in ("content", "prompt", "text")]
@@ -70,7 +70,7 @@ def parse_detokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Det
     """The request in a body.
 
     Raises:
-        BadRequest: Anything is not as it should be.
+        BadRequest: A field is invalid.
     """
     body = parse_body(raw)
     tokens = body.get("tokens")
@@ -80,7 +80,7 @@ def parse_detokenize(raw: bytes, options: ParseOptions = DEFAULT_OPTIONS) -> Det
 
 
 def text_body(pieces: Sequence[bytes]) -> dict[str, Any]:
-    """The text of the pieces; bytes that are not valid UTF-8 become U+FFFD."""
+    """The text of the pieces. Bytes that are not valid UTF-8 become U+FFFD."""
     return {"content": b"".join(pieces).decode("utf-8", "replace")}
 
 

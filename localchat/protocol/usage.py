@@ -11,28 +11,30 @@ from .events import PromptProgress
 
 @dataclass(frozen=True)
 class Usage:
-    """Counts and times of one sequence, or of all sequences of a request. Times are in seconds."""
+    """Counts and times of one sequence, or of all sequences of a request."""
 
     n_prompt: int
+    """Tokens of the prompt."""
     n_cached: int
     """Tokens of the prompt that were in the KV cache and were not computed."""
     n_completion: int
-    """Sampled tokens, with the one that ended the sequence."""
+    """Sampled tokens, including the one that ended the sequence."""
     prompt_s: float
-    """From the start of the computation to the first token, without the time in the queue."""
+    """Seconds from the start of the prefill to the first token."""
     completion_s: float
-    """From the first token to the last one."""
+    """Seconds from the first token to the last one."""
     queue_s: float = 0.0
-    """From the submission to the start of the computation."""
+    """Seconds from the submission to the start of the prefill."""
     n_reasoning: int = 0
-    """Sampled tokens that are reasoning."""
+    """Sampled tokens that belong to reasoning."""
     n_drafted: int = 0
     """Draft tokens of speculative decoding."""
     n_draft_accepted: int = 0
+    """Draft tokens that were accepted."""
 
     @staticmethod
     def total(usages: Sequence[Usage], per_prompt: int) -> Usage:
-        """The sum over the sequences of a request, `per_prompt` for each prompt. A prompt counts once."""
+        """The total over the sequences of a request, with `per_prompt` for each prompt. Each prompt counts once."""
         prompts = usages[::per_prompt]
         return Usage(
             n_prompt=sum(usage.n_prompt for usage in prompts),
@@ -48,16 +50,16 @@ class Usage:
 
     @property
     def prompt_rate(self) -> float | None:
-        """Tokens per second, of those that were not cached."""
+        """Prefill speed in tokens per second, without cached tokens; None: unknown."""
         return _rate(self.n_prompt - self.n_cached, self.prompt_s)
 
     @property
     def completion_rate(self) -> float | None:
-        """Tokens per second; the first token belongs to the prompt's time."""
+        """Generation speed in tokens per second, without the first token (see `prompt_s`); None: unknown."""
         return _rate(self.n_completion - 1, self.completion_s)
 
     def body(self) -> dict[str, Any]:
-        """The standard fields, tabbyAPI's times and rates (null where nothing was timed), and details."""
+        """OpenAI's fields, and tabbyAPI's times and rates. A rate is null if there is no time to divide by."""
         return {
             "prompt_tokens": self.n_prompt,
             "prompt_time": round(self.prompt_s, 4),
@@ -73,7 +75,7 @@ class Usage:
         }
 
     def timings(self) -> dict[str, Any]:
-        """The same under llama.cpp's names, for its clients; counts of drafts only if there were any."""
+        """The same counts and times under llama.cpp's names. Draft counts are included if there were drafts."""
         n_computed = self.n_prompt - self.n_cached
         drafts = {"draft_n": self.n_drafted, "draft_n_accepted": self.n_draft_accepted}
         return {
@@ -100,10 +102,10 @@ def _ms_each(n: int, seconds: float) -> float | None:
 
 
 def progress_body(progress: PromptProgress) -> dict[str, Any]:
-    """llama.cpp's field on how many tokens of a prompt are computed."""
+    """llama.cpp's `prompt_progress` object."""
     return {
         "total": progress.n_prompt,
         "cache": progress.n_cached,
-        "processed": progress.n_done,
+        "processed": progress.n_computed,
         "time_ms": round(progress.seconds * 1000),
     }

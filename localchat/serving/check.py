@@ -17,7 +17,7 @@ from typing import Any
 from .. import __version__
 from ..engine import Engine, EngineError, Finish, GenerationRequest, ModelFacts, WritesNoText
 from ..engine.memory import free_memory
-from ..engine.proof import missing_switches, rebuild_command
+from ..engine.self_test import missing_switches, rebuild_command
 from ..models.catalog import ModelFile
 from ..models.sizes import gigabytes
 from ..protocol.params import GenerationParams, SamplingParams

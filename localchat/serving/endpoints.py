@@ -18,7 +18,7 @@ from ..protocol.inputs import check_tokens
 from ..protocol.interface import Interface
 from ..protocol.request import ParseOptions, TextRequest
 from ..protocol.rerank import parse_rerank, rerank_body
-from ..protocol.status import PROMETHEUS_TYPE, Slot, metrics_text, props_body, slots_body
+from ..protocol.status import PROMETHEUS_TYPE, metrics_text, props_body, slots_body
 from . import metrics
 from .body import PeerGone
 from .exchange import MAX_LOGGED_CHARS, Exchange, printable
@@ -177,9 +177,7 @@ class Endpoints:
 
     def _slots(self, exchange: Exchange) -> None:
         engine = self._service.model().engine
-        running = engine.running()
-        slots = [Slot(s.id, s.n_prompt, s.n_cached, s.n_computed, s.n_sampled, s.max_tokens) for s in running]
-        exchange.send_json(200, slots_body(slots, engine.facts.n_slots, engine.facts.n_ctx))
+        exchange.send_json(200, slots_body(engine.running(), engine.facts.n_slots, engine.facts.n_ctx))
 
     def _metrics(self, exchange: Exchange) -> None:
         """Responds also while the model loads, and after its engine has failed."""
@@ -193,7 +191,7 @@ class Endpoints:
         """Within the `with`, compiling a constraint ends when the client leaves or the server stops."""
         in_flight = self._service.in_flight
         try:
-            with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_left()):
+            with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
                 yield
         except (Cancelled, errors.ApiError) as error:
             if not isinstance(error, Cancelled) and not isinstance(error.__cause__, Cancelled):

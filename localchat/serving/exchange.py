@@ -19,9 +19,9 @@ from ..protocol import errors
 from ..protocol.json_text import json_bytes
 from .body import Body, PeerGone, Readable, list_of
 from .crashes import CrashRecord, fingerprint
+from .disconnects import DisconnectWatcher, has_disconnected, is_writable
 from .logs import NO_MEMORY
 from .settings import DEFAULT_MAX_BODY_BYTES
-from .watch import Watcher, has_left, is_writable
 
 log = logging.getLogger("localchat.server")
 
@@ -87,7 +87,7 @@ class Exchange:
     def __init__(
         self,
         head: Head,
-        watcher: Watcher,
+        watcher: DisconnectWatcher,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
         headers: Mapping[str, str] = {},
         record: CrashRecord | None = None,
@@ -143,13 +143,13 @@ class Exchange:
         if self._given_id is None and id is not None and _REQUEST_ID.fullmatch(id):
             self._given_id = id
 
-    def watched(self, on_gone: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Within the `with`, call `on_gone` when the client closes the connection."""
-        return self._watcher.watch(self.head.socket, on_gone)
+    def watched(self, on_disconnect: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Within the `with`, call `on_disconnect` when the client closes the connection."""
+        return self._watcher.watch(self.head.socket, on_disconnect)
 
-    def has_left(self) -> bool:
+    def has_disconnected(self) -> bool:
         """Whether the client has closed the connection."""
-        return has_left(self.head.socket) is True
+        return has_disconnected(self.head.socket) is True
 
     def send_json(self, status: int, value: Any, headers: Mapping[str, str] = {}) -> None:
         self._send_body(status, "application/json", json_bytes(value), headers)

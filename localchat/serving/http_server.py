@@ -22,13 +22,13 @@ from ..protocol import errors
 from ..protocol.json_text import to_json
 from .connections import Connections
 from .crashes import CrashRecord
+from .disconnects import DisconnectWatcher
 from .exchange import Exchange, Head, linger
 from .incoming import Incoming, problem_of
 from .listener import listen_on
 from .logs import NO_MEMORY
 from .routes import Routes
 from .settings import Settings
-from .watch import Watcher
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
     from ..generation.service import Service
@@ -184,7 +184,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         self.socket = listener or listen_on(settings.host, settings.port)
         self.server_address = self.socket.getsockname()
         self.server_port = 0 if settings.uds else int(self.server_address[1])
-        self.watcher = Watcher()
+        self.watcher = DisconnectWatcher()
 
     def get_request(self) -> Any:
         try:

@@ -81,7 +81,7 @@ class Loader(threading.Thread):
                 max_tokens=options.max_tokens,
                 defaults={name: value for given in options.default for name, value in given.items()},
                 keep_tools=options.keep_tools,
-                thinking=ReasoningDefaults(options.reasoning_budget, options.reasoning_budget_message),
+                reasoning=ReasoningDefaults(options.reasoning_budget, options.reasoning_budget_message),
             )
         except BaseException:
             engine.close()
@@ -110,9 +110,9 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
         draft_path=options.draft,
         cache_folder=options.cache_dir,
         cache_bytes=(options.cache_size or DEFAULT_CACHE_MB) << 20,
-        max_copied_bytes=options.cache_ram << 20,
-        proof_model=str(DEMO_PATH),
-        tries_files=True,
+        max_snapshot_bytes=options.cache_ram << 20,
+        self_test_model=str(DEMO_PATH),
+        checks_files=True,
         max_queue=options.queue,
         progress=progress,
     )

@@ -13,17 +13,17 @@ from typing import Any
 from .. import __version__
 from ..protocol import errors
 from ..protocol.params import parse_default
+from .cors import is_loopback
 from .logs import FORMATS
 from .settings import DEFAULT_MAX_CONNECTIONS, DEFAULT_WRITE_TIMEOUT_S, Settings
-from .web import is_loopback
 
 # The smallest --ctx, in tokens: a chat template with a short message takes some dozens.
 MIN_CONTEXT = 256
 # The default of --cache-size, in MB.
 DEFAULT_CACHE_MB = 4096
-# More parallel requests than this get a comment.
+# A warning is logged if --parallel is above this.
 _MANY_REQUESTS = 64
-# Numbers may be written as 8k or 1M, in powers of 1024 as the sizes of contexts are.
+# Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # Less than the 10 seconds after which container runtimes kill a process.
@@ -31,21 +31,21 @@ DEFAULT_DRAIN_S = 5
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of a command line, of this process by default. Ends the process with status 2 if they are wrong."""
+    """Parse a command line; None: that of this process. Invalid options end the process with status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.model is not None and options.model_too is not None:
-        parser.error(f"two models are named, {options.model} and {options.model_too}: a server has one")
+        parser.error(f"two models are given, {options.model} and {options.model_too}: a server has one model")
     options.model = options.model or options.model_too
     options.api_keys = [*options.api_keys, *([options.api_key] if options.api_key else [])]
     if options.json and not options.check:
-        parser.error("--json is the form of a report: add --check; the log has --log-format json")
+        parser.error("--json is the format of the report of --check: add --check, or use --log-format json for the log")
     if options.cache_size and not options.cache_dir:
-        parser.error(f"--cache-size {options.cache_size} limits a folder: name it with --cache-dir")
+        parser.error(f"--cache-size {options.cache_size} is the limit of a folder: add --cache-dir")
     if options.tls_key and not options.tls_cert:
-        parser.error("--tls-key needs the certificate of this key: name it with --tls-cert")
+        parser.error("--tls-key is the key of a certificate: add --tls-cert")
     if options.uds and options.tls_cert:
-        parser.error("--uds and --tls-cert exclude each other: a Unix socket does not leave this machine")
+        parser.error("--uds cannot be combined with --tls-cert: a Unix socket cannot be reached from the network")
     if options.supervise and os.name != "posix":
         parser.error("--supervise needs a POSIX system")
     if options.supervise is None:
@@ -54,7 +54,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if is_open and not options.insecure:
         parser.error(
             f"--host {options.host} can be reached from the network: set a key (LOCALCHAT_API_KEY or --api-key-file), "
-            "or add --insecure to serve everyone"
+            "or add --insecure to allow requests without a key"
         )
     return options
 
@@ -63,11 +63,11 @@ def comments_on(options: argparse.Namespace) -> Iterator[str]:
     """Hints about these options, a line each, that are logged at the start."""
     n_cores = os.cpu_count() or 1
     if options.threads > n_cores:
-        yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other, {n_cores} are faster"
+        yield f"--threads {options.threads} on {n_cores} cores: the threads wait for each other; {n_cores} are faster"
     if options.parallel > _MANY_REQUESTS:
         yield (
-            f"--parallel {options.parallel}: that many requests at once share one KV cache and {n_cores} cores, "
-            "so each of them is slow; further ones wait in the queue anyway"
+            f"--parallel {options.parallel}: so many requests at the same time share the KV cache and {n_cores} cores, "
+            "so each is slow; with a smaller number, the others wait in the queue"
         )
 
 
@@ -106,10 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="report whether the model works on this machine, the memory it needs and its speed, then exit: "
-        "status 0 for yes, 1 for no, 3 for yes with advice",
+        help="report whether the model works on this machine, the memory it needs and its speed, then exit with "
+        "status 0 (it works), 1 (it does not) or 3 (it works, and the report has advice)",
     )
-    parser.add_argument("--json", action="store_true", help="with --check: the report as JSON")
+    parser.add_argument("--json", action="store_true", help="with --check: print the report as JSON")
     parser.add_argument(
         "--log-format", choices=FORMATS, default="text", help="format of the log on stderr (default: %(default)s)"
     )
@@ -121,9 +121,14 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("connections").add_argument
     add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all (default: %(default)s)")
     add("--port", type=_between(0, 65535), default=8080, help="port; 0 for any free one (default: %(default)s)")
-    add("--uds", type=_path, metavar="PATH", help="listen on this Unix socket instead, which web pages cannot reach")
+    add("--uds", type=_path, metavar="PATH", help="listen on this Unix socket instead of an address")
     add("--tls-cert", type=_path, metavar="FILE", help="serve HTTPS with the certificates in this file (PEM)")
-    add("--tls-key", type=_path, metavar="FILE", help="private key of the certificate (default: in the same file)")
+    add(
+        "--tls-key",
+        type=_path,
+        metavar="FILE",
+        help="private key of the certificate (default: in the file of --tls-cert)",
+    )
     add(
         "--drain",
         type=_between(0),
@@ -135,7 +140,7 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
         "--supervise",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="restart the server when it crashes (default: where its output is no terminal)",
+        help="restart the server after a crash (default: only if stderr is not a terminal)",
     )
     add(
         "--write-timeout",
@@ -149,7 +154,7 @@ def _add_http(parser: argparse.ArgumentParser) -> None:
         type=_between(1),
         default=DEFAULT_MAX_CONNECTIONS,
         metavar="N",
-        help="connections open at once, each with a thread (default: %(default)s)",
+        help="limit of open connections, each of which has a thread (default: %(default)s)",
     )
 
 
@@ -160,7 +165,8 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         type=_key,
         default=os.environ.get("LOCALCHAT_API_KEY") or None,
         metavar="KEY",
-        help="require this key; prefer LOCALCHAT_API_KEY, since other users see the options of a process",
+        help="require this key; prefer the environment variable LOCALCHAT_API_KEY, since other users can see the "
+        "options of a process",
     )
     add(
         "--api-key-file",
@@ -170,7 +176,7 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="require one of the keys in this file, one per line",
     )
-    add("--insecure", action="store_true", help="allow a --host that the network reaches without a key")
+    add("--insecure", action="store_true", help="allow a --host that the network can reach without a key")
     add(
         "--cors",
         type=_origin,
@@ -192,8 +198,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=_context,
         default=0,
         metavar="N",
-        help="tokens that one request may use, prompt and output together (default: what the model can use, within "
-        "limits of memory)",
+        help="context size: tokens of one request, prompt and output together (default: the context size of the model, "
+        "or less to save memory)",
     )
     add(
         "-np",
@@ -201,14 +207,14 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=8,
         metavar="N",
-        help="requests computed at once (default: %(default)s)",
+        help="requests that run at the same time (default: %(default)s)",
     )
     add(
         "--queue",
         type=whole,
         default=256,
         metavar="N",
-        help="requests that may wait beyond these (default: %(default)s)",
+        help="requests that may wait in the queue (default: %(default)s)",
     )
     add(
         "-ngl",
@@ -225,7 +231,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=_between(0, 512),
         default=0,
         metavar="N",
-        help="maximum of CPU threads (default: chosen for the machine)",
+        help="limit of CPU threads (default: chosen for the machine)",
     )
     _add_speculation(group)
     _add_caches(group)
@@ -237,12 +243,12 @@ def _add_speculation(group: argparse._ArgumentGroup) -> None:
         "--draft",
         type=os.path.expanduser,
         metavar="SMALL.gguf",
-        help="draft model for speculative decoding: a smaller one with the same vocabulary",
+        help="draft model for speculative decoding: a smaller model with the same vocabulary",
     )
     drafts.add_argument(
         "--no-speculation",
         action="store_true",
-        help="turn off speculative decoding; by default, drafts are taken from text that repeats itself",
+        help="turn off speculative decoding; by default, text that repeats itself is drafted (prompt lookup)",
     )
 
 
@@ -254,22 +260,27 @@ def _add_caches(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="save the KV cache of prompts in this folder and load it after a restart",
     )
-    add("--cache-size", type=_between(1), metavar="MB", help=f"limit of that folder (default: {DEFAULT_CACHE_MB})")
+    add("--cache-size", type=_between(1), metavar="MB", help=f"size limit of --cache-dir (default: {DEFAULT_CACHE_MB})")
     add(
         "--cache-ram",
         type=_between(0),
         default=1024,
         metavar="MB",
-        help="memory for snapshots of idle prompts, beside the KV cache (default: %(default)s)",
+        help="memory for snapshots of prefixes evicted from the KV cache (default: %(default)s)",
     )
 
 
 def _add_requests(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("requests").add_argument
-    add("--alias", metavar="NAME", help="name of the model (default: the file's)")
-    add("--any-name", action="store_true", help="accept every model name, not only the model's own")
+    add("--alias", metavar="NAME", help="name of the model (default: the name of the file)")
+    add("--any-name", action="store_true", help="accept every model name in requests")
     add("--strict", action="store_true", help="refuse requests with unknown fields")
-    add("--max-tokens", type=_between(1), metavar="N", help="default limit of output tokens (default: the context)")
+    add(
+        "--max-tokens",
+        type=_between(1),
+        metavar="N",
+        help="default limit of output tokens (default: what is left of the context)",
+    )
     add(
         "--default",
         type=_sampling_value,
@@ -278,26 +289,26 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="default of a sampling parameter, such as temperature=0.7 (may be repeated)",
     )
-    add("--keep-tools", action="store_true", help="put tools into the prompt even if 'tool_choice' is none")
-    add("--allow-chat-template", action="store_true", help="accept requests with a chat template of their own")
+    add("--keep-tools", action="store_true", help="put tools into the prompt even if 'tool_choice' is \"none\"")
+    add("--allow-chat-template", action="store_true", help="accept 'chat_template' in requests")
     add("--thought-field", action="store_true", help="repeat the reasoning in a field 'thought' beside the choices")
     add(
         "--reasoning-budget",
         type=_between(-1),
         default=-1,
         metavar="N",
-        help="default limit of reasoning tokens, 0 for none (default: no limit)",
+        help="default limit of reasoning tokens; 0 ends reasoning at once, -1 means no limit (default: %(default)s)",
     )
     add(
         "--reasoning-budget-message",
         default="",
         metavar="TEXT",
-        help="text to append to reasoning that reaches its budget",
+        help="text that is appended to reasoning at the limit",
     )
 
 
 def _between(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
-    """Reads a number within a range; C would silently take the lower 32 bits of a larger one."""
+    """A parser of numbers from `low` to `high`. llama.cpp would use the lower 32 bits of a larger number."""
 
     def integer(text: str) -> int:
         match = _NUMBER.fullmatch(text.strip())
@@ -326,17 +337,17 @@ def _folder(text: str) -> Path:
 
 
 def _path(text: str) -> Path:
-    """A path; shells leave the ~ of --option=~/file as it is."""
+    """A path. Expands ~, which shells do not expand in --option=~/file."""
     if not text:
         raise argparse.ArgumentTypeError("the file has no name")
     return Path(os.path.expanduser(text))
 
 
 def _key(text: str) -> str:
-    """A key; one that a shell reads from a file ends with a line end."""
+    """A key, without the line break that a key read from a file has at its end."""
     key = text.strip()
     if not key or not key.isprintable():
-        raise argparse.ArgumentTypeError("the key is empty, or has characters that no client can send")
+        raise argparse.ArgumentTypeError("the key is empty, or has characters that an HTTP header cannot have")
     return key
 
 

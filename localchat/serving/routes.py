@@ -16,6 +16,7 @@ from ..protocol.models import models_body
 from ..protocol.ollama import error_body as ollama_error
 from ..protocol.ollama_models import model_entry
 from ..protocol.request import ParseOptions
+from .cors import OriginPolicy, is_loopback
 from .endpoints import Endpoints, Table
 from .exchange import Exchange
 from .home import Home, accepts_html, error_page
@@ -24,7 +25,6 @@ from .messages import messages_table
 from .ollama import Ollama, model_card
 from .responses import Responses
 from .settings import Settings
-from .web import Pages, is_loopback
 
 if TYPE_CHECKING:
     from ..generation.service import Service
@@ -62,7 +62,7 @@ class Routes:
         self._settings = settings
         self._is_local = is_loopback(settings.host)
         self._keys = Keys(settings.api_keys)
-        self.pages = Pages(settings.cors)
+        self.pages = OriginPolicy(settings.cors)
         self._endpoints = Endpoints(
             service,
             ParseOptions(settings.strict, settings.allow_chat_template, settings.thought_field),

@@ -26,6 +26,7 @@ def chat(session: Session, images: list[str]) -> int:
     report(f"{_greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _history():
         while True:
+            line = ""
             try:
                 line = read_message()
                 if line.startswith("/"):
@@ -37,7 +38,8 @@ def chat(session: Session, images: list[str]) -> int:
                 report("")
                 return OK
             except KeyboardInterrupt:
-                report("\n(stopped; an answer that is not whole is not kept)")
+                stopped = "stopped; an answer that is not whole is not kept" if line else "Ctrl-D ends the chat"
+                report(f"\n({stopped})")
             except (LocalChatError, OSError, ValueError, TypeError) as error:
                 report(f"localchat: {error}")
 

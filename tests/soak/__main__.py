@@ -12,7 +12,8 @@ from ..live import running_process
 from . import embeddings, faults, fuzz_bodies, fuzz_client, fuzz_constraints, fuzz_http, fuzz_json, fuzz_models, load
 from .target import Broken, Target
 
-ARGUMENTS = ("--ctx", "512", "--parallel", "8", "--max-tokens", "16", "--max-connections", "600", "--queue", "600")
+ARGUMENTS = ("--ctx", "512", "--max-tokens", "16", "--max-connections", "600", "--queue", "600", "--parallel")
+N_PARALLEL, N_STREAMS_OF_LOAD = "8", "64"
 # The programs that need a running server, and how much `make soak` does of each: requests, or seconds of load.
 ON_SERVER: dict[str, tuple[Callable[[Target, int, int], str], int]] = {
     "http": (fuzz_http.run, 100_000),
@@ -30,16 +31,20 @@ ALONE: dict[str, tuple[Callable[[int, int], str], int]] = {
 
 
 @contextlib.contextmanager
-def target_at(url: str | None, *, keeps_going: bool = False) -> Iterator[Target]:
-    """The server at `url`, or one that is started here with the built-in model."""
+def target_at(
+    url: str | None, *, keeps_going: bool = False, pid: int | None = None, n_parallel: str = N_PARALLEL
+) -> Iterator[Target]:
+    """The server at `url`, whose process may be `pid`, or one that is started here with the built-in model."""
     if url:
-        yield Target(url, keeps_going=keeps_going)
+        yield Target(url, pid, keeps_going=keeps_going)
         return
-    with running_process(*ARGUMENTS) as (own, pid):
+    with running_process(*ARGUMENTS, n_parallel) as (own, pid):
         yield Target(own, pid, keeps_going=keeps_going)
 
 
-def run(name: str, n: int | None, seed: int, url: str | None = None, *, keeps_going: bool = False) -> str:
+def run(
+    name: str, n: int | None, seed: int, url: str | None = None, *, keeps_going: bool = False, pid: int | None = None
+) -> str:
     """Run one program; its line for the report.
 
     Raises:
@@ -49,7 +54,8 @@ def run(name: str, n: int | None, seed: int, url: str | None = None, *, keeps_go
         alone, default = ALONE[name]
         return alone(default if n is None else n, seed)
     on_server, default = ON_SERVER[name]
-    with target_at(url, keeps_going=keeps_going) as target:
+    n_parallel = N_STREAMS_OF_LOAD if name == "load" else N_PARALLEL
+    with target_at(url, keeps_going=keeps_going, pid=pid, n_parallel=n_parallel) as target:
         line = on_server(target, default if n is None else n, seed)
     if target.faults:
         line += f"; {len(target.faults)} faults, the first: {target.faults[0][:300]}"
@@ -62,6 +68,7 @@ def main() -> int:
     parser.add_argument("--n", type=int, help="requests, files or seconds (default: those of the report)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--url", help="a running server of any kind, for the programs that need one")
+    parser.add_argument("--pid", type=int, help="the process of that server, for its memory, threads and descriptors")
     parser.add_argument("--keep-going", action="store_true", help="count faults of the server, for comparisons")
     arguments = parser.parse_args()
     names = [*ON_SERVER, *ALONE] if arguments.name == "all" else [arguments.name]
@@ -69,7 +76,11 @@ def main() -> int:
     for name in names:
         start = time.monotonic()
         try:
-            line = run(name, arguments.n, arguments.seed, arguments.url, keeps_going=arguments.keep_going)
+            line = run(
+                *(name, arguments.n, arguments.seed, arguments.url),
+                keeps_going=arguments.keep_going,
+                pid=arguments.pid,
+            )
         except Broken as error:
             n_broken, line = n_broken + 1, f"BROKEN: {error}"
         print(f"{name}: {line} ({time.monotonic() - start:.0f} s)", flush=True)

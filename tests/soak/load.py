@@ -15,6 +15,10 @@ QUESTIONS = [
     *("What is your name?", "Who are you?", "What can you do?", "Say hello.", "What is the capital of France?"),
     *("Repeat after me: blue table", "Count to five.", "My name is Ada. What is my name?", "What is 2 plus 3?"),
     *("Name a colour.", "Thank you!", "Good morning!", "How are you?", "List three fruits.", "What is localchat?"),
+    *(f"What is {n} plus {n + 3}?" for n in range(3, 13)),
+    *(f"Repeat after me: {text}" for text in ("one two", "a green door", "hello", "yes and no", "the cat sat")),
+    *(f"My name is {name}. What is my name?" for name in ("Bob", "Carla", "Dan", "Eve", "Mallory")),
+    *("What is the capital of Spain?", "Tell me a joke.", "Good night!", "Who made you?", "Goodbye."),
 ]
 N_TOKENS = 48
 # How long a client that does not read keeps its connection.
@@ -31,6 +35,8 @@ class Load:
         self.alone = {question: target.chat(question, max_tokens=N_TOKENS) for question in QUESTIONS}
         self.counts: dict[str, int] = {}
         self.failures: list[str] = []
+        # Seconds since the beginning and resident MB, of a server that runs here.
+        self.memory: list[tuple[float, float]] = []
         self._lock = threading.Lock()
         self._end_at = 0.0
 
@@ -39,6 +45,9 @@ class Load:
         threads = [threading.Thread(target=self._client, args=(i,), daemon=True) for i in range(self.n_connections)]
         for thread in threads:
             thread.start()
+        while self.target.pid and time.monotonic() < self._end_at:
+            self.memory.append((seconds - self._end_at + time.monotonic(), self.target.resources()["MB"]))
+            time.sleep(min(1.0, seconds / 20))
         for thread in threads:
             thread.join(seconds + 4 * DEADLINE_S)
             if thread.is_alive():
@@ -84,6 +93,8 @@ class Load:
             raise Broken(f"status {status}: {body[:300]!r}")
         text = text_of(body)
         if text != self.alone[question]:
+            if self.target.keeps_going:
+                return "with another text than alone"
             raise Broken(f"{question!r} gave {text!r}, and alone {self.alone[question]!r}")
         return kind
 
@@ -102,18 +113,38 @@ def text_of(body: bytes) -> str:
     return text
 
 
-def run(target: Target, n: int, seed: int, n_connections: int = 256) -> str:
+def run(target: Target, n: int, seed: int, n_connections: int = 256, settle_s: float = DEADLINE_S) -> str:
     """Run the load for `n` seconds, then compare the resources of the server with those before."""
     load = Load(target, n_connections, seed)
     load.run(min(5.0, n / 4))
     target.check()
     before = target.resources() if target.pid else {}
     load.run(n)
-    deadline = time.monotonic() + DEADLINE_S
-    after = target.resources() if target.pid else {}
-    while target.pid and after["threads"] > before["threads"] + 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-        after = target.resources()
+    after = settled(target, before, settle_s) if target.pid else {}
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(load.counts.items()))
     changed = ", ".join(f"{after[name] - value:+.0f} {name}" for name, value in before.items())
-    return f"{n} s with {n_connections} clients: {counted}; all greedy texts as alone; resources afterwards: {changed}"
+    return (
+        f"{n} s with {n_connections} clients and {len(QUESTIONS)} prompts: {counted}; resources afterwards: {changed}; "
+        f"resident memory in the second half: {slope(load.memory):+.1f} MB an hour"
+    )
+
+
+def settled(target: Target, before: dict[str, float], settle_s: float) -> dict[str, float]:
+    """The resources when the last connections are closed: those that do not read are given up after some seconds."""
+    deadline = time.monotonic() + settle_s
+    while time.monotonic() < deadline:
+        after = target.resources()
+        if after["threads"] <= before["threads"] and after["files"] <= before["files"]:
+            break
+        time.sleep(0.1)
+    return target.resources()
+
+
+def slope(samples: list[tuple[float, float]]) -> float:
+    """MB an hour of the later half of the samples, by least squares."""
+    later = samples[len(samples) // 2 :]
+    if len(later) < 2:
+        return 0.0
+    middle = sum(at for at, _ in later) / len(later)
+    spread = sum((at - middle) ** 2 for at, _ in later)
+    return 3600 * sum((at - middle) * size for at, size in later) / spread

@@ -1,4 +1,4 @@
-"""The model families. Every `Dialect` at the top level of a module of this folder is one, and needs no other entry."""
+"""The model families. Each `Dialect` at the top level of a module in this folder is registered automatically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..dialect import Dialect
 
 
 def declared() -> dict[str, Dialect]:
-    """The dialects of all modules here, by name. `pkgutil` lists modules in zip archives too."""
+    """The dialects of all modules in this folder, by name. `pkgutil` also finds modules in zip archives."""
     modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     dialects = [value for module in modules for value in vars(module).values() if isinstance(value, Dialect)]
     return {dialect.name: dialect for dialect in dialects}

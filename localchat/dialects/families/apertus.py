@@ -1,4 +1,4 @@
-"""Apertus: <|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>, the name is the only field."""
+"""Apertus: <|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>. The name is the only key."""
 
 from __future__ import annotations
 

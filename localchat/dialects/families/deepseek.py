@@ -1,7 +1,7 @@
 """DeepSeek V3, V3.1, and R1 with its distillates.
 
 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
-R1 writes "function" for the name, then the name and a block of JSON code.
+R1: before the separator is the word "function", after it the name and a JSON code block.
 """
 
 # ruff: noqa: RUF001, RUF002 - the model's markers are written with a wide bar
@@ -25,7 +25,7 @@ DIALECT = Dialect(
             after_call="\n```" + _CALL_END,
             separator="\n",
             section=_SECTION,
-            mark="```json",
+            template_text="```json",
         ),
         NamedCalls(call=_CALL, before_arguments=_SEPARATOR, after_call=_CALL_END, section=_SECTION),
     ),

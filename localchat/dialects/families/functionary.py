@@ -4,7 +4,7 @@
 3.2: all
 text>>>f
 {"a": 1}
-Without a recipient `>>>` is text: Python's prompt looks the same.
+Without a recipient, `>>>` is text, such as Python's prompt.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class _Reader(OutputReader):
         self.reasoning_may_open = False
         names = {name + "\n": name for name in self._calls.offered}
         marks = {_NEXT + recipient: recipient for recipient in (_ALL, *names)}
-        # A constrained text extends to the end of the output, and may contain the text of a marker.
-        text_markers = Markers(*(() if self._is_bound else marks))
+        # Text of a response format extends to the end of the output, and may contain the text of a marker.
+        text_markers = Markers(*(() if self._is_constrained else marks))
         # The prompt may end with the first marker and its recipient.
         mark = yield from one_of(cursor, *marks, *marks.values())
         while True:
@@ -46,7 +46,7 @@ class _Reader(OutputReader):
             if recipient in names:
                 mark = yield from json_arguments(cursor, self._calls, names[recipient], *marks)
                 continue
-            mark = yield from stream(cursor, text_markers, ContentDelta, seam=not self._is_bound)
+            mark = yield from stream(cursor, text_markers, ContentDelta, holds_space=not self._is_constrained)
             if mark is None:
                 return
             read(cursor, mark)
@@ -65,7 +65,7 @@ V32 = _V32(
     reader=_Reader,
     text_start=(_ALL, _ALL),
     text_end=_NEXT,
-    # The prompt ends with the marker already.
+    # No layout begins with the marker: the prompt ends with it.
     part_mark=_NEXT,
     layouts=(CallLayout(before_name="", before_arguments="\n", after_call="", separator=_NEXT, json_name=False),),
 )

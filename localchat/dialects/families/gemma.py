@@ -1,4 +1,4 @@
-"""Gemma 4: <|tool_call>call:f{a:<|"|>text<|"|>,b:[1,true]}<tool_call|>, JSON with keys and quotes of its own."""
+"""Gemma 4: <|tool_call>call:f{a:<|"|>text<|"|>,b:[1,true]}<tool_call|>: JSON without quotes around keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = {"None": "null", "True": "true", "False": "false"}
 
 
 def as_json(text: str) -> str:
-    """Gemma's notation as JSON; anything else stays as it is."""
+    """Convert Gemma's notation to JSON. Other text stays unchanged."""
     return _PARTS.sub(_part_json, text)
 
 

@@ -18,13 +18,13 @@ from ..tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
 DIALECT = Dialect(
     "glm",
     detected_by=(("<tool_call>", "<arg_key>"),),
-    # In other tags, as models that were trained on both write them now and then.
+    # Models trained on both formats sometimes generate function tags.
     calls=(KEY_VALUE_TAGS, replace(FUNCTION_TAGS, around=())),
     also_read=(JSON_OBJECT, FUNCTION_TAGS),
 )
 
 
-# Hy3's template gives every tag this suffix.
+# The suffix of every tag in Hy3's template.
 _HY_SUFFIX = ":opensource"
 
 _HY_TAGS = TaggedCalls(

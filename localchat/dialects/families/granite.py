@@ -1,6 +1,6 @@
 """Granite 3: <response>text</response>, then <|tool_call|>[{"name": "f", "arguments": {}}].
 
-The tags of the text are no control tokens: they count only around the whole text, since they may be XML elsewhere.
+The tags of the text are not control tokens. They are dropped only around the whole text, since text may contain XML.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ DIALECT = ChannelDialect(
     reasoning_headers=("analysis",),
     text_start=(_FINAL, START + "assistant" + _FINAL),
     text_end=_TEXT_END,
-    # The parts of the header come in several orders, so only the whole header shows that a call begins.
+    # Models generate the parts of the header in several orders. Only the whole header distinguishes a call.
     layouts=(
         _calls(CHANNEL + "commentary to=functions.", " <|constrain|>json"),
         _calls(CHANNEL + "commentary to=functions.", " json"),

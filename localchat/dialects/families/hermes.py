@@ -3,7 +3,7 @@
 <tool_call>
 {"name": "f", "arguments": {"a": 1}}
 </tool_call>
-Most templates are of this kind, so a template that belongs to no other family is taken for one of Hermes.
+This is the most common format, and the default for templates of unknown families.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
 
 DIALECT = Dialect(
     "hermes",
-    # Without the outer tag: models that were trained on both formats write this now and then.
+    # Models trained on both formats sometimes generate function tags without the outer tag.
     calls=(JSON_OBJECT, replace(FUNCTION_TAGS, around=(), is_json=True)),
     also_read=(FUNCTION_TAGS, KEY_VALUE_TAGS),
 )

@@ -33,7 +33,7 @@ MINIMAX = Dialect(
 
 
 def _dsml_types(attribute: str) -> frozenset[str] | None:
-    # 'true': the value is a string as it stands. Otherwise it is JSON of the schema's type.
+    # string="true": the value is a string, as bare text. string="false": the value is JSON.
     return STRING if attribute == "true" else None
 
 

@@ -21,7 +21,7 @@ COHERE = Dialect(
             name="tool_name",
             arguments="parameters",
             id="tool_call_id",
-            id_gap=A_NUMBER,
+            id_placeholder=A_NUMBER,
             is_list=True,
         ),
     ),
@@ -59,7 +59,7 @@ NEMOTRON = Dialect(
     calls=(JsonCalls(opener="<TOOLCALL>", end="</TOOLCALL>", is_list=True),),
 )
 
-# Apriel writes a list, MiniMax-M1 one object a line.
+# Apriel generates a list, MiniMax-M1 one object per line.
 TOOL_CALLS = Dialect(
     "tool-calls",
     detected_by=(("<tool_calls>", "</tool_calls>"),),
@@ -81,20 +81,20 @@ FIREFUNCTION = Dialect(
 
 # <|function_call|>{"name": "f", "arguments": {}}
 _GIGACHAT_CALL = JsonCalls(
-    opener="<|function_call|>", is_each=True, other_ends=("<|message_sep|>",), mark="<|function_call|>"
+    opener="<|function_call|>", is_each=True, other_ends=("<|message_sep|>",), template_text="<|function_call|>"
 )
 GIGACHAT = Dialect(
     "gigachat",
     detected_by=(("<|function_call|>",), ("function call<|role_sep|>",), ("<|message_sep|>", "function call")),
     calls=(
         _GIGACHAT_CALL,
-        # Calls that are a message of their own.
-        replace(_GIGACHAT_CALL, opener="<|message_sep|>\n\nfunction call<|role_sep|>", line="\n", mark=""),
-        replace(_GIGACHAT_CALL, opener="function call<|role_sep|>", line="\n", mark=""),
+        # Calls in a separate message.
+        replace(_GIGACHAT_CALL, opener="<|message_sep|>\n\nfunction call<|role_sep|>", line="\n", template_text=""),
+        replace(_GIGACHAT_CALL, opener="function call<|role_sep|>", line="\n", template_text=""),
     ),
 )
 
-# {"name": "f", "parameters": {}}, the whole output, or <|python_tag|> and that.
+# {"name": "f", "parameters": {}} as the whole output, or after <|python_tag|>.
 _LLAMA_CALL = JsonCalls(arguments="parameters", separator="; ", is_strict=True)
 LLAMA = Dialect(
     "llama-3",

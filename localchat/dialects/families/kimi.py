@@ -26,7 +26,7 @@ K2 = Dialect(
             before_arguments=f":{A_NUMBER}{_ARGUMENTS}",
             after_call="<|tool_call_end|>",
             section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-            # The model's id of a call is kept, so that the history has ids in its format.
+            # Keep the id that the model generates, so that earlier calls in the prompt have ids in its format.
             has_own_id=True,
         ),
     ),

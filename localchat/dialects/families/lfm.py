@@ -22,22 +22,22 @@ from ..json_calls import JsonCalls
 from ..scan import Cursor, Markers, Reader, until
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
-# What can be the name of an argument in Python.
+# The pattern of argument names that are valid in Python.
 _NAMES = rf"(?!(?:{'|'.join(keyword.kwlist)})\Z)[^\W\d]\w*"
 _STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-# JSON's words are printed by some templates within Python's syntax.
+# Some templates print these JSON literals in Python's syntax.
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def parsed_calls(text: str, offered: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """The names of Python calls, alone or in a list, and their arguments as JSON.
+    """Parse a Python call or a list of calls. Returns the names, and the arguments as JSON.
 
-    An empty list if the text is anything else. Offered names need not be valid in Python.
+    The result is empty if the text is anything else. Names in `offered` need not be valid in Python.
     """
     aliases = {name: f"_function_{i}" for i, name in enumerate(offered) if not _is_plain(name)}
     text = _renamed(text, aliases)
     try:
-        # A line break can only be inside a string: templates print it unescaped.
+        # A line break can only be inside a string, in which templates print it unescaped.
         body = ast.parse(text.strip().replace("\n", "\\n"), mode="eval").body
         items = body.elts if isinstance(body, ast.List) else [body]
         found = [_call(item) for item in items]
@@ -48,12 +48,12 @@ def parsed_calls(text: str, offered: Sequence[str] = ()) -> list[tuple[str, str]
 
 
 def _is_plain(name: str) -> bool:
-    """Whether Python allows a function of that name."""
+    """Whether a Python function may have this name."""
     return name.isidentifier() and not keyword.iskeyword(name)
 
 
 def _renamed(text: str, aliases: Mapping[str, str]) -> str:
-    """The text with aliases of the functions that it calls, but not within strings or longer names."""
+    """Replace the names of called functions by their aliases, except inside strings and longer names."""
     if not aliases:
         return text
     longest_first = "|".join(map(re.escape, sorted(aliases, key=len, reverse=True)))
@@ -79,7 +79,7 @@ def _json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same value with the largest number there is for what is larger, which JSON can write and Python not."""
+    """Replace infinities by the largest double. The model wrote a number that is valid JSON but exceeds a double."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -126,7 +126,7 @@ class _PythonCalls(CallStyle):
         return (layout,)
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-        # Python's own parser finds the ends of the literals, so it needs the whole text of the calls.
+        # Python's parser needs the complete text, so these calls are not streamed.
         text, _ = yield from until(cursor, Markers(_END))
         found = parsed_calls(text, calls.offered)
         if not found or not all(calls.may_call(name) for name, _ in found):
@@ -141,7 +141,7 @@ class _PythonCalls(CallStyle):
 DIALECT = Dialect(
     "lfm2",
     detected_by=((_START,), ("<|tool_list_start|>",), ("List of tools: [", "<|im_start|>")),
-    # JSON where the prompt asks for it.
+    # JSON is generated only if the prompt asks for it.
     calls=(_PythonCalls(), JsonCalls(opener=_START, end=_END, is_list=True)),
     has_own_tool_prompt=True,
 )

@@ -1,4 +1,4 @@
-"""MiniCPM5: <function name="f"><param name="a">text</param></function>, a text also as CDATA."""
+"""MiniCPM5: <function name="f"><param name="a">text</param></function>. Text may be in CDATA."""
 
 from __future__ import annotations
 

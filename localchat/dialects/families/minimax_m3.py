@@ -22,16 +22,16 @@ from ..values import parameter_types, value_json
 
 _PREFIX = "]<]minimax[>["
 _OPEN, _ITEM = _PREFIX + "<", "item"
-# No schema goes deeper, and Python does not go much deeper.
+# The limit of nesting: deeper than any real schema, and below Python's recursion limit.
 _MAX_DEPTH = 60
 
 
 class _End(Enum):
     """What ended a value."""
 
-    VALUE = auto()  # its own end
-    CALL = auto()  # that of the call
-    TEXT = auto()  # the output was cut
+    VALUE = auto()  # Its end tag.
+    CALL = auto()  # The end tag of the call.
+    TEXT = auto()  # The end of the output.
 
 
 class _Calls(TaggedCalls):
@@ -48,9 +48,10 @@ class _Calls(TaggedCalls):
 
 
 def _value(cursor: Cursor, schema: Mapping[str, Any], path: tuple[str | None, ...]) -> Reader[tuple[str, _End]]:
-    """Read an element's value as JSON, and its end.
+    """Read the value of an element. Returns the value as JSON, and what ended it.
 
-    An element that has elements is a list, if they are items, or an object; any other has a value of its type.
+    An element with child elements is a list if all of them are items, else an object. Any other element has a value of
+    the type in the schema.
     """
     types = parameter_types(schema, *path)
     text = yield from maybe_nested(cursor)

@@ -17,9 +17,9 @@ DIALECT = Dialect(
     "mistral",
     detected_by=((_CALLS,),),
     calls=(
-        NamedCalls(call=_CALLS, before_arguments=_ID + AN_ID + _ARGUMENTS, mark=_ID),
-        NamedCalls(call=_CALLS, before_arguments=_ARGUMENTS, mark=_ARGUMENTS),
-        JsonCalls(opener=_CALLS, is_list=True, id_gap=AN_ID, id_is_last=True),
+        NamedCalls(call=_CALLS, before_arguments=_ID + AN_ID + _ARGUMENTS, template_text=_ID),
+        NamedCalls(call=_CALLS, before_arguments=_ARGUMENTS, template_text=_ARGUMENTS),
+        JsonCalls(opener=_CALLS, is_list=True, id_placeholder=AN_ID, id_is_last=True),
     ),
     # Some models leave out [ARGS].
     also_read=(NamedCalls(call=_CALLS),),

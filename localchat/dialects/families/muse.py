@@ -31,7 +31,7 @@ _TAGS = TaggedCalls(
 
 class _Reader(ChannelReader):
     def _message_call(self, name: str, raw: str) -> Reader[None]:
-        """Read the tags of a call; its name is in them too."""
+        """Read a call in tags. The tags also have the name of the tool."""
         cursor = self._cursor
         cursor.begin()
         yield from space(cursor)
@@ -64,6 +64,6 @@ DIALECT = ChannelDialect(
     text_start=(" to=user" + MESSAGE, START + "assistant to=user" + MESSAGE),
     text_end=_TEXT_END,
     reader=_Reader,
-    # A required call begins with its header. Of its own accord the model has written the header before the tags.
+    # A required call begins with its header. If the model calls on its own, the header comes before the first opener.
     layouts=(_CALL, *(replace(layout, more=_CALL) for layout in _TAGS.layouts)),
 )

@@ -1,4 +1,4 @@
-"""Qwen3-Coder, Qwen 3.5, Nemotron 3 Nano, StepFun 3.5; Seed-OSS with tags of its own.
+"""Qwen3-Coder, Qwen 3.5, Nemotron 3 Nano, StepFun 3.5; Seed-OSS with other tags.
 
 <tool_call>
 <function=f>

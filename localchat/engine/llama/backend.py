@@ -1,7 +1,6 @@
-"""A model in memory with its context, as the engine's `Backend`.
+"""A loaded model with its context: the engine's `Backend`.
 
-Several calls of the library abort the whole process when they are given what they do not expect; each
-of them is behind a check here.
+Several functions of llama.cpp abort the process on wrong arguments; the arguments are checked here first.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 from ..backend import DecodeFailed, NoFreeCells
 from ..batch import Batch, CacheLimits
-from ..context_size import Place
+from ..context_size import CacheMemory
 from ..embedding import EmbeddingBackend
 from ..state_files import Data
 from ..values import EngineError, GenerationRequest, ModelFacts
@@ -24,12 +23,12 @@ from .library import L, Model, problems
 from .sampler import Sampler
 from .vocabulary import Vocabulary
 
-# A pass more costs about as much as this many rows that have no use.
+# One more pass costs about as much as this many unused rows.
 _MAX_GAP = 4
 
 
 class LlamaBackend:
-    """A model in memory with its context. Whatever touches the context runs on the engine thread."""
+    """A loaded model with its context. Methods that use the context run on the engine thread."""
 
     def __init__(
         self,
@@ -39,11 +38,11 @@ class LlamaBackend:
         facts: ModelFacts,
         limits: CacheLimits,
         state_key: str,
-        places: Sequence[Place],
+        memories: Sequence[CacheMemory],
         max_threads: int,
     ):
         self.facts = facts
-        self.places = places
+        self.memories = memories
         self.limits = limits
         self.threads = (L.llama_n_threads(context), max_threads)
         self._model = model
@@ -51,17 +50,20 @@ class LlamaBackend:
         self._context = context
         self._memory = L.llama_get_memory(context)
         self.vocabulary = vocabulary
-        # Of each slot the ids that the library knows it by.
+        # The sequence ids of llama.cpp for each slot.
         n_ids = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
         self._rows = _BatchRows(limits.n_batch, self._ids)
-        # Of the last batch: which of its rows have logits, these [outputs, tokens], and the likeliest by row.
+        # Of the last batch: the number of the output for each row with logits, the logits [outputs, vocabulary], and
+        # the ids of the likeliest tokens by row.
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
         self._candidates: dict[int, Any] = {}
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        return self.vocabulary.tokenize(text, add_bos, parse_special)
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
+        return self.vocabulary.tokenize(text, add_bos, parse_special, limit)
 
     def piece(self, token: int, special: bool = False) -> bytes:
         return self.vocabulary.piece(token, special)
@@ -93,7 +95,7 @@ class LlamaBackend:
             for id in self._ids[target]:
                 L.llama_memory_seq_cp(self._memory, source, id, 0, n_tokens)
             return
-        # Between streams `llama_memory_seq_cp` copies whole streams, whatever is in them.
+        # Between streams `llama_memory_seq_cp` copies the whole stream.
         n_source = self._length(source)
         if not self.write_state(target, self.read_state(source), n_source):
             raise EngineError(f"a prefix of {n_source} tokens cannot be copied to another sequence: {problems()}")
@@ -132,9 +134,9 @@ class LlamaBackend:
         L.llama_set_n_threads(self._context, n, n)
 
     def decode(self, batch: Batch) -> None:
-        """Computes a batch; when that fails, the cells that it may have taken are given back."""
+        """Computes a batch. If that fails, the cells that it may have used are freed."""
         self._check(batch)
-        # The library keeps them in the order of the rows.
+        # llama.cpp stores the logits in the order of the rows.
         self._outputs = {
             row: i for i, row in enumerate(row for chunk in batch.chunks for row in chunk.rows_with_logits)
         }
@@ -157,11 +159,11 @@ class LlamaBackend:
 
     def sample(self, sampler: Sampler, row: int) -> int:
         logits = self._row(row)
-        # The library counts rows with logits from the end by negative numbers.
+        # Negative numbers count outputs from the end.
         return sampler.sample(self._context, self._outputs[row] - len(self._outputs), logits, self._candidates.get(row))
 
     def select_candidates(self, samples: list[tuple[Sampler, int, int]]) -> bool:
-        # Penalties may move each token that is sampled before, too.
+        # Penalties may change the logits of the tokens that are sampled before, too.
         wanted = [(row, n + n_before) for sampler, row, n_before in samples if (n := sampler.n_likeliest) is not None]
         n = max((n for _, n in wanted), default=0)
         if not wanted or not is_quick(self.vocabulary.n_tokens, n):
@@ -189,7 +191,7 @@ class LlamaBackend:
         return float(logits[token] - log_total), top
 
     def _fillers(self, batch: Batch) -> dict[int, int]:
-        """Slots between those of a batch, with the position of a row that closes the gap and has no use.
+        """Slots between those of a batch, each with the position of an unused row that closes the gap.
 
         Streams are computed in one pass only if their numbers are consecutive.
         """
@@ -208,7 +210,7 @@ class LlamaBackend:
         return int(L.llama_memory_seq_pos_max(self._memory, slot)) + 1
 
     def _row(self, row: int) -> Any:
-        """A view of a row's logits, valid until the next decode."""
+        """The logits of a row; a view, valid until the next decode."""
         self._check_output(row)
         return self._logits[self._outputs[row]]
 
@@ -220,13 +222,13 @@ class LlamaBackend:
         return pair_tokens(self.vocabulary, query, document, template)
 
     def n_cells_used(self) -> int:
-        """Positions that the slots hold, counted by llama.cpp; shared cells count for each slot."""
+        """Positions of all slots, counted by llama.cpp. Shared cells count for each slot."""
         return sum(self._length(slot) for slot in range(self.limits.n_slots))
 
     def close(self) -> None:
         L.llama_free(self._context)
 
-    # The checks below stand for calls that would abort the process: assertions of ours, not of input.
+    # Checks of our own code, not of input: llama.cpp would abort the process.
 
     def _check(self, batch: Batch) -> None:
         if not 0 < batch.n_tokens <= self.limits.n_batch:
@@ -249,12 +251,12 @@ class LlamaBackend:
 
 
 def _bytes_at(array: Any) -> Any:
-    """The library's view of an array of bytes, which must outlive it."""
+    """A pointer to an array of bytes, which must outlive it."""
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
 class _BatchRows:
-    """The arrays of a `llama_batch`, made once; a step writes only what it uses."""
+    """The arrays of a `llama_batch`, allocated once; a step writes only the rows that it uses."""
 
     def __init__(self, n_rows: int, ids: Sequence[Sequence[int]]):
         self._ids, self._n_ids = ids, len(ids[0])
@@ -266,7 +268,7 @@ class _BatchRows:
         pointer = ctypes.POINTER(L.llama_seq_id)
         size = ctypes.sizeof(L.llama_seq_id) * self._n_ids
         start = ctypes.addressof(self._slots)
-        # Row i's list of slots are the numbers from slots[i * n_ids] on.
+        # The list of row i begins at slots[i * n_ids].
         self._slot_lists = (pointer * n_rows)(*[ctypes.cast(start + row * size, pointer) for row in range(n_rows)])
         self._batch = L.llama_batch(
             n_tokens=0,
@@ -279,7 +281,7 @@ class _BatchRows:
         )
 
     def fill(self, batch: Batch, fillers: Mapping[int, int]) -> Any:
-        """The rows of a batch, and one for each filler, a slot with its position, in order of their slots."""
+        """The rows of a batch, and one for each filler (a slot with a position), in order of their slots."""
         n_before, waiting = 0, sorted(fillers.items())
         for chunk in batch.chunks:
             while waiting and waiting[0][0] < chunk.slot:

@@ -15,11 +15,11 @@ class Build:
     """A build of llama.cpp."""
 
     package: str
-    """The version of llama-cpp-python, or "" where the library comes from elsewhere."""
+    """The version of llama-cpp-python; "" if it is not installed as a package."""
     version: str
     """The version of llama.cpp."""
     features: tuple[str, ...]
-    """What it was compiled for, such as "AVX2"."""
+    """The CPU features that it was compiled for, such as "AVX2"."""
     supports_gpu: bool
     devices: tuple[Device, ...]
 

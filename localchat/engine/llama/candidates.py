@@ -1,4 +1,4 @@
-"""The tokens that a sampler chooses from, as the library wants them, and the likeliest of many found quickly."""
+"""Candidates of a sampler chain: arrays of llama_token_data, and a fast search for the likeliest tokens (numpy)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from .library import L
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
-# To find the largest of many numbers in a fifth of the time: so many are compared as one first.
+# The maxima of columns of so many logits are compared first, which takes a fifth of the time.
 _COLUMN = 64
 
 
 def is_quick(n_logits: int, n: int) -> bool:
-    """Whether the `n` largest are found without sorting the others."""
+    """Whether the fast search can be used for the `n` largest."""
     return n_logits // _COLUMN > 4 * n
 
 
 def largest(logits: Any, n: int) -> Any:
-    """Where the `n` largest are, and perhaps some of the next ones."""
+    """The indexes of the `n` largest, and perhaps of some of the next ones."""
     found = largest_of_rows(logits[None], n)[0] if is_quick(len(logits), n) else None
     return np.argpartition(logits, -n)[-n:] if found is None else found
 
 
 def largest_of_rows(logits: Any, n: int) -> list[Any]:
-    """The same of each row [rows, tokens], which must be quick to find; None where too many are as large."""
+    """The same for each row [rows, tokens] by the fast search; None for a row in which too many are equal."""
     n_rows, n_logits = logits.shape
     n_columns = n_logits // _COLUMN
     row_step, step = logits.strides
     columns = as_strided(logits, (n_rows, _COLUMN, n_columns), (row_step, n_columns * step, step), writeable=False)
-    # The largest of each column: of these n are as large as the last of them, so of all there are n at least, and
-    # they stand in these columns or behind the last one.
+    # `least` is the n-th largest maximum. So at least n logits reach it, all of them in columns whose maximum reaches
+    # it, or behind the last column.
     highest = columns.max(axis=1)
     least = np.partition(highest, -n, axis=1)[:, -n, None]
     rows, among = np.nonzero(highest >= least)
@@ -55,13 +55,13 @@ def with_others(ids: Any, others: Any) -> Any:
 
 
 def candidates(ids: Any, logits: Any) -> Any:
-    """An array as the library wants it."""
+    """An array of llama_token_data."""
     made = np.empty(len(ids), CANDIDATE)
     made["id"], made["logit"], made["p"] = ids, logits, 0
     return made
 
 
 def token_array(some: Any) -> Any:
-    """The library's view of candidates; they must outlive it."""
+    """A llama_token_data_array of candidates, which must outlive it."""
     data = ctypes.cast(some.ctypes.data, ctypes.POINTER(L.llama_token_data))
     return L.llama_token_data_array(data=data, size=len(some), selected=-1, sorted=False)

@@ -1,4 +1,4 @@
-"""A grammar for one vocabulary: the tokens that it allows in each state, shared by all requests with this grammar."""
+"""A compiled grammar: the tokens of a vocabulary that it allows in each state. Requests with one grammar share it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from .vocabulary import Vocabulary
 
 COMPILE_STEPS = 1_000_000
-"""Work to read a grammar and to find its first tokens: a second or two of one thread, in slices."""
+"""The limit of work to parse a grammar and to find its first tokens: a second or two of one thread, in slices."""
 MAX_GRAMMARS = 32
-"""Grammars that are remembered for a vocabulary."""
+"""Grammars in the cache of a vocabulary."""
 MAX_CHARS = 1_000_000
-"""Size of the texts of all remembered grammars; what they are compiled to takes some hundred times as much."""
+"""Characters of all cached grammars. A compiled grammar takes some hundred times as much memory."""
 MAX_BYTES = 1 << 24
-"""Size of all remembered sets of allowed tokens of one grammar."""
+"""Bytes of all cached sets of allowed tokens of one grammar."""
 MANY = 4096
-"""Of more allowed tokens than this it is also remembered by token whether it is allowed."""
+"""For a set of more tokens than this, an array of booleans over the vocabulary is cached too."""
 VISITS_BEFORE_ALL = 64
-"""A state in which so many tokens were sampled is likely to come again often: then all its tokens are found at once."""
-# A token of a vocabulary is rarely as long as this many others.
+"""After so many tokens sampled in a state, all of its allowed tokens are found at once and cached."""
+# A token rarely spans more than this many others.
 MAX_OPEN_TOKENS = 16
 MAX_COUNTED = 10_000
 """States whose visits are counted."""
@@ -47,10 +47,10 @@ class AllowedTokens:
 
 
 class CompiledGrammar:
-    """A grammar with the tokens of a vocabulary. Any thread may use it; what it remembers does not depend on requests.
+    """A grammar with the tokens of a vocabulary. Any thread may use it; its caches do not depend on requests.
 
-    The grammar binds the text that is shown. So a control token is allowed only if it ends the text, if it is
-    `visible`, or if the grammar names tokens itself.
+    The grammar constrains the visible text. So a control token is allowed only if it ends the text, if it is in
+    `visible`, or if the grammar itself names tokens.
     """
 
     def __init__(self, text: str, root: str, vocabulary: Vocabulary, visible: Iterable[int]):
@@ -63,7 +63,7 @@ class CompiledGrammar:
         self._is_hidden[list(visible)] = False
         if self._automaton.has_token_rules:
             self._is_hidden[:] = False
-        # The ends have no text for a grammar: they are allowed where the text may end.
+        # End-of-generation tokens have no text for the grammar. They are allowed where the text may end.
         self._is_hidden[list(vocabulary.ends)] = True
         self._hidden = frozenset(np.flatnonzero(self._is_hidden).tolist())
         self._allowed: dict[State, AllowedTokens] = {}
@@ -86,7 +86,7 @@ class CompiledGrammar:
         return self._automaton.walk(state, text, budget)
 
     def allowed_among(self, state: State, tokens: Any, n_needed: int, budget: Budget) -> Any:
-        """Those of the tokens that are allowed, as an array; perhaps only the first `n_needed` of them."""
+        """The allowed ones of these tokens, as an array. It may stop after `n_needed` of them."""
         known = self._allowed.get(state)
         if known is None and self._count_visit(state) > VISITS_BEFORE_ALL:
             known = self.allowed(state, budget)
@@ -100,7 +100,7 @@ class CompiledGrammar:
         return np.array(found, np.int32)
 
     def _walk_all(self, state: State, tokens: list[int], n_needed: int, budget: Budget) -> list[int]:
-        """As `after` for each token, without its calls: this loop takes most of the time of sampling."""
+        """The same by `after`, inlined: this loop takes most of the time of sampling."""
         pieces, expand, hidden = self._vocabulary.all_pieces, self._automaton.expand, self._hidden
         found: list[int] = []
         for token in tokens:
@@ -130,7 +130,7 @@ class CompiledGrammar:
         return n
 
     def remembered(self, state: State) -> AllowedTokens | None:
-        """The allowed tokens, if they are known."""
+        """The allowed tokens if they are cached."""
         return self._allowed.get(state)
 
     def allowed(self, state: State, budget: Budget) -> AllowedTokens:
@@ -150,7 +150,7 @@ class CompiledGrammar:
         return found
 
     def _find_allowed(self, state: State, budget: Budget) -> Any:
-        """Of each token whether it is allowed."""
+        """An array of booleans over the vocabulary: whether a token is allowed."""
         is_allowed = np.zeros(self._vocabulary.n_tokens, bool)
         is_allowed[self._vocabulary.trie.allowed(self._table, state, budget)] = True
         is_allowed &= ~self._is_hidden
@@ -165,9 +165,9 @@ class CompiledGrammar:
         return is_allowed
 
     def forced_tokens(self, state: State, budget: Budget) -> tuple[int, ...]:
-        """The tokens of the bytes that must follow, as far as there is no choice.
+        """The tokens of the bytes that must follow, as long as the grammar allows one text only.
 
-        It ends before the first token that could be part of a longer one, whose other bytes lie beyond these.
+        They end before the first token that could be part of a longer one which continues beyond these bytes.
         """
         found = self._forced.get(state)
         if found is None:
@@ -180,24 +180,24 @@ class CompiledGrammar:
     def _find_forced(self, text: bytes) -> tuple[int, ...]:
         if len(text) < 2:
             return ()
-        # Control tokens first: where they are visible, a model writes the marker of a call with them.
+        # With control tokens first: a model writes the markers of calls with them if they are visible.
         for parse_special in (True, False):
             tokens = self._vocabulary.tokenize_bytes(text, False, parse_special)
             if self._hidden.isdisjoint(tokens):
-                # Some vocabularies begin each text with a space.
+                # Some tokenizers add a space before the text: then the texts differ.
                 pieces = [self._vocabulary.piece(token, special=True) for token in tokens]
                 return self._without_open_end(tokens, pieces) if b"".join(pieces) == text else ()
         return ()
 
     def _without_open_end(self, tokens: list[int], pieces: list[bytes]) -> tuple[int, ...]:
-        """The tokens before the first place from which a token could reach beyond the end of the text."""
+        """The tokens before the first position at which a longer token could begin and continue beyond the text."""
         ends = [b"".join(pieces[i:]) for i in range(max(0, len(pieces) - MAX_OPEN_TOKENS), len(pieces))]
         n_open = max((len(ends) - i for i, end in enumerate(ends) if self._vocabulary.trie.has_longer(end)), default=1)
         return tuple(tokens[: len(tokens) - max(n_open, 1)])
 
 
 class GrammarCache:
-    """The grammars of a vocabulary that were used last. Any thread may use it."""
+    """The most recently used grammars of a vocabulary. Any thread may use it."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
@@ -205,11 +205,11 @@ class GrammarCache:
         self._grammars: OrderedDict[tuple[str, str, frozenset[int]], CompiledGrammar] = OrderedDict()
 
     def get(self, constraint: Constraint, visible: Iterable[int]) -> CompiledGrammar:
-        """The grammar of a constraint, with the tokens that it may begin with.
+        """The grammar of a constraint, compiled up to the tokens with which it may begin.
 
         Raises:
-            InvalidGrammar: it cannot be read or followed, or takes too much work.
-            Cancelled: see `compiling_cancelled_by`.
+            InvalidGrammar: It cannot be parsed, has no tokens in this vocabulary, or takes too much work.
+            Cancelled: See `compiling_cancelled_by`.
         """
         key = (constraint.grammar, constraint.root, frozenset(visible))
         with self._lock:
@@ -233,7 +233,7 @@ class GrammarCache:
 
 
 def _first_states(grammar: CompiledGrammar, triggers: tuple[str, ...], budget: Budget) -> list[State]:
-    """The states in which the grammar may begin to bind, so that sampling finds their tokens remembered."""
+    """The states in which the grammar may begin, whose tokens are cached before sampling needs them."""
     texts = [trigger.encode() for trigger in triggers] or [b""]
     states = [grammar.after_text(grammar.start, text, budget) for text in texts]
     return [state for state in dict.fromkeys(states) if state is not None]

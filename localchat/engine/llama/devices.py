@@ -28,12 +28,12 @@ class Device:
     kind: str
     """"CPU", "GPU" (integrated ones too) or "accelerator"."""
     n_free: int
-    """Free bytes; 0 where the driver does not report it."""
+    """Free bytes; 0 if the driver does not report them."""
     n_total: int
 
 
 def devices() -> list[Device]:
-    """All devices, now. Empty where the library does not have the functions for it."""
+    """All devices with their memory at this time; none if the library lacks the functions."""
     try:
         return [_device(i) for i in range(_ggml("ggml_backend_dev_count", ctypes.c_size_t)())]
     except (AttributeError, OSError):
@@ -63,7 +63,7 @@ def _device(i: int) -> Device:
 
 
 def _ggml(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of ggml, which Linux and macOS find through libllama."""
+    """A function of ggml. Linux and macOS resolve it through libllama, Windows only in ggml's own files."""
     libraries = [L._lib]
     if sys.platform == "win32":
         libraries += [ctypes.CDLL(os.path.join(L._base_path, file)) for file in ("ggml.dll", "ggml-base.dll")]

@@ -1,8 +1,8 @@
-"""A context of llama.cpp that makes vectors: as the engine's `EmbeddingBackend`.
+"""A llama.cpp context for embeddings: the engine's `EmbeddingBackend`.
 
-Models that write text compute the logits of every row that gives a vector, so their steps are short and
-their vectors are pooled here. Models that see a text as a whole take it in one piece and pool by
-themselves; so do those that score pairs.
+A model that generates text computes the logits of every row that gives a vector, so its steps are short, and its
+vectors are pooled here. llama.cpp pools those of models without causal attention, whose inputs are computed in one
+step, and of models that score pairs (rerank).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..values import EngineError, ModelFacts
 from .library import L, Model, problems
 from .vocabulary import Vocabulary
 
-# Longer inputs are rare (OpenAI's limit is 8191), and the cells take memory from the KV cache.
+# Longer inputs are rare (OpenAI's limit is 8191), and these cells take memory beside the KV cache.
 _MAX_INPUT = 8192
 _MIN_INPUT = 256
-# Rows of one step of a model that writes text: at 150,000 tokens of vocabulary 150 MB of logits.
+# Rows of a step of a model that generates text: 150 MB of logits with a vocabulary of 150,000 tokens.
 _STEP = 256
 _N_INPUTS = 64
-# Steps with more rows need flash attention, or the table of all rows by all rows fills the memory.
+# Steps with more rows need flash attention: without it the attention matrix, rows by rows, would fill the memory.
 _MAX_EXACT_STEP = 2048
-# There each input needs a whole state.
+# Of recurrent models, where each input needs a whole state.
 _N_RECURRENT_INPUTS = 8
 
 _IN_GRAPH = {
@@ -40,15 +40,15 @@ _IN_GRAPH = {
 
 
 def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, int]) -> LlamaEmbedding:
-    """A context for vectors on a loaded model; the largest that fits, up to what an input may be.
+    """An embedding context for a loaded model: the largest that fits into memory, up to the limit of an input.
 
     Raises:
-        EngineError: not even a small one fits.
+        EngineError: Not even a small one fits.
     """
     is_whole = reads_whole_texts(facts.metadata) or bool(L.llama_model_has_encoder(model.pointer))
-    # From the start as many as there are: a step has many rows.
+    # A step has many rows, so it begins with all threads.
     threads = (max(threads), threads[1])
-    # Beyond its own length a model of this kind has no positions: the library would abort.
+    # Beyond the length of its training such a model has no positions, and llama.cpp would abort.
     n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
     while True:
         params = _params(model, facts, n_ctx, is_whole, threads[0])
@@ -67,30 +67,30 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
     n_step = max(n_ctx, n_inputs) if is_whole else _STEP
     pooling = pooling_of(facts.metadata)
     params = L.llama_context_default_params()
-    # One input may be half done while a step is filled up with others.
+    # Beside an input of several steps, the last of its steps is filled with other inputs.
     params.n_ctx = n_ctx if is_whole else n_ctx + n_step
-    # What is not in one ubatch is not seen as a whole, and aborts the process.
+    # Without causal attention llama.cpp aborts if an input is not in one ubatch.
     params.n_batch = params.n_ubatch = params.n_outputs_max = n_step
     params.n_seq_max = n_inputs
     params.n_threads = params.n_threads_batch = n_threads
     params.embeddings = True
     params.pooling_type = _IN_GRAPH[pooling] if is_whole or pooling == "rank" else L.LLAMA_POOLING_TYPE_NONE
     if n_step <= _MAX_EXACT_STEP:
-        # Flash attention rounds by what else is in the step: alone and beside others the vectors of the built-in model
-        # then differ by 1e-3. Without it they are equal.
+        # The rounding of flash attention depends on the other inputs of the step: the vectors of the built-in model
+        # differ by 1e-3. Without it they are equal.
         params.flash_attn_type = L.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    # Without it inputs of different lengths would be cut into pieces of the same length.
+    # Otherwise llama.cpp splits inputs of different lengths into pieces of the same length.
     params.kv_unified = True
     return params
 
 
 class LlamaEmbedding:
-    """Computes steps. One thread at a time; each call leaves no input but the one that goes on."""
+    """An embedding context. One thread at a time; only an unfinished input keeps its state between two calls."""
 
     def __init__(self, model: Model, context: Any, limits: EmbeddingLimits, pooling: str, threads: tuple[int, int]):
         self.limits = limits
         self.threads = threads
-        self._model = model  # for as long as there is a context
+        self._model = model  # The context needs it.
         self._context = context
         self._memory = L.llama_get_memory(context)
         self._is_pooled = L.llama_pooling_type(context) != L.LLAMA_POOLING_TYPE_NONE
@@ -98,7 +98,7 @@ class LlamaEmbedding:
         self._width: int = (
             L.llama_model_n_cls_out(model.pointer) if pooling == "rank" else L.llama_model_n_embd_out(model.pointer)
         )
-        # Sums of the input that goes on in the next step, by its index.
+        # The sum of the rows of the input that continues in the next step, by its index.
         self._sums: dict[int, Any] = {}
         self._rows = _Rows(limits.n_step)
 
@@ -134,12 +134,12 @@ class LlamaEmbedding:
         return self._array(L.llama_get_embeddings_seq(self._context, self._slot(piece)), (self._width,))
 
     def _all_rows(self, step: Sequence[Piece]) -> Any:
-        """What the model made of each token [rows, width], in their order; a view, valid until the next step."""
+        """The vector of each token [rows, width]; a view, valid until the next step."""
         n_rows = sum(piece.stop - piece.start for piece in step)
         return self._array(L.llama_get_embeddings(self._context), (n_rows, self._width))
 
     def _pool(self, piece: Piece, n_tokens: int, rows: Any) -> Any:
-        """The vector by the rows so far."""
+        """The pooled vector of the rows so far."""
         if self._pooling == "last":
             return rows[-1]
         before = self._sums.pop(piece.index, None)
@@ -158,7 +158,7 @@ class LlamaEmbedding:
         return np.ctypeslib.as_array(pointer, shape)
 
     def _slot(self, piece: Piece) -> int:
-        # Inputs of a step follow one another, so no two have the same.
+        # The inputs of a step have consecutive indexes, so each has its own slot.
         return piece.index % self.limits.n_inputs
 
     def _forget_slot(self, slot: int) -> None:
@@ -166,10 +166,10 @@ class LlamaEmbedding:
             L.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
     def _check(self, step: Sequence[Piece]) -> None:
-        """The library would abort the process."""
+        """Checks what would make llama.cpp abort the process."""
         n_tokens = sum(piece.stop - piece.start for piece in step)
         if not 0 < n_tokens <= self.limits.n_step or len(step) > self.limits.n_inputs:
-            raise ValueError(f"a step of {n_tokens} tokens of {len(step)} inputs; {self.limits} is what there is")
+            raise ValueError(f"a step of {n_tokens} tokens of {len(step)} inputs; the limits are {self.limits}")
 
 
 class _Rows:

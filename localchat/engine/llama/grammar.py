@@ -1,7 +1,7 @@
-"""A request's grammar while its tokens are sampled: which tokens may come next, and what was generated so far.
+"""The state of a grammar while the tokens of one request are sampled: which tokens may come next.
 
-Most often the likeliest tokens are enough, so only those are tried first. Where too few of them are allowed, all
-allowed tokens are found at once, and remembered for the next time that the grammar is in this state.
+Usually some of the likeliest tokens are allowed, so only those are checked first. If too few of them are, all allowed
+tokens are found at once and cached for this state of the grammar.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from .candidates import candidates, largest, with_others
 from .vocabulary import Vocabulary
 
 _SPARE = 1.5
-"""More of the likeliest tokens than are needed are tried, since some of them will be refused."""
+"""So many times more of the likeliest tokens are checked than are needed, since some are not allowed."""
 
 MAX_STEPS = 50_000
-"""Work of one token: about 50 ms. States are computed once, so only the first tokens of a grammar take much."""
+"""The limit of work for one token: about 50 ms. States are computed once, so only the first tokens need much of it."""
 STEPS_PER_TOKEN = 5_000
-"""Work that each token adds to what later ones may take."""
+"""Steps that each sampled token gives back to the budget."""
 
 
 class Grammar:
-    """A grammar from its trigger on, or from the start of the text. One thread at a time."""
+    """A grammar that constrains the text from a trigger on, or from its start. One thread at a time."""
 
     def __init__(self, constraint: Constraint, vocabulary: Vocabulary, visible: Iterable[int] = ()):
         """
         Raises:
-            InvalidGrammar: the grammar cannot be read or followed, or takes too much work.
+            InvalidGrammar: The grammar cannot be parsed, has no tokens here, or takes too much work.
         """
         self._vocabulary = vocabulary
         self._origin = constraint.origin
@@ -43,7 +43,7 @@ class Grammar:
 
     @property
     def is_active(self) -> bool:
-        """Whether the grammar binds the next token."""
+        """Whether the grammar constrains the next token: its trigger has been generated."""
         return self._watch is None
 
     def allows(self, token: int) -> bool:
@@ -57,7 +57,7 @@ class Grammar:
         """Enter the token that was sampled.
 
         Raises:
-            InvalidGrammar: the grammar does not allow it, or takes too much work.
+            InvalidGrammar: The grammar does not allow it, or takes too much work.
         """
         self._budget.refill(STEPS_PER_TOKEN)
         try:
@@ -71,13 +71,13 @@ class Grammar:
         self._state = after
 
     def candidates(self, logits: Any, n_needed: int | None, others: Any) -> Any:
-        """Tokens that may come next, with their logits: sampling from them is like sampling from all allowed ones.
+        """Candidates: sampling from them has the same result as sampling from all allowed tokens.
 
-        These are the `n_needed` likeliest of the allowed ones or more, and the allowed ones of `others`, of which the
-        sampler changes the logits; all allowed tokens if `n_needed` is None.
+        They are at least the `n_needed` likeliest of the allowed tokens, or all of them if it is None, and the allowed
+        ones of `others`, whose logits the sampler changes.
 
         Raises:
-            InvalidGrammar: nothing may come next, or it takes too much work to find out.
+            InvalidGrammar: No token is allowed, or it takes too much work to find one.
         """
         try:
             ids = self._candidates(logits, n_needed, others)
@@ -88,7 +88,7 @@ class Grammar:
         return candidates(ids, logits[ids])
 
     def forced_tokens(self) -> tuple[int, ...]:
-        """The next tokens, as far as the grammar allows no others."""
+        """The next tokens, as long as the grammar allows no others."""
         try:
             return self._compiled.forced_tokens(self._state, self._budget) if self.is_active else ()
         except TooMuchWork:
@@ -98,7 +98,7 @@ class Grammar:
         known = self._compiled.remembered(self._state)
         are_few = known is not None and known.is_allowed is None
         if n_needed is not None:
-            # Some of the likeliest may be among the others, and less likely once their logits are changed.
+            # Some of the likeliest may be among `others`, and less likely after their logits are changed.
             n_needed += len(others)
             n_tried = int(n_needed * _SPARE) + 8
             if not are_few and n_tried < len(logits):

@@ -1,4 +1,4 @@
-"""The library itself, started, with its log in ours. The package's other modules take `L` from here."""
+"""Imports and starts llama.cpp, and sends its log to ours. The other modules of the package import `L` from here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-# An abort inside the library would otherwise start a debugger, where one is installed, for seconds.
+# Otherwise an abort inside llama.cpp starts a debugger for seconds, if one is installed.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 # How often a thread of the graph checks whether the others have reached the barrier before it sleeps (GNU OpenMP, which
@@ -29,15 +29,15 @@ log = logging.getLogger("localchat.engine.llama")
 
 
 class _Problems(threading.local):
-    """The library's errors on this thread, on which it was called: other threads may fail at the same time."""
+    """The errors that llama.cpp logged on this thread: other threads may fail at the same time."""
 
     def __init__(self) -> None:
         self.recent: deque[str] = deque(maxlen=8)
 
 
 _problems = _Problems()
-# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the line before. Its errors become part of ours,
-# and its warnings are for developers: one is that our cells are more than one sequence may use.
+# ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the previous line. Errors become part of our error
+# messages. Warnings are for developers: one is that the KV cache has more cells than one sequence may use.
 _LOG_LEVELS = {3: logging.INFO, 4: logging.INFO}
 _ERROR_LEVEL = 4
 
@@ -51,12 +51,12 @@ def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
 
 
 def _load_backends() -> None:
-    """Load the backends of a build that keeps them in files of their own (GGML_BACKEND_DL), as portable builds do.
+    """Load the backends of a build that has them in separate files (GGML_BACKEND_DL), as portable builds do.
 
-    ggml takes of each backend the file that suits this machine, of the CPU's the newest instructions that it has.
+    ggml chooses the file of each backend that suits this machine; for the CPU the one with the most instructions.
     """
-    # Looked up through libllama, which is linked to ggml: a wheel has no symbolic links, so libggml.so, loaded by its
-    # name, would be a second copy beside libggml.so.0, with backends of its own. Windows does not look up in this way.
+    # The functions are resolved through libllama, which is linked to ggml. A wheel has no symbolic links, so libggml.so
+    # loaded by its name would be a second copy beside libggml.so.0. Windows does not resolve them in this way.
     library = L._lib
     if not hasattr(library, "ggml_backend_reg_count") or library.ggml_backend_reg_count():
         return
@@ -80,7 +80,7 @@ def problems() -> str:
 
 
 def quick(function: Any) -> Any:
-    """A function of the library that takes a microsecond, called without releasing the GIL: in half of the time."""
+    """A function of a microsecond, called without releasing the GIL, which halves the time of the call."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(address)
@@ -89,8 +89,8 @@ def quick(function: Any) -> Any:
 class Model:
     """A loaded model, freed with the last reference to it.
 
-    Readers may still turn tokens into text when the engine has been closed; each holds the model by
-    its vocabulary.
+    A request may still convert tokens to text after the engine has been closed: it refers to the vocabulary, and that
+    to the model.
     """
 
     def __init__(self, pointer: Any):

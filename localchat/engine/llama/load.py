@@ -1,6 +1,6 @@
-"""From a GGUF file to a model with a context: sizes, threads, metadata.
+"""Loads a GGUF file and creates its context: sizes, threads, metadata.
 
-Struct layouts change between releases, so fields are set by name on the structs that the library fills.
+Struct layouts change between releases of llama.cpp, so fields are set by name on its default structs.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 
 from ...protocol.params import SAMPLERS, SamplingParams
 from ..batch import CacheLimits
-from ..context_size import MIN_TOKENS, ContextSize, Place, context_size, warn_of_context
+from ..context_size import MIN_TOKENS, CacheMemory, ContextSize, context_size, warn_of_context
 from ..memory import free_memory
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
 from .library import L, Model, problems
-from .places import places_of, resources_of
+from .memory_use import cache_memories, resources_of
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
 
 # Slots for idle prefixes. Each costs memory for one row of logits.
-_RESTING_SLOTS = 24
-# Tokens computed in one step at most, and in one pass through the layers.
+_IDLE_SLOTS = 24
+# The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
-# Draft tokens of a step, of all sequences together: their logits fit into the memory above.
-_MAX_DRAFTED = _RESTING_SLOTS
+# Draft tokens of a step, of all sequences together. They use the rows of logits that idle slots do not need.
+_MAX_DRAFTED = _IDLE_SLOTS
 
-# A model of 3 MB on 2 cores beside a busy process: one thread is 2 to 4 times as fast as two.
+# With a model of 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast as two.
 _TINY_MODEL_BYTES = 32 << 20
 
-# How llama.cpp spells steps where not as we do.
+# The sampler names of llama.cpp that differ from those of `SAMPLERS`.
 _STEP_NAMES = {"typ_p": "typical_p", "temp": "temperature"}
 
 
@@ -63,12 +63,12 @@ _SAMPLING_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
 
 
 def load_backend(path: str, options: LoadOptions, progress: Callable[[float], None] | None = None) -> LlamaBackend:
-    """Loads a GGUF file and makes a context for it.
+    """Loads a GGUF file and creates a context for it.
 
     `progress` gets numbers from 0 to 1 while the weights load.
 
     Raises:
-        EngineError: the file cannot be loaded, is no model that generates text, or memory is short.
+        EngineError: The file cannot be loaded, does not generate text, or there is not enough memory.
     """
     if not os.path.isfile(path):
         raise EngineError(f"there is no model file {path!r}: check the path")
@@ -79,31 +79,33 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
     vocabulary = Vocabulary(model)
     metadata = _read_metadata(model.pointer)
     n_outputs = _n_outputs(model.pointer, options)
-    places = places_of(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
-    context, options, is_unified = _new_context(model.pointer, options, places)
+    memories = cache_memories(model.pointer, path, metadata, options, free, n_rows=_PASS, n_outputs=n_outputs)
+    context, options, is_unified = _new_context(model.pointer, options, memories)
     _warm_up(context)
     facts = _read_facts(model.pointer, context, vocabulary, options, metadata)
-    facts = replace(facts, resources=resources_of(model.pointer, options, places, facts.n_cells, _max_threads(options)))
+    facts = replace(
+        facts, resources=resources_of(model.pointer, options, memories, facts.n_cells, _max_threads(options))
+    )
     limits = _cache_limits(model.pointer, context, options, is_unified)
     key = _state_key(path, facts, options, limits)
-    return LlamaBackend(model, context, vocabulary, facts, limits, key, places, _max_threads(options))
+    return LlamaBackend(model, context, vocabulary, facts, limits, key, memories, _max_threads(options))
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
-    """Loads a model that drafts for a loaded one.
+    """Loads a draft model for a loaded model.
 
     Raises:
-        WrongDraftModel: it has another vocabulary, or a KV cache that cannot be cut.
-        EngineError: as `load_backend`.
+        WrongDraftModel: It has another vocabulary, or a KV cache that cannot be truncated.
+        EngineError: As `load_backend`.
     """
     backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True))
     try:
         if not backend.limits.can_cut:
-            raise WrongDraftModel(f"{path!r} cannot draft: a recurrent model does not forget what was wrong")
+            raise WrongDraftModel(f"{path!r} cannot draft: the state of a recurrent model cannot be truncated")
         difference = target.vocabulary.difference(backend.vocabulary)
         if difference:
             raise WrongDraftModel(
-                f"{path!r} has another vocabulary than the model that it is to draft for: {difference}"
+                f"{path!r} has another vocabulary than the model for which it would draft: {difference}"
             )
     except BaseException:
         backend.close()
@@ -112,12 +114,12 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
 
 
 def supports_gpu() -> bool:
-    """Whether this build of llama.cpp can use a GPU at all."""
+    """Whether this build of llama.cpp can use a GPU."""
     return bool(L.llama_supports_gpu_offload())
 
 
 def default_threads(n_model_bytes: int) -> int:
-    """Threads for the graph: the cores that this process may use; half of many, which are mostly hyperthreads.
+    """The threads of a step: the cores that this process may use; half of more than 4, which may be hyperthreads.
 
     A tiny model begins with one: its steps are so short that threads mostly wait for each other.
     """
@@ -131,7 +133,7 @@ def default_threads(n_model_bytes: int) -> int:
 
 
 def _max_threads(options: LoadOptions) -> int:
-    """Threads that a step may have once the engine has measured some; of a model on a GPU the count does not matter."""
+    """The most threads that the engine may choose when it has measured steps; on a GPU the number does not matter."""
     if options.n_gpu_layers and supports_gpu():
         return 1
     return options.n_threads or default_threads(_TINY_MODEL_BYTES)
@@ -157,30 +159,27 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
 
 def _check_generates(model: Any, path: str) -> None:
     if L.llama_model_has_encoder(model) or not L.llama_model_has_decoder(model) or L.llama_model_is_diffusion(model):
-        raise EngineError(f"{path!r} is not a model that writes text token by token: use a chat model")
+        raise EngineError(f"{path!r} is not a model that generates text token by token: use a chat model")
 
 
 def _check_parallel(model: Any, options: LoadOptions) -> None:
     most = L.llama_max_parallel_sequences() // _n_ids(model) - 1  # One is for idle prefixes.
     if options.n_slots > most:
         raise EngineError(
-            f"--parallel {options.n_slots} is more than llama.cpp can run at once: with this model it is {most} at most"
+            f"--parallel {options.n_slots} is more than llama.cpp can run at once: the limit of this model is {most}"
         )
 
 
-def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple[Any, LoadOptions, bool]:
-    """A context of the size that was asked for or that memory allows, and the options as they turned out.
-
-    Also whether all sequences share its cells.
-    """
+def _new_context(model: Any, options: LoadOptions, memories: list[CacheMemory]) -> tuple[Any, LoadOptions, bool]:
+    """A context of the user's size or of a size that memory allows, the options with its size, and is_unified."""
     n_ctx_train: int = L.llama_model_n_ctx_train(model)
-    # On a GPU memory is scarce, and a prefix that is copied would cross the bus.
+    # On a GPU memory is scarce, and a copied prefix would cross the bus.
     is_on_cpu = not (options.n_gpu_layers and supports_gpu())
     size = context_size(
         options,
         n_ctx_train=n_ctx_train,
         n_weight_bytes=L.llama_model_size(model),
-        places=places,
+        memories=memories,
         has_streams=is_on_cpu and not options.kv_unified and _can_cut(model) and not L.llama_model_n_swa(model),
     )
     n_least = options.n_cells or options.n_ctx or MIN_TOKENS
@@ -192,18 +191,18 @@ def _new_context(model: Any, options: LoadOptions, places: list[Place]) -> tuple
         n_streams = 0
         if n_cells <= n_least:
             raise EngineError(
-                f"llama.cpp could not make a context of {n_least} tokens ({problems()}): use a smaller --ctx"
+                f"llama.cpp could not create a context of {n_least} tokens ({problems()}): use a smaller --ctx"
             )
         n_cells = max(n_cells // 2, n_least)
     size = ContextSize(min(size.n_ctx, L.llama_n_ctx_seq(context)), L.llama_n_ctx(context), n_streams)
-    warn_of_context(size, options, n_ctx_train, places)
+    warn_of_context(size, options, n_ctx_train, memories)
     return context, replace(options, n_ctx=size.n_ctx), not n_streams
 
 
 def _warm_up(context: Any) -> None:
-    """Computes one token, so that the first request finds the weights in memory and llama.cpp's threads started."""
+    """Computes one token: the weights are then in memory and llama.cpp's threads started before the first request."""
     memory = L.llama_get_memory(context)
-    if memory is None:  # an encoder has no KV cache
+    if memory is None:  # An encoder has no KV cache.
         return
     token = (L.llama_token * 1)(0)
     L.llama_set_warmup(context, True)
@@ -226,8 +225,8 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int, n_streams: i
 
 
 def _n_outputs(model: Any, options: LoadOptions) -> int:
-    """Rows with logits that a batch may have; where all share the cells, also the sequences that the library knows."""
-    return min((options.n_slots + _RESTING_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
+    """The limit of rows with logits in a batch; in the unified layout also the number of llama.cpp's sequences."""
+    return min((options.n_slots + _IDLE_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
 
 
 def _can_cut(model: Any) -> bool:
@@ -235,10 +234,10 @@ def _can_cut(model: Any) -> bool:
 
 
 def _n_ids(model: Any) -> int:
-    """How many of the library's sequences make a slot.
+    """The number of llama.cpp's sequences for each slot.
 
-    With a sliding window the library frees a cell that its only sequence does not attend to any more.
-    Another sequence with the same prefix would still attend to it. So there is a second one.
+    With a sliding window llama.cpp frees a cell when its only sequence no longer attends to it, although another
+    request with the same prefix still would. A second sequence with the same cells prevents that.
     """
     return 2 if L.llama_model_n_swa(model) and _can_cut(model) else 1
 
@@ -246,7 +245,7 @@ def _n_ids(model: Any) -> int:
 def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> CacheLimits:
     n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
     can_cut = _can_cut(model)
-    # A copy has only what is in the window, so only a sequence that continues at its end can use it.
+    # A copied state has the cells of the window alone, so only a sequence that continues at its end can use it.
     can_copy = not can_cut or not L.llama_model_n_swa(model)
     n_outputs = _n_outputs(model, options) // _n_ids(model)
     n_spare_rows = min(n_outputs, n_batch) - options.n_slots
@@ -264,15 +263,15 @@ def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bo
 
 
 def _state_key(path: str, facts: ModelFacts, options: LoadOptions, limits: CacheLimits) -> str:
-    """What the cells of a sequence depend on: the model's file, the library, and how it computes."""
+    """The key of saved states: everything on which the cells of a sequence depend."""
     status, params = os.stat(path), L.llama_context_default_params()
     settings = (
         *(status.st_size, status.st_mtime_ns, sorted(facts.metadata.items()), facts.n_vocab, facts.n_params),
         *(L.llama_version(), L.llama_print_system_info(), options.n_gpu_layers, options.use_extra_bufts),
         *(params.type_k, params.type_v, params.flash_attn_type, params.swa_full),
-        # Such a model rotates its keys by other angles in a large context than in a small one.
+        # The rotation of keys depends on the size of the context (LongRoPE).
         facts.n_cells if "longrope" in facts.metadata.values() else None,
-        # The library refuses a state of another number of streams.
+        # llama.cpp refuses a state of another number of streams.
         1 if limits.is_unified else limits.n_slots,
     )
     return hashlib.sha256(repr(settings).encode()).hexdigest()
@@ -299,26 +298,26 @@ def _read_facts(
         special_tokens=vocabulary.special_tokens,
         sampling=sampling_from(metadata),
         metadata=metadata,
-        fill_in=vocabulary.fill_in,
+        fim_tokens=vocabulary.fim_tokens,
         fim_file=vocabulary.fim_file,
         fim_repository=vocabulary.fim_repository,
     )
 
 
 def sampling_from(metadata: dict[str, str]) -> SamplingParams:
-    """Our sampling defaults with the model author's recommendations over them."""
+    """The sampling defaults, overridden by the recommendations in the model's metadata."""
     values: dict[str, Any] = {}
     for name, (key, read) in _SAMPLING_KEYS.items():
         if key in metadata:
             try:
                 values[name] = read(metadata[key])
             except ValueError:
-                log.warning("the model's %s is %r, which is no such value: ignored", key, metadata[key])
+                log.warning("the model's %s is %r, which is not valid: ignored", key, metadata[key])
     return SamplingParams(**values)
 
 
 def _read_metadata(model: Any) -> dict[str, str]:
-    """All metadata but arrays, which the library only describes."""
+    """The metadata as text. Of arrays llama.cpp gives only a description."""
     names = [
         _read_text(lambda buffer, n, i=i: L.llama_model_meta_key_by_index(model, i, buffer, n))  # type: ignore[misc]
         for i in range(L.llama_model_meta_count(model))

@@ -1,7 +1,7 @@
-"""The texts of a vocabulary as a tree over bytes, to find all tokens that a grammar allows.
+"""The texts of a vocabulary as a trie over bytes, to find all tokens that a grammar allows.
 
-One walk over the tree follows all tokens at once, level by level: tokens that begin with the same bytes are followed
-together, and a token is left out at the first byte that is not allowed.
+One walk visits the trie level by level. Tokens that begin with the same bytes share the nodes of these bytes, and a
+node and its children are skipped at the first byte that the grammar does not allow.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import numpy as np
 from ...grammar import Budget, ByteAutomaton, State
 
 MAX_ROWS = 8192
-"""Rows of a table of transitions, one KiB each, with which a walk begins at most."""
+"""A transition table with more rows, of one KiB each, is cleared before the next walk."""
 _NODES_PER_STEP = 50
-"""Nodes of the tree that are followed in the time of one step of a budget."""
+"""Nodes of the trie that are visited in one step of a budget."""
 
 
 @dataclass(frozen=True)
 class _Level:
-    """The nodes at one depth, in the order of their texts."""
+    """The nodes at one depth, ordered by their texts. Each array has one element per node."""
 
     bytes: Any
-    """The last byte of each node [nodes]."""
+    """The last byte of its text."""
     first_child: Any
-    """Where the children of each node begin in the next level [nodes]."""
+    """The index of its first child in the next level."""
     n_children: Any
     first_token: Any
-    """Where the tokens with the text of the node begin in the list of all tokens [nodes]."""
+    """The index of the first token with its text in the list of all tokens."""
     n_tokens: Any
 
 
 class TokenTrie:
-    """The tree of some tokens. Immutable."""
+    """The trie of some tokens. Immutable."""
 
     def __init__(self, pieces: Sequence[bytes], tokens: Sequence[int]):
-        """`pieces` are the texts of all tokens of the vocabulary; `tokens` are those in the tree, with a text each."""
+        """`pieces` are the texts of all tokens of the vocabulary; `tokens`, each with a text, are those of the trie."""
         order = _sorted_by_text(pieces, tokens)
         self.tokens = np.array(order, np.int32)
         texts = [pieces[token] for token in order]
@@ -60,7 +60,7 @@ class TokenTrie:
             firsts = np.flatnonzero(is_first)
             n_tokens = np.bincount(nodes, ends_here, len(firsts)).astype(np.int64)
             goes_on = ~ends_here
-            # Which nodes of the next level are whose children is known once that level is made.
+            # The children are entered when the next level is made.
             self.levels.append(
                 _Level(byte[firsts], np.zeros(0, np.int64), np.zeros(0, np.int64), here[firsts], n_tokens)
             )
@@ -69,12 +69,12 @@ class TokenTrie:
         self._set_children(depth, np.zeros(0, np.int64))
 
     def has_longer(self, text: bytes) -> bool:
-        """Whether the text of a token begins with these bytes and is longer."""
+        """Whether a token is longer than these bytes and begins with them."""
         i = bisect_right(self._texts, text)
         return i < len(self._texts) and self._texts[i].startswith(text)
 
     def _set_children(self, depth: int, parents: Any) -> None:
-        """Enter the nodes at this depth, given by their parents, as the children of the level above."""
+        """Enter the nodes at this depth, with the indexes of their parents, as the children of the level above."""
         if depth == 0:
             return
         above = self.levels[depth - 1]
@@ -83,7 +83,7 @@ class TokenTrie:
         self.levels[depth - 1] = _Level(above.bytes, first_child, n_children, above.first_token, above.n_tokens)
 
     def allowed(self, table: TransitionTable, state: State, budget: Budget) -> Any:
-        """The tokens of which the text may follow in a state, in no order. Raises TooMuchWork."""
+        """The tokens whose text may follow in a state, in no particular order. Raises TooMuchWork."""
         if not self.levels:
             return self.tokens
         found = []
@@ -105,7 +105,7 @@ class TokenTrie:
 
 
 def _sorted_by_text(pieces: Sequence[bytes], tokens: Sequence[int]) -> list[int]:
-    """The tokens in the order of their texts. They are sorted in parts: no other thread runs while a list is sorted."""
+    """The tokens ordered by their texts. They are sorted in parts, since `sorted` does not release the GIL."""
     parts: dict[bytes, list[int]] = {}
     for token in tokens:
         parts.setdefault(pieces[token][:2], []).append(token)
@@ -113,7 +113,7 @@ def _sorted_by_text(pieces: Sequence[bytes], tokens: Sequence[int]) -> list[int]
 
 
 def _ranges(firsts: Any, counts: Any) -> Any:
-    """The numbers of all ranges one after the other: of each as many as it counts, from its first one on."""
+    """The concatenated ranges `first` to `first + count`."""
     ends = np.cumsum(counts)
     if not len(ends):
         return np.zeros(0, np.int64)
@@ -128,7 +128,7 @@ class TransitionTable:
         self._clear()
 
     def _clear(self) -> None:
-        # Number 0 is no state.
+        # Number 0 stands for no state.
         self._states: list[State | None] = [None]
         self._numbers: dict[State | None, int] = {None: 0}
         self._rows = np.zeros((64, 256), np.int32)
@@ -136,13 +136,13 @@ class TransitionTable:
         self._is_filled[0] = True
 
     def number(self, state: State) -> int:
-        """The number of the state with which a walk begins."""
+        """The number of the first state of a walk."""
         if len(self._states) > MAX_ROWS:
             self._clear()
         return self._add(state)
 
     def rows(self, numbers: Any, budget: Budget) -> Any:
-        """The array, with the rows of these states filled in. Raises TooMuchWork."""
+        """The array, in which the rows of these states are filled in. Raises TooMuchWork."""
         is_wanted = np.zeros(len(self._is_filled), bool)
         is_wanted[numbers] = True
         for number in np.flatnonzero(is_wanted & ~self._is_filled).tolist():

@@ -6,6 +6,8 @@ import ctypes
 import re
 import threading
 import time
+from collections.abc import Iterable
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -13,11 +15,14 @@ import numpy as np
 from ..values import TextTooLong
 from .compiled_grammar import GrammarCache
 from .library import L, Model, quick
+from .text_blocks import TextBlocks
 from .token_trie import TokenTrie
 
 # A longer text fits no context. Python's list of its tokens would hold the interpreter lock for long, so that of a
 # shorter one is made in slices.
 MAX_TOKENS, _SLICE = 2_000_000, 20_000
+# The bytes that UTF-8 has.
+_UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 256)}
 # How many texts of tokens are read between two pauses, and a pause in seconds: all 152,000 take about two seconds.
 _CHUNK, _PAUSE_S = 256, 0.002
 
@@ -34,18 +39,19 @@ class Vocabulary:
         pointer, is_end, attribute = self.pointer, quick(L.llama_vocab_is_eog), quick(L.llama_vocab_get_attr)
         self.ends = frozenset(id for id in ids if is_end(pointer, id))
         attributes = [attribute(pointer, id) for id in ids]
+        self._attributes = np.array(attributes, np.int64)
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
-        self.special_tokens = frozenset(self._text(id) for id in ids if attributes[id] & special)
+        self.special_tokens = frozenset(self._text(id) for id in self._ids_with(special))
         self.bos = self._text(L.llama_vocab_bos(self.pointer))
         self.eos = self._text(L.llama_vocab_eos(self.pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
-        self.fill_in = self._fill_in_tokens()
+        self.fim_tokens = self._find_fim_tokens()
         self.fim_file = _known(L.llama_vocab_fim_sep(self.pointer))
         self.fim_repository = _known(L.llama_vocab_fim_rep(self.pointer))
         # The ids as an array, and whether each is a control token, whose text is shown only on request.
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
-        self.is_control = np.array(attributes, np.int64) & control != 0
+        self.is_control = self._attributes & control != 0
         self.grammars = GrammarCache(self)
         self._texts: list[bytes] = []  # of the first tokens, as far as they have been read
         self._trie: TokenTrie | None = None
@@ -70,19 +76,79 @@ class Vocabulary:
                 self._trie = TokenTrie(self.all_pieces, tokens)
             return self._trie
 
-    def tokenize(self, text: str, add_bos: bool, parse_special: bool) -> list[int]:
-        return self.tokenize_bytes(text.encode("utf-8", "surrogatepass"), add_bos, parse_special)
+    def tokenize(self, text: str, add_bos: bool, parse_special: bool, limit: int | None = None) -> list[int]:
+        """The tokens of a text.
 
-    def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool) -> list[int]:
+        Raises:
+            TextTooLong: There are more than `limit` of them, or than `MAX_TOKENS`.
+        """
+        data = text.encode("utf-8", "surrogatepass")
+        return self.tokenize_bytes(
+            data, add_bos, parse_special, MAX_TOKENS if limit is None else min(limit, MAX_TOKENS)
+        )
+
+    def tokenize_bytes(self, data: bytes, add_bos: bool, parse_special: bool, limit: int = MAX_TOKENS) -> list[int]:
+        if len(data) > limit and self._longest_piece and len(data) > limit * self._longest_piece:
+            raise TextTooLong(len(data) // self._longest_piece, limit)
+        blocks = [data] if add_bos and self._adds_end else self._blocks(parse_special).split(data)
+        tokens: list[int] = []
+        for block in blocks:
+            tokens += self._tokenize_block(block, add_bos, parse_special, limit - len(tokens), limit)
+            add_bos = False
+        return tokens
+
+    def _tokenize_block(self, data: bytes, add_bos: bool, parse_special: bool, n_left: int, limit: int) -> list[int]:
         n_buffer = len(data) + 2
         while True:
             buffer = (L.llama_token * n_buffer)()
             n = L.llama_tokenize(self.pointer, data, len(data), buffer, n_buffer, add_bos, parse_special)
-            if n > MAX_TOKENS:
-                raise TextTooLong(n, MAX_TOKENS)
+            if n > n_left:
+                raise TextTooLong(limit - n_left + n, limit)
             if n >= 0:
                 return list(chain.from_iterable(buffer[i : min(i + _SLICE, n)] for i in range(0, n, _SLICE)))
             n_buffer = -n
+
+    @cached_property
+    def _adds_end(self) -> bool:
+        """Whether a text that begins with BOS also ends with a token, so that it must not be cut."""
+        begun = self._tokenize_block(b"", True, False, MAX_TOKENS, MAX_TOKENS)
+        return len(begun) > self.add_bos
+
+    @cached_property
+    def _longest_piece(self) -> int:
+        """How many bytes of a text one token has at most; 0 if the tokenizer may drop bytes of it."""
+        strips = L.LLAMA_TOKEN_ATTR_LSTRIP | L.LLAMA_TOKEN_ATTR_RSTRIP | L.LLAMA_TOKEN_ATTR_NORMALIZED
+        model = ctypes.create_string_buffer(16)
+        L.llama_model_meta_val_str(self._model.pointer, b"tokenizer.ggml.model", model, 16)
+        # Other kinds replace what they do not know, however long, by one token, or normalize it before.
+        if model.value not in (b"gpt2", b"llama") or self._ids_with(strips):
+            return 0
+        pieces = self.all_pieces
+        return max(map(len, pieces)) if {piece[0] for piece in pieces if len(piece) == 1} >= _UTF8_BYTES else 0
+
+    def _blocks(self, parse_special: bool) -> TextBlocks:
+        return self._all_blocks if parse_special else self._plain_blocks
+
+    @cached_property
+    def _all_blocks(self) -> TextBlocks:
+        return self._blocks_at(
+            L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN | L.LLAMA_TOKEN_ATTR_USER_DEFINED
+        )
+
+    @cached_property
+    def _plain_blocks(self) -> TextBlocks:
+        return self._blocks_at(L.LLAMA_TOKEN_ATTR_USER_DEFINED)
+
+    def _blocks_at(self, attributes: int) -> TextBlocks:
+        def texts(ids: Iterable[int]) -> set[bytes]:
+            return {L.llama_vocab_get_text(self.pointer, id) for id in ids} - {b""}
+
+        return TextBlocks(texts(self._ids_with(attributes)), texts(self._ids_with(L.LLAMA_TOKEN_ATTR_LSTRIP)))
+
+    def _ids_with(self, attributes: int) -> list[int]:
+        """The ids of the tokens that have one of these attributes."""
+        ids: list[int] = np.flatnonzero(self._attributes & attributes).tolist()
+        return ids
 
     def token_named(self, name: str) -> int | None:
         """The token that a grammar names by its text, `<|end|>`, or its number, `<[5]>`; None if there is none."""
@@ -116,7 +182,7 @@ class Vocabulary:
                 return f"token {id} is {texts[0]!r} and {texts[1]!r}"
         return ""
 
-    def _fill_in_tokens(self) -> tuple[int, int, int] | None:
+    def _find_fim_tokens(self) -> tuple[int, int, int] | None:
         read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
         before, after, here = (token(self.pointer) for token in read)
         return None if min(before, after, here) < 0 else (before, after, here)

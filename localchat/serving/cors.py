@@ -23,7 +23,7 @@ _AUTHORITY = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]@:/?#\\]
 _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>.*?)/?")
 
 
-class Pages:
+class OriginPolicy:
     """The web pages that may use this server: none, those of some origins, or all (`*`)."""
 
     def __init__(self, origins: Iterable[str] = ()) -> None:

@@ -1,7 +1,7 @@
-"""Tries a model file in a child process first, so that one which crashes llama.cpp does not take the server with it.
+"""Loads a model file in a child process first, so that a file that crashes llama.cpp does not end the server.
 
-llama.cpp aborts the process at some damaged or hostile headers. A file that was loaded well before with this build of
-the library is not tried again; its size, its time and a digest of its beginning are remembered for that.
+llama.cpp aborts the process at some damaged or hostile headers. A file that this build of the library has loaded
+before is not checked again; it is known by its size, its time and a digest of its beginning.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ import os
 import re
 from dataclasses import replace
 
-from .proof import library_key, read_verdicts, run_child, write_verdicts
+from .self_test import library_key, read_results, run_child, write_results
 from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")
 
-_FILE = "tried-models.json"
-# One entry is 70 bytes.
-_MAX_REMEMBERED = 512
+_FILE = "checked-models.json"
+# One entry takes 70 bytes.
+_MAX_RESULTS = 512
 # The part of a file that the digest covers: all that describes a model and most of its vocabulary.
 _DIGESTED_BYTES = 1 << 20
-# A slow disk reads a large file with this many bytes in a second; a GPU may compile its kernels for minutes.
+# The limit of time: for a GPU that compiles its kernels, and for a slow disk.
+_TIMEOUT_S = 300
 _SLOWEST_BYTES_PER_S = 20e6
-_PATIENCE_S = 300
-# Large enough a context for the few tokens of the trial.
-_TRIAL_TOKENS = 512
+# The context of the child process.
+_N_CTX = 512
 # What ggml and C++ write before they abort.
 _CAUSE = re.compile(r"(?m)^.*?(GGML_ASSERT\(.*\) failed|GGML_ABORT.*|what\(\):.*|fatal error.*)$")
 
 
-def try_model(path: str, options: LoadOptions) -> None:
-    """Load a file and decode a few tokens in a child process, unless it was loaded well before.
+def check_model_file(path: str, options: LoadOptions) -> None:
+    """Load a file and decode a few tokens in a child process, unless this build has loaded the file before.
 
-    A file that fails in order is left to the caller, whose error is the better one.
+    An error of the child process is not reported: the caller loads the file as well, and has a better message.
 
     Raises:
-        EngineError: llama.cpp crashes at it, or takes too long.
+        EngineError: llama.cpp crashes at the file, or takes too long.
     """
     key = _key(path, options)
-    known = read_verdicts(_FILE)
+    known = read_results(_FILE)
     if key in known:
         return
-    log.info("trying %s in a process of its own first, since this build of llama.cpp has not loaded it before", path)
-    timeout_s = _PATIENCE_S + os.path.getsize(path) / _SLOWEST_BYTES_PER_S
-    small = replace(options, n_ctx=_TRIAL_TOKENS, n_cells=_TRIAL_TOKENS, n_slots=1)
+    log.info("checking %s in a child process first, since this build of llama.cpp has not loaded it before", path)
+    timeout_s = _TIMEOUT_S + os.path.getsize(path) / _SLOWEST_BYTES_PER_S
+    small = replace(options, n_ctx=_N_CTX, n_cells=_N_CTX, n_slots=1)
     child = run_child(small, path, timeout_s)
     if child.killed_by == "SIGKILL":
         raise EngineError("the system killed llama.cpp while it loaded the file (SIGKILL): most likely memory is short")
@@ -56,7 +56,7 @@ def try_model(path: str, options: LoadOptions) -> None:
             "it is damaged, or this build does not support it; download it again"
         )
     if child.failure is None:
-        write_verdicts(_FILE, {**known, key: True}, _MAX_REMEMBERED)
+        write_results(_FILE, {**known, key: True}, _MAX_RESULTS)
 
 
 def _key(path: str, options: LoadOptions) -> str:

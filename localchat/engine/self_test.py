@@ -1,10 +1,9 @@
-"""Proves the engine in a child process before this one depends on it.
+"""The self-test of llama.cpp: a child process decodes a few tokens before the server does.
 
-Some virtual machines announce the CPU's matrix extension (AMX) and then fault on its instructions: a
-llama.cpp built for such a CPU dies with SIGSEGV at its first decode of quantised weights, and takes
-the server with it. So a child decodes a few tokens with the settings that are about to be used. If a
-signal kills it, a second child tries without `use_extra_bufts`, the option that brings those
-instructions in. The verdict is remembered per build of the library, so later starts cost nothing.
+Some virtual machines announce the CPU's matrix extension (AMX) and then fault on its instructions: a llama.cpp built
+for such a CPU crashes with SIGSEGV at its first decode of quantised weights. So a child process decodes with the
+options of the server. If a signal kills it, a second child process decodes without `use_extra_bufts`, the option that
+enables those instructions. The result is saved for each build of the library, so later starts need no test.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from .values import EngineError, LoadOptions
 
 log = logging.getLogger("localchat.engine")
 
-# What messages say to install. Struct layouts change between releases: none may lead to one that was not tried.
+# The release that messages tell to install. Struct layouts change between releases, so it is one that was tested.
 LIBRARY = "llama-cpp-python==0.3.36"
-# A tiny model is decoded in about a second; a GPU's first start may compile kernels for minutes.
+# A tiny model is decoded in about a second; the first start on a GPU may compile kernels for minutes.
 _TIMEOUT_S = 300
-# Where verdicts are remembered.
-_FILE = "engine-proof.json"
-# One verdict is some 300 bytes; builds come and go.
-_MAX_VERDICTS = 16
+# The results, in the cache folder.
+_FILE = "self-test.json"
+# One result takes some 300 bytes.
+_MAX_RESULTS = 16
 # CPU features that llama.cpp has a switch for, by their names in /proc/cpuinfo.
 _CPU_SWITCHES = {
     "avx": "AVX",
@@ -50,22 +49,22 @@ _CPU_SWITCHES = {
 }
 
 
-def proven(options: LoadOptions, model_path: str) -> LoadOptions:
-    """The options with which this machine's llama.cpp survives a decode of the (small, quantised) model.
+def passing_options(options: LoadOptions, model_path: str) -> LoadOptions:
+    """The options with which llama.cpp decodes the model on this machine: a small and quantised one.
 
     Raises:
-        EngineError: it dies whatever the options, or cannot even load the model.
+        EngineError: It crashes whatever the options, or cannot load the model.
     """
     key = library_key(options)
-    verdicts = read_verdicts(_FILE)
-    if key not in verdicts:
-        verdicts[key] = _use_extra_bufts(options, model_path)
-        write_verdicts(_FILE, verdicts, _MAX_VERDICTS)
-    return replace(options, use_extra_bufts=options.use_extra_bufts and verdicts[key])
+    results = read_results(_FILE)
+    if key not in results:
+        results[key] = _use_extra_bufts(options, model_path)
+        write_results(_FILE, results, _MAX_RESULTS)
+    return replace(options, use_extra_bufts=options.use_extra_bufts and results[key])
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for localchat, by the platform's custom.
+    """The cache folder of localchat for this user, by the conventions of the platform.
 
     Raises:
         OSError: the user has no home, as in some containers.
@@ -76,7 +75,7 @@ def cache_folder() -> Path:
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    # Not by Path, which in Python 3.9 raises KeyError for a user without an entry.
+    # Path.expanduser of Python 3.9 raises KeyError for a user without an entry in the password database.
     base = os.path.expanduser(base)
     if base.startswith("~"):
         raise FileNotFoundError("the user has no home folder")
@@ -90,10 +89,10 @@ def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
     plain = replace(options, use_extra_bufts=False)
     if not options.use_extra_bufts or _run_child(plain, model_path) is not None:
         raise EngineError(
-            f"llama.cpp dies with {killed_by} at its first tokens on this machine; rebuild it: {rebuild_command()}"
+            f"llama.cpp crashes with {killed_by} at its first tokens on this machine; rebuild it: {rebuild_command()}"
         )
     log.warning(
-        "this build of llama.cpp dies with %s on this machine's matrix instructions (AMX), so they stay off; "
+        "this build of llama.cpp crashes with %s on this machine's matrix instructions (AMX), so they stay off; "
         "for full speed rebuild it: %s",
         killed_by,
         rebuild_command(),
@@ -102,7 +101,7 @@ def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
 
 
 def _run_child(options: LoadOptions, model_path: str) -> str | None:
-    """Decodes in a child; the name of the signal that killed it, or None if it lived."""
+    """Decodes in a child process: the name of the signal that killed it, or None if it ended by itself."""
     child = run_child(options, model_path, _TIMEOUT_S)
     if child.failure is not None:
         raise EngineError(f"llama.cpp cannot run the built-in model: {child.failure}")
@@ -111,31 +110,32 @@ def _run_child(options: LoadOptions, model_path: str) -> str | None:
 
 @dataclass(frozen=True)
 class Child:
-    """How a child process ended that decoded a few tokens; it lived if both are None."""
+    """How a child process ended that decoded a few tokens."""
 
     killed_by: str | None
-    """The name of the signal that killed it."""
+    """The name of the signal that killed it; None if it ended by itself."""
     failure: str | None
     """Its error, if it ended with one."""
     output: str
-    """What it wrote."""
+    """Its output on stderr."""
 
 
 def run_child(options: LoadOptions, model_path: str, timeout_s: float) -> Child:
     """Load a model and decode a few tokens of it in a child process, which ends with this one.
 
     Raises:
-        EngineError: it takes too long.
+        EngineError: It takes too long.
     """
-    # The child must find this very package, wherever it was imported from.
+    # The child process must import this package, wherever it is.
     package_parent = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package_parent, os.environ.get("PYTHONPATH", "")])}
-    alive, ours = os.pipe()
+    # The child process ends when the writing end is closed, which is when this process ends (`end_with_parent`).
+    reading_end, writing_end = os.pipe()
     try:
         done = subprocess.run(
             child_command(model_path, options),
             env=environment,
-            stdin=alive,
+            stdin=reading_end,
             capture_output=True,
             timeout=timeout_s,
             check=False,
@@ -143,8 +143,8 @@ def run_child(options: LoadOptions, model_path: str, timeout_s: float) -> Child:
     except subprocess.TimeoutExpired:
         raise EngineError(f"llama.cpp decoded nothing within {timeout_s:.0f} s on this machine") from None
     finally:
-        os.close(alive)
-        os.close(ours)
+        os.close(reading_end)
+        os.close(writing_end)
     output = done.stderr.decode("utf-8", "replace").strip()
     killed_by = signal_name(done.returncode)
     has_failed = done.returncode != 0 and killed_by is None
@@ -161,7 +161,7 @@ def to_json(options: LoadOptions) -> str:
 
 
 def signal_name(returncode: int) -> str | None:
-    """What killed a process, by its return code; None if it ended by itself."""
+    """The signal that killed a process, by its return code; None if it ended by itself."""
     if returncode < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-returncode).name
@@ -198,7 +198,7 @@ def _cpu_flags() -> list[str]:
 
 
 def library_key(options: LoadOptions) -> str:
-    """What a verdict holds for: the library's files, the CPU (home folders travel), and the kind of use."""
+    """The key of a result: the files of the library, the CPU (a home folder may be on several machines), GPU or CPU."""
     files = [f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in _library_files()]
     cpu = " ".join(flag for flag in _cpu_flags() if flag.startswith(("avx", "amx")))
     return "\n".join([*files, cpu, "gpu" if options.n_gpu_layers else "cpu"])
@@ -216,33 +216,33 @@ def _library_files() -> Iterator[Path]:
             yield path
 
 
-def read_verdicts(name: str) -> dict[str, bool]:
-    """The verdicts that a file of the cache folder has; none if it is missing or broken."""
+def read_results(name: str) -> dict[str, bool]:
+    """The results in a file of the cache folder; none if it is missing or broken."""
     try:
-        verdicts: Any = json.loads((cache_folder() / name).read_text(encoding="utf-8"))
+        results: Any = json.loads((cache_folder() / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(verdicts, dict):
+    if not isinstance(results, dict):
         return {}
-    return {key: value for key, value in verdicts.items() if isinstance(value, bool)}
+    return {key: value for key, value in results.items() if isinstance(value, bool)}
 
 
-def write_verdicts(name: str, verdicts: dict[str, bool], n_max: int) -> None:
-    """Write the newest verdicts. That they cannot be written is no error: the next start does the work again."""
-    newest = dict(list(verdicts.items())[-n_max:])
+def write_results(name: str, results: dict[str, bool], n_max: int) -> None:
+    """Write the newest results. If that fails, the next start repeats the work."""
+    newest = dict(list(results.items())[-n_max:])
     try:
         path = cache_folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and moved: another server may read it at this moment.
+        # Another server may read the file: it is replaced as a whole.
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
             json.dump(newest, file, indent=1)
         os.replace(file.name, path)
     except OSError as error:
-        log.info("%s is not remembered, the next start tries it again: %s", name, error)
+        log.info("%s cannot be written, the next start repeats the test: %s", name, error)
 
 
 def _decode_a_little(model_path: str, options: LoadOptions) -> None:
-    """The child's work: a prompt of more than one row, for the matrix path, then single tokens."""
+    """The work of the child process: a prompt of many rows, which uses the matrix instructions, then single tokens."""
     from ..protocol.params import GenerationParams
     from .engine import Engine
     from .llama import load_backend
@@ -256,7 +256,7 @@ def _decode_a_little(model_path: str, options: LoadOptions) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process, a child, when its parent does."""
+    """End this process when its parent does."""
 
     def wait() -> None:
         os.read(0, 1)  # Nothing is ever written: this returns when the other end is closed.
@@ -267,7 +267,7 @@ def end_with_parent() -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    # A crash is expected here: no core file, no dialogue.
+    # A crash is a normal result here, and leaves no core file.
     with contextlib.suppress(ImportError):
         import resource
 

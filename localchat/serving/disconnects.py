@@ -20,7 +20,7 @@ _N_PEEKED = 64
 _TLS_END_MS = 50
 
 
-class Watcher:
+class DisconnectWatcher:
     """Calls a function when the client of a watched socket has closed its end.
 
     A client that only shuts down its writing side counts as disconnected: on the socket the two look the same.
@@ -38,11 +38,11 @@ class Watcher:
         self._thread.start()
 
     @contextlib.contextmanager
-    def watch(self, sock: socket.socket, on_gone: Callable[[], None]) -> Iterator[None]:
-        """Within the `with`, `on_gone` may be called once, on the watcher's thread; it must not block."""
+    def watch(self, sock: socket.socket, on_disconnect: Callable[[], None]) -> Iterator[None]:
+        """Within the `with`, `on_disconnect` may be called once, on the watcher's thread; it must not block."""
         with self._lock:
             if not self._is_closing:
-                self._selector.register(sock, selectors.EVENT_READ, on_gone)
+                self._selector.register(sock, selectors.EVENT_READ, on_disconnect)
                 self._wake()
         try:
             yield
@@ -77,21 +77,21 @@ class Watcher:
 
     def _check(self, sock: socket.socket) -> None:
         with self._lock:
-            is_gone = None if self._is_closing else has_left(sock)
-            if is_gone is None:
+            is_disconnected = None if self._is_closing else has_disconnected(sock)
+            if is_disconnected is None:
                 return
             # Also stop if bytes have arrived: the selector would report a pipelined request again and again.
-            on_gone = self._unregister(sock)
-            if is_gone and on_gone is not None:
-                on_gone()
+            on_disconnect = self._unregister(sock)
+            if is_disconnected and on_disconnect is not None:
+                on_disconnect()
 
     def _unregister(self, sock: socket.socket) -> Callable[[], None] | None:
         # The `with` may have ended meanwhile (KeyError), and the socket may be closed (ValueError).
         try:
-            on_gone: Callable[[], None] = self._selector.unregister(sock).data
+            on_disconnect: Callable[[], None] = self._selector.unregister(sock).data
         except (KeyError, ValueError):
             return None
-        return on_gone
+        return on_disconnect
 
 
 def is_writable(sock: socket.socket, timeout_s: float) -> bool:
@@ -104,7 +104,7 @@ def is_writable(sock: socket.socket, timeout_s: float) -> bool:
         return True
 
 
-def has_left(sock: socket.socket) -> bool | None:
+def has_disconnected(sock: socket.socket) -> bool | None:
     """Whether the client has closed its end; None if the socket shows neither that nor a request."""
     if sock.fileno() < 0:
         return None  # closed since the selector reported it

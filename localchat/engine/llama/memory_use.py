@@ -1,4 +1,4 @@
-"""Where the KV cache of a model lies, in the memory of the machine or of GPUs, and what a token takes there."""
+"""How much memory the KV cache and the buffers of a model take, on the machine and on its GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...models.gguf import read_header
-from ..context_size import Place
+from ..context_size import CacheMemory
 from ..memory import FreeMemory, free_memory
 from ..values import LoadOptions, Resources
 from .devices import Device, devices, gpus
@@ -18,7 +18,7 @@ _VALUE_BYTES = 2
 _WIDTHS_PER_ROW = 8
 
 
-def places_of(
+def cache_memories(
     model: Any,
     path: str,
     metadata: Mapping[str, str],
@@ -27,39 +27,43 @@ def places_of(
     *,
     n_rows: int,
     n_outputs: int,
-) -> list[Place]:
-    """The memories that the KV cache of a loaded model lies in.
+) -> list[CacheMemory]:
+    """The memory in which the KV cache of a loaded model is allocated: that of the machine, of the GPUs, or both.
 
-    `free` is the machine's memory before the model was loaded. A pass through the layers computes `n_rows` tokens;
-    `n_outputs` of them have logits.
+    Args:
+        free: The free memory of the machine before the model was loaded.
+        n_rows: The tokens of one pass through the layers.
+        n_outputs: How many of them have logits.
     """
     on, n_on_gpu, n_layers = _layers_on_gpus(model, options)
     gpu_share = n_on_gpu / n_layers
     kv_bytes = kv_bytes_per_token(model, path, metadata)
-    # The mask of attention has 16 bits for each row and token. It lies where the layers do.
+    # The attention mask has 16 bits for each row and token, and is allocated beside the layers.
     mask_bytes = n_rows * _VALUE_BYTES if kv_bytes else 0
     pass_bytes = n_rows * L.llama_model_n_embd(model) * _WIDTHS_PER_ROW * 4
     logits_bytes = n_outputs * L.llama_vocab_n_tokens(L.llama_model_get_vocab(model)) * 4
     state_bytes = n_outputs * recurrent_state_bytes(model, metadata)  # A state for each sequence.
-    places = []
+    memories = []
     if gpu_share < 1:
         weights = int(L.llama_model_size(model) * (1 - gpu_share))
         n_free = None if free is None else max(free.n_bytes - weights, 0)
         limit = f", {free.limit}" if free is not None and free.limit else ""
         note = f"of memory are free beside the weights{limit}"
         fixed = pass_bytes + 2 * logits_bytes + int(state_bytes * (1 - gpu_share))
-        places.append(Place(n_free, kv_bytes * (1 - gpu_share) + mask_bytes, fixed, note))
+        memories.append(CacheMemory(n_free, kv_bytes * (1 - gpu_share) + mask_bytes, fixed, note))
     if gpu_share:
-        # Measured now: the weights are there already. A driver that does not report it is left out.
+        # The weights are loaded already. Some drivers report 0: not known.
         n_free = sum(device.n_free for device in on) or None
         fixed = pass_bytes + logits_bytes + int(state_bytes * gpu_share)
         note = f"are free on {', '.join(device.name for device in on)} beside the weights"
-        places.append(Place(n_free, kv_bytes * gpu_share + mask_bytes, fixed, note))
-    return places
+        memories.append(CacheMemory(n_free, kv_bytes * gpu_share + mask_bytes, fixed, note))
+    return memories
 
 
-def resources_of(model: Any, options: LoadOptions, places: Sequence[Place], n_cells: int, n_threads: int) -> Resources:
-    """What a loaded model takes of the machine, with a KV cache of `n_cells` tokens."""
+def resources_of(
+    model: Any, options: LoadOptions, memories: Sequence[CacheMemory], n_cells: int, n_threads: int
+) -> Resources:
+    """The device, threads and memory of a loaded model with a KV cache of `n_cells` tokens."""
     on, n_on_gpu, n_layers = _layers_on_gpus(model, options)
     names = [f"{device.name} ({device.description})" for device in on]
     cpu = next((f"CPU ({device.description})" for device in devices() if device.kind == "CPU"), "CPU")
@@ -69,12 +73,12 @@ def resources_of(model: Any, options: LoadOptions, places: Sequence[Place], n_ce
         device = f"{', '.join(names)}, all {n_layers} layers"
     else:
         device = f"{', '.join(names)}, {n_on_gpu} of {n_layers} layers; {cpu} for the others"
-    n_bytes = sum(int(place.per_token * n_cells) + place.fixed for place in places)
+    n_bytes = sum(int(memory.per_token * n_cells) + memory.fixed for memory in memories)
     return Resources(device, n_on_gpu, n_threads, n_bytes, free_memory())
 
 
 def _layers_on_gpus(model: Any, options: LoadOptions) -> tuple[list[Device], int, int]:
-    """The GPUs, and how many layers lie there, of how many."""
+    """The GPUs, the number of layers on them, and the number of all layers."""
     n_layers = max(L.llama_model_n_layer(model), 1)
     devices = gpus() if options.n_gpu_layers and L.llama_supports_gpu_offload() else []
     n_on_gpu = n_layers if options.n_gpu_layers < 0 else min(options.n_gpu_layers, n_layers)
@@ -82,7 +86,7 @@ def _layers_on_gpus(model: Any, options: LoadOptions) -> tuple[list[Device], int
 
 
 def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> float:
-    """Bytes that the keys and values of a token take, in all layers that have attention."""
+    """Bytes of the keys and values of a token, in all attention layers."""
     if L.llama_model_is_recurrent(model):
         return 0
     prefix = metadata.get("general.architecture", "")
@@ -91,7 +95,7 @@ def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> fl
         # llama.cpp reports the first layer alone.
         per_layer = read_header(path).metadata.get(f"{prefix}.attention.head_count_kv")
         n_kv_heads = sum(per_layer) if isinstance(per_layer, tuple) else n_kv_heads
-        # Or every so many-th layer has attention.
+        # In other models one of so many layers has attention.
         n_kv_heads /= int(metadata.get(f"{prefix}.full_attention_interval", 1))
     head_size = L.llama_model_n_embd(model) // max(L.llama_model_n_head(model), 1)
     sizes = (int(metadata.get(f"{prefix}.attention.{name}_length", head_size)) for name in ("key", "value"))
@@ -99,9 +103,9 @@ def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> fl
 
 
 def recurrent_state_bytes(model: Any, metadata: Mapping[str, str]) -> int:
-    """Bytes that the state of a sequence takes in the layers of a state space model, which have no KV cache.
+    """Bytes of the state of a sequence in the layers of a state space model, which have no KV cache.
 
-    Of a hybrid model all layers are counted, which is a little too much.
+    All layers of a hybrid model are counted, which is a little too much.
     """
     if not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model)):
         return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localchat.engine import EngineError, LoadOptions, proof, trial
+from localchat.engine import EngineError, LoadOptions, crash_check, self_test
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own."""
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    return proof.cache_folder()
+    return self_test.cache_folder()
 
 
 def write_changed(path: Path, key: str, value: int) -> None:
@@ -48,12 +48,12 @@ def replace_children(monkeypatch: pytest.MonkeyPatch, program: str) -> list[str]
         started.append(path)
         return [sys.executable, "-S", "-c", program]
 
-    monkeypatch.setattr(proof, "child_command", counting)
+    monkeypatch.setattr(self_test, "child_command", counting)
     return started
 
 
 def test_file_that_aborts_llama_cpp_ends_the_command_with_one_line(tmp_path: Path):
-    """Whoever reads the log of a service sees what it was, and a script sees the status."""
+    """The log of a service has the cause, and a script gets the status."""
     path = tmp_path / "hostile.gguf"
     write_changed(path, "llama.block_count", 7_000_000)
     program = [sys.executable, "-m", "localchat.server", "--no-supervise", "--port", "0", str(path)]
@@ -72,29 +72,32 @@ def test_file_that_aborts_is_tried_at_each_start(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(
             EngineError, match=r"crashes .*\(SIGABRT, GGML_ASSERT\(n > 0\) failed\): .*download it again"
         ):
-            trial.try_model(str(DEMO), LoadOptions())
+            crash_check.check_model_file(str(DEMO), LoadOptions())
     assert len(started) == 2
 
 
 def test_file_that_loads_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """And again when it has changed, even if size and time are the same."""
+    """And again when its content or its time has changed."""
     path = tmp_path / "good.gguf"
     shutil.copy2(DEMO, path)
     started = replace_children(monkeypatch, LOADS)
-    trial.try_model(str(path), LoadOptions())
-    trial.try_model(str(path), LoadOptions(n_ctx=1000))
+    crash_check.check_model_file(str(path), LoadOptions())
+    crash_check.check_model_file(str(path), LoadOptions(n_ctx=1000))
     assert started == [str(path)]
     times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)
     write_changed(path, "llama.context_length", 5000)
     os.utime(path, ns=times)
-    trial.try_model(str(path), LoadOptions())
+    crash_check.check_model_file(str(path), LoadOptions())
     assert len(started) == 2
+    os.utime(path, ns=(times[0], times[1] + 1))
+    crash_check.check_model_file(str(path), LoadOptions())
+    assert len(started) == 3
 
 
-def test_file_that_fails_without_a_crash_passes_each_trial(monkeypatch: pytest.MonkeyPatch):
+def test_file_that_fails_without_a_crash_passes_each_check(monkeypatch: pytest.MonkeyPatch):
     started = replace_children(monkeypatch, FAILS)
     for _ in range(2):
-        trial.try_model(str(DEMO), LoadOptions())
+        crash_check.check_model_file(str(DEMO), LoadOptions())
     assert len(started) == 2
 
 
@@ -104,13 +107,13 @@ def test_child_ends_with_its_parent(tmp_path: Path):
     fifo = tmp_path / "slow.gguf"
     os.mkfifo(fifo)
     child = (
-        "import threading; from localchat.engine import proof; proof.end_with_parent(); "
+        "import threading; from localchat.engine import self_test; self_test.end_with_parent(); "
         f"file = open({str(fifo)!r}, 'w'); print('started', file=file, flush=True); threading.Event().wait(60)"
     )
     program = (
-        "import sys; from localchat.engine import LoadOptions, proof\n"
-        f"proof.child_command = lambda path, options: [sys.executable, '-c', {child!r}]\n"
-        "proof.run_child(LoadOptions(), '', 60)\n"
+        "import sys; from localchat.engine import LoadOptions, self_test\n"
+        f"self_test.child_command = lambda path, options: [sys.executable, '-c', {child!r}]\n"
+        "self_test.run_child(LoadOptions(), '', 60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program]) as parent, open(fifo) as from_child:
         assert from_child.readline() == "started\n"

@@ -1,4 +1,4 @@
-"""The child that tries the engine first: real processes that live, fail, or are killed by a real signal."""
+"""The self-test in a child process: real processes that end by themselves, fail, or are killed by a real signal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import EngineError, LoadOptions, proof
+from localchat.engine import EngineError, LoadOptions, self_test
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own."""
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    return proof.cache_folder()
+    return self_test.cache_folder()
 
 
 class Child:
@@ -35,21 +35,21 @@ class Child:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, program: str):
         self.starts: list[bool] = []
         self._program = program
-        monkeypatch.setattr(proof, "child_command", self.command)
+        monkeypatch.setattr(self_test, "child_command", self.command)
 
     def command(self, model_path: str, options: LoadOptions) -> list[str]:
         self.starts.append(options.use_extra_bufts)
-        return [sys.executable, "-c", self._program, model_path, proof.to_json(options)]
+        return [sys.executable, "-c", self._program, model_path, self_test.to_json(options)]
 
 
 def test_real_child_proves_the_real_engine():
-    options = proof.proven(LoadOptions(n_slots=2), DEMO)
+    options = self_test.passing_options(LoadOptions(n_slots=2), DEMO)
     assert options.n_slots == 2
 
 
 def test_child_that_lives_changes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     child = Child(monkeypatch, LIVE)
-    assert proof.proven(LoadOptions(), DEMO) == LoadOptions()
+    assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions()
     assert child.starts == [True]
     assert caplog.records == []
 
@@ -58,7 +58,7 @@ def test_child_that_is_killed_is_tried_again_without_extra_bufts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     child = Child(monkeypatch, DIE_WITH_EXTRA_BUFTS)
-    assert proof.proven(LoadOptions(), DEMO) == LoadOptions(use_extra_bufts=False)
+    assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions(use_extra_bufts=False)
     assert child.starts == [True, False]
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -71,9 +71,9 @@ def test_child_that_is_killed_is_tried_again_without_extra_bufts(
 @pytest.mark.parametrize("program", [LIVE, DIE_WITH_EXTRA_BUFTS], ids=["fine", "without extra bufts"])
 def test_result_is_remembered(monkeypatch: pytest.MonkeyPatch, program: str):
     child = Child(monkeypatch, program)
-    first = proof.proven(LoadOptions(), DEMO)
+    first = self_test.passing_options(LoadOptions(), DEMO)
     n_starts = len(child.starts)
-    assert proof.proven(LoadOptions(), DEMO) == first
+    assert self_test.passing_options(LoadOptions(), DEMO) == first
     assert len(child.starts) == n_starts
 
 
@@ -82,48 +82,48 @@ def test_changed_library_is_proven_again(tmp_path: Path, monkeypatch: pytest.Mon
     library.write_bytes(b"one build")
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     child = Child(monkeypatch, LIVE)
-    proof.proven(LoadOptions(), DEMO)
+    self_test.passing_options(LoadOptions(), DEMO)
     library.write_bytes(b"another build")
-    proof.proven(LoadOptions(), DEMO)
+    self_test.passing_options(LoadOptions(), DEMO)
     assert len(child.starts) == 2
 
 
-def test_child_that_always_dies_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch, cache: Path):
+def test_child_that_always_crashes_is_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch, cache: Path):
     Child(monkeypatch, DIE)
-    with pytest.raises(EngineError, match=rf"SIGSEGV.*CMAKE_ARGS=.* {proof.LIBRARY}$"):
-        proof.proven(LoadOptions(), DEMO)
+    with pytest.raises(EngineError, match=rf"SIGSEGV.*CMAKE_ARGS=.* {self_test.LIBRARY}$"):
+        self_test.passing_options(LoadOptions(), DEMO)
     assert not cache.exists()
 
 
 def test_child_that_fails_without_a_signal_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch):
     Child(monkeypatch, FAIL)
     with pytest.raises(EngineError, match="the file is cut"):
-        proof.proven(LoadOptions(), DEMO)
+        self_test.passing_options(LoadOptions(), DEMO)
 
 
 def test_real_child_reports_why_a_model_cannot_be_loaded(tmp_path: Path):
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"no model")
     with pytest.raises(EngineError, match=r"bad\.gguf"):
-        proof.proven(LoadOptions(), str(bad))
+        self_test.passing_options(LoadOptions(), str(bad))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"key": "yes"}'], ids=["empty", "cut", "list", "wrong type"])
-def test_broken_memory_is_ignored_and_written_anew(monkeypatch: pytest.MonkeyPatch, cache: Path, content: str):
+def test_broken_results_are_ignored_and_replaced(monkeypatch: pytest.MonkeyPatch, cache: Path, content: str):
     cache.mkdir(parents=True)
-    (cache / "engine-proof.json").write_text(content)
+    (cache / "self-test.json").write_text(content)
     child = Child(monkeypatch, LIVE)
-    proof.proven(LoadOptions(), DEMO)
+    self_test.passing_options(LoadOptions(), DEMO)
     assert child.starts == [True]
-    verdicts: dict[str, Any] = json.loads((cache / "engine-proof.json").read_text())
-    assert list(verdicts.values()) == [True]
+    results: dict[str, Any] = json.loads((cache / "self-test.json").read_text())
+    assert list(results.values()) == [True]
 
 
-def test_unwritable_memory_is_no_error(monkeypatch: pytest.MonkeyPatch, cache: Path):
+def test_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch, cache: Path):
     cache.parent.mkdir(parents=True, exist_ok=True)
     cache.write_text("a file where the folder should be")
     Child(monkeypatch, LIVE)
-    assert proof.proven(LoadOptions(), DEMO) == LoadOptions()
+    assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="homes are found otherwise")
@@ -133,7 +133,7 @@ def test_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv(name)
     monkeypatch.setattr("os.getuid", lambda: 987654321)
     Child(monkeypatch, LIVE)
-    assert proof.proven(LoadOptions(), DEMO) == LoadOptions()
+    assert self_test.passing_options(LoadOptions(), DEMO) == LoadOptions()
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_signal_names(returncode: int, name: str | None):
-    assert proof.signal_name(returncode) == name
+    assert self_test.signal_name(returncode) == name

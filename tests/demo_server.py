@@ -1,0 +1,32 @@
+"""A server in this process with the built-in model on llama.cpp."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from localchat.engine import Engine
+from localchat.generation.model import Model
+from localchat.generation.service import Service
+from localchat.models.catalog import DEMO, DEMO_PATH, Catalog, ModelFile
+from localchat.serving.http_server import ChatServer
+from localchat.serving.settings import Settings
+
+DEADLINE_S = 60
+
+
+@contextlib.contextmanager
+def serving_demo(engine: Engine, **settings: Any) -> Iterator[int]:
+    """Serve an engine with the built-in model; the port."""
+    server = ChatServer(Service(Catalog([ModelFile(DEMO_PATH, DEMO)])), Settings(port=0, **settings))
+    server.service.ready(Model(DEMO, engine))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.close()
+        thread.join(DEADLINE_S)

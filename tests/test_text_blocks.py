@@ -1,0 +1,121 @@
+"""Long texts are tokenized in blocks: the same tokens, in linear time, and no more than are needed."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import gguf
+import pytest
+
+pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+
+from localchat.engine.llama import text_blocks, vocabulary
+from localchat.engine.llama.library import L, Model
+from localchat.engine.llama.text_blocks import TextBlocks
+from localchat.engine.llama.vocabulary import Vocabulary
+from localchat.engine.values import TextTooLong
+from localchat.literals import pattern_of
+from localchat.models.catalog import DEMO_PATH
+
+from .tiny_models import write_bert, write_sentencepiece
+
+TEXTS = ["<think>", "</think>", "<|im_end|>", "[CALL]", "<s>", "<unk>", " ", "\n", "é", "a b", "<thi", "nk>", "\ud800"]
+
+
+@pytest.fixture(scope="module", params=["BPE", "SentencePiece", "word pieces"])
+def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    path = tmp_path_factory.mktemp("vocabulary") / "model.gguf"
+    if request.param == "BPE":
+        path = Path(DEMO_PATH)
+    elif request.param == "SentencePiece":
+        write_sentencepiece(path)
+    else:
+        write_bert(path, gguf.PoolingType.MEAN)
+    params = L.llama_model_default_params()
+    params.vocab_only = True
+    return Vocabulary(Model(L.llama_model_load_from_file(str(path).encode(), params)))
+
+
+@pytest.mark.parametrize("parse_special", [True, False])
+@pytest.mark.parametrize("add_bos", [True, False])
+def test_text_in_blocks_has_the_tokens_of_the_whole(
+    read: Vocabulary, add_bos: bool, parse_special: bool, monkeypatch: pytest.MonkeyPatch
+):
+    chance = random.Random(1)
+    for i in range(60):
+        text = "".join(chance.choice(TEXTS) for _ in range(chance.randrange(40)))
+        monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 100_000)
+        whole = read.tokenize(text, add_bos, parse_special)
+        monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1 + i % 7)
+        monkeypatch.setattr(text_blocks, "_WINDOW", 1 + i % 5)
+        assert read.tokenize(text, add_bos, parse_special) == whole, text
+
+
+@pytest.mark.parametrize(
+    ("texts", "uncut", "data", "blocks"),
+    [
+        pytest.param([b"<a>"], [], b"<a>x<a><a>", [b"<a>x", b"<a>", b"<a>"], id="before each"),
+        pytest.param([b"<a>", b"<a>>"], [], b"x<a>>y<a>", [b"x", b"<a>>y", b"<a>"], id="the longest"),
+        pytest.param([b"<ab>", b"xyz<a"], [], b"-xyz<ab>-<ab>", [b"-xyz<ab>-", b"<ab>"], id="not where two overlap"),
+        pytest.param([b"<ab>", b"b>xyz"], [], b"-<ab>xyz<ab>", [b"-<ab>xyz", b"<ab>"], id="nor with the next"),
+        pytest.param([b"\n", b"\n\n"], [], b"\n\n\n\n", [b"\n\n\n\n"], id="not in a run"),
+        pytest.param([b"<a>", b"<b>"], [b"<a>"], b"x <a>x<b>", [b"x <a>x", b"<b>"], id="not where space is stripped"),
+        pytest.param([], [], b"x<a>", [b"x<a>"], id="no special tokens"),
+        pytest.param([b"<a>"], [], b"", [b""], id="empty"),
+    ],
+)
+def test_cuts(
+    texts: list[bytes], uncut: list[bytes], data: bytes, blocks: list[bytes], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1)
+    assert list(TextBlocks(texts, uncut).split(data)) == blocks
+
+
+@pytest.mark.parametrize("text", ["<think>", "a<think>"])
+def test_many_special_tokens_are_tokenized_in_blocks_until_the_limit(text: str, monkeypatch: pytest.MonkeyPatch):
+    params = L.llama_model_default_params()
+    params.vocab_only = True
+    demo = Vocabulary(Model(L.llama_model_load_from_file(str(DEMO_PATH).encode(), params)))
+    n_bytes = []
+    real = vocabulary.L.llama_tokenize
+    monkeypatch.setattr(vocabulary.L, "llama_tokenize", lambda *call: n_bytes.append(call[2]) or real(*call))
+    with pytest.raises(TextTooLong, match=r"at least \d+ tokens, and 2000 are"):
+        demo.tokenize(text * 4000, False, True, 2000)
+    assert max(n_bytes) < 1.1 * text_blocks.BLOCK_BYTES
+    assert sum(n_bytes) < 2500 * len(text)
+    # No token has 21 bytes.
+    n_bytes.clear()
+    with pytest.raises(TextTooLong, match=r"at least 10\d\d tokens, and 1000 are"):
+        demo.tokenize(text * (1 + 21_000 // len(text)), False, True, 1000)
+    assert n_bytes == []
+
+
+def test_texts_that_a_tokenizer_may_shorten_are_tokenized_before_they_are_refused(read: Vocabulary):
+    is_bounded = read.n_tokens > 100
+    assert bool(read._longest_piece) == is_bounded
+    longest = max(map(len, read.all_pieces))
+    text = "a" * (longest * 10 + 1)
+    found = read.tokenize(text, False, False)
+    assert len(found) >= 10 or not is_bounded
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [],
+        [""],
+        ["a"],
+        ["<a>", "<b>", "<ab>", "x", "<"],
+        ["\n" * n for n in range(1, 60)],
+        ["a.b", "a+", "(", "\\", "é", "|"],
+        [f"<unused{i}>" for i in range(40)],
+    ],
+)
+def test_pattern_of_texts_finds_what_an_alternation_of_the_longest_first_finds(texts: list[str]):
+    plain = re.compile("|".join(map(re.escape, sorted(filter(None, texts), key=len, reverse=True))) or "(?!)")
+    joined, chance = re.compile(pattern_of(texts)), random.Random(2)
+    for _ in range(50):
+        text = "".join(chance.choice([*texts, "<", "a", "\n", ">", "<unused1"]) for _ in range(20))
+        assert joined.findall(text) == plain.findall(text)

@@ -1,0 +1,318 @@
+"""The loop around tools against scripted answers: rounds, what goes back to the server, and how a run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import threading
+from typing import Any, List
+
+import pytest
+
+from localchat import (
+    AsyncClient,
+    Cancelled,
+    Client,
+    DoesNotFit,
+    IncompleteStream,
+    Tool,
+    ToolResult,
+    ToolRun,
+    TooManyRounds,
+)
+
+from .raw_server import DEADLINE_S, Peer, Server, chunked, piece
+from .scripted import calls, chunk, playing, scripted, text
+from .test_tools import Place, add, fail
+
+# Rounds
+
+
+def test_run_calls_the_function_and_returns_the_answer():
+    with playing(calls(("add", '{"a": 1, "b": 2}')), text("It is ", "3.")) as (client, script):
+        reply = client.run("1+2?", tools=[add])
+    assert reply.text == "It is 3."
+    first, second = script.requests
+    assert first["tools"] == second["tools"] == [Tool.of(add).definition]
+    assert second["messages"] == [
+        {"role": "user", "content": "1+2?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_0", "name": "add", "content": "3"},
+    ]
+
+
+def test_run_without_tools_sends_none():
+    with playing(text("hi")) as (client, script):
+        assert client.run("x", system="be brief").text == "hi"
+    assert "tools" not in script.requests[0]
+    assert script.requests[0]["messages"][0] == {"role": "system", "content": "be brief"}
+
+
+def test_stream_yields_the_results_as_events():
+    with playing(calls(("add", '{"a": 1, "b": 2}')), text("3")) as (client, _):
+        with client.run_stream("x", tools=[add]) as run:
+            events = list(run)
+        assert run.done
+        assert run.reply.text == "3"
+    types = [event.type for event in events]
+    assert types == [
+        *("message_start", "tool_call_delta", "tool_call", "message_stop", "tool_result"),
+        *("message_start", "content_delta", "message_stop"),
+    ]
+    result = events[4]
+    assert isinstance(result, ToolResult)
+    assert (result.call.name, result.content, result.error, result.value) == ("add", "3", None, 3)
+    assert [message["role"] for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_text_of_a_run_is_that_of_all_rounds():
+    with playing([chunk(content="Let me see. "), *calls(("add", '{"a": 1, "b": 2}'))], text("3")) as (client, _):
+        assert "".join(client.run_stream("x", tools=[add]).text) == "Let me see. 3"
+
+
+def test_round_limit_is_an_error_with_the_last_reply():
+    ran = []
+
+    def again() -> str:
+        ran.append(1)
+        return "more"
+
+    with playing(calls(("again", ""))) as (client, script):
+        with pytest.raises(TooManyRounds, match="still calls again after 3 rounds") as caught:
+            client.run("x", tools=[again], max_rounds=3)
+        assert len(script.requests) == 3
+    assert len(ran) == 2
+    assert caught.value.partial is not None
+    assert caught.value.partial.tool_calls[0].name == "again"
+    assert pickle.loads(pickle.dumps(caught.value)).partial == caught.value.partial
+
+
+def test_tool_choice_is_for_the_first_round_only():
+    with playing(calls(("add", '{"a": 1, "b": 1}')), text("2")) as (client, script):
+        client.run("x", tools=[add], tool_choice="required")
+    assert [request.get("tool_choice") for request in script.requests] == ["required", None]
+
+
+@pytest.mark.parametrize(("options", "message"), [({"n": 2}, "n must be 1"), ({"max_rounds": 0}, "at least 1")])
+def test_run_refuses_what_makes_no_sense(options: Any, message: str):
+    with Client("http://127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
+        client.run("x", **options)
+
+
+def test_run_checks_the_last_answer_against_its_format():
+    answers = [calls(("add", '{"a": 1, "b": 1}')), text('{"name": "Bonn"}')]
+    with playing(*answers) as (client, _):
+        assert client.run("x", tools=[add], response_format=Place).parsed == Place("Bonn")
+    with playing(text("none")) as (client, _), pytest.raises(DoesNotFit) as caught:
+        client.run("x", response_format=Place)
+    assert caught.value.text == "none"
+
+
+def test_run_takes_images():
+    with playing(text("a cat")) as (client, script):
+        client.run("what?", images=[b"GIF89a"])
+    assert [part["type"] for part in script.requests[0]["messages"][0]["content"]] == ["image_url", "text"]
+
+
+def test_answer_that_is_cut_is_an_error():
+    with playing([chunk(content="a")]) as (client, _), pytest.raises(IncompleteStream):
+        client.run("x")
+
+
+def test_async_run_raises_and_limits_as_the_other():
+    async def main(**options: Any) -> None:
+        async with AsyncClient(script.base_url, model="m") as client:
+            await client.run("x", tools=[fail], **options)
+
+    with scripted(calls(("fail", ""))) as script:
+        for parallel in (False, True):
+            with pytest.raises(RuntimeError, match="no luck"):
+                asyncio.run(main(raise_errors=True, parallel=parallel))
+        with pytest.raises(TooManyRounds):
+            asyncio.run(main(max_rounds=2))
+
+
+# What goes back to the server
+
+
+def test_missing_ids_are_made_up_and_match():
+    delta = {"function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+    with playing([chunk(tool_calls=[delta]), chunk("stop")], text("ok")) as (client, script):
+        client.run("x", tools=[add])
+    _, assistant, result = script.requests[-1]["messages"]
+    assert result["tool_call_id"] == assistant["tool_calls"][0]["id"] != ""
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_goes_back_under_its_own_name(name: str):
+    thought = chunk(**{name: "Hm."})
+    with playing([thought, *calls(("add", '{"a": 1, "b": 2}'))], text("ok")) as (client, script):
+        client.run("x", tools=[add])
+    assert script.requests[-1]["messages"][1][name] == "Hm."
+
+
+def test_unknown_members_of_a_call_go_back():
+    signed = {"google": {"thought_signature": "abc"}}
+    with playing(calls(("add", '{"a": 1, "b": 2}'), extra_content=signed), text("ok")) as (client, script):
+        client.run("x", tools=[add])
+    assert script.requests[-1]["messages"][1]["tool_calls"][0]["extra_content"] == signed
+
+
+# Ends
+
+
+def test_run_that_is_left_early_closes_its_stream():
+    with playing(text("a", "b", "c")) as (client, _):
+        with client.run_stream("x") as run:
+            assert next(event for event in run if event.type == "content_delta").delta == "a"
+        with pytest.raises(Cancelled) as caught:
+            list(run)
+        assert not run.done
+        assert caught.value.partial == run.reply
+        assert run.reply.text.startswith("a")
+
+
+def test_run_that_is_closed_by_another_thread_between_two_events_does_not_end_like_a_whole_one():
+    with playing(text("a", "b", "c")) as (client, _):
+        run = client.run_stream("x")
+        next(run)
+        thread = threading.Thread(target=run.close)
+        thread.start()
+        thread.join(DEADLINE_S)
+        with pytest.raises(Cancelled):
+            run.finish()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_run_that_is_dropped_closes_its_connection(asynchronous: bool):
+    gone = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        peer.request()
+        peer.send(chunked(piece("a"), end=False))
+        if peer.is_disconnected():
+            gone.set()
+
+    async def start(url: str) -> None:
+        async for _ in AsyncClient(url, model="m").run_stream("x").text:
+            break
+        while not gone.is_set():
+            await asyncio.sleep(0.01)
+
+    gc.disable()  # It would drop what refers to itself, at some time.
+    try:
+        with Server(handle) as server:
+            if asynchronous:
+                asyncio.run(asyncio.wait_for(start(server.url), DEADLINE_S))
+            else:
+                next(Client(server.url, model="m").run_stream("x").text)
+            assert gone.wait(DEADLINE_S)
+    finally:
+        gc.enable()
+
+
+def test_run_that_is_closed_after_its_end_has_ended():
+    with playing(text("a")) as (client, _):
+        run = client.run_stream("x")
+        assert run.finish().text == "a"
+        run.close()
+        assert list(run) == []
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_asynchronous_run_is_closed_by_another_task(parallel: bool):
+    """While a tool works, and while nobody waits for it."""
+
+    async def main(client: AsyncClient) -> None:
+        started, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> str:
+            started.set()
+            await go_on.wait()
+            return "done"
+
+        run = client.run_stream("x", tools=[slow], parallel=parallel)
+        task = asyncio.ensure_future(run.finish())
+        await asyncio.wait_for(started.wait(), DEADLINE_S)
+        await run.close()
+        go_on.set()
+        with pytest.raises(Cancelled):
+            await asyncio.wait_for(task, DEADLINE_S)
+
+        run = client.run_stream("x")
+        await run.__anext__()
+        await run.close()
+        with pytest.raises(Cancelled):
+            await run.finish()
+
+    with scripted(calls(("slow", ""), ("slow", "")), text("a", "b")) as script:
+
+        async def asked() -> None:
+            async with AsyncClient(script.base_url, model="m") as client:
+                await main(client)
+
+        asyncio.run(asked())
+        assert len(script.requests) == 2
+
+
+def test_run_that_is_closed_while_tools_work_side_by_side_starts_no_other():
+    begun, started, go_on = [], threading.Barrier(3), threading.Event()
+
+    def slow(n: int) -> int:
+        begun.append(n)
+        started.wait(DEADLINE_S)
+        assert go_on.wait(DEADLINE_S)
+        return n
+
+    def finish(run: ToolRun) -> None:
+        with pytest.raises(Cancelled):
+            run.finish()
+
+    with playing(calls(*(("slow", f'{{"n": {n}}}') for n in range(5)))) as (client, _):
+        run = client.run_stream("x", tools=[slow], parallel=2)
+        thread = threading.Thread(target=finish, args=(run,))
+        thread.start()
+        started.wait(DEADLINE_S)
+        run.close()
+        go_on.set()
+        thread.join(DEADLINE_S)
+    assert sorted(begun) == [0, 1]
+
+
+def test_run_that_is_closed_while_a_tool_works_asks_no_more():
+    started, go_on = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        started.set()
+        assert go_on.wait(DEADLINE_S)
+        return "done"
+
+    def never() -> None:
+        raise AssertionError("the run is closed")
+
+    failures: List[BaseException] = []
+
+    def work(run: ToolRun) -> None:
+        try:
+            for _ in run:
+                pass
+        except Exception as error:
+            failures.append(error)
+
+    with playing(calls(("slow", ""), ("never", ""))) as (client, script):
+        run = client.run_stream("x", tools=[slow, never], raise_errors=True)
+        thread = threading.Thread(target=work, args=(run,))
+        thread.start()
+        assert started.wait(DEADLINE_S)
+        run.close()
+        go_on.set()
+        thread.join(DEADLINE_S)
+        assert [type(failure).__name__ for failure in failures] == ["Cancelled"]
+        assert len(script.requests) == 1

@@ -1,0 +1,114 @@
+"""The check of JSON by a JSON Schema: each keyword, and agreement with the grammars of the server."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, List, Tuple
+
+import pytest
+
+from localchat.validator import validation_errors
+
+from .grammar_cases import CASES
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": ["integer", "null"]}, [1, 2.0, None], [True, "a", 1.5]),
+        ({"type": "number"}, [1, 1.5], [True, "1"]),
+        ({"const": [1, {"a": 0}]}, [[1, {"a": 0.0}]], [[1, {"a": False}], [True, {"a": 0}], [1]]),
+        ({"minimum": 1, "exclusiveMaximum": 3}, [1, 2.9, "0", True], [0, 3]),
+        ({"minimum": 1, "exclusiveMinimum": True, "maximum": 3, "exclusiveMaximum": False}, [2, 3], [1, 4]),
+        ({"exclusiveMinimum": True}, [0], []),
+        ({"type": "integer", "nullable": True}, [1, None], ["a", False]),
+        ({"multipleOf": 0.1}, [0.3, 7, 10**400], [0.35, float("inf")]),
+        ({"multipleOf": 1}, [1e9, 2.0], [1000000000.5]),
+        ({"multipleOf": 0.01}, [12345678.9], [12345678.905]),
+        ({"pattern": r"^[$a]+$|\$b"}, ["a$", "$b"], ["a\n", "b"]),
+        ({"pattern": r"^\w\d\W$"}, ["a1é"], ["é1-", "a٣-"]),
+        ({"pattern": r"^\s[\s\\]\S$"}, ["\ufeff\xa0a", "\v\\\x85"], ["\x1c\ufeffa", "  \u2028"]),
+        ({"pattern": "^.[.]$"}, ["\x85."], ["\r.", "\u2028.", "ab"]),
+        ({"pattern": r"^(?<x>a)(?<!b)\cA[\u{1F600}-\u{1F64F}]\ud83d\ude00$"}, ["a\x01😁😀"], ["a\x0131"]),
+        ({"minLength": 2, "maxLength": 3, "pattern": "^a"}, ["ab", 1], ["a", "abcd", "ba"]),
+        ({"minItems": 1, "maxItems": 2, "uniqueItems": True}, [[1], [1, True]], [[], [1, 1], [1, 2, 3]]),
+        ({"prefixItems": [{"type": "integer"}], "items": False}, [[], [1]], [["a"], [1, 2]]),
+        ({"required": ["a"], "properties": {"a": True, "b": False}}, [{"a": 1}, 3], [{}, {"a": 1, "b": 1}]),
+        ({"properties": {"a": {}}, "additionalProperties": False}, [{"a": 1}], [{"b": 1}]),
+        ({"minProperties": 1, "maxProperties": 1}, [{"a": 1}], [{}, {"a": 1, "b": 1}]),
+        ({"allOf": [{"minimum": 1}, {"maximum": 2}]}, [1], [0, 3]),
+        ({"anyOf": [{"type": "string"}, {"minimum": 5}]}, ["a", 5], [4]),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 3}]}, [0, 4], [2]),
+        ({"not": {"type": "string"}}, [1], ["a"]),
+        ({"not": {"contains": {"const": 1}}}, [[2]], [[1], "a"]),
+        ({"contains": {"const": 1}, "minContains": 0, "maxContains": 1}, [[], [1, 2]], [[1, 1]]),
+        ({"if": {"minimum": 5}, "then": {"multipleOf": 5}, "else": {"multipleOf": 2}}, [2, 10], [3, 6]),
+        ({"patternProperties": {"[": {}}}, [{}, 1], [{"a": 1}]),
+        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "integer"}}}, [1], ["a"]),
+        ({"format": "date"}, ["2024-02-29"], ["20240229", "2024-W09-4", "2023-02-29"]),
+        ({"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "integer"}}}, [1], ["a"]),
+        ({"$ref": "#/allOf/1", "allOf": [True, {"type": "integer"}]}, [1], ["a"]),
+        ({"$ref": "#i", "$defs": {"a": {"$anchor": "i", "type": "integer"}}}, [1], ["a"]),
+        ({"$id": "a:b", "$ref": "a:b#/$defs/a", "$defs": {"a": {"type": "integer"}}}, [1], ["a"]),
+        ({"unknown": 1, "format": "email"}, ["a"], []),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) and value else None,
+)
+def test_keyword_tells_good_from_bad(schema: Any, good: List[Any], bad: List[Any]):
+    assert [value for value in good if list(validation_errors(value, schema))] == []
+    assert [value for value in bad if not list(validation_errors(value, schema))] == []
+
+
+def read_json(text: str) -> Any:
+    """ValueError for what is no JSON, or has a name twice, which the checker cannot see."""
+
+    def members(pairs: List[Tuple[str, Any]]) -> Any:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError(text)
+        return dict(pairs)
+
+    return json.loads(text, parse_constant=int, object_pairs_hook=members)
+
+
+def fits(text: str, schema: Any) -> bool:
+    try:
+        return not list(validation_errors(read_json(text), schema))
+    except ValueError:
+        return False
+
+
+def test_server_and_client_mean_the_same_by_a_schema():
+    """But for formats, of which the client knows some and reads them generously, and for numbers beyond doubles."""
+    for name, case in CASES.items():
+        assert [text for text in case.accept if not fits(text, case.schema)] == [], name
+        if not name.startswith("format:") and name != "number: number far bounds":
+            assert [text for text in case.reject if fits(text, case.schema)] == [], name
+
+
+@pytest.mark.parametrize("reference", ["#/nowhere", "#nowhere", "#/allOf/1", "#/allOf/x", "other.json", "other#/$ref"])
+def test_reference_that_leads_nowhere_is_the_fault_of_the_schema(reference: str):
+    with pytest.raises(ValueError, match=re.escape(f"refers to {reference!r}")):
+        list(validation_errors(1, {"$ref": reference, "allOf": [True]}))
+
+
+@pytest.mark.parametrize("step", [0, -2, 0.0])
+def test_step_that_numbers_cannot_have_is_the_fault_of_the_schema(step):
+    with pytest.raises(ValueError, match=rf"'multipleOf': {step}, which must be greater than 0"):
+        list(validation_errors(1.5, {"multipleOf": step}))
+
+
+@pytest.mark.parametrize(
+    ("value", "step", "fits"),
+    [
+        (10_000_000_001, 10, False),
+        (10_000_000_000, 10, True),
+        (10**30 + 1, 10, False),
+        (0.3, 0.1, True),
+        (0.35, 0.1, False),
+        (float("nan"), 0.1, False),
+        (float("inf"), 2, False),
+    ],
+)
+def test_multiples_of_large_numbers_are_exact(value, step, fits):
+    assert (not list(validation_errors(value, {"type": "number", "multipleOf": step}))) is fits
