@@ -32,6 +32,7 @@ from localchat.grammar import (  # noqa: E402
     regex_to_grammar,
     schema_to_grammar,
 )
+from localchat.grammar.budget import SLICE  # noqa: E402
 
 DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
 N_TOKENS = 30
@@ -177,6 +178,18 @@ def test_compiling_ends_when_it_is_cancelled():
     assert not thread.is_alive()
     assert len(errors) == 1
     assert gc.isenabled()
+
+
+def test_what_a_constraint_leaves_is_not_collected_at_once_afterwards():
+    """A collection of all of it holds the interpreter lock for up to a tenth of a second."""
+    kept = []
+    with compiling(10**6) as budget:
+        assert not gc.isenabled()
+        for _ in range(20):
+            kept.append([[] for _ in range(2000)])
+            budget.spend(SLICE)
+    young = {id(one) for generation in (0, 1) for one in gc.get_objects(generation=generation)}
+    assert not any(id(one) in young for part in kept for one in part)
 
 
 def test_one_thread_compiles_at_a_time():

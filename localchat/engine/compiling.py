@@ -1,7 +1,7 @@
 """Compiling constraints beside a running engine: in time slices, within a budget of steps.
 
-No garbage is collected meanwhile: a collection visits all objects of the process, which takes a fraction of a second
-while a large constraint is compiled. Compiling makes no cycles of objects, so its memory is freed all the same.
+Garbage is collected after each slice, from the objects that the slice made, and at no other time meanwhile: a
+collection that visits all objects of a large constraint takes a fraction of a second, even if it is compiled by then.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def _pause() -> None:
     check = _is_cancelled.get()
     if check is not None and check():
         raise Interrupted("the client has left, or the server stops, while the constraint was compiled")
+    gc.collect(1)
     time_slices.pause()
 
 
@@ -70,6 +71,7 @@ class _Collection:
         try:
             yield
         finally:
+            gc.collect(1)
             with self._lock:
                 self._n_holding -= 1
                 if self._n_holding == 0 and self._was_enabled:

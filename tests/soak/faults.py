@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -155,6 +156,77 @@ def failing_decode() -> str:
     return f"llama_decode returns each of {CODES} up to thrice: {counted}; the next request in {target.ordinary}"
 
 
+# A module that Python imports when it starts, in the supervisor and in the server: each of these methods raises as many
+# times as a file says.
+RAISING = """
+import os, pathlib, sys
+from localchat.engine import backend, engine, kv_cache, scheduler, token_sampler
+plan = pathlib.Path(os.environ["LOCALCHAT_FAULTS"])
+def spoil(owner, name):
+    real = getattr(owner, name)
+    def method(*args, **kwargs):
+        wanted, n, kind = (plan.read_text().split() if plan.exists() else []) or ("", 0, "")
+        if wanted == f"{owner.__name__}.{name}" and int(n):
+            plan.write_text(f"{wanted} {int(n) - 1} {kind}")
+            raise {"Exception": RuntimeError, "SystemExit": SystemExit}[kind]("a fault of the test")
+        return real(*args, **kwargs)
+    setattr(owner, name, method)
+spoil(token_sampler.TokenSampler, "sample")
+spoil(scheduler.Scheduler, "schedule")
+spoil(scheduler.Scheduler, "update")
+spoil(scheduler.Scheduler, "reset")
+spoil(kv_cache.KVCache, "acquire")
+spoil(kv_cache.KVCache, "release")
+spoil(engine.Engine, "_add")
+spoil(engine.Engine, "_free_sampler")
+spoil(engine.Engine, "_end_all")
+"""
+# With `_end_all` and `reset`, parts of the failure path, something fails first.
+RAISED = [
+    *("TokenSampler.sample", "Scheduler.schedule", "Scheduler.update", "Scheduler.reset", "KVCache.acquire"),
+    *("KVCache.release", "Engine._add", "Engine._free_sampler", "Engine._end_all"),
+]
+
+
+def raising() -> str:
+    """Sampler, scheduler, cache and failure path raise: the request ends, and the next one is served."""
+    ended: dict[str, int] = {}
+    recoveries = []
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder, "plan")
+        Path(folder, "sitecustomize.py").write_text(RAISING)
+        for name, kind in itertools.product(RAISED, ("Exception", "SystemExit")):
+            # A server for each: the pauses before a restart grow.
+            with supervised(limits=f"export PYTHONPATH={folder} LOCALCHAT_FAULTS={plan}") as (target, _):
+                text = target.chat()
+                for n in (1, 3):
+                    plan.write_text(f"{name} {n} {kind}")
+                    outcome = _outcome(target, f"Count to {n}.")
+                    if outcome not in ("200", "500", "503", "cut"):
+                        raise Broken(f"{name} raised {kind} {n} times: {outcome}")
+                    ended[outcome] = ended.get(outcome, 0) + 1
+                    plan.write_text("")
+                    recoveries.append((wait_until_served(target), f"{name}, {kind}, {n} times"))
+                    if target.chat() != text:
+                        raise Broken(f"the greedy text is another one after {name} raised {kind} {n} times")
+    counted = ", ".join(f"{n} times {outcome}" for outcome, n in sorted(ended.items()))
+    seconds, case = max(recoveries)
+    return (
+        f"sampler, scheduler, cache or failure path raise once or thrice, {len(recoveries)} cases: {counted}; "
+        f"served again after at most {seconds:.2f} s ({case})"
+    )
+
+
+def _outcome(target: Target, content: str) -> str:
+    """The status of a request, or "cut"."""
+    body = json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 16}).encode()
+    try:
+        found = list(responses(target.send(post("/v1/chat/completions", body))))
+    except OSError:
+        return "cut"
+    return str(found[0][0]) if found else "cut"
+
+
 def full_disk() -> str:
     """A cache folder that takes 64 KiB a file: nothing is saved, requests go on."""
     with (
@@ -190,6 +262,7 @@ FAULTS = [
     stopped,
     jumping_clock,
     failing_decode,
+    raising,
     full_disk,
     broken_cache,
 ]
