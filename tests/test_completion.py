@@ -180,7 +180,7 @@ def test_echo_has_neither_the_begin_token_nor_its_space():
 
 def test_gap_is_filled_between_its_texts():
     backend = FakeBackend(echo)
-    backend.facts = dataclasses.replace(backend.facts, fill_in=(1, 2, 3))
+    backend.facts = dataclasses.replace(backend.facts, fim_tokens=(1, 2, 3))
     with Engine(backend).start() as engine:
         assert texts(engine, prompt="ab", suffix="cd") == ["\x01ab\x02cd\x03"]
 

@@ -13,7 +13,7 @@ from localchat.engine.lookup import N_GRAM, Lookup, LookupDrafter
 
 def draft_of(tokens: list[int], n_tokens: int = 4) -> list[int]:
     lookup = Lookup()
-    assert lookup.read(tokens)
+    assert lookup.index(tokens)
     return lookup.draft(tokens, n_tokens)
 
 
@@ -55,7 +55,7 @@ def test_text_added_in_any_pieces_gives_the_same_draft(seed: int):
     lookup, n_known = Lookup(), 0
     while n_known < len(tokens):
         n_known = min(n_known + random_.randint(1, 20), len(tokens))
-        lookup.read(tokens[:n_known])
+        lookup.index(tokens[:n_known])
         assert lookup.draft(tokens[:n_known], 8) == draft_of(tokens[:n_known], 8)
 
 
@@ -71,7 +71,7 @@ def test_draft_has_the_requested_length_and_follows_an_equal_run(seed: int):
 def test_long_text_is_indexed_a_piece_at_a_time():
     tokens = [*range(1000), 0, 1, 2]
     lookup = Lookup()
-    assert [lookup.read(tokens, 400) for _ in range(3)] == [False, False, True]
+    assert [lookup.index(tokens, 400) for _ in range(3)] == [False, False, True]
     assert lookup.draft(tokens, 2) == [3, 4]
 
 

@@ -84,7 +84,7 @@ GAP = {"input_prefix": "x", "input_suffix": "y"}
     ids=["gap", "begun", "files", "file tokens", "repository", "context"],
 )
 def test_infill_writes_the_prompt_of_the_gap(n_ctx: int, facts: dict[str, Any], fields: dict[str, Any], prompt: str):
-    with serving(echo, n_ctx=n_ctx, fim={"fill_in": (1, 2, 3), **facts}) as running:
+    with serving(echo, n_ctx=n_ctx, fim={"fim_tokens": (1, 2, 3), **facts}) as running:
         status, text = ask(running, "/infill", **fields)
         _, streamed = ask(running, "/infill", **fields, stream=True)
     body = json.loads(text)
@@ -123,5 +123,5 @@ def test_infill_of_a_model_with_such_tokens(tmp_path: Path):
     backend = load_backend(str(tmp_path / "fim.gguf"), LoadOptions(n_slots=1, n_ctx=64, n_cells=64))
     facts = backend.facts
     backend.close()
-    assert facts.fill_in == (tokens["pre"], tokens["suf"], tokens["mid"])
+    assert facts.fim_tokens == (tokens["pre"], tokens["suf"], tokens["mid"])
     assert (facts.fim_file, facts.fim_repository) == (tokens["sep"], tokens["rep"])

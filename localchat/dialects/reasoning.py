@@ -55,7 +55,7 @@ _KNOWN: tuple[ReasoningTags, ...] = (
 
 
 def reasoning_tags(template: str) -> ReasoningTags | None:
-    """The reasoning tags in a template; None if it contains none. The model may use tags all the same."""
+    """The reasoning tags in a template; None if it contains none. Even then, the model may generate tags."""
     return next((tags for tags in _KNOWN if tags.start in template and tags.end in template), None)
 
 

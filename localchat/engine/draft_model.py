@@ -1,8 +1,8 @@
 """Drafts by a draft model: a smaller model of the same vocabulary.
 
-Knows the `Backend` protocol. The draft model computes each text that it drafts for in a slot of its own KV cache, of a
-long prompt a bounded number of tokens per step. A text that ended stays in its slot, for the next turn of its
-conversation, until another text needs the slot.
+Knows the `Backend` protocol. The draft model computes each text in a slot of its own KV cache, with a limit of prompt
+tokens per step. A text that has ended stays in its slot for the next turn of its conversation, until another text needs
+the slot.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .values import GenerationRequest
 
 log = logging.getLogger("localchat.engine")
 
-# Seconds per step in which the draft model computes a prompt: all sequences wait for it.
-_READING_S = 0.05
+# Seconds per step for prefill by the draft model: all sequences wait for it.
+_PREFILL_S = 0.05
 
 
 @dataclass
@@ -128,7 +128,7 @@ class DraftModel:
 
     def _draft(self, wanted: list[tuple[_Text, int]]) -> None:
         """Computes the new tokens of the texts, then drafts token by token."""
-        n_most = min(self._cost.prompt_tokens_within(_READING_S, StepSize()), self._backend.limits.n_batch)
+        n_most = min(self._cost.prompt_tokens_within(_PREFILL_S, StepSize()), self._backend.limits.n_batch)
         while wanted:
             batch = _batch([text.own for text, _ in wanted], n_most)
             self._decode(batch)

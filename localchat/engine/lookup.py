@@ -1,8 +1,8 @@
 """Drafts from the text itself (prompt lookup): the tokens that followed the newest ones earlier in the text. Pure.
 
-Edits, extractions, quotes and code repeat much of their prompt word for word. The search is that of
-LZ77 compressors: a table of all runs of `N_GRAM` tokens leads to the places where one stood, the
-newest first, and of the first few places the one with most tokens in common before it counts.
+Edits, extractions, quotes and code repeat much of their prompt word for word. The search is that of LZ77 compressors: a
+table has the positions of all n-grams of `N_GRAM` tokens. Of the newest positions of the n-gram that ends the text, the
+one with the longest match before it gives the draft.
 """
 
 from __future__ import annotations
@@ -10,50 +10,50 @@ from __future__ import annotations
 from .batch import Sequence
 from .drafting import DraftLength
 
-# Shorter runs recur by chance.
+# Shorter n-grams recur by chance.
 N_GRAM = 3
-# Places compared for each draft, and tokens compared at each: they bound the time of a draft.
-_MAX_PLACES = 8
+# Positions compared for each draft, and tokens compared at each: they bound the time of a draft.
+_MAX_POSITIONS = 8
 _MAX_COMPARED = 32
 # Tokens indexed in one step: a long prompt must not delay other sequences.
 _MAX_INDEXED = 8192
 
 
 class Lookup:
-    """The places of all runs in one text. Knows a text that only grows."""
+    """The positions after all n-grams of one text, which only grows."""
 
     def __init__(self) -> None:
-        # Of each run where the text went on after it the last time, and of each such place the one before it.
+        # The newest position after each n-gram, and for each position the previous one after the same n-gram.
         self._last: dict[tuple[int, ...], int] = {}
         self._before: dict[int, int] = {}
-        self._n_read = N_GRAM
+        self._n_indexed = N_GRAM
 
-    def read(self, tokens: list[int], n_most: int = _MAX_INDEXED) -> bool:
-        """Takes note of tokens that are new; False if there are more of them than that."""
-        end = min(len(tokens), self._n_read + n_most)
-        for place in range(self._n_read, end):
-            run = tuple(tokens[place - N_GRAM : place])
-            before = self._last.get(run)
+    def index(self, tokens: list[int], n_most: int = _MAX_INDEXED) -> bool:
+        """Indexes new tokens, at most `n_most` of them. Returns whether all are indexed."""
+        end = min(len(tokens), self._n_indexed + n_most)
+        for position in range(self._n_indexed, end):
+            n_gram = tuple(tokens[position - N_GRAM : position])
+            before = self._last.get(n_gram)
             if before is not None:
-                self._before[place] = before
-            self._last[run] = place
-        self._n_read = max(end, self._n_read)
+                self._before[position] = before
+            self._last[n_gram] = position
+        self._n_indexed = max(end, self._n_indexed)
         return end == len(tokens)
 
     def draft(self, tokens: list[int], n_tokens: int) -> list[int]:
-        """The tokens that came after the longest run that the text ends with; none if there is no such run."""
-        place = self._last.get(tuple(tokens[-N_GRAM:]))
+        """The tokens that followed the longest match of the end of the text; none if its n-gram is new."""
+        position = self._last.get(tuple(tokens[-N_GRAM:]))
         best, n_best = None, 0
-        for _ in range(_MAX_PLACES):
-            if place is None or n_best == _MAX_COMPARED:
+        for _ in range(_MAX_POSITIONS):
+            if position is None or n_best == _MAX_COMPARED:
                 break
-            n = _n_common_before(tokens, place)
+            n = _n_common_before(tokens, position)
             if n > n_best:
-                best, n_best = place, n
-            place = self._before.get(place)
+                best, n_best = position, n
+            position = self._before.get(position)
         if best is None:
             return []
-        # What it goes on with may run into the end of the text: then the text repeats itself.
+        # The draft may reach the end of the text. Then it continues from `best` again.
         period = len(tokens) - best
         return [tokens[best + i % period] for i in range(n_tokens)]
 
@@ -68,7 +68,7 @@ class LookupDrafter:
         for sequence in sequences:
             lookup, length = self._texts.setdefault(sequence.id, (Lookup(), DraftLength()))
             n = min(n_tokens, length.at(len(sequence.tokens), cost))
-            if n and lookup.read(sequence.tokens):
+            if n and lookup.index(sequence.tokens):
                 sequence.draft = lookup.draft(sequence.tokens, n)
 
     def note(self, sequence: Sequence, n_drafted: int, n_accepted: int, cost: float) -> None:
@@ -81,9 +81,9 @@ class LookupDrafter:
     def close(self) -> None: ...
 
 
-def _n_common_before(tokens: list[int], place: int) -> int:
-    """How many tokens before a place are those that the text ends with."""
-    n, n_most = N_GRAM, min(place, _MAX_COMPARED)
-    while n < n_most and tokens[place - n - 1] == tokens[-n - 1]:
+def _n_common_before(tokens: list[int], position: int) -> int:
+    """The number of tokens before a position that are equal to the last tokens of the text."""
+    n, n_most = N_GRAM, min(position, _MAX_COMPARED)
+    while n < n_most and tokens[position - n - 1] == tokens[-n - 1]:
         n += 1
     return n

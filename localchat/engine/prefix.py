@@ -1,8 +1,8 @@
-"""Which slots hold which tokens: a tree of prefixes over all slots, running and idle.
+"""The prefix tree (radix tree): which slots have which tokens in the KV cache.
 
-Pure bookkeeping of the cells: a node is a run of cells, held by every slot whose tokens
-pass through it. Sharing a prefix is one more holder and no more cells. Two slots that computed the
-same tokens apart have cells apart, and stand in two nodes with equal tokens.
+A node is a run of tokens with their cells. Every slot whose tokens pass through a node is a holder of it, so a shared
+prefix uses its cells once. Slots that computed the same tokens separately have separate cells, in nodes of their own.
+Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Node:
-    """A run of tokens after those of its parent. `n_holders` slots have cells of it, `n_active` of them are running."""
+    """A run of tokens after those of its parent. `n_holders` slots share its cells; `n_active` of them are active."""
 
     parent: Node | None
     start: int
@@ -36,7 +36,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Match:
-    """The first `length` tokens of a prompt, which `slot` has cells of."""
+    """The first `length` tokens of a prompt, for which `slot` has cells."""
 
     slot: int
     length: int
@@ -44,30 +44,30 @@ class Match:
 
 @dataclass
 class PrefixTree:
-    """The tokens in every held slot. `n_cells` counts each cell once, `n_cells_active` those of running slots.
+    """The tokens of all slots in use. `n_cells` counts each cell once, `n_cells_active` those of active slots.
 
-    A slot is first active (`hold`, `extend`), then idle (`set_idle`) until it is dropped. Idle slots are
-    dropped by least recent use.
+    A slot is first active (`hold`, `extend`), then idle (`set_idle`) until it is dropped. Idle slots are kept in the
+    order of least recent use.
     """
 
     n_cells: int = 0
     n_cells_active: int = 0
     _root: Node = field(default_factory=lambda: Node(None, 0, []))
     _leaves: dict[int, Node] = field(default_factory=dict)
-    # In order of use, the least recent first.
+    # The least recently used first.
     _idle: dict[int, None] = field(default_factory=dict)
 
     def length(self, slot: int) -> int:
-        """Tokens that a held slot has."""
+        """The number of tokens of a slot."""
         return self._leaves[slot].end
 
     def tokens(self, slot: int) -> list[int]:
-        """What a held slot has."""
+        """The tokens of a slot."""
         runs = [node.tokens for node in self._leaves[slot].path()]
         return [token for run in reversed(runs) for token in run]
 
     def idle(self) -> list[int]:
-        """The idle slots in order of use, the least recent first."""
+        """The idle slots, the least recently used first."""
         return list(self._idle)
 
     def active(self) -> list[int]:
@@ -75,7 +75,7 @@ class PrefixTree:
         return [slot for slot in self._leaves if slot not in self._idle]
 
     def match(self, tokens: list[int], *, shortest: bool = False) -> Match | None:
-        """The longest known prefix of `tokens`, and a slot that has it: the one with the fewest tokens, if wanted."""
+        """The longest cached prefix of `tokens`, in any slot that has it; with `shortest` in the shortest one."""
         node, n_common = self._descend(tokens)
         if node is None:
             return None
@@ -83,13 +83,13 @@ class PrefixTree:
         return Match(slot, node.start + n_common)
 
     def match_whole(self, tokens: list[int]) -> Match | None:
-        """The idle slot with the most tokens, all of which `tokens` begin with: for memories that cannot be cut."""
+        """The longest idle slot with which `tokens` begin, for a KV cache that cannot be truncated."""
         fitting = [slot for slot in self._idle if self._is_prefix(self._leaves[slot], tokens)]
         best = max(fitting, key=self.length, default=None)
         return None if best is None else Match(best, self.length(best))
 
     def n_cells_inactive(self, match: Match) -> int:
-        """Cells of a match that no running slot holds: those that it would keep from being freed."""
+        """The cells of a match that no active slot uses: they could be freed until the match is used."""
         path = self._leaves[match.slot].path()
         return sum(
             min(node.end, match.length) - node.start
@@ -98,7 +98,7 @@ class PrefixTree:
         )
 
     def hold(self, slot: int, match: Match | None = None) -> None:
-        """Makes a free slot active, with the tokens of a match or none."""
+        """Makes a free slot active. It has the tokens of the match, or none."""
         leaf = self._root if match is None else self._cut(self._leaves[match.slot], match.length)
         self._leaves[slot] = leaf
         for node in leaf.path():
@@ -106,7 +106,7 @@ class PrefixTree:
             self._activate(node)
 
     def extend(self, slot: int, tokens: list[int]) -> None:
-        """An active slot has got cells for more tokens."""
+        """Adds tokens to an active slot, whose cells have been computed."""
         leaf = self._leaves[slot]
         if leaf is self._root or leaf.children or leaf.n_holders > 1:
             leaf = Node(leaf, leaf.end, [], n_holders=1, n_active=1)
@@ -118,7 +118,7 @@ class PrefixTree:
         self.n_cells_active += len(tokens)
 
     def truncate(self, slot: int, length: int) -> None:
-        """An active slot gives up all tokens but the first ones."""
+        """Removes all but the first `length` tokens of an active slot."""
         node = self._leaves[slot]
         last = self._leaves[slot] = self._cut(node, length)
         while node is not last:
@@ -131,7 +131,7 @@ class PrefixTree:
             node = node.parent
 
     def set_idle(self, slot: int) -> None:
-        """An active slot stops running; its tokens stay until their cells are needed."""
+        """Makes an active slot idle. Its tokens stay until it is dropped."""
         for node in self._leaves[slot].path():
             self._deactivate(node)
         self._idle[slot] = None
@@ -140,28 +140,25 @@ class PrefixTree:
         return slot in self._idle
 
     def set_active(self, slot: int) -> None:
-        """An idle slot runs again, with all that it has."""
+        """Makes an idle slot active, with its tokens."""
         del self._idle[slot]
         for node in self._leaves[slot].path():
             self._activate(node)
 
     def twin(self, slot: int, *, exact: bool = False) -> int | None:
-        """Another slot with the same tokens, in these cells or others, and maybe more after them.
-
-        With `exact` it has no more, and is idle.
-        """
+        """Another slot that begins with the tokens of this one. With `exact`: an idle slot that has no other tokens."""
         tokens = self.tokens(slot)
         others = (other for other in self._leaves if other != slot and self._begins_with(other, tokens))
         return next((other for other in others if not exact or self._is_idle_with(other, len(tokens))), None)
 
     def refresh(self, slot: int) -> None:
-        """An idle slot turned out to be of use: it becomes the most recent one."""
+        """Makes an idle slot the most recently used one."""
         if self.is_idle(slot):
             del self._idle[slot]
             self._idle[slot] = None
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot, active or idle; cells that no other slot holds are free."""
+        """Removes a slot, active or idle. The cells that no other slot uses become free."""
         was_active = slot not in self._idle
         self._idle.pop(slot, None)
         for node in list(self._leaves.pop(slot).path()):
@@ -186,10 +183,10 @@ class PrefixTree:
             self.n_cells_active -= len(node.tokens)
 
     def _descend(self, tokens: list[int]) -> tuple[Node | None, int]:
-        """The node in which the longest common prefix ends, and how many tokens of that node are in it."""
+        """The node in which the longest common prefix ends, and the number of its tokens that belong to the prefix."""
         best: Node | None = None
         length, n_common = 0, 0
-        # More than one branch can begin alike: sequences that computed the same tokens apart.
+        # Several branches can begin with the same tokens, if sequences computed them separately.
         open_nodes = [self._root]
         while open_nodes:
             for child in open_nodes.pop().children:
@@ -201,7 +198,7 @@ class PrefixTree:
         return best, n_common
 
     def _holder(self, node: Node) -> int:
-        """A slot that holds this node: every branch ends in one."""
+        """A slot that has this node. Every leaf belongs to a slot."""
         for slot, leaf in self._leaves.items():
             if leaf is node:
                 return slot
@@ -211,7 +208,7 @@ class PrefixTree:
         return min((slot for slot, leaf in self._leaves.items() if node in leaf.path()), key=self.length)
 
     def _cut(self, leaf: Node, length: int) -> Node:
-        """The node on the way to `leaf` that ends at `length`, made by cutting one in two if need be."""
+        """The node on the path to `leaf` that ends at `length`. If there is none, a node is split there."""
         node = next((node for node in leaf.path() if node.start < length <= node.end), None)
         if node is None or node.end == length:
             return node or self._root
@@ -223,7 +220,7 @@ class PrefixTree:
         return upper
 
     def _merge(self, node: Node) -> None:
-        """Joins a node with its only child if the same slots hold both, so that conversations have few nodes."""
+        """Joins a node with its only child if the same slots have both, so that conversations have few nodes."""
         if len(node.children) != 1 or node.children[0].n_holders < node.n_holders:
             return
         (child,) = node.children
@@ -246,9 +243,9 @@ class PrefixTree:
 
 
 def n_common_of(run: Sequence[int], tokens: Sequence[int], start: int) -> int:
-    """How many tokens of `run` are those of `tokens` from `start` on; by halves, so that they compare in C.
+    """The number of first tokens of `run` that are equal to those of `tokens` from `start` on.
 
-    Both are lists or both are tuples.
+    A binary search over slices, which are compared in C. Both are lists or both are tuples.
     """
     low, high = 0, max(min(len(run), len(tokens) - start), 0)
     if high and run[0] != tokens[start]:

@@ -1,7 +1,7 @@
-"""What the engine knows of a limit on reasoning: an object that reads the sampled tokens and may force the next one.
+"""The interface of a limit of reasoning tokens: a tracker reads the sampled tokens and may force the next one.
 
-The engine does not know how a model marks its reasoning. A request brings a `ReasoningLimit`, and the sampler of
-each sequence asks it for a tracker of its own. `localchat.dialects.reasoning` has the implementation.
+The engine does not know the markers of reasoning. A request has a `ReasoningLimit`, from which the sampler of each
+sequence gets its own tracker. `localchat.dialects.reasoning` implements both.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Protocol
 
 
 class ForcedTokens(Protocol):
-    """Reads one sequence token by token."""
+    """A tracker of one sequence."""
 
     @property
     def forced_token(self) -> int | None:
-        """The token that has to come next; None where the sampler is free."""
+        """The token that must come next; None if the sampler may choose."""
 
     def feed(self, piece: bytes) -> None:
-        """The bytes of the next token: of the forced one if there is any."""
+        """Enters the bytes of the next token, which is the forced one if there is one."""
 
 
 class ReasoningLimit(Protocol):
-    """Belongs to a request, of which several sequences may be made."""
+    """The limit of a request, for each of its sequences."""
 
     def tracker(self) -> ForcedTokens:
-        """A new tracker, before the first token of a sequence."""
+        """A new tracker for a sequence without tokens."""

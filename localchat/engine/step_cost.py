@@ -1,46 +1,44 @@
-"""How long a step takes by what is in it. Pure: the caller measures.
+"""Predicts the time of a step from the rows and cells that it computes. Pure: the caller measures.
 
-The time of a step is taken to be a sum: a fixed part, a part for each row with logits, a part for each
-other row of a prompt, and a part for each cell that a row attends to. The four factors are fitted to the
-measured steps, of which newer ones count more. From them follow how many prompt tokens a step may have
-beside running sequences, and what a row of a draft costs.
+The time is a sum of four terms: a constant, one for the rows with logits, one for the other rows of prompts, and one
+for the cells to which all rows attend. Their factors are fitted to the measured steps, newer ones with more weight.
+They give the number of prompt tokens that a step may have beside running sequences, and the cost of a draft token.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Steps with a part of a prompt are so long that all else in them takes this share of their time at most.
+# A step has so many prompt tokens that all else in it takes at most this share of its time.
 _OVERHEAD_SHARE = 0.1
-# But they take no longer than this if running sequences wait for their next token, in seconds: text still flows.
+# But it takes at most so many seconds if running sequences wait for their next token.
 MAX_GAP_S = 1.0
-# Fewer prompt tokens in a step save no time worth having.
+# Fewer prompt tokens would not make a step noticeably shorter.
 MIN_PROMPT_TOKENS = 32
-# What one more row is assumed to cost, as a share of a step, until steps of different sizes were measured.
+# The assumed cost of one more row, as a share of a step, before steps of different sizes have been measured.
 UNKNOWN_ROW_SHARE = 0.25
-# Bounds of that share where it is known.
+# Bounds of the measured share.
 _MIN_ROW_SHARE, _MAX_ROW_SHARE = 0.01, 1.0
-# Each step takes so much weight from those before it, so that a machine that gets busy is noticed.
+# Each step reduces the weight of older ones by this share, so that the factors follow the load of the machine.
 _FORGETTING = 0.05
-# A step that took longer than this multiple of its prediction was held up by something else.
+# The time of a step counts up to this multiple of its prediction: it may have been delayed by something else.
 _MAX_SURPRISE = 3.0
-# Steps of each kind that are measured before a surprise is called one.
+# Steps with a term that are measured before that limit holds.
 _N_TRUSTED = 4
-# Sweeps of coordinate descent for each measured step, which go on from where the last one ended.
+# Sweeps of coordinate descent for each measured step, from the factors of the last one.
 _N_SWEEPS = 2
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """What is in a step.
-
-    `n_outputs` rows have logits: one for each token that is sampled and for each token of a draft. `n_prompt`
-    further rows are of prompts. All rows together attend to `n_attended` cells.
-    """
+    """The amount of work of a step."""
 
     n_outputs: int = 0
+    """Rows with logits: one for each sampled token and each draft token."""
     n_prompt: int = 0
+    """The other rows, which belong to prompts."""
     n_attended: int = 0
+    """Cells to which the rows attend, counted for each row."""
 
     def __add__(self, other: StepSize) -> StepSize:
         return StepSize(
@@ -49,18 +47,18 @@ class StepSize:
 
 
 def attended(n_computed: int, n_tokens: int) -> int:
-    """Cells that the next `n_tokens` rows of a sequence attend to, each to all before it and to itself."""
+    """Cells to which the next `n_tokens` rows of a sequence attend: each row to all earlier ones and to itself."""
     return n_tokens * n_computed + n_tokens * (n_tokens + 1) // 2
 
 
 class StepCost:
     """Non-negative least squares by coordinate descent, over relative errors.
 
-    A step changes only the factors of what is in it: prompts cost what they did when there was one last.
+    A step without a term (no prompt, for instance) leaves the factor of that term as it is.
     """
 
     def __init__(self) -> None:
-        # Seconds for: a step, a row with logits, a row of a prompt, a cell.
+        # Seconds per step, per row with logits, per row of a prompt, per cell.
         self._factors = [0.0] * 4
         # The normal equations.
         self._products = [[0.0] * 4 for _ in range(4)]
@@ -68,14 +66,14 @@ class StepCost:
         self._n_noted = [0] * 4
 
     def note(self, step: StepSize, seconds: float) -> None:
-        """A step took so many seconds."""
+        """Enters the measured time of a step."""
         sizes = _sizes(step)
         present = [i for i, size in enumerate(sizes) if size]
         if seconds <= 0 or len(present) == 1:
             return
         scale_s, predicted_s = seconds, self.seconds(step)
         if predicted_s and min(self._n_noted[i] for i in present) >= _N_TRUSTED:
-            # Errors count relative to the prediction: a short step counts as much as a long one.
+            # Errors are relative to the prediction, so that a short step counts as much as a long one.
             scale_s, seconds = predicted_s, min(seconds, _MAX_SURPRISE * predicted_s)
         if not any(self._factors[:2]) and not step.n_prompt:
             self._factors[0] = seconds / (1 + UNKNOWN_ROW_SHARE * step.n_outputs)
@@ -89,7 +87,7 @@ class StepCost:
         for i in present:
             self._n_noted[i] += 1
         for _ in range(_N_SWEEPS):
-            # In this order, what cannot be told apart yet is taken for the price of rows.
+            # In this order, time that cannot be attributed yet is attributed to rows.
             for i in (2, 1, 0, 3):
                 if sizes[i]:
                     self._fit(i)
@@ -106,7 +104,7 @@ class StepCost:
         return sum(size * factor for size, factor in zip(_sizes(step), self._factors))
 
     def row_share(self, running: StepSize) -> float:
-        """The price of one more row with logits for each running sequence, as a share of the step without them."""
+        """The cost of one more row with logits for each running sequence, as a share of the step without them."""
         step_s = self.seconds(running)
         if step_s <= 0:
             return UNKNOWN_ROW_SHARE
@@ -114,26 +112,23 @@ class StepCost:
         return min(max(rows_s / step_s, _MIN_ROW_SHARE), _MAX_ROW_SHARE)
 
     def prompt_tokens(self, beside: StepSize, n_computed: int = 0) -> int:
-        """How many prompt tokens a step should have beside what else is in it.
+        """How many prompt tokens a step should have beside `beside`.
 
-        As many as make the rest of the step a tenth of its time, if it stays below `MAX_GAP_S`; at least
-        `MIN_PROMPT_TOKENS`. The prompt's first `n_computed` tokens are in the cache already.
+        So many that `beside` takes a tenth of its time, but no longer than `MAX_GAP_S`; at least `MIN_PROMPT_TOKENS`.
+        The first `n_computed` tokens of the prompt are cached.
         """
         most_s = self.seconds(beside) / _OVERHEAD_SHARE
         return self.prompt_tokens_within(min(most_s, MAX_GAP_S), beside, n_computed)
 
     def prompt_tokens_within(self, seconds: float, beside: StepSize, n_computed: int = 0) -> int:
-        """How many prompt tokens fit a step of so many seconds beside what else is in it.
-
-        `MIN_PROMPT_TOKENS` at least.
-        """
+        """How many prompt tokens fit into a step of so many seconds beside `beside`; at least `MIN_PROMPT_TOKENS`."""
         _, _, row_s, cell_s = self._factors
         left_s = seconds - self.seconds(beside)
         first_row_s = row_s + cell_s * n_computed
         if left_s <= 0 or first_row_s <= 0:
             return MIN_PROMPT_TOKENS
         n_tokens = left_s / first_row_s
-        # The rows behind the first one attend to those before them as well.
+        # Later rows attend to the earlier ones of the same step as well.
         n_tokens = left_s / (first_row_s + cell_s * n_tokens / 2)
         return max(MIN_PROMPT_TOKENS, int(n_tokens))
 

@@ -85,50 +85,45 @@ class Finish:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How to load a model. 0 leaves a number to the model (`n_ctx`) or the machine (`n_cells`, `n_threads`).
-
-    One request may use `n_ctx` tokens; `n_slots` sequences run at once and share `n_cells`.
-    `n_gpu_layers` -1 means all. `use_extra_bufts` lets llama.cpp repack weights for the CPU's matrix
-    instructions, which crash on some virtual machines. With `speculates` the next tokens are guessed where
-    a text repeats itself, and several computed at once; the text is the same.
-    """
+    """How to load a model."""
 
     n_ctx: int = 0
+    """The limit of tokens of one request; 0: that of the model's training, if memory allows."""
     n_cells: int = 0
+    """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
     kv_unified: bool = False
     """Whether all sequences share the cells of the KV cache even where memory holds a whole context for each."""
     n_slots: int = 8
+    """Sequences that run at once."""
     n_gpu_layers: int = -1
+    """Layers that are computed on GPUs; -1: all."""
     n_threads: int = 0
+    """CPU threads of a step; 0: chosen by the cores and measured steps."""
     use_extra_bufts: bool = True
+    """Whether llama.cpp may repack weights for the CPU's matrix instructions, which crash on some virtual machines."""
     speculates: bool = True
+    """Whether the next tokens are drafted where a text repeats itself (prompt lookup). The text is the same."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a loaded model takes of the machine."""
+    """The device, threads and memory of a loaded model."""
 
     device: str
-    """Where its layers are computed, such as "CPU (AMD EPYC)"."""
+    """The device that computes its layers, such as "CPU (AMD EPYC)"."""
     n_gpu_layers: int
     """Layers that are computed on GPUs."""
     n_threads: int
-    """CPU threads that a step has at most."""
+    """The limit of CPU threads of a step."""
     n_context_bytes: int
-    """Memory of the KV cache and of the buffers for computing, beside the weights."""
+    """Bytes of the KV cache and of the compute buffers, without the weights."""
     free: FreeMemory | None
-    """Memory that was free when the model was loaded, beside what it takes; None where that is not known."""
+    """The memory that is free after the model was loaded; None if it is not known."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a loaded model.
-
-    `n_ctx` is what one request may use, `n_cells` what all running ones share. `bos` and `eos` are
-    texts. `special_tokens` are the texts that are single control or user-defined tokens.
-    `sampling` has the model author's recommendations over our defaults. `fill_in` are the tokens before
-    the text before a gap, before the text after it, and before what fills it.
-    """
+    """The properties of a loaded model and its context."""
 
     description: str
     n_params: int
@@ -136,25 +131,34 @@ class ModelFacts:
     n_vocab: int
     n_ctx_train: int
     n_ctx: int
+    """The limit of tokens of one request."""
     n_cells: int
+    """The capacity of the KV cache, for all sequences together."""
     n_slots: int
+    """Sequences that run at once."""
     chat_template: str | None
     bos: str
+    """The text of the beginning-of-sequence token."""
     eos: str
+    """The text of the end-of-sequence token."""
     add_bos: bool
+    """Whether prompts begin with the BOS token."""
     special_tokens: frozenset[str]
+    """The texts of control tokens and user-defined tokens."""
     sampling: SamplingParams
+    """The sampling defaults, overridden by the recommendations in the metadata."""
     metadata: Mapping[str, str]
-    fill_in: tuple[int, int, int] | None = None
+    fim_tokens: tuple[int, int, int] | None = None
+    """The tokens before the prefix, the suffix and the middle of fill-in-the-middle; None if the model has none."""
     resources: Resources | None = None
     fim_file: int | None = None
-    """The token before the name of a file, where a prompt to fill a gap has several."""
+    """The token before the name of a file in a FIM prompt with several files."""
     fim_repository: int | None = None
-    """The token before the name of a repository in such a prompt."""
+    """The token before the name of the repository in such a prompt."""
 
 
 class EngineError(Exception):
-    """The engine could not do what was asked; the message says why and what to do."""
+    """The base class of errors of the engine. The message has the reason and what to do."""
 
 
 class InvalidToken(EngineError):
@@ -162,7 +166,7 @@ class InvalidToken(EngineError):
 
 
 class InvalidGrammar(EngineError):
-    """A grammar that llama.cpp cannot read, or the model cannot go on with; `origin` is that of its constraint."""
+    """A grammar that cannot be parsed, or allows no token of the model; `origin` is that of its constraint."""
 
     def __init__(self, reason: str, origin: str):
         super().__init__(f"'{origin}' makes a grammar that cannot be followed: {reason}")
@@ -174,7 +178,7 @@ class WrongDraftModel(EngineError):
 
 
 class WritesNoText(EngineError):
-    """The model makes vectors or scores; what its context gives for logits is not of its making."""
+    """The model computes embeddings or scores, and generates no text."""
 
 
 class PromptTooLong(EngineError):

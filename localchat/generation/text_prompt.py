@@ -69,7 +69,7 @@ def _tokens(model: Model, given: Input, request: CompletionRequest) -> tuple[int
 def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionRequest) -> tuple[int, ...]:
     """The prompt for the text between a prefix and a suffix, with the FIM tokens of the model."""
     facts = engine.facts
-    if facts.fill_in is None:
+    if facts.fim_tokens is None:
         field = request.suffix_field
         raise errors.BadRequest(
             f"'{field}' needs a model with fill-in-the-middle tokens, such as a coder model, and this one has none",
@@ -79,7 +79,7 @@ def _fim_tokens(engine: Engine, prefix: str, suffix: str, request: CompletionReq
     def tokens(text: str) -> list[int]:
         return engine.tokenize(text, parse_special=False)
 
-    before, after, middle = facts.fill_in
+    before, after, middle = facts.fim_tokens
     begin = engine.tokenize("", add_bos=request.adds_special)
     gap = [before, *tokens(prefix), after, *tokens(suffix), middle, *tokens(request.begun)]
     n_left = facts.n_ctx - len(begin) - len(gap) - (request.params.max_tokens or 0)

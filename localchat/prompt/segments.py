@@ -15,13 +15,13 @@ from re import Match
 from ..literals import pattern_of
 from .marked import user_ranges
 
-# A search holds the interpreter lock: a long text is searched in windows of so many characters, a millisecond each.
+# A search holds the GIL, so a long text is searched in windows of this many characters, about a millisecond each.
 _WINDOW = 50_000
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a prompt."""
+    """A part of a prompt."""
 
     text: str
     is_markup: bool

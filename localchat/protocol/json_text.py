@@ -48,7 +48,7 @@ def _pieces(value: Any, n_levels: int) -> Iterator[str]:
             yield from _pieces(item, n_levels - 1)
             start = ","
         yield "}"
-    # The first item alone may be null: nothing precedes the first token of a prompt.
+    # Test the last item: in `prompt_logprobs` the first one is null.
     elif n_levels and value and isinstance(value, (list, tuple)) and isinstance(value[-1], (dict, list, tuple)):
         start = "["
         for item in value:

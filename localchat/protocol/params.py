@@ -84,7 +84,7 @@ _LETTERS: Mapping[str, str] = {
 # adaptive_p samples the token at the end of the chain, whatever its position in the list, if its target is set.
 _SELECTING_STEP = "adaptive_p"
 
-# A token id, or a text whose tokens are meant, and the value that is added to the logits.
+# A token id or a text (which stands for its tokens), and the value that is added to the logits.
 Bias = tuple[Union[int, str], float]
 
 

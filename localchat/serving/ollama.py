@@ -84,7 +84,7 @@ def model_card(model: Model) -> ModelCard:
         # Without tools in its template a model gets them described in a system message: it was not trained on tools.
         "tools": model.template.capabilities.shows_tools,
         "thinking": "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source,
-        "insert": facts.fill_in is not None,
+        "insert": facts.fim_tokens is not None,
     }
     names = tuple(name for name, has in capabilities.items() if has)
     if f"{facts.metadata.get('general.architecture', '')}.pooling_type" in facts.metadata:

@@ -298,7 +298,7 @@ def _read_facts(
         special_tokens=vocabulary.special_tokens,
         sampling=sampling_from(metadata),
         metadata=metadata,
-        fill_in=vocabulary.fill_in,
+        fim_tokens=vocabulary.fim_tokens,
         fim_file=vocabulary.fim_file,
         fim_repository=vocabulary.fim_repository,
     )

@@ -45,7 +45,7 @@ class Vocabulary:
         self.bos = self._text(L.llama_vocab_bos(self.pointer))
         self.eos = self._text(L.llama_vocab_eos(self.pointer))
         self.add_bos = bool(L.llama_vocab_get_add_bos(self.pointer))
-        self.fill_in = self._fill_in_tokens()
+        self.fim_tokens = self._find_fim_tokens()
         self.fim_file = _known(L.llama_vocab_fim_sep(self.pointer))
         self.fim_repository = _known(L.llama_vocab_fim_rep(self.pointer))
         # The ids as an array, and whether each is a control token, whose text is shown only on request.
@@ -182,7 +182,7 @@ class Vocabulary:
                 return f"token {id} is {texts[0]!r} and {texts[1]!r}"
         return ""
 
-    def _fill_in_tokens(self) -> tuple[int, int, int] | None:
+    def _find_fim_tokens(self) -> tuple[int, int, int] | None:
         read = (L.llama_vocab_fim_pre, L.llama_vocab_fim_suf, L.llama_vocab_fim_mid)
         before, after, here = (token(self.pointer) for token in read)
         return None if min(before, after, here) < 0 else (before, after, here)
