@@ -31,6 +31,7 @@ def test_report_as_json_has_what_was_chosen_and_how_fast_it_is():
     assert "CPU" in [device["kind"] for device in report["build"]["devices"]]
     assert report["memory"]["free_bytes"] > 1 << 20
     assert (report["model"]["path"], report["model"]["n_ctx_train"]) == (str(DEMO), 4096)
+    assert report["model"]["has_chat_template"]
     choice = report["choice"]
     assert (choice["n_ctx"], choice["parallel"]) == (1024, 2)
     assert choice["kv_cache_tokens"] in (2 * 1024, 3 * 1024)  # Shared by all, or of their own for each and one more.

@@ -391,7 +391,7 @@ def test_options_of_the_command_hold():
     params = props["default_generation_settings"]["params"]
     assert (params["temperature"], params["seed"], props["total_slots"]) == (0, 7, 2)
     assert (body["model"], body["usage"]["completion_tokens"]) == ("Tiny", 3)
-    assert "3 can run and wait here" in too_many["error"]["message"]
+    assert "accepts 3 at once" in too_many["error"]["message"]
     assert unknown["error"]["param"] == "frobnicate"
     assert "look_at_this" in shown["prompt"]
     assert rendered["prompt"] == "<Count from 1 to 9.>"

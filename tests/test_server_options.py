@@ -52,7 +52,7 @@ def test_wrong_options_end_with_2_and_the_reason(line: str, message: str, capsys
 @pytest.mark.parametrize(
     ("line", "comments"),
     [
-        ("-t 1 -np 64", []),
+        (f"-t {os.cpu_count()} -np 64", []),
         ("-t 512", [f"--threads 512 on {os.cpu_count()} cores"]),
         ("-np 128", ["--parallel 128: so many requests"]),
     ],
