@@ -133,7 +133,7 @@ class Scheduler:
                 sequence.n_scored = max(sequence.n_scored, sequence.n_computed)
 
     def take_checkpoints(self, batch: Batch) -> None:
-        """Takes a snapshot of each prompt that the batch computed up to its last token, if slots cannot be truncated."""
+        """Takes a snapshot of each prompt that is computed up to its last token, if slots cannot be truncated."""
         for chunk in batch.chunks if not self._limits.can_truncate else ():
             if chunk.sequence.is_at_checkpoint and chunk.sequence.slot is not None:
                 self._cache.take_snapshot(chunk.slot)
