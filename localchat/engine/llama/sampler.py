@@ -91,15 +91,15 @@ class Sampler:
     def sample_forced(self) -> int | None:
         """The next token where the reasoning limit or the grammar allows no other; None where the logits decide."""
         token = self._reasoning.forced_token if self._reasoning is not None else None
-        if token is not None:
-            self._forced.clear()
-        else:
+        if token is None:
             self._find_forced()
             if not self._forced:
                 return None
             token = self._forced.popleft()
-        if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
-            raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
+        else:
+            self._forced.clear()
+            if self._grammar is not None and self._grammar.is_active and not self._grammar.allows(token):
+                raise EngineError("the grammar does not allow the end of reasoning that a budget forces")
         self._sampled_from = None
         self._accept(token)
         self._follow(token)
