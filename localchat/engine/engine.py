@@ -310,14 +310,21 @@ class Engine:
             else:
                 self._schedule(state)
         except Exception as error:
-            log.exception("a request could not be started")
-            self._end(state, EngineError(f"the request could not be started: {error}"))
+            self._not_started(state, error)
 
     def _schedule(self, state: SequenceState) -> None:
         self._loading.pop(state.sequence.id, None)
-        if state in self._open:
+        if state not in self._open:
+            return
+        try:
             self._scheduler.add(state.sequence)
             self._scheduled[state.sequence.id] = state
+        except Exception as error:  # A sequence whose prefix was loaded is in no other list that a failed step ends.
+            self._not_started(state, error)
+
+    def _not_started(self, state: SequenceState, error: Exception) -> None:
+        log.error("a request could not be started", exc_info=error)
+        self._end(state, EngineError(f"the request could not be started: {error}"))
 
     def _compute(self, batch: Batch) -> bool:
         """Decodes a batch and delivers what is sampled from it; False if it could not be computed as a whole."""
