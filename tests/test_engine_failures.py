@@ -194,3 +194,18 @@ def test_failed_engine_shows_in_health_and_metrics(monkeypatch: pytest.MonkeyPat
         message = json.loads(text)["error"]["message"]
         assert (status, message) == (500, "the engine has failed, restart the server: SystemExit()")
         assert "localchat_up 0\n" in get("/metrics")[1]
+
+
+def test_request_whose_prefix_was_loaded_ends_if_it_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
+    """It is started by a command of its own, and is in no list of sequences by then."""
+    with Engine(FakeBackend()) as engine:
+        loaded: list[Callable[[], None]] = []
+        monkeypatch.setattr(engine._cache, "fetch", lambda tokens, then: loaded.append(then) or True)
+        run = engine.submit([request_for((1, 2, 3))])
+        engine.step()
+        monkeypatch.setattr(engine._scheduler, "add", lambda sequence: 1 / 0)
+        engine.post(loaded[0])
+        engine.step()
+        with pytest.raises(EngineError, match="could not be started: division by zero"):
+            list(iter(lambda: run.take(DEADLINE_S), []))
+        assert engine.failure is None

@@ -94,7 +94,7 @@ class Engine:
         self._is_stopping = False
         self._counters = EngineCounters()
         self._timer = StepTimer(backend, clock)
-        snapshots = Snapshots(max_snapshot_bytes, can_cut=backend.limits.can_cut)
+        snapshots = Snapshots(max_snapshot_bytes, can_truncate=backend.limits.can_truncate)
         self._cache = KVCache(backend, snapshots, self._new_disk_cache(state_files))
         self._scheduler = Scheduler(backend.limits, self._cache)
         self._drafts = DraftSources(self._new_drafters(draft_backend), self._timer)
@@ -105,7 +105,7 @@ class Engine:
         if state_files is not None and not limits.can_copy:
             log.warning("no prefixes are saved in files: this model has a sliding window, and a copy has only that")
             return None
-        return None if state_files is None else DiskCache(state_files, self.post, can_cut=limits.can_cut)
+        return None if state_files is None else DiskCache(state_files, self.post, can_truncate=limits.can_truncate)
 
     def _new_drafters(self, draft_backend: Backend | None) -> list[Drafter]:
         drafters: list[Drafter] = [LookupDrafter()]
@@ -310,14 +310,21 @@ class Engine:
             else:
                 self._schedule(state)
         except Exception as error:
-            log.exception("a request could not be started")
-            self._end(state, EngineError(f"the request could not be started: {error}"))
+            self._not_started(state, error)
 
     def _schedule(self, state: SequenceState) -> None:
         self._loading.pop(state.sequence.id, None)
-        if state in self._open:
+        if state not in self._open:
+            return
+        try:
             self._scheduler.add(state.sequence)
             self._scheduled[state.sequence.id] = state
+        except Exception as error:  # A sequence whose prefix was loaded is in no other list that a failed step ends.
+            self._not_started(state, error)
+
+    def _not_started(self, state: SequenceState, error: Exception) -> None:
+        log.error("a request could not be started", exc_info=error)
+        self._end(state, EngineError(f"the request could not be started: {error}"))
 
     def _compute(self, batch: Batch) -> bool:
         """Decodes a batch and delivers what is sampled from it; False if it could not be computed as a whole."""

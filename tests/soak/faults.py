@@ -177,14 +177,14 @@ spoil(scheduler.Scheduler, "update")
 spoil(scheduler.Scheduler, "reset")
 spoil(kv_cache.KVCache, "acquire")
 spoil(kv_cache.KVCache, "release")
-spoil(engine.Engine, "_add")
+spoil(scheduler.Scheduler, "add")
 spoil(engine.Engine, "_free_sampler")
 spoil(engine.Engine, "_end_all")
 """
 # With `_end_all` and `reset`, parts of the failure path, something fails first.
 RAISED = [
     *("TokenSampler.sample", "Scheduler.schedule", "Scheduler.update", "Scheduler.reset", "KVCache.acquire"),
-    *("KVCache.release", "Engine._add", "Engine._free_sampler", "Engine._end_all"),
+    *("KVCache.release", "Scheduler.add", "Engine._free_sampler", "Engine._end_all"),
 ]
 
 
