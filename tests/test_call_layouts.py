@@ -234,7 +234,7 @@ HARD = (
 )
 
 
-@pytest.mark.parametrize("tools", [(*TOOLS, *RICH), HARD], ids=["rich", "hard"])
+@pytest.mark.parametrize("tools", [TOOLS, RICH, HARD], ids=["plain", "rich", "hard"])
 @pytest.mark.parametrize(("name", "i"), WAYS, ids=lambda value: str(value))
 def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: Any):
     """The grammar of calls and the parser of the same format agree on what a call is, and it fits the schema."""
@@ -245,7 +245,7 @@ def test_every_way_of_calls_is_read_back_as_written(name: str, i: int, tools: An
     constraint = constraint_for(ChatRequest(messages=MESSAGES, **required(tools=tools)), template, PROMPT)
     assert constraint is not None
     texts = (generate(constraint.grammar, random.Random(seed), 1500, constraint.root) for seed in range(9))
-    found = list(itertools.islice((text for text in texts if text is not None), 4))
+    found = list(itertools.islice((text for text in texts if text is not None), 3))
     assert found
     for text in found:
         check_calls(format, tools, text)
