@@ -165,10 +165,12 @@ plan = pathlib.Path(os.environ["LOCALCHAT_FAULTS"])
 def spoil(owner, name):
     real = getattr(owner, name)
     def method(*args, **kwargs):
-        wanted, n, kind = (plan.read_text().split() if plan.exists() else []) or ("", 0, "")
-        if wanted == f"{owner.__name__}.{name}" and int(n):
-            plan.write_text(f"{wanted} {int(n) - 1} {kind}")
-            raise {"Exception": RuntimeError, "SystemExit": SystemExit}[kind]("a fault of the test")
+        lines = [line.split() for line in plan.read_text().splitlines()] if plan.exists() else []
+        for line in lines:
+            if line[0] == f"{owner.__name__}.{name}" and int(line[1]):
+                line[1] = str(int(line[1]) - 1)
+                plan.write_text("\\n".join(map(" ".join, lines)))
+                raise {"Exception": RuntimeError, "SystemExit": SystemExit}[line[2]]("a fault of the test")
         return real(*args, **kwargs)
     setattr(owner, name, method)
 spoil(token_sampler.TokenSampler, "sample")
@@ -181,11 +183,13 @@ spoil(scheduler.Scheduler, "add")
 spoil(engine.Engine, "_free_sampler")
 spoil(engine.Engine, "_end_all")
 """
-# With `_end_all` and `reset`, parts of the failure path, something fails first.
 RAISED = [
     *("TokenSampler.sample", "Scheduler.schedule", "Scheduler.update", "Scheduler.reset", "KVCache.acquire"),
     *("KVCache.release", "Scheduler.add", "Engine._free_sampler", "Engine._end_all"),
 ]
+
+# Parts of the failure path, for which something else fails first.
+FAILURE_PATH, FAILS_FIRST = ("Scheduler.reset", "Engine._end_all"), "\nScheduler.schedule 1 Exception"
 
 
 def raising() -> str:
@@ -200,7 +204,7 @@ def raising() -> str:
             with supervised(limits=f"export PYTHONPATH={folder} LOCALCHAT_FAULTS={plan}") as (target, _):
                 text = target.chat()
                 for n in (1, 3):
-                    plan.write_text(f"{name} {n} {kind}")
+                    plan.write_text(f"{name} {n} {kind}" + (FAILS_FIRST if name in FAILURE_PATH else ""))
                     outcome = _outcome(target, f"Count to {n}.")
                     if outcome not in ("200", "500", "503", "cut"):
                         raise Broken(f"{name} raised {kind} {n} times: {outcome}")
