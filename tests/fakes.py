@@ -62,15 +62,15 @@ class FakeCells:
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
         self.operations.append(("share", source, target, n_tokens))
-        assert self.limits.can_cut
+        assert self.limits.can_truncate
         assert not self.slots[target], "the target is not empty"
         assert 0 < n_tokens <= len(self.slots[source])
         shared = self.slots[source][:n_tokens]
         self.slots[target] = shared if self.limits.is_unified else self._new_cells([token for _, token in shared])
 
-    def cut(self, slot: int, n_tokens: int) -> None:
-        self.operations.append(("cut", slot, n_tokens))
-        assert self.limits.can_cut
+    def truncate(self, slot: int, n_tokens: int) -> None:
+        self.operations.append(("truncate", slot, n_tokens))
+        assert self.limits.can_truncate
         assert n_tokens < len(self.slots[slot])
         del self.slots[slot][n_tokens:]
 
@@ -126,7 +126,7 @@ class FakeBackend(FakeCells):
         n_slots: int = 4,
         n_resting: int = 4,
         n_batch: int = 64,
-        can_cut: bool = True,
+        can_truncate: bool = True,
         n_drafted: int = 0,
         n_real_cells: int | None = None,
         poison: int | None = None,
@@ -155,7 +155,9 @@ class FakeBackend(FakeCells):
             metadata={},
             **(fim or {}),
         )
-        limits = CacheLimits(n_cells, n_slots, n_slots + n_resting, n_batch, can_cut, n_drafted, is_unified=is_unified)
+        limits = CacheLimits(
+            n_cells, n_slots, n_slots + n_resting, n_batch, can_truncate, n_drafted, is_unified=is_unified
+        )
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         self.threads = (1, 1)
         self.model = model

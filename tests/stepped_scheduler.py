@@ -24,7 +24,7 @@ class SteppedScheduler(Scheduler):
 
     def __init__(self, limits: CacheLimits, max_snapshot_bytes: int = 0):
         self.cells = FakeCells(limits)
-        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_cut=limits.can_cut))
+        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_truncate=limits.can_truncate))
         super().__init__(limits, self.cache)
 
     def operations(self) -> list[tuple[Any, ...]]:

@@ -270,9 +270,9 @@ def test_loaded_prefix_takes_cells_of_idle_prefixes_and_not_of_running_sequences
 
 def test_memory_that_cannot_be_cut_takes_only_what_is_whole(tmp_path: Path):
     """Of a longer prefix nothing can be used there."""
-    with keeping_engine(tmp_path, FakeBackend(can_cut=False)) as engine:
+    with keeping_engine(tmp_path, FakeBackend(can_truncate=False)) as engine:
         say(engine, SYSTEM + "one", max_tokens=2)
-    with keeping_engine(tmp_path, FakeBackend(can_cut=False)) as engine:
+    with keeping_engine(tmp_path, FakeBackend(can_truncate=False)) as engine:
         text, finish = say(engine, SYSTEM + "two")
         assert (text, finish.usage.n_cached) == (SYSTEM + "two", 0)
         # What was idle after an output of two tokens: the prompt and the first of them.

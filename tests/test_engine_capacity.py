@@ -179,7 +179,7 @@ LONG = "a prompt that is long enough to be worth a copy; "
 @pytest.mark.parametrize("n_batch", [8, 64])
 def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batch: int):
     """Though the answer comes back as other tokens than it was said with."""
-    backend = FakeBackend(endless, can_cut=False, n_batch=n_batch)
+    backend = FakeBackend(endless, can_truncate=False, n_batch=n_batch)
     with stepped(backend) as engine:
         text, n_cached = LONG, []
         for _ in range(3):
@@ -193,7 +193,7 @@ def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batc
 
 
 def test_same_prompt_many_times_is_computed_once_where_slots_cannot_be_cut():
-    with stepped(FakeBackend(can_cut=False, n_slots=4)) as engine:
+    with stepped(FakeBackend(can_truncate=False, n_slots=4)) as engine:
         generations = [submit(engine, request(LONG, max_tokens=2)) for _ in range(6)]
         step_until_idle(engine)
         assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
@@ -202,7 +202,7 @@ def test_same_prompt_many_times_is_computed_once_where_slots_cannot_be_cut():
 
 
 def test_scored_prompt_uses_no_snapshot():
-    with stepped(FakeBackend(can_cut=False)) as engine:
+    with stepped(FakeBackend(can_truncate=False)) as engine:
         for prompt_logprobs in (None, 0, None):
             generation = submit(engine, request(LONG, max_tokens=2, prompt_logprobs=prompt_logprobs))
             step_until_idle(engine)
@@ -213,7 +213,7 @@ def test_scored_prompt_uses_no_snapshot():
 
 
 def test_forget_drops_snapshots_too():
-    with stepped(FakeBackend(can_cut=False)) as engine:
+    with stepped(FakeBackend(can_truncate=False)) as engine:
         n_cached = []
         for _ in range(3):
             generation = submit(engine, request(LONG, max_tokens=2))
@@ -229,7 +229,7 @@ def test_snapshot_that_cannot_be_taken_changes_no_text():
         def read_state(self, slot: int) -> bytes:
             raise MemoryError
 
-    with stepped(Refusing(can_cut=False)) as engine:
+    with stepped(Refusing(can_truncate=False)) as engine:
         generation = submit(engine, request(LONG))
         step_until_idle(engine)
         assert read(generation)[0] == LONG
@@ -240,7 +240,7 @@ def test_prefix_is_computed_if_its_snapshot_cannot_be_restored():
         def write_state(self, slot: int, data: Any, n_tokens: int) -> bool:
             return False
 
-    with stepped(Refusing(can_cut=False)) as engine:
+    with stepped(Refusing(can_truncate=False)) as engine:
         for _ in range(2):
             generation = submit(engine, request(LONG))
             step_until_idle(engine)
@@ -254,7 +254,7 @@ def test_outputs_are_the_same_where_slots_cannot_be_cut(seed: int):
         request(LONG * random_.randint(0, 2) + "".join(random_.choices("ab", k=random_.randint(1, 9))), max_tokens=12)
         for _ in range(12)
     ]
-    backend = FakeBackend(can_cut=False, n_ctx=120, n_cells=200, n_slots=3, n_resting=2, n_batch=16)
+    backend = FakeBackend(can_truncate=False, n_ctx=120, n_cells=200, n_slots=3, n_resting=2, n_batch=16)
     with stepped(backend) as engine:
         generations = []
         for one in requests:

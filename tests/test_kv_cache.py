@@ -22,7 +22,7 @@ class Cached:
         limits = CacheLimits(n_cells, 2, n_slots, 50, **limits)
         # With cells of their own, all slots together have more than the shared ones that the cache counts.
         self.cells = FakeCells(limits, n_real_cells=n_cells if limits.is_unified else n_slots * n_cells)
-        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_cut=self.cells.limits.can_cut))
+        self.cache = KVCache(self.cells, Snapshots(max_snapshot_bytes, can_truncate=self.cells.limits.can_truncate))
 
     def start(self, tokens: list[int]) -> int:
         """Acquires a slot for these tokens and computes those that it does not hold."""

@@ -1,4 +1,4 @@
-"""A recurrent model on the real engine: a memory that cannot be cut gives the same text, and is used again."""
+"""A recurrent model on the real engine: a memory that cannot be truncated gives the same text, and is used again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def asked(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationRequest:
 
 
 def test_limits_mark_a_cache_that_cannot_be_truncated(engine: Engine):
-    assert not engine.backend.limits.can_cut
+    assert not engine.backend.limits.can_truncate
     assert engine.backend.limits.n_drafted == 0
 
 

@@ -43,9 +43,9 @@ def test_draft_is_computed_behind_the_newest_token_with_an_output_at_each():
     ("sampled", "n_computed", "operations"),
     [
         ([4, 5, 6], 6, []),
-        ([4, 6], 5, [("cut", 0, 5)]),
-        ([6], 4, [("cut", 0, 4)]),
-        ([4, 5], 5, [("cut", 0, 5)]),
+        ([4, 6], 5, [("truncate", 0, 5)]),
+        ([6], 4, [("truncate", 0, 4)]),
+        ([4, 5], 5, [("truncate", 0, 5)]),
     ],
     ids=["all right", "one right", "none right", "ended early"],
 )
@@ -70,7 +70,7 @@ def test_cut_comes_before_the_slot_is_shared_or_cleared():
     scheduler.remove(sequence)
     scheduler.add(with_prompt(2, 1, 2, 3, 8, 8))
     scheduler.schedule()
-    assert scheduler.operations() == [("cut", 0, 4), ("share", 0, 1, 3)]
+    assert scheduler.operations() == [("truncate", 0, 4), ("share", 0, 1, 3)]
 
 
 def test_draft_never_goes_beyond_max_tokens():
@@ -145,10 +145,10 @@ def test_draft_that_found_no_free_cells_is_left_out():
     assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 
-@pytest.mark.parametrize(("can_cut", "n_drafted"), [(False, 1), (True, 97)], ids=["no way back", "no rows"])
-def test_limits_without_rows_for_drafts_are_refused(can_cut: bool, n_drafted: int):
+@pytest.mark.parametrize(("can_truncate", "n_drafted"), [(False, 1), (True, 97)], ids=["no way back", "no rows"])
+def test_limits_without_rows_for_drafts_are_refused(can_truncate: bool, n_drafted: int):
     with pytest.raises(ValueError, match="draft tokens per step"):
-        CacheLimits(200, 4, 8, 100, can_cut, n_drafted)
+        CacheLimits(200, 4, 8, 100, can_truncate, n_drafted)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -156,10 +156,10 @@ def test_random_arrivals_and_ends_keep_all_invariants(seed: int):
     """All sequences finish; cells, slots and the batch stay within bounds; no running sequence skips a step."""
     random_ = random.Random(seed)
     n_cells, n_slots, n_batch = random_.choice([(40, 4, 8), (64, 8, 8), (30, 3, 30)])
-    can_cut = random_.random() < 0.8
-    n_drafted = random_.randint(0, n_batch - n_slots) if can_cut else 0
+    can_truncate = random_.random() < 0.8
+    n_drafted = random_.randint(0, n_batch - n_slots) if can_truncate else 0
     scheduler = new_scheduler(
-        n_cells, n_slots, n_batch, n_resting=random_.choice([1, 4]), can_cut=can_cut, n_drafted=n_drafted
+        n_cells, n_slots, n_batch, n_resting=random_.choice([1, 4]), can_truncate=can_truncate, n_drafted=n_drafted
     )
     to_come = [random_sequence(random_, id) for id in range(40)]
     all_of_them, n_steps = list(to_come), 0

@@ -1,4 +1,4 @@
-"""Scheduling with cached prefixes: shared, awaited, evicted, and whole ones where slots cannot be cut."""
+"""Scheduling with cached prefixes: shared, awaited, evicted, and whole ones where slots cannot be truncated."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_forget_drops_all_idle_prefixes():
 
 
 def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_cut():
-    scheduler = new_scheduler(1000, 4, 100, can_cut=False)
+    scheduler = new_scheduler(1000, 4, 100, can_truncate=False)
     scheduler.add(with_prompt(1, *SYSTEM))
     slot = run_step(scheduler).chunks[0].slot
     run_step(scheduler)
@@ -144,7 +144,7 @@ def test_only_whole_idle_prefixes_are_reused_where_slots_cannot_be_cut():
 
 def test_prompt_is_computed_to_its_last_token_first_where_slots_cannot_be_cut():
     """There a copy is made, which others may begin with."""
-    scheduler = new_scheduler(1000, 4, 30, can_cut=False)
+    scheduler = new_scheduler(1000, 4, 30, can_truncate=False)
     long = with_prompt(1, *SYSTEM)
     scheduler.add(long)
     seen = []
@@ -159,7 +159,7 @@ def test_prompt_is_computed_to_its_last_token_first_where_slots_cannot_be_cut():
 
 
 def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
-    scheduler = new_scheduler(1000, 4, 30, n_resting=8, can_cut=False, max_snapshot_bytes=1000)
+    scheduler = new_scheduler(1000, 4, 30, n_resting=8, can_truncate=False, max_snapshot_bytes=1000)
     for id in (1, 2, 3):
         scheduler.add(with_prompt(id, *SYSTEM))
     n_computed = 0
@@ -170,12 +170,12 @@ def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
     assert [(s.n_cached, s.n_sampled > 0) for s in scheduler.running] == [(0, True), (49, True), (49, True)]
 
 
-@pytest.mark.parametrize(("can_cut", "n_searches"), [(True, 2), (False, 4)])
+@pytest.mark.parametrize(("can_truncate", "n_searches"), [(True, 2), (False, 4)])
 def test_waiting_sequence_searches_snapshots_once_where_slots_can_be_cut(
-    can_cut: bool, n_searches: int, monkeypatch: pytest.MonkeyPatch
+    can_truncate: bool, n_searches: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Elsewhere the snapshot that it needs may be taken while it waits."""
-    scheduler = new_scheduler(20, 4, 10, can_cut=can_cut)
+    scheduler = new_scheduler(20, 4, 10, can_truncate=can_truncate)
     searches: list[object] = []
     monkeypatch.setattr(scheduler.cache, "restore_snapshot", searches.append)
     for id in (1, 2):

@@ -8,7 +8,7 @@ from localchat.engine.snapshots import Snapshots
 
 
 def test_longest_snapshot_that_a_prompt_begins_with_is_found():
-    snapshots = Snapshots(can_cut=False)
+    snapshots = Snapshots(can_truncate=False)
     for tokens in ([1, 2], [1, 2, 3], [1, 2, 3, 4, 5], [9]):
         snapshots.add(tokens, bytes(tokens))
     assert snapshots.find([1, 2, 3, 4]) == ([1, 2, 3], bytes([1, 2, 3]))
@@ -18,7 +18,7 @@ def test_longest_snapshot_that_a_prompt_begins_with_is_found():
 
 
 def test_least_recently_used_is_dropped_at_the_limit():
-    snapshots = Snapshots(30, can_cut=False)
+    snapshots = Snapshots(30, can_truncate=False)
     snapshots.add([1], bytes(10))
     snapshots.add([2], bytes(10))
     snapshots.add([3], bytes(10))
@@ -28,7 +28,7 @@ def test_least_recently_used_is_dropped_at_the_limit():
 
 
 def test_same_tokens_again_take_no_more_bytes():
-    snapshots = Snapshots(20, can_cut=False)
+    snapshots = Snapshots(20, can_truncate=False)
     for _ in range(5):
         snapshots.add([1], bytes(10))
     snapshots.add([2], bytes(10))
@@ -36,9 +36,9 @@ def test_same_tokens_again_take_no_more_bytes():
     assert snapshots.find([2]) is not None
 
 
-@pytest.mark.parametrize("can_cut", [False, True])
-def test_snapshot_larger_than_the_limit_is_not_kept_and_others_are(can_cut: bool):
-    snapshots = Snapshots(20, can_cut=can_cut)
+@pytest.mark.parametrize("can_truncate", [False, True])
+def test_snapshot_larger_than_the_limit_is_not_kept_and_others_are(can_truncate: bool):
+    snapshots = Snapshots(20, can_truncate=can_truncate)
     snapshots.add([1], bytes(10))
     snapshots.add([2], bytes(10))
     snapshots.add([1, 2], bytes(30))
@@ -49,7 +49,7 @@ def test_snapshot_larger_than_the_limit_is_not_kept_and_others_are(can_cut: bool
 
 
 def test_clear_forgets_all():
-    snapshots = Snapshots(20, can_cut=False)
+    snapshots = Snapshots(20, can_truncate=False)
     snapshots.add([1], bytes(20))
     snapshots.clear()
     assert snapshots.find([1]) is None
@@ -58,7 +58,7 @@ def test_clear_forgets_all():
 
 
 def test_prefix_of_a_snapshot_is_used_where_a_cache_can_be_truncated():
-    snapshots = Snapshots(can_cut=True)
+    snapshots = Snapshots(can_truncate=True)
     snapshots.add([1, 2, 3, 4], b"long")
     snapshots.add([1, 2, 9], b"short")
     assert snapshots.find([1, 2, 3, 5]) == ([1, 2, 3, 4], b"long")
@@ -72,7 +72,7 @@ def test_prefix_of_a_snapshot_is_used_where_a_cache_can_be_truncated():
 
 
 def test_longer_snapshot_replaces_its_prefix():
-    snapshots = Snapshots(20, can_cut=True)
+    snapshots = Snapshots(20, can_truncate=True)
     snapshots.add([5], bytes(10))
     snapshots.add([1, 2], bytes(5))
     snapshots.add([1, 2, 3], bytes(10))

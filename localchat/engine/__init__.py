@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.events import OutputToken, TokenLogprob
-from ..protocol.status import SequenceStats
+from ..protocol.server_state import SequenceStats
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine
 from .histogram import Histogram, HistogramValues
@@ -109,7 +109,7 @@ def load(
         progress: Called with the loaded share of the model, 0 to 1.
 
     Raises:
-        WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be cut.
+        WrongDraftModel: the draft model has another vocabulary, or a KV cache that cannot be truncated.
         EngineError: llama-cpp-python is missing or unusable here, or a model cannot be loaded.
     """
     options = _passing_options(path, draft_path, options, self_test_model, checks_files)

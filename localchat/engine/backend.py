@@ -15,7 +15,7 @@ class NoFreeCells(Exception):
 
 
 class DecodeFailed(Exception):
-    """The backend could not compute a batch; its sequences have to be computed again from the start."""
+    """The backend could not compute a batch. Its sequences must be computed again from the start."""
 
 
 class CacheBackend(Protocol):
@@ -27,23 +27,23 @@ class CacheBackend(Protocol):
         """Frees all cells of a slot."""
 
     def share(self, source: int, target: int, n_tokens: int) -> None:
-        """Makes the first cells of one slot also those of another, empty one."""
+        """Gives an empty slot the first `n_tokens` cells of another slot, shared or copied."""
 
-    def cut(self, slot: int, n_tokens: int) -> None:
-        """Frees all cells of a slot but the first ones. Only where the limits have `can_cut`."""
+    def truncate(self, slot: int, n_tokens: int) -> None:
+        """Frees all but the first `n_tokens` cells of a slot. Only if the limits have `can_truncate`."""
 
     def read_state(self, slot: int) -> Data:
-        """A copy of all that a slot holds."""
+        """A copy of the state of a slot."""
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
-        """Fills an empty slot with a copy of so many tokens; False, and the slot is empty, if it does not fit."""
+        """Fills an empty slot with a state of `n_tokens` tokens; False if it does not fit, and the slot is empty."""
 
 
 class Backend(CacheBackend, Protocol):
-    """A loaded model with its context. Methods that touch the context run on the engine thread only."""
+    """A loaded model with its context. Methods that use the context run on the engine thread only."""
 
     facts: ModelFacts
-    # Threads that compute the first step, and the most that a later one may have; 1 where the count does not matter.
+    # The threads of the first step, and the most that a later one may have; 1 if the number does not matter.
     threads: tuple[int, int]
 
     def tokenize(
@@ -56,20 +56,20 @@ class Backend(CacheBackend, Protocol):
         """
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes that a token stands for; those of a control token only if they are asked for; any thread."""
+        """The bytes of a token; those of a control token only with `special`; any thread."""
 
     def is_end(self, token: int) -> bool:
-        """Whether the model ends its answer with this token; any thread."""
+        """Whether this is an end-of-generation token; any thread."""
 
     def new_sampler(self, request: GenerationRequest) -> Any:
         """The sampler of one sequence; any thread.
 
         Raises:
-            InvalidGrammar: the request's grammar cannot be read.
+            InvalidGrammar: The grammar of the request cannot be parsed.
         """
 
     def sample_forced(self, sampler: Any) -> int | None:
-        """The next token where a constraint allows no other, as `sample` would return it; None otherwise."""
+        """The next token if a constraint allows no other, as `sample` would return it; None otherwise."""
 
     def allow_ends(self, sampler: Any) -> None:
         """Allows stop tokens, and end tokens that are not ignored. Called once, after `min_tokens` tokens."""
@@ -77,20 +77,20 @@ class Backend(CacheBackend, Protocol):
     def free_sampler(self, sampler: Any) -> None: ...
 
     def state_key(self) -> str:
-        """What a saved state depends on: the model's file and how it is run. Others cannot use it."""
+        """The key of saved states: model file, library and settings. A state of another key cannot be used."""
 
     def set_threads(self, n: int) -> None:
-        """From the next batch on, so many threads compute."""
+        """Sets the number of threads, from the next batch on."""
 
     def decode(self, batch: Batch) -> None:
-        """Computes the parts of a batch. Raises NoFreeCells or DecodeFailed."""
+        """Computes a batch. Raises NoFreeCells or DecodeFailed."""
 
     def select_candidates(self, samples: list[tuple[Any, int, int]]) -> bool:
         """Selects the likeliest tokens of rows of the last batch, for large vocabularies.
 
-        Each of `samples` is a sampler, the row that it may sample from, and how many tokens it may have sampled from
-        other rows of the batch before. Returns whether all samplers then need so little time that further threads are
-        of no use. Several threads may call it for different rows.
+        Each of `samples` is a sampler, a row, and the number of tokens that the sampler may sample from earlier rows of
+        the batch. Returns whether all samplers then take so little time that more threads would not help. Several
+        threads may call it for different rows.
         """
 
     def sample(self, sampler: Any, row: int) -> int:
@@ -100,7 +100,7 @@ class Backend(CacheBackend, Protocol):
         """The log probability of `token` in a row with logits, and the `n_top` likeliest tokens with theirs."""
 
     def sampled_logprobs(self, sampler: Any, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The same by what the sampler drew `token` from last, which its request must have asked for."""
+        """The same by the candidates from which the sampler sampled `token`, if its request has post_sampling_probs."""
 
     def n_cells_used(self) -> int:
         """Cells in use, counted by the context itself."""
@@ -109,6 +109,6 @@ class Backend(CacheBackend, Protocol):
         """A second context, for embeddings; any thread. Raises EngineError if there is not enough memory for it."""
 
     def pair_tokens(self, query: str, document: str) -> list[int]:
-        """The tokens of which a model with `rank` pooling makes a score; any thread."""
+        """The tokens of a query and a document for a model with `rank` pooling; any thread."""
 
     def close(self) -> None: ...

@@ -151,7 +151,7 @@ class CacheLimits:
     """Sequence ids of llama.cpp: for the running sequences and for idle prefixes. More than `n_running`."""
     n_batch: int
     """Tokens of a step."""
-    can_cut: bool = True
+    can_truncate: bool = True
     """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
     drafted, and a prompt is computed up to its last token first, where a snapshot is taken."""
     n_drafted: int = 0
@@ -175,8 +175,8 @@ class CacheLimits:
                 f"{self.n_running} sequences at once need more slots than that and as many rows; "
                 f"there are {self.n_slots} slots and batches of {self.n_batch} tokens"
             )
-        if self.n_drafted and (not self.can_cut or self.n_running + self.n_drafted > self.n_batch):
+        if self.n_drafted and (not self.can_truncate or self.n_running + self.n_drafted > self.n_batch):
             raise ValueError(
-                f"{self.n_drafted} draft tokens per step need a KV cache that can be cut and as many rows beside "
+                f"{self.n_drafted} draft tokens per step need a KV cache that can be truncated and as many rows beside "
                 f"those of {self.n_running} sequences; there are batches of {self.n_batch} tokens"
             )

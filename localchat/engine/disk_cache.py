@@ -38,13 +38,13 @@ class DiskCache:
     Args:
         files: Where they are.
         post: Has the engine thread run a command before its next step. The thread for the disk uses it.
-        can_cut: Whether the beginning of a saved prefix is of use; if not, only all of it is.
+        can_truncate: Whether the beginning of a saved prefix is of use; if not, only all of it is.
     """
 
-    def __init__(self, files: StateFiles, post: Callable[[Callable[[], None]], None], *, can_cut: bool):
+    def __init__(self, files: StateFiles, post: Callable[[Callable[[], None]], None], *, can_truncate: bool):
         self._files = files
         self._post = post
-        self._can_cut = can_cut
+        self._can_truncate = can_truncate
         self._disk = ThreadPoolExecutor(1, "localchat-disk")
         # For each slot the tokens that were saved, or could not be saved, the last time.
         self._tried: dict[int, list[int]] = {}
@@ -117,10 +117,10 @@ class DiskCache:
         return prefix is not None and n_common_of(prefix.tokens, tokens, 0) == len(tokens)
 
     def _find(self, tokens: list[int]) -> SavedPrefix | None:
-        return self._files.find(tokens, whole=not self._can_cut)
+        return self._files.find(tokens, whole=not self._can_truncate)
 
     def _save(self, tokens: list[int], data: Data) -> None:
-        self._files.write(tokens, data, replaces_shorter=self._can_cut)
+        self._files.write(tokens, data, replaces_shorter=self._can_truncate)
 
     # On the thread for the disk.
 

@@ -37,7 +37,7 @@ class _Text:
 
 
 class DraftModel:
-    """A drafter on a backend of its own, whose KV cache can be cut. `n_vocab` is the large model's.
+    """A drafter on a backend of its own, whose KV cache can be truncated. `n_vocab` is the large model's.
 
     A sequence that has no slot or no cells there gets no drafts. `clock` gives seconds.
     """
@@ -122,7 +122,7 @@ class DraftModel:
         n_kept = min(n_common_of(own.tokens[: own.n_computed], tokens, 0), len(tokens) - 1)
         if n_kept < own.n_computed:
             assert own.slot is not None
-            self._backend.cut(own.slot, n_kept)
+            self._backend.truncate(own.slot, n_kept)
         own.n_computed = n_kept
         own.tokens, text.draft = list(tokens), []
 

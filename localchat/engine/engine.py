@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from ..protocol.status import SequenceStats
+from ..protocol.server_state import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch
 from .disk_cache import DiskCache
@@ -94,7 +94,7 @@ class Engine:
         self._is_stopping = False
         self._counters = EngineCounters()
         self._timer = StepTimer(backend, clock)
-        snapshots = Snapshots(max_snapshot_bytes, can_cut=backend.limits.can_cut)
+        snapshots = Snapshots(max_snapshot_bytes, can_truncate=backend.limits.can_truncate)
         self._cache = KVCache(backend, snapshots, self._new_disk_cache(state_files))
         self._scheduler = Scheduler(backend.limits, self._cache)
         self._drafts = DraftSources(self._new_drafters(draft_backend), self._timer)
@@ -105,7 +105,7 @@ class Engine:
         if state_files is not None and not limits.can_copy:
             log.warning("no prefixes are saved in files: this model has a sliding window, and a copy has only that")
             return None
-        return None if state_files is None else DiskCache(state_files, self.post, can_cut=limits.can_cut)
+        return None if state_files is None else DiskCache(state_files, self.post, can_truncate=limits.can_truncate)
 
     def _new_drafters(self, draft_backend: Backend | None) -> list[Drafter]:
         drafters: list[Drafter] = [LookupDrafter()]

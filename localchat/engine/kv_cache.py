@@ -40,7 +40,7 @@ class KVCache:
         # Cells to plan with: all of them, or fewer for some steps after the backend found no free cells.
         self.n_usable = self._limits.n_cells
         # Whether a slot can be truncated; if not, only whole prefixes can be reused.
-        self.can_cut = self._limits.can_cut
+        self.can_truncate = self._limits.can_truncate
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -91,7 +91,7 @@ class KVCache:
 
     def find(self, tokens: list[int]) -> Match | None:
         """The longest prefix of `tokens` that has cells, and the slot to take it from; None if none can be reused."""
-        if not self._limits.can_cut:
+        if not self._limits.can_truncate:
             return self._tree.match_whole(tokens)
         match = self._tree.match(tokens, shortest=not self._limits.is_unified)
         if match is not None and match.length < _MIN_SHARED and not self._limits.is_unified:
@@ -141,13 +141,13 @@ class KVCache:
 
     def drop_rejected(self, slot: int) -> None:
         """Frees the cells behind the tokens of an active slot: those of draft tokens that were not appended."""
-        self._backend.cut(slot, self._tree.length(slot))
+        self._backend.truncate(slot, self._tree.length(slot))
 
     def truncate(self, slot: int, n_tokens: int) -> None:
         """Frees the cells of an active slot behind its first `n_tokens` tokens."""
         if n_tokens < self._tree.length(slot):
             self._tree.truncate(slot, n_tokens)
-            self._backend.cut(slot, n_tokens)
+            self._backend.truncate(slot, n_tokens)
 
     def reserve(self, slot: int, n_tokens: int) -> None:
         """Sets the number of cells that the sequence of an active slot needs for the tokens known by now."""
@@ -156,7 +156,7 @@ class KVCache:
     def release(self, slot: int, *, keep: bool) -> None:
         """Ends the use of an active slot. With `keep` its tokens become an idle prefix, if no other slot has them."""
         self._reserved.pop(slot, None)
-        twin = self._tree.twin(slot, exact=not self._limits.can_cut) if keep else None
+        twin = self._tree.twin(slot, exact=not self._limits.can_truncate) if keep else None
         if keep and twin is None and self._tree.length(slot):
             self._tree.set_idle(slot)
             if self._disk is not None:
@@ -191,7 +191,7 @@ class KVCache:
     @property
     def _takes_snapshots(self) -> bool:
         """Whether an evicted prefix stays in memory as a snapshot."""
-        return self._limits.can_cut and self._limits.can_copy and self._snapshots.max_bytes > 0
+        return self._limits.can_truncate and self._limits.can_copy and self._snapshots.max_bytes > 0
 
     def _drop(self, slot: int) -> None:
         self._tree.drop(slot)
@@ -231,7 +231,7 @@ class KVCache:
 
     def restore_snapshot(self, tokens: list[int]) -> None:
         """Makes an idle prefix of the snapshot that `tokens` begin with, if that saves enough prefill."""
-        n_gained = _MIN_SNAPSHOT if self._limits.can_cut else 1
+        n_gained = _MIN_SNAPSHOT if self._limits.can_truncate else 1
         found = self._snapshots.find(tokens, self.n_cached(tokens) + n_gained)
         if found is None:
             return

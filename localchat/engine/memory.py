@@ -1,4 +1,4 @@
-"""How much memory this process may still take: free memory of the system, limits of control groups and of `ulimit`.
+"""The memory that this process may still allocate: free memory of the system, limits of control groups and `ulimit`.
 
 Linux, macOS and Windows; the memory of GPUs is in llama/devices.py.
 """
@@ -16,28 +16,28 @@ from pathlib import Path, PurePosixPath
 
 from ..models.sizes import gigabytes
 
-# The answer of `vm_stat` takes some milliseconds.
+# `vm_stat` takes some milliseconds.
 _VM_STAT_TIMEOUT_S = 5
-# Pages that macOS gives away when a program needs memory.
+# The pages that macOS can give to a program that needs memory.
 _MAC_FREE_PAGES = ("free", "inactive", "speculative", "purgeable")
 
 
 @dataclass(frozen=True)
 class FreeMemory:
-    """Memory that this process may still take."""
+    """The memory that this process may still allocate."""
 
     n_bytes: int
     limit: str = ""
-    """What allows no more: a limit that somebody has set, or "" for the memory of the machine."""
+    """The limit that leaves no more, such as a control group; "" for the memory of the machine."""
 
     def __str__(self) -> str:
         return f"{gigabytes(self.n_bytes)} are free{f' ({self.limit})' if self.limit else ''}"
 
 
 def free_memory(root: Path = Path("/")) -> FreeMemory | None:
-    """The smallest of what the system has free and what limits leave; None on a system that does not tell.
+    """The free memory of the system, or what its limits leave if that is less; None if the system does not report it.
 
-    `root` is where /proc and /sys are.
+    `root` is the folder that has /proc and /sys.
     """
     if sys.platform == "win32":
         return _windows_memory()
@@ -54,7 +54,7 @@ def _system_memory(root: Path) -> Iterator[FreeMemory]:
 
 
 def _control_group_limits(root: Path) -> Iterator[FreeMemory]:
-    """What the control group of this process, and each around it, leaves. Containers are such groups."""
+    """What the control group of this process and its parents leave. A container is such a group."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -72,7 +72,7 @@ def _limits_of(mount: Path, path: str, limit: str, usage: str, inactive: str) ->
         base = mount.joinpath(*folder.parts[1:])
         most, used = _number(base / limit), _number(base / usage)
         if most is not None and used is not None:
-            # Pages of files that nobody reads are given away first.
+            # The system reclaims inactive pages of files first.
             cached = _table(base / "memory.stat").get(inactive, 0)
             yield FreeMemory(max(most - used + cached, 0), "limit of the control group")
 

@@ -99,7 +99,7 @@ class PrefixTree:
 
     def hold(self, slot: int, match: Match | None = None) -> None:
         """Makes a free slot active. It has the tokens of the match, or none."""
-        leaf = self._root if match is None else self._cut(self._leaves[match.slot], match.length)
+        leaf = self._root if match is None else self._split(self._leaves[match.slot], match.length)
         self._leaves[slot] = leaf
         for node in leaf.path():
             node.n_holders += 1
@@ -120,7 +120,7 @@ class PrefixTree:
     def truncate(self, slot: int, length: int) -> None:
         """Removes all but the first `length` tokens of an active slot."""
         node = self._leaves[slot]
-        last = self._leaves[slot] = self._cut(node, length)
+        last = self._leaves[slot] = self._split(node, length)
         while node is not last:
             assert node.parent is not None
             self._deactivate(node)
@@ -207,7 +207,7 @@ class PrefixTree:
     def _shortest_holder(self, node: Node) -> int:
         return min((slot for slot, leaf in self._leaves.items() if node in leaf.path()), key=self.length)
 
-    def _cut(self, leaf: Node, length: int) -> Node:
+    def _split(self, leaf: Node, length: int) -> Node:
         """The node on the path to `leaf` that ends at `length`. If there is none, a node is split there."""
         node = next((node for node in leaf.path() if node.start < length <= node.end), None)
         if node is None or node.end == length:

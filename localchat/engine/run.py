@@ -1,4 +1,4 @@
-"""The run of one request: its n sequences, and one queue of what the engine sampled for them.
+"""The run of one request: its n sequences, and one queue of the tokens that the engine sampled for them.
 
 The engine thread only puts token ids into the queue. The thread that takes them makes text of them and searches it
 for stop texts, which keeps the engine's steps short; the engine then computes a token or two too many, which are
@@ -49,7 +49,7 @@ class RequestRun:
         cancel: Callable[[int], None],
         suspend: Callable[[bool], None] = lambda is_suspended: None,
     ):
-        """`cancel(index)` has the engine end a sequence, which it then delivers as Cancelled; any thread.
+        """`cancel(index)` makes the engine end a sequence, which it then delivers as Cancelled; any thread.
 
         `suspend` has it suspend all sequences, or resume them.
         """
@@ -57,9 +57,9 @@ class RequestRun:
         self._suspend = suspend
         self._outputs = [_Output(request, backend, partial(cancel, i)) for i, request in enumerate(requests)]
         self._queue: SimpleQueue[tuple[int, Item]] = SimpleQueue()
-        # Taken from the queue, and left to the next `take`.
+        # Items taken from the queue that the next `take` returns.
         self._pending: list[tuple[int, Item]] = []
-        # Of the sequence that failed first.
+        # The error of the sequence that failed first.
         self._error: EngineError | None = None
 
     def __enter__(self) -> RequestRun:
@@ -70,7 +70,7 @@ class RequestRun:
 
     @property
     def is_running(self) -> bool:
-        """Whether `take` has something to return or to raise yet."""
+        """Whether `take` may still return or raise something."""
         return self._error is not None or any(not output.is_over for output in self._outputs)
 
     def take(self, timeout_s: float | None = None) -> list[tuple[int, Progress | Delta | Finish]]:
@@ -120,11 +120,11 @@ class RequestRun:
         self._suspend(True)
 
     def resume(self) -> None:
-        """Its sequences go on, as soon as there are slots for them. Any thread."""
+        """Its sequences continue as soon as there are slots for them. Any thread."""
         self._suspend(False)
 
     def usage(self, index: int) -> Usage:
-        """The counts and times of a sequence, of what has been taken so far."""
+        """The counts and times of a sequence, for the items taken so far."""
         return self._outputs[index].usage()
 
     def prompt_tokens(self, index: int = 0) -> tuple[OutputToken, ...]:
@@ -160,7 +160,7 @@ class RequestRun:
         self._outputs[index].n_draft_accepted += n_accepted
 
     def _taken_items(self, timeout_s: float | None) -> dict[int, list[Item]]:
-        """What there is of each sequence that runs, after a wait where there is nothing."""
+        """The items of each running sequence by its index. Waits if there are none."""
         pending, self._pending = self._pending, []
         try:
             if not pending:
@@ -182,19 +182,19 @@ class RequestRun:
 
 
 class _Output:
-    """One sequence: from the items that the engine delivers to text, counts and times."""
+    """The output of one sequence: text, counts and times, from the items that the engine delivers."""
 
     def __init__(self, request: GenerationRequest, backend: Backend, stop: Callable[[], None]) -> None:
         self.request = request
-        # Whether the reader has got its end, or has cancelled it.
+        # Whether its end has been returned, or the reader has cancelled it.
         self.is_over = False
         self._backend = backend
-        # Ends the sequence in the engine, where a stop text is found here.
+        # Ends the sequence in the engine, if a stop text is found here.
         self._stop = stop
         self._text = TextStream(request.params.stop)
         self._n_completion = 0
         self._last: OutputToken | None = None
-        # What the engine thread writes before it delivers the item that goes with it.
+        # Written by the engine thread before it delivers the item to which they belong.
         self.n_cached = 0
         self.prompt_logprobs: list[tuple[float, list[tuple[int, float]]]] = []
         self.n_drafted = 0

@@ -133,8 +133,8 @@ class Scheduler:
                 sequence.n_scored = max(sequence.n_scored, sequence.n_computed)
 
     def take_checkpoints(self, batch: Batch) -> None:
-        """Takes a snapshot of each prompt that the batch completed up to its last token, where slots cannot be cut."""
-        for chunk in batch.chunks if not self._limits.can_cut else ():
+        """Takes a snapshot of each prompt that is computed up to its last token, if slots cannot be truncated."""
+        for chunk in batch.chunks if not self._limits.can_truncate else ():
             if chunk.sequence.is_at_checkpoint and chunk.sequence.slot is not None:
                 self._cache.take_snapshot(chunk.slot)
 
@@ -176,8 +176,8 @@ class Scheduler:
 
     def _restore_snapshot(self, sequence: Sequence) -> None:
         # Once, or a prompt that waits for free cells would restore the same snapshot in each step. Where slots cannot
-        # be cut, the snapshot that it needs may be taken while it waits.
-        if not sequence.has_searched_snapshots or not self._limits.can_cut:
+        # be truncated, the snapshot that it needs may be taken while it waits.
+        if not sequence.has_searched_snapshots or not self._limits.can_truncate:
             sequence.has_searched_snapshots = True
             self._cache.restore_snapshot(sequence.reusable_tokens)
 
@@ -198,7 +198,7 @@ class Scheduler:
         """How many of `tokens` will be cached, or in a snapshot, when a sequence has computed its prompt."""
         n_common = n_common_of(sequence.tokens, tokens, 0)
         n_checkpoint = sequence.n_prompt - 1
-        if self._limits.can_cut:
+        if self._limits.can_truncate:
             return n_common
         return n_checkpoint if MIN_CHECKPOINT <= n_checkpoint <= n_common else 0
 
@@ -310,7 +310,7 @@ class Scheduler:
 
     def _n_to_read(self, sequence: Sequence) -> int:
         n_to_checkpoint = sequence.n_prompt - 1 - sequence.n_computed
-        if self._limits.can_cut or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_CHECKPOINT:
+        if self._limits.can_truncate or n_to_checkpoint <= 0 or sequence.n_prompt <= MIN_CHECKPOINT:
             return sequence.n_missing
         return n_to_checkpoint
 

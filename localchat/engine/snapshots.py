@@ -21,12 +21,12 @@ DEFAULT_SNAPSHOT_BYTES = 1 << 30
 class Snapshots:
     """States by their tokens, within `max_bytes`; the least recently used are dropped first.
 
-    With `can_cut` the beginning of a snapshot can be used as well.
+    With `can_truncate` the beginning of a snapshot can be used as well.
     """
 
-    def __init__(self, max_bytes: int = DEFAULT_SNAPSHOT_BYTES, *, can_cut: bool):
+    def __init__(self, max_bytes: int = DEFAULT_SNAPSHOT_BYTES, *, can_truncate: bool):
         self.max_bytes = max_bytes
-        self._can_cut = can_cut
+        self._can_truncate = can_truncate
         self._n_bytes = 0
         self._snapshots: OrderedDict[tuple[int, ...], Data] = OrderedDict()
 
@@ -35,7 +35,7 @@ class Snapshots:
             return
         key = tuple(tokens)
         self._drop(key)
-        if self._can_cut:
+        if self._can_truncate:
             for part in [other for other in self._snapshots if other == key[: len(other)]]:
                 self._drop(part)
         self._n_bytes += len(data)
@@ -62,7 +62,7 @@ class Snapshots:
     def _best(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         """The tokens of the best snapshot, and how many it has in common; of equal ones the shortest."""
         known = ((key, n_common_of(key, tokens, 0)) for key in self._snapshots)
-        usable = ((key, n) for key, n in known if self._can_cut or n == len(key))
+        usable = ((key, n) for key, n in known if self._can_truncate or n == len(key))
         return max(usable, key=lambda found: (found[1], -len(found[0])), default=((), 0))
 
     def _drop(self, key: tuple[int, ...]) -> None:

@@ -1,25 +1,26 @@
-"""How many threads compute a step: fewer while other programs keep the cores busy. Pure: the caller measures.
+"""Chooses the number of threads of a step: fewer while other programs keep the cores busy. Pure: the caller measures.
 
-The threads of llama.cpp meet at a barrier after each operation, so all of them wait where one has no core. Beside
-one busy process on 2 cores, one thread computes a model of 0.5B parameters twice as fast as two.
+The threads of llama.cpp meet at a barrier after each operation, so all of them wait if one has no core. Beside one busy
+process on 2 cores, one thread computes a model of 0.5B parameters twice as fast as two.
 
-The processor time of a step says how many cores the process got. Where these are much fewer than threads, as many
-threads are tried; after a pause, one more. A trial lasts some steps and is decided by their time alone.
+Processor time divided by wall time is the number of cores that the process got in a step. If it is much smaller than
+the number of threads, so many threads are tried; after a pause, one more. A trial lasts some steps, and only their
+times decide it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Cores per thread below which fewer threads are tried. Threads that sleep at barriers use less than a core each
-# on a quiet machine too (0.7 of one with a model of 10M parameters), and half a core beside a busy process.
+# Fewer threads are tried below so many cores per thread. Threads that sleep at barriers use less than a core each on a
+# quiet machine too (0.7 with a model of 10M parameters), and half a core beside a busy process.
 _FEW_CORES_SHARE = 0.6
-# Steps are compared by sums over so many seconds and so many steps, at least. The scheduler of an operating system
-# gives a core away for some milliseconds.
+# Steps are compared by sums over at least so many seconds and steps. An operating system takes a core away for some
+# milliseconds.
 _WINDOW_S, _WINDOW_STEPS = 0.1, 4
-# A trial that is slower by this factor after two steps ends at once.
+# A trial ends early if it is slower by this factor after two steps.
 _MUCH_SLOWER = 1.5
-# A trial changes the count for good only if its steps take less than this share of the time before.
+# The number of a trial is kept only if its steps take less than this share of the time before.
 _FASTER = 0.92
 # Seconds of steps until a trial in the same direction is repeated; twice as many each time that it fails.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 20.0
@@ -46,7 +47,7 @@ class _Window:
 
     @property
     def slowness(self) -> float:
-        """Time taken as a multiple of the time predicted."""
+        """The measured time as a multiple of the predicted time."""
         return self.wall_s / self.predicted_s
 
     @property
@@ -61,7 +62,7 @@ class ThreadCount:
         self.n = n
         self._most = most
         self._window = _Window()
-        # The count and the slowness before the trial; None while there is none.
+        # The number and the slowness before the trial; None without a trial.
         self._before: tuple[int, float] | None = None
         # By direction: seconds of steps until the next trial, and the pause after it if it fails.
         self._wait_s = {-1: 0.0, 1: _FIRST_PAUSE_S}
@@ -69,11 +70,11 @@ class ThreadCount:
 
     @property
     def is_trying(self) -> bool:
-        """Whether a trial runs: predictions must then stay those of the count before it."""
+        """Whether a trial runs. Its steps must not change the predictions, which are for the number before it."""
         return self._before is not None
 
     def note(self, predicted_s: float, wall_s: float, processor_s: float) -> None:
-        """A step took so long, of so much processor time of all threads; its predicted time is 0 if unknown."""
+        """Enters the times of a step; `processor_s` is that of all threads, `predicted_s` is 0 if unknown."""
         if self._most == 1 or predicted_s <= 0 or wall_s <= 0:
             return
         window = self._window

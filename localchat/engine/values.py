@@ -36,7 +36,7 @@ class GenerationRequest:
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     params: GenerationParams = field(default_factory=GenerationParams)
-    """The limits and extras. A length limit beyond the context is cut to it. Its sampling values are in `sampling`."""
+    """The limits and extras. A length limit beyond the context is that of the context. Sampling is in `sampling`."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     """How tokens are sampled, with all defaults applied."""
     constraint: Constraint | None = None

@@ -100,12 +100,12 @@ class LlamaBackend:
         if not self.write_state(target, self.read_state(source), n_source):
             raise EngineError(f"a prefix of {n_source} tokens cannot be copied to another sequence: {problems()}")
         if n_tokens < n_source:
-            self.cut(target, n_tokens)
+            self.truncate(target, n_tokens)
 
-    def cut(self, slot: int, n_tokens: int) -> None:
+    def truncate(self, slot: int, n_tokens: int) -> None:
         self._check_slot(slot)
         if not all(L.llama_memory_seq_rm(self._memory, id, n_tokens, -1) for id in self._ids[slot]):
-            raise DecodeFailed(f"the KV cache cannot be cut to {n_tokens} tokens")
+            raise DecodeFailed(f"the KV cache cannot be truncated to {n_tokens} tokens")
 
     def state_key(self) -> str:
         return self._state_key

@@ -57,7 +57,7 @@ def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, 
             limits = EmbeddingLimits(n_ctx, params.n_batch, params.n_seq_max, facts.n_vocab)
             return LlamaEmbedding(model, context, limits, pooling_of(facts.metadata), threads)
         if n_ctx <= _MIN_INPUT:
-            raise EngineError(f"llama.cpp could not make a context for embeddings: {problems()}")
+            raise EngineError(f"llama.cpp could not create a context for embeddings: {problems()}")
         n_ctx = max(n_ctx // 2, _MIN_INPUT)
 
 

@@ -100,7 +100,7 @@ def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) ->
     """
     backend = load_backend(path, replace(options, n_ctx=target.facts.n_ctx, n_cells=0, kv_unified=True))
     try:
-        if not backend.limits.can_cut:
+        if not backend.limits.can_truncate:
             raise WrongDraftModel(f"{path!r} cannot draft: the state of a recurrent model cannot be truncated")
         difference = target.vocabulary.difference(backend.vocabulary)
         if difference:
@@ -180,7 +180,7 @@ def _new_context(model: Any, options: LoadOptions, memories: list[CacheMemory]) 
         n_ctx_train=n_ctx_train,
         n_weight_bytes=L.llama_model_size(model),
         memories=memories,
-        has_streams=is_on_cpu and not options.kv_unified and _can_cut(model) and not L.llama_model_n_swa(model),
+        has_streams=is_on_cpu and not options.kv_unified and _can_truncate(model) and not L.llama_model_n_swa(model),
     )
     n_least = options.n_cells or options.n_ctx or MIN_TOKENS
     n_cells, n_streams = size.n_cells, size.n_streams
@@ -229,7 +229,7 @@ def _n_outputs(model: Any, options: LoadOptions) -> int:
     return min((options.n_slots + _IDLE_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
 
 
-def _can_cut(model: Any) -> bool:
+def _can_truncate(model: Any) -> bool:
     return not (L.llama_model_is_recurrent(model) or L.llama_model_is_hybrid(model))
 
 
@@ -239,14 +239,14 @@ def _n_ids(model: Any) -> int:
     With a sliding window llama.cpp frees a cell when its only sequence no longer attends to it, although another
     request with the same prefix still would. A second sequence with the same cells prevents that.
     """
-    return 2 if L.llama_model_n_swa(model) and _can_cut(model) else 1
+    return 2 if L.llama_model_n_swa(model) and _can_truncate(model) else 1
 
 
 def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> CacheLimits:
     n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
-    can_cut = _can_cut(model)
+    can_truncate = _can_truncate(model)
     # A copied state has the cells of the window alone, so only a sequence that continues at its end can use it.
-    can_copy = not can_cut or not L.llama_model_n_swa(model)
+    can_copy = not can_truncate or not L.llama_model_n_swa(model)
     n_outputs = _n_outputs(model, options) // _n_ids(model)
     n_spare_rows = min(n_outputs, n_batch) - options.n_slots
     return CacheLimits(
@@ -254,8 +254,8 @@ def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bo
         n_running=options.n_slots,
         n_slots=n_slots,
         n_batch=n_batch,
-        can_cut=can_cut,
-        n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_cut and options.speculates else 0,
+        can_truncate=can_truncate,
+        n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_truncate and options.speculates else 0,
         can_copy=can_copy,
         is_unified=is_unified,
         n_outputs=n_outputs,
