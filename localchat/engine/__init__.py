@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.events import OutputToken, TokenLogprob
-from ..protocol.status import SequenceStats
+from ..protocol.server_state import SequenceStats
 from .embedding import Embedder, InputTooLong, normalised, pooling_of
 from .engine import Engine
 from .histogram import Histogram, HistogramValues

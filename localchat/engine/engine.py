@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
-from ..protocol.status import SequenceStats
+from ..protocol.server_state import SequenceStats
 from .backend import Backend, DecodeFailed, NoFreeCells
 from .batch import Batch
 from .disk_cache import DiskCache

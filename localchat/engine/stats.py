@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..protocol.status import SequenceStats
+from ..protocol.server_state import SequenceStats
 from .batch import Sequence
 from .histogram import Histogram, HistogramValues
 

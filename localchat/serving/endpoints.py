@@ -18,7 +18,7 @@ from ..protocol.inputs import check_tokens
 from ..protocol.interface import Interface
 from ..protocol.request import ParseOptions, TextRequest
 from ..protocol.rerank import parse_rerank, rerank_body
-from ..protocol.status import PROMETHEUS_TYPE, metrics_text, props_body, slots_body
+from ..protocol.server_state import PROMETHEUS_TYPE, metrics_text, props_body, slots_body
 from . import metrics
 from .body import PeerGone
 from .exchange import MAX_LOGGED_CHARS, Exchange, printable

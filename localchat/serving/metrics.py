@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..engine import Engine, Histogram, HistogramValues
 from ..protocol import errors
-from ..protocol.status import Metric, Series, counter, gauge, histogram
+from ..protocol.server_state import Metric, Series, counter, gauge, histogram
 
 if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
     from ..generation.service import Service

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from localchat.protocol.errors import BadRequest
-from localchat.protocol.status import (
+from localchat.protocol.server_state import (
     SequenceStats,
     Series,
     counter,
