@@ -196,9 +196,15 @@ class Engine:
                 self.post(partial(self._add, state))
         return run
 
-    def tokenize(self, text: str, *, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        """Text to token ids. With `parse_special`, text like <|im_end|> becomes the control token."""
-        return self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special)
+    def tokenize(
+        self, text: str, *, add_bos: bool = False, parse_special: bool = True, limit: int | None = None
+    ) -> list[int]:
+        """Text to token ids. With `parse_special`, text like <|im_end|> becomes the control token.
+
+        Raises:
+            TextTooLong: There are more than `limit` tokens, or more than any context holds.
+        """
+        return self.backend.tokenize(text, add_bos=add_bos, parse_special=parse_special, limit=limit)
 
     def tokenize_prompt(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool = False) -> list[int]:
         """The tokens of a prompt in parts, each with its `parse_special`. Stops early where they do not fit.

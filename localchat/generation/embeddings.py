@@ -13,6 +13,9 @@ from ..protocol.rerank import RerankRequest
 from .errors import wire_errors
 from .model import Model
 
+# The tokens of an input that is too long are counted up to here.
+_COUNTED_TOKENS = 100_000
+
 
 class VectorRun:
     """An embedding or rerank request in flight. `cancel` and `stop` take effect between two steps of the engine."""
@@ -82,7 +85,9 @@ class VectorRun:
 def _tokens(engine: Engine, given: Input, name: str) -> Sequence[int]:
     if isinstance(given, str):
         with wire_errors(engine, name):
-            return engine.tokenize(given, add_bos=True, parse_special=False)
+            # The context for embeddings holds no more, and is made with the first request.
+            limit = max(engine.facts.n_ctx, engine.facts.n_ctx_train, _COUNTED_TOKENS)
+            return engine.tokenize(given, add_bos=True, parse_special=False, limit=limit)
     check_tokens(given, engine.facts.n_vocab, name)
     return given
 
