@@ -275,5 +275,6 @@ def test_opener_begins_the_calls(name: str, i: int):
     format = DIALECTS[name]
     texts = format.layouts[i]
     assert (texts.begin + texts.before_name).startswith(texts.opener)
+    assert "gr\u00f6\u00dfe" in texts.head("gr\u00f6\u00dfe")
     known = (*format.openers, *format.ignored)
     assert not texts.is_native or not texts.opener or any(mark.startswith(texts.opener) for mark in known)

@@ -240,3 +240,19 @@ def test_each_schema_of_too_much_work_loosens_one_more_around_it(n_errors: int, 
 
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {**STR, "maxLength": 1}}}}
     assert convert_loosely(schema, convert, "#")[0] == expected
+
+
+def test_second_schema_of_too_much_work_loosens_the_one_around_it():
+    """Wherever it is: the first time cost most of the work that is allowed."""
+    failures = iter("ab")
+
+    def convert(schema: Any) -> Any:
+        name = next(failures, None)
+        if name is not None:
+            raise SchemaError(f"#/properties/{name}/items", "too much work") from TooMuchWork("too much work")
+        return schema
+
+    properties = {name: {"type": "array", "items": {**STR, "maxLength": 1}} for name in "ab"}
+    loose = {"a": {"type": "array", "items": STR}, "b": {"type": "array"}}
+    schema = {"type": "object", "properties": properties}
+    assert convert_loosely(schema, convert, "#")[0] == {"type": "object", "properties": loose}

@@ -12,7 +12,7 @@ from .errors import SchemaError, errors_located
 from .schema_nodes import ASSERTIONS
 
 # Limit of constraints of one schema that are dropped. Beyond it nothing of the schema is enforced.
-MAX_PLACES = 40
+MAX_DROPPED = 40
 # Steps to convert one schema once: a hundred times what a large one takes, and enough for the limits of its parts.
 MAX_STEPS = 150_000
 # Steps that are left for the rest of a grammar when all its schemas are converted.
@@ -49,11 +49,11 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a JSON pointer leads in a copy of a schema."""
+class _Target:
+    """The target of a JSON pointer in a copy of a schema."""
 
     schemas: list[dict[str, Any]]
-    """The schemas on the way, the root first."""
+    """The schemas on the path, the root first."""
     holder: dict[str, Any] | list[Any]
     """The last of them, or the list or the object of schemas under one of its keywords."""
     key: Any
@@ -80,7 +80,7 @@ def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> 
     """
     errors: list[SchemaError] = []
     n_too_much = 0
-    while len(errors) < MAX_PLACES and steps_left() > RESERVED_STEPS:
+    while len(errors) < MAX_DROPPED and steps_left() > RESERVED_STEPS:
         try:
             with errors_located(path), at_most(MAX_STEPS):
                 return convert(schema), errors
@@ -123,7 +123,7 @@ def _without_constraints(schema: object, pointer: str, n_levels: int) -> Any:
     return _ANY_OBJECT
 
 
-def _followed(schema: object, pointer: str) -> _Place:
+def _followed(schema: object, pointer: str) -> _Target:
     """The place at the pointer, or the last place on the way that exists."""
     root = copy.deepcopy(schema) if isinstance(schema, dict) else dict(_ANY_OBJECT)
     root.setdefault("type", "object")
@@ -139,15 +139,15 @@ def _followed(schema: object, pointer: str) -> _Place:
         if holder is schemas[-1]:
             is_refused = key in _REFUSED and n == len(parts) - 1
             if is_refused or key in ASSERTIONS - _ONE - _SEVERAL:
-                return _Place(schemas, holder, key)
+                return _Target(schemas, holder, key)
             if isinstance(below, list) or (key in _SEVERAL and isinstance(below, dict)):
                 holder, keyword = below, key
                 continue
         if not isinstance(below, dict):
-            return _Place(schemas, holder, key)
+            return _Target(schemas, holder, key)
         schemas.append(below)
         holder = below
-    return _Place(schemas, schemas[-1], None if holder is schemas[-1] else keyword)
+    return _Target(schemas, schemas[-1], None if holder is schemas[-1] else keyword)
 
 
 def _has(holder: Any, key: Any) -> bool:
