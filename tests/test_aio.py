@@ -127,7 +127,7 @@ def test_request_is_that_of_the_client():
     assert (request.json["top_k"], request.json["stream"]) == (5, True)
 
 
-def test_only_model_on_offer_is_asked_for_once():
+def test_only_model_of_a_server_is_requested_once():
     async def twice(client: AsyncClient) -> None:
         await client.chat("hi")
         await client.chat("hi")
@@ -259,7 +259,7 @@ def test_dropped_request_is_retried(monkeypatch):
     assert run(serving(lambda request, number: None if number < 3 else HELLO), say, max_retries=2) == "Hello"
 
 
-def test_redirect_on_the_same_server_is_followed_if_asked():
+def test_redirect_on_the_same_server_is_followed_on_request():
     def answer(request: Request, number: int) -> bytes:
         moved = with_length(b"", "308 Moved", "Location: /v2/chat?a=b\r\n")
         return HELLO if request.path == "/v2/chat?a=b" else moved
@@ -291,7 +291,7 @@ def test_body_after_done_ends_the_connection():
     assert run(server, say) == "a"
 
 
-def test_asyncio_is_loaded_only_by_who_asks_for_it():
+def test_asyncio_is_imported_only_by_its_users():
     program = "import sys, localchat; localchat.Client; assert 'asyncio' not in sys.modules; localchat.AsyncClient"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S, env={**os.environ})
 

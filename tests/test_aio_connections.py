@@ -66,12 +66,12 @@ CLOCKS = {
 
 
 @pytest.mark.parametrize(("kind_of_server", "parts", "timeout", "kind"), CLOCKS.values(), ids=CLOCKS)
-def test_clock_runs_out(kind_of_server, parts, timeout, kind):
+def test_timeout_runs_out(kind_of_server, parts, timeout, kind):
     error = failure(kind_of_server(*parts), TimedOut, f"Timeout.{kind}", timeout=timeout)
     assert error.kind == kind
 
 
-def test_connect_clock():
+def test_connect_timeout():
     async def main(port: int) -> None:
         timeout = Timeout(connect=0.1)
         async with AsyncClient(f"http://127.0.0.1:{port}/v1", model="m", timeout=timeout, max_retries=0) as client:
@@ -98,7 +98,7 @@ def test_connect_clock_holds_for_handshake_and_tunnel(scheme):
     assert caught.value.kind == "connect"
 
 
-def test_connect_clock_holds_while_the_resolver_hangs_and_nobody_waits_for_it(monkeypatch):
+def test_connect_timeout_holds_while_the_resolver_hangs_and_no_call_waits_for_it(monkeypatch):
     released, ended = threading.Event(), threading.Event()
 
     def hang(*where: Any) -> list[Any]:
@@ -117,7 +117,7 @@ def test_connect_clock_holds_while_the_resolver_hangs_and_nobody_waits_for_it(mo
     released.set()
 
 
-def test_host_that_is_not_known_is_told():
+def test_unknown_host_is_reported():
     async def ask() -> None:
         async with AsyncClient("http://nowhere.invalid", model="m", max_retries=0) as client:
             await client.chat("hi")
@@ -387,7 +387,7 @@ def test_cancels_at_any_moment_do_not_disturb_other_calls(certificate):
         asyncio.run(main())
 
 
-def test_tls_untrusted_certificate_says_which_knob(certificate):
+def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate):
     failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH")
 
 

@@ -61,7 +61,7 @@ def accumulated(*chunks: dict[str, Any], n: int = 1) -> tuple[list[StreamEvent],
     return events + accumulator.finish(done=True), accumulator
 
 
-def test_answers_fewer_than_asked_for_are_reported():
+def test_fewer_answers_than_requested_are_reported():
     events, accumulator = accumulated({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}, n=2)
     assert [event.type for event in events][-2:] == ["warning", "message_stop"]
     assert accumulator.reply().warnings == ("the server sent 1 of the 2 requested choices",)

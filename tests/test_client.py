@@ -133,7 +133,7 @@ def test_models_lists_names():
         assert client.models() == ["first"]
 
 
-def test_only_model_on_offer_is_asked_for_once():
+def test_only_model_of_a_server_is_requested_once():
     with always(HELLO) as server, Client(server.url) as client:
         client.chat("hi")
         client.chat("hi")
@@ -400,7 +400,7 @@ def test_finish_without_done_ends_although_the_server_pings_for_ever(monkeypatch
     ("prompt", "options"),
     [("hi", {"n": 2}), ("hi", {"extra_body": {"n": 2}}), (["a", "b"], {}), (("a", "b"), {"n": 1}), ([[1], [2]], {})],
 )
-def test_all_choices_that_were_asked_for_are_waited_for(prompt, options):
+def test_all_requested_choices_are_waited_for(prompt, options):
     with always(chunked(piece("one", "stop"))) as server, make_client(server) as client:
         ask = client.chat if prompt == "hi" else client.complete
         with pytest.raises(IncompleteStream):

@@ -189,11 +189,11 @@ def test_verify_that_is_no_file_of_certificates(content, tmp_path):
         Client(server.url.replace("http:", "https:"), model="m", verify=str(path)).chat("hi")
 
 
-def test_tls_untrusted_certificate_says_which_knob(certificate):
+def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate):
     failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH")
 
 
-def test_tls_to_a_plain_server_says_so():
+def test_tls_to_a_plain_server_is_named_in_the_error():
     with Server(lambda peer, server: peer.send(b"HTTP/1.1 400 Bad\r\n\r\n")) as server:
         client = Client(server.url.replace("http:", "https:"), model="m", max_retries=0)
         with pytest.raises(ConnectError, match="does not use TLS"):

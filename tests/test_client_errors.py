@@ -161,7 +161,7 @@ def test_retries_end(no_delay):
         assert len(server.requests) == 3
 
 
-def test_error_is_told_where_the_total_leaves_no_time_to_wait():
+def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait():
     """No clock has run out, and what the server says is what helps."""
     busy = with_length(b"slow down", "429 Many", "Retry-After: 60\r\n")
     error = failure(always(busy), RateLimitError, "slow down", max_retries=2, timeout=Timeout(total=10))
@@ -300,7 +300,7 @@ def test_redirect_names_a_base_url_that_works(model):
     failure(serving(answer), StatusError, "redirects to http://elsewhere/v1: use that as the base URL", model=model)
 
 
-def test_redirect_on_the_same_server_is_followed_if_asked():
+def test_redirect_on_the_same_server_is_followed_on_request():
     """The body is kept, and so is the key: it goes to the same server."""
 
     def answer(request: Request, number: int) -> bytes:

@@ -116,7 +116,7 @@ def test_prompt_may_be_messages_and_have_images():
     assert talk.messages[3]["content"][1] == {"type": "text", "text": "what?"}
 
 
-def test_say_gives_the_value_that_was_asked_for():
+def test_say_returns_the_requested_value():
     with talking(text('{"name": "Ann"}'), response_format="name") as (talk, _):
         assert talk.say("who?").parsed == {"name": "Ann"}
 

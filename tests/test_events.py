@@ -52,7 +52,7 @@ def test_event_can_be_pickled(event):
 
 
 @pytest.mark.parametrize("event", EXAMPLES.values(), ids=EXAMPLES)
-def test_event_is_a_dataclass_to_all_who_ask(event):
+def test_event_is_a_dataclass(event):
     """Although the module that makes dataclasses is not loaded for it."""
     fields = {field.name: field for field in dataclasses.fields(event)}
     assert dataclasses.is_dataclass(type(event))

@@ -101,7 +101,7 @@ def test_piped_input_comes_before_the_text(piped, words, asked):
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no locales of POSIX")
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
-def test_input_that_is_no_utf8_is_told(errors):
+def test_input_that_is_no_utf8_is_reported(errors):
     """How Python reads such bytes depends on the locale; C.UTF-8, which containers have, lets them through."""
     with always(HELLO) as server:
         done = subprocess.run(
@@ -204,7 +204,7 @@ def test_wrong_usage_is_2(arguments):
         ("extra_body=x", "mapping"),
     ],
 )
-def test_option_that_cannot_be_is_told(option, words):
+def test_impossible_option_is_reported(option, words):
     done = run(None, "-o", option, "hi")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("localchat: ")
@@ -213,7 +213,7 @@ def test_option_that_cannot_be_is_told(option, words):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk here")
 @pytest.mark.parametrize("arguments", [["hi"], ["--no-stream", "hi"], ["--models"]], ids=" ".join)
-def test_output_that_cannot_be_written_is_told(arguments):
+def test_output_that_cannot_be_written_is_reported(arguments):
     with always(HELLO) as server, open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "localchat", *arguments],

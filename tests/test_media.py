@@ -56,7 +56,7 @@ def url() -> Iterator[str]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_image_type_is_told_by_its_first_bytes(data: bytes, kind: str):
+def test_image_type_is_detected_by_its_first_bytes(data: bytes, kind: str):
     assert image_part(data)["image_url"]["url"].startswith(f"data:image/{kind};base64,")
 
 

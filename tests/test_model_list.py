@@ -128,7 +128,7 @@ def test_embeddings_that_cannot_be_right_are_refused(body, words):
         parse_embeddings(body, 2)
 
 
-def test_base64_where_it_was_asked_for():
+def test_base64_on_request():
     with playing([body_of(PACKED)]) as (client, script):
         assert client.embed("a", encoding_format="base64") == [0.5, -1.0]
         assert script.requests[0]["encoding_format"] == "base64"

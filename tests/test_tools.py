@@ -159,7 +159,7 @@ def test_arguments_become_what_the_function_takes():
         (("weather", '{"place": {}}'), "$.place.name: missing"),
     ],
 )
-def test_mistake_of_the_model_is_told_to_the_model(call: Any, told: str):
+def test_mistake_of_the_model_is_sent_to_the_model(call: Any, told: str):
     with playing(calls(call), text("sorry")) as (client, script):
         assert client.run("x", tools=[add, weather]).text == "sorry"
     assert results(script)[0].startswith("Error: ")
@@ -168,7 +168,7 @@ def test_mistake_of_the_model_is_told_to_the_model(call: Any, told: str):
     assert isinstance(json.loads(replayed), dict)  # Servers refuse a history that does not parse.
 
 
-def test_exception_of_a_tool_is_told_shortly_and_logged(caplog: pytest.LogCaptureFixture):
+def test_exception_of_a_tool_is_sent_in_short_and_logged(caplog: pytest.LogCaptureFixture):
     with playing(calls(("fail", "")), text("oh")) as (client, script), caplog.at_level(logging.WARNING):
         client.run("x", tools=[fail])
     assert results(script)[0].startswith("Error: RuntimeError: no luck")
@@ -177,7 +177,7 @@ def test_exception_of_a_tool_is_told_shortly_and_logged(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_exception_of_a_tool_is_raised_if_asked(parallel: bool):
+def test_exception_of_a_tool_is_raised_on_request(parallel: bool):
     with playing(calls(("fail", ""), ("add", '{"a": 1, "b": 1}'))) as (client, script):
         with pytest.raises(RuntimeError, match="no luck"):
             client.run("x", tools=[fail, add], raise_errors=True, parallel=parallel)

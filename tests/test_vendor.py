@@ -185,7 +185,7 @@ def test_only_a_file_that_this_program_wrote_is_overwritten(one_file, tmp_path, 
         assert "was not written by this program" in capsys.readouterr().err
 
 
-def test_file_that_cannot_be_written_is_told(tmp_path, capsys):
+def test_file_that_cannot_be_written_is_reported(tmp_path, capsys):
     (tmp_path / "chat.py").mkdir()
     with pytest.raises(SystemExit) as left:
         vendor.main([str(tmp_path / "chat.py")])

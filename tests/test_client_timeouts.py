@@ -63,7 +63,7 @@ CLOCKS = {
 
 
 @pytest.mark.parametrize(("kind_of_server", "parts", "timeout", "kind"), CLOCKS.values(), ids=CLOCKS)
-def test_clock_runs_out(kind_of_server, parts, timeout, kind):
+def test_timeout_runs_out(kind_of_server, parts, timeout, kind):
     with kind_of_server(*parts) as server, make_client(server, timeout=timeout) as client:
         with pytest.raises(TimedOut, match=f"Timeout.{kind}") as caught:
             client.chat("hi")
@@ -100,12 +100,12 @@ def test_end_of_an_answer_that_goes_on_has_no_clock():
     assert least[0] <= 5 < least[1]
 
 
-def test_clock_runs_out_on_https(certificate):
+def test_timeout_runs_out_on_https(certificate):
     server = with_tls(waiting(OPEN), certificate)
     assert failure(server, TimedOut, timeout=Timeout(idle=0.05), verify=False).kind == "idle"
 
 
-def test_connect_clock():
+def test_connect_timeout():
     with full_listener() as port:
         client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0)
         with pytest.raises(TimedOut) as caught:
@@ -113,7 +113,7 @@ def test_connect_clock():
     assert caught.value.kind == "connect"
 
 
-def test_connect_clock_holds_while_the_resolver_hangs(hanging_resolver):
+def test_connect_timeout_holds_while_the_resolver_hangs(hanging_resolver):
     client = Client("http://h.example/v1", model="m", timeout=Timeout(connect=0.05), max_retries=0)
     with pytest.raises(TimedOut) as caught:
         client.chat("hi")
@@ -121,7 +121,7 @@ def test_connect_clock_holds_while_the_resolver_hangs(hanging_resolver):
 
 
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "dripping"])
-def test_connect_clock_holds_for_the_tunnel_of_a_proxy(raw):
+def test_connect_timeout_holds_for_the_tunnel_of_a_proxy(raw):
     server = dripping(raw) if raw else waiting()
     with server:
         proxy, timeout = f"http://127.0.0.1:{server.port}", Timeout(connect=0.1)
@@ -131,13 +131,13 @@ def test_connect_clock_holds_for_the_tunnel_of_a_proxy(raw):
     assert caught.value.kind == "connect"
 
 
-def test_connect_clock_holds_for_the_handshake():
+def test_connect_timeout_holds_for_the_handshake():
     with silent_server() as port, pytest.raises(TimedOut) as caught:
         Client(f"https://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0).chat("hi")
     assert caught.value.kind == "connect"
 
 
-def test_first_clock_holds_while_the_request_is_sent():
+def test_first_event_timeout_holds_while_the_request_is_sent():
     """The server reads nothing, and the request is larger than any buffer."""
     with silent_server() as port:
         client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(first=0.1), max_retries=0)
@@ -175,7 +175,7 @@ def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
     assert failure(waiting(raw), ServerError, timeout=Timeout(total=0.1)).body == '{"error": '
 
 
-def test_clocks_hold_where_waits_are_cut_in_steps(monkeypatch):
+def test_timeouts_hold_where_waits_are_cut_in_steps(monkeypatch):
     """As on Windows, for Ctrl-C."""
     monkeypatch.setattr(localchat.sockets, "_STEP_S", 0.005)
     assert failure(waiting(OPEN), TimedOut, timeout=0.05).kind == "idle"
