@@ -141,7 +141,7 @@ class RefusingHandler(Handler):
 
     def handle(self) -> None:
         limit = self.server.connections.limit
-        self._refuse(errors.TooManyConnections(f"{limit} connections are open and {limit} are the limit: try again"))
+        self._refuse(errors.TooManyConnections(f"{limit} connections are open, the limit is {limit}: try again"))
 
 
 class Stopped(KeyboardInterrupt):
