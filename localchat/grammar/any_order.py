@@ -16,11 +16,11 @@ MAX_ANY_ORDER = 5
 
 
 def in_any_order(rules: Rules, items: Sequence[tuple[Expr, bool]], separator: Expr, last: Expr = NEVER) -> Expr:
-    """One or more of the items in any order, each at most once, with `separator` between them.
+    """The items in any order, at least one: each at most once, every required item, `separator` between them.
 
     Args:
         items: Expressions, each with whether it is required.
-        last: An expression that may come after all items, or alone if no item is required.
+        last: An expression that may follow the items, or stand alone if no item is required.
     """
     exprs = [NEVER if item == NEVER else rules.add("pair", item) for item, _ in items]
     required = {index for index, (_, is_required) in enumerate(items) if is_required}

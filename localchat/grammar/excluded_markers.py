@@ -44,7 +44,7 @@ def without_marker(marker: str) -> Language:
 def without_markers(language: Language, markers: Sequence[str]) -> Language:
     """The texts of the language that contain no marker; a subset of these if the exact grammar would be too large.
 
-    The subset are the texts without a certain character of each marker.
+    The subset contains the texts without one chosen character of each marker.
 
     Raises:
         TooLarge: The grammar would be too large, and the language needs every character of a marker.

@@ -28,7 +28,7 @@ from .number_ranges import exact
 from .regular_languages import Language, complement, contains, intersection, literals
 from .schema_nodes import TYPES, UNSUPPORTED, SchemaDocument, SchemaNode, common_values, equality_key, shortened
 
-# Limit of branches of one intersection. The branches of an allOf of several anyOf are the product of theirs.
+# Limit of branches of one intersection. An allOf of several anyOf has a branch for each combination of their branches.
 MAX_BRANCHES = 200
 
 _NUMBERS = frozenset(["integer", "number"])
@@ -102,7 +102,7 @@ class SchemaResolver:
     def _expanded(self, node: SchemaNode, trail: AllOf, is_alone: bool) -> list[AllOf]:
         """The branches of one node.
 
-        `trail` contains the nodes that led to this one for the same value; a node that is already there is a cycle.
+        `trail` contains the nodes through which this node applies to the same value; a node in its trail is a cycle.
         With `is_alone` no other schema applies to the value: another schema could declare property names that a branch
         of oneOf does not have.
         """

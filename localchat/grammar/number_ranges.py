@@ -262,19 +262,19 @@ def _expanded(value: Fraction) -> tuple[int, str]:
 
 def _decimal_range(rules: Rules, interval: Interval) -> Expr:
     n_places = _n_places(interval)
-    low = _mirrored(_safe_bound(_mirrored(interval.low), n_places))
+    low = _negated(_safe_bound(_negated(interval.low), n_places))
     high = _safe_bound(interval.high, n_places)
     decimal = _Decimals(rules, n_places)
     negative, positive = NEVER, NEVER
     if low is None or low.value < 0:
-        nearest = Bound(Fraction(0), False) if high is None or high.value >= 0 else _mirrored(high)
-        negative = seq(MINUS, decimal.range(nearest, _mirrored(low)))
+        nearest = Bound(Fraction(0), False) if high is None or high.value >= 0 else _negated(high)
+        negative = seq(MINUS, decimal.range(nearest, _negated(low)))
     if high is None or high.value >= 0:
         positive = decimal.range(Bound(Fraction(0)) if low is None or low.value < 0 else low, high)
     return alt(negative, positive)
 
 
-def _mirrored(bound: Bound | None) -> Bound | None:
+def _negated(bound: Bound | None) -> Bound | None:
     return None if bound is None else Bound(-bound.value, bound.inclusive)
 
 

@@ -66,7 +66,7 @@ class Body:
         """Read and discard the rest of the body, for at most this many seconds. Sets `is_read` at its end."""
         if self._is_announced and not self.is_read:
             if self._expects_continue:
-                return  # The client waits for "100 Continue": it may send the body later, or never.
+                return  # The client waits for "100 Continue", so it is unknown whether the body follows.
             self._stream.limit(seconds)
         n_left = self._max_bytes
         with contextlib.suppress(errors.ApiError, OSError):

@@ -68,7 +68,7 @@ class Connections:
         return True
 
     def close_all(self, timeout_s: float) -> None:
-        """Close connections for reading, and those that are open after this many seconds for writing too."""
+        """Shut down all connections for reading, and those still open after this many seconds for writing too."""
         with self._changed:
             for how in (socket.SHUT_RD, socket.SHUT_RDWR):
                 for sock in self._open:

@@ -49,7 +49,7 @@ class Home:
         self._served = served
 
     def table(self) -> Table:
-        return {"/": {"GET": self._page}, "/v1": {"GET": self._pointer}, "/favicon.ico": {"GET": self._no_icon}}
+        return {"/": {"GET": self._page}, "/v1": {"GET": self._endpoints}, "/favicon.ico": {"GET": self._no_icon}}
 
     def _page(self, exchange: Exchange) -> None:
         url = self._base_url(exchange)
@@ -67,7 +67,7 @@ class Home:
         )
         exchange.send_page(200, _page(content, is_loading=is_loading))
 
-    def _pointer(self, exchange: Exchange) -> None:
+    def _endpoints(self, exchange: Exchange) -> None:
         exchange.send_json(200, {"base_url": self._base_url(exchange), "endpoints": list(self._served())})
 
     def _no_icon(self, exchange: Exchange) -> None:
