@@ -46,7 +46,7 @@ class CrashRecord:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._suspects = dict(self._entries(1))
-        # A thread holds it while its request is a suspect in flight.
+        # Held by the thread of a suspect while the suspect is in flight.
         self._one_suspect = threading.Lock()
         self._lock = threading.Lock()
         self._free = list(range(_N_ENTRIES))

@@ -12,8 +12,8 @@ DEFAULT_MAX_BODY_BYTES = 16 * 1024 * 1024
 # A stream without output sends a ping after this many seconds, since proxies close idle streams after a minute.
 DEFAULT_PING_S = 20.0
 
-# Each connection has a thread. This is twice the default of running and waiting requests together, and less than the
-# limit of open files on most systems, 1,024.
+# Each connection has a thread. This is about twice the default of running and waiting requests together, and less
+# than the limit of open files on most systems, 1,024.
 DEFAULT_MAX_CONNECTIONS = 512
 
 # A client that reads nothing of its response for this many seconds is disconnected.
