@@ -324,7 +324,7 @@ def test_error_of_a_long_prompt_has_both_numbers():
 def test_full_queue_refuses_until_a_sequence_ends():
     with stepped(FakeBackend(n_slots=2), max_queue=1) as engine:
         generations = [submit(engine, request()) for _ in range(3)]
-        with pytest.raises(QueueFull, match="3 requests are open and 3 are the limit"):
+        with pytest.raises(QueueFull, match="3 requests are open, the limit is 3"):
             submit(engine, request())
         generations[0].cancel()
         engine.step()

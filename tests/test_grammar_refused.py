@@ -231,7 +231,7 @@ def test_choices_are_refused(choices: list[str]):
 
 def test_long_pattern_is_refused_with_both_numbers():
     regex_to_grammar("a" * 5000)
-    with pytest.raises(PatternError, match="5001 characters, and 5000 are the limit"):
+    with pytest.raises(PatternError, match="5001 characters, the limit is 5000"):
         regex_to_grammar("a" * 5001)
 
 

@@ -213,7 +213,7 @@ def test_text_of_more_tokens_than_any_context_holds_is_refused(
         error = json.loads(response.read())["error"]
         running.server.service._model = None  # It is closed by the fixture.
     assert (response.status, error["code"]) == (400, "context_length_exceeded")
-    assert "tokens, and 4 are the limit" in error["message"]
+    assert "tokens, the limit is 4" in error["message"]
 
 
 def test_objects_of_the_server_are_not_collected_again():

@@ -43,8 +43,9 @@ class ValueLayout:
     """The JSON types of the values."""
     start: str
     end: str
-    mark: str = ""
-    """The first part of `end`. Strings are then bare text that may not contain it. "": strings are JSON."""
+    end_marker: str = ""
+    """The part of `end` at which the parser stops: strings are bare text that may not contain it. "": strings are
+    JSON."""
     names_type: bool = True
     """Whether `start` tells the parser the type of the value."""
     not_start: str = ""
@@ -76,7 +77,7 @@ class ArgumentsLayout:
         type_name = TYPE_NAMES[type(value)]
         names = {type_name, "number"} if type_name == "integer" else {type_name}
         layout = next(layout for layout in reversed(self.values) if names & layout.types)
-        is_bare = bool(layout.mark) and isinstance(value, str)
+        is_bare = bool(layout.end_marker) and isinstance(value, str)
         text = value if is_bare else _WRITERS[self.notation](value)
         return (layout.start + text + layout.end).replace(THE_NAME, name)
 

@@ -176,7 +176,7 @@ class Engine:
                 )
             n_open = len(self._open)
             if n_open + len(requests) > self.max_open:
-                raise QueueFull(f"{n_open} requests are open and {self.max_open} are the limit: try again later")
+                raise QueueFull(f"{n_open} requests are open, the limit is {self.max_open}: try again later")
             states: list[SequenceState] = []
             cancelled = Cancelled("the request was cancelled")
             run = RequestRun(

@@ -198,7 +198,7 @@ class TextTooLong(EngineError):
     """A text of more tokens than any context holds."""
 
     def __init__(self, n_tokens: int, n_max: int):
-        super().__init__(f"a text has at least {n_tokens} tokens, and {n_max} are the limit: shorten it")
+        super().__init__(f"a text has at least {n_tokens} tokens, the limit is {n_max}: shorten it")
         self.n_tokens = n_tokens
 
 

@@ -1,4 +1,7 @@
-"""Expressions for items in any order, each at most once, such as tool arguments: one rule per set of items left."""
+"""Expressions for items in any order, each at most once, such as tool arguments.
+
+There is one rule for each set of remaining items.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,21 @@ from itertools import combinations
 from .expressions import EMPTY, NEVER, Expr, alt, seq
 from .gbnf import Rules
 
-# The number of sets is 2 to the power of this.
+# Limit of items. The rules are as many as the subsets of the items: 2 to the power of this.
 MAX_ANY_ORDER = 5
 
 
 def in_any_order(rules: Rules, items: Sequence[tuple[Expr, bool]], separator: Expr, last: Expr = NEVER) -> Expr:
-    """At least one item, each at most once, and every item that is required (the second value of each pair).
+    """The items in any order, at least one: each at most once, every required item, `separator` between them.
 
-    After the items `last` may come.
+    Args:
+        items: Expressions, each with whether it is required.
+        last: An expression that may follow the items, or stand alone if no item is required.
     """
     exprs = [NEVER if item == NEVER else rules.add("pair", item) for item, _ in items]
     required = {index for index, (_, is_required) in enumerate(items) if is_required}
-    # Keys are the items that are left. Values: the next item and all that follows; the same with a separator first.
+    # For a set of remaining items, `first` is the text from the next item on, and `rest` of the set is the separator
+    # and that text. Without a required item in the set, `rest` may be empty and `last` may take the place of the item.
     first: Expr = NEVER
     rest: dict[frozenset[int], Expr] = {}
     for n_left in range(len(items) + 1):

@@ -12,7 +12,7 @@ from .merged_keywords import AllOf, array_keywords
 if TYPE_CHECKING:
     from .schema_rules import SchemaConverter
 
-# Unique items take a rule for every set of items that were used: 2 to the power of this.
+# Limit of the values of unique items. The rules are as many as the subsets of the values: 2 to the power of this.
 MAX_UNIQUE = 8
 
 
@@ -48,7 +48,7 @@ class _Array:
         return self._converter.value(self._keywords.item(n))
 
     def _rest(self, n: int) -> Expr:
-        """The text that may follow `n` items. Made from the last item to the first: each contains the next."""
+        """The text that may follow `n` items; built from the last item to the first, as each text contains the next."""
         low, high = self._keywords.low, self._keywords.high
         start = max(self._keywords.n_prefix, n)
         item = seq(self._notation.comma, self._item(start))
@@ -62,7 +62,7 @@ class _Array:
         return rest
 
     def _containing(self) -> Expr:
-        """Any items before, between and after those that must match `contains`."""
+        """The items that must match `contains`, with any items before, between and after them."""
         keywords = self._keywords
         (node, n), *others = keywords.contained
         if others or keywords.n_prefix or keywords.high is not None or keywords.low > n:

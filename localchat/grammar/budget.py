@@ -1,8 +1,7 @@
-"""Bounds on the work that one constraint may cause, counted in steps.
+"""Bounds the work for one constraint, counted in steps.
 
-A step is a small bounded amount of work; steps of different kinds take different times. Steps are counted and not
-timed, so that the same constraint is always accepted or always refused, however fast the machine is and whatever else
-it does.
+A step is a small bounded amount of work; steps of different kinds take different times. Steps are counted instead of
+measuring time, so that the speed and load of the machine do not decide whether a constraint is accepted.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ class TooMuchWork(TooLarge):
 
 
 class Budget:
-    """Steps that may still be taken. One thread at a time spends from a budget."""
+    """A number of steps that may be taken. Only one thread at a time may use a budget."""
 
     def __init__(self, n_steps: int, pause: Callable[[], None] | None = None, outer: Budget | None = None):
         """`pause` is called after every `SLICE` steps; it may sleep, or raise to end the work.
 
-        Steps are taken from `outer` too.
+        Every step also counts for `outer`.
         """
         self._outer = outer
         self.n_steps = n_steps
@@ -39,7 +38,7 @@ class Budget:
         """Take steps.
 
         Raises:
-            TooMuchWork: the budget does not have so many.
+            TooMuchWork: Fewer than `n` steps are left.
         """
         self.n_left -= n
         if self.n_left < 0:
@@ -61,7 +60,7 @@ _current: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def limited_to(budget: Budget) -> Iterator[Budget]:
-    """Make `spend` take its steps from this budget within the block."""
+    """Within the block, let the function `spend` take its steps from this budget."""
     token = _current.set(budget)
     try:
         yield budget
@@ -84,6 +83,6 @@ def at_most(n_steps: int) -> Iterator[Budget]:
 
 
 def steps_left() -> float:
-    """The steps that may still be taken; without a limit infinitely many."""
+    """The number of steps that are left; infinity without a limit."""
     budget = _current.get()
     return float("inf") if budget is None else budget.n_left

@@ -1,9 +1,9 @@
-"""Matches a grammar: an automaton over the bytes of UTF-8, built while texts are matched.
+"""Matches a grammar: an automaton over the bytes of UTF-8, computed lazily while texts are matched.
 
 The grammar is context-free, so a state is a set of parse stacks, as in llama.cpp: each stack is one way in which the
-text so far may go on. Equal states are one object and remember where each byte leads. So a text that stays within a few
-states, such as the inside of a string, costs one look-up per byte. All ways of parsing are followed at once, and equal
-stacks are merged: an ambiguous grammar costs as much as it has different stacks, not as many as it has parses.
+text so far may continue. Equal states are the same object, and a state caches its transitions. A text that stays within
+a few states, such as the inside of a string, therefore costs one lookup per byte. Equal stacks are merged, so the cost
+of an ambiguous grammar depends on the number of distinct stacks and not on the number of parses.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .gbnf_parser import parse_gbnf
 from .utf8 import COMPLETE, byte_states
 
 MAX_STACKS = 100_000
-"""Limit of cached stacks. When it is reached the cache is cleared."""
+"""Limit of cached stacks. When it is exceeded the caches are cleared."""
 MAX_STACKS_OF_STATE = 20_000
-"""Limit of stacks of one state, folded ones included. Freeing more at once would delay other threads."""
+"""Limit of stacks of one state, including those with a rule on top. Freeing more at once would delay other threads."""
 MAX_FORCED = 256
-"""Bytes that `forced_text` looks ahead at most."""
+"""Limit of bytes that `forced_text` returns."""
 
 _ONE_BYTE = tuple(bytes(byte == other for other in range(256)) for byte in range(256))
 
@@ -55,7 +55,10 @@ class _Node:
 
 
 class Stack:
-    """A parse stack: to match are `node` from `position` on, then the stack `below`. Equal stacks are one object."""
+    """A parse stack: `node` from `position` on is still to be matched, then the stack `below`.
+
+    Equal stacks are the same object.
+    """
 
     __slots__ = ("below", "node", "position", "unfolded")
 
@@ -65,7 +68,7 @@ class Stack:
         """Bytes of a literal, a state of a class, items of a sequence, or repetitions that have been matched."""
         self.below = below
         self.unfolded: tuple[Stack, ...] | None = None
-        """The stacks with a smaller expression on top that stand for this one; None if not computed yet."""
+        """The stacks with a part of `node` on top that replace this stack; None until they are computed."""
 
 
 _END = Stack(None, 0, None)
@@ -79,26 +82,26 @@ class State:
     def __init__(self, kernel: frozenset[Stack]):
         self.kernel = kernel
         self.classes: bytes | None = None
-        """Of each byte its number in `targets`; None until the state is expanded."""
+        """For each byte the index of its target in `targets`; None until the state is expanded."""
         self.targets: tuple[State | None, ...] = (None,)
-        """The states that follow. Number 0 is no state: the byte is not allowed."""
+        """The next states. Item 0 is None: the byte is not allowed."""
         self.may_end = False
         self.token_stacks: tuple[Stack, ...] = ()
         """The stacks with a token rule on top."""
 
 
-# For each stack of a state, by its index: its next position. Several for one stack where the grammar is ambiguous.
+# Pairs of the index of a stack in a state and its next position. In an ambiguous class a stack has several pairs.
 _Moves = tuple[tuple[int, int], ...]
 
 
 class ByteAutomaton:
-    """The states of one grammar. Thread-safe; one thread at a time expands states."""
+    """The states of one grammar. Thread-safe: a lock lets one thread at a time expand states."""
 
     def __init__(self, text: str, root: str, token_id: Callable[[str], int | None]):
-        """`token_id` gives the number of the token that a token rule names, and None if there is none.
+        """`token_id` returns the id of the token that a token rule names, and None if there is no such token.
 
         Raises:
-            GrammarError: The text is no grammar, or it cannot be matched.
+            GrammarError: The text is not a grammar, or the grammar cannot be matched.
         """
         self._rules = parse_gbnf(text)
         if root not in self._rules:
@@ -126,7 +129,7 @@ class ByteAutomaton:
             heads, state.token_stacks, state.may_end = self._closure(state.kernel, budget)
             classes, moves = self._partition(heads, budget)
             state.targets = (None, *(self._target(heads, move) for move in moves))
-            state.classes = classes  # the last one: other threads read the rest once this is set
+            state.classes = classes  # assigned last: other threads read the rest without the lock
 
     def walk(self, state: State | None, data: bytes, budget: Budget) -> State | None:
         """The state after some bytes; None if they are not allowed. Raises TooMuchWork."""
@@ -152,7 +155,7 @@ class ByteAutomaton:
             return self._state((*below, *(after.kernel if after is not None else ())))
 
     def forced_text(self, state: State, budget: Budget) -> bytes:
-        """The bytes that must follow, as far as there is no choice and the text may not end. Raises TooMuchWork."""
+        """The bytes that must follow, up to the first choice or possible end of the text. Raises TooMuchWork."""
         forced = bytearray()
         at: State | None = state
         while len(forced) < MAX_FORCED and at is not None:
@@ -165,9 +168,9 @@ class ByteAutomaton:
         return bytes(forced)
 
     def named_tokens(self, state: State) -> tuple[frozenset[int], bool]:
-        """The tokens that token rules allow in an expanded state; if True, those are instead the only ones they do not.
+        """The token ids that the token rules of an expanded state allow, and False; or those they forbid, and True.
 
-        An excluding rule allows all tokens but one, so several of them allow all tokens.
+        An excluding rule allows all tokens but one, so two rules that exclude different tokens allow all tokens.
         """
         nodes = [stack.node for stack in state.token_stacks if stack.node is not None]
         excluded = [node.token for node in nodes if node.is_excluded]
@@ -253,7 +256,7 @@ class ByteAutomaton:
         return state
 
     def _closure(self, kernel: frozenset[Stack], budget: Budget) -> tuple[tuple[Stack, ...], tuple[Stack, ...], bool]:
-        """The stacks with a literal or a class on top, those with a token rule on top, and whether one is empty."""
+        """The stacks with a literal or a class on top, those with a token rule on top, and whether the text may end."""
         heads: list[Stack] = []
         token_stacks: list[Stack] = []
         may_end = False
@@ -301,15 +304,15 @@ class ByteAutomaton:
         stop = (below,) if may_stop else ()
         if not may_go_on:
             return stop
-        # Without an upper limit repetitions beyond the lower one need not be told apart.
+        # Without an upper limit all counts from the lower limit on are equivalent.
         n_done = min(position + 1, node.low) if node.high < 0 else position + 1
         rest = below if n_done == node.high else self._stack(node, n_done, below)
         return (*stop, self._stack(node.parts[0], 0, rest))
 
-    # Which bytes lead from a state to the next ones
+    # From states to the next states
 
     def _partition(self, heads: tuple[Stack, ...], budget: Budget) -> tuple[bytes, tuple[_Moves, ...]]:
-        """The class of each byte, and for each class except 0 the moves of the stacks on its bytes."""
+        """The class of each byte, and the moves of the stacks for each class except 0 (no move)."""
         if len(heads) == 1 and heads[0].node is not None and heads[0].node.kind == _Kind.LITERAL:
             (((byte, _, after),),) = (_ranges(heads[0]),)
             return _ONE_BYTE[byte], (((0, after),),)
@@ -326,7 +329,7 @@ class ByteAutomaton:
 
 
 def _ranges(head: Stack) -> tuple[tuple[int, int, int], ...]:
-    """The ranges of bytes that may follow, each with the position after them."""
+    """The ranges of bytes that may follow, each with the next position of the stack."""
     node, position = head.node, head.position
     assert node is not None
     if node.kind == _Kind.CHARS:
@@ -336,7 +339,7 @@ def _ranges(head: Stack) -> tuple[tuple[int, int, int], ...]:
 
 
 def _partition(heads: tuple[Stack, ...], budget: Budget) -> tuple[bytes, tuple[_Moves, ...]]:
-    """Sweep over the bytes: the stacks that may go on change only where a range begins or ends."""
+    """Compute `ByteAutomaton._partition` by a sweep over the bytes: moves change only where a range begins or ends."""
     begins: dict[int, list[tuple[int, int]]] = {}
     ends: dict[int, list[tuple[int, int]]] = {}
     for number, head in enumerate(heads):

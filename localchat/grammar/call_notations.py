@@ -1,7 +1,7 @@
-"""Notations of tool arguments other than JSON: Gemma's and Python's.
+"""Notations of tool arguments other than JSON: those of Gemma 4 and LFM2.
 
-Values are the same as in JSON, with other quotes and names. The parser searches for the marker that ends the calls
-before it parses the values, so no string may contain that marker.
+They differ from JSON in quotes, names and constants. The parser searches for the marker at the end of the calls before
+it parses the values, so no string may contain that marker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .regular_languages import ANY_TEXT, Language, PlainEncoding, language_expr
 
 _UNQUOTED_NAME = re.compile(r"[^\s{}\[\],:<\"]+")
 _NAME_CHARS = chars("az", "AZ", "09", "_", ".", "-")
-# Python's literals may hold no control characters. A line break may stand there: the parser accepts it.
+# Characters that string literals may not contain. The parser accepts a line break, unlike Python.
 _NOT_IN_PYTHON = dict.fromkeys(map(chr, (*range(0x0A), *range(0x0B, 0x20), 0x7F)), NEVER)
 
 
@@ -29,7 +29,7 @@ class GemmaNotation(JsonNotation):
 
     def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
         super().__init__(rules, indent, (GEMMA_QUOTE, *end_markers))
-        # Any text up to the closing quote, made once.
+        # The result of `string` for any text.
         self._any_string: Expr | None = None
 
     def name(self, name: str) -> Expr:
@@ -66,7 +66,7 @@ class PythonNotation(JsonNotation):
 
     def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
         super().__init__(rules, indent, end_markers)
-        # Any string, made once.
+        # The result of `string` for any text.
         self._any_string: Expr | None = None
 
     def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
@@ -92,11 +92,11 @@ class PythonNotation(JsonNotation):
         return super().constant(value)
 
 
-# By the names that the layouts of dialects/call_layout.py use.
+# The notations by the names in the layouts of dialects/call_layout.py.
 NOTATIONS: dict[str, type[JsonNotation]] = {"json": JsonNotation, "gemma": GemmaNotation, "python": PythonNotation}
 
 
 def notation_of(rules: Rules, name: str, indent: int | None, end_markers: tuple[str, ...]) -> JsonNotation:
-    """The notation of this name, made once for a grammar."""
+    """The notation with this name; each grammar has one."""
     key = ("notation", name, indent, end_markers)
     return rules.once(key, lambda: NOTATIONS[name](rules, indent, end_markers))

@@ -1,6 +1,6 @@
-"""Checks a GBNF grammar for left recursion and for repetitions of the empty text, which no matcher could finish.
+"""Checks a GBNF grammar for left recursion and repetitions of the empty text, on which a matcher does not terminate.
 
-Left recursion is also found behind rules that can be empty by way of other rules. The check takes linear time.
+Left recursion behind nullable rules is found too. The check takes linear time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MAX_CHARS = 500_000
 
 
 def check_grammar(text: str) -> None:
-    """Refuse a grammar from a request that cannot be matched or is too long.
+    """Refuse a grammar that cannot be matched or is too long.
 
     Raises:
         GrammarError: The reason, with a position in the text where there is one.
     """
     if len(text) > MAX_CHARS:
-        raise GrammarError("", f"the grammar has {len(text)} characters, and {MAX_CHARS} are allowed")
+        raise GrammarError("", f"the grammar has {len(text)} characters, the limit is {MAX_CHARS}")
     rules = parse_gbnf(text)
     if "root" not in rules:
         raise GrammarError("", "the grammar has no rule root, which is where a text begins")
@@ -40,7 +40,7 @@ def check_rules(rules: Mapping[str, Expr]) -> None:
 
 
 def has_token_rules(rules: Mapping[str, Expr]) -> bool:
-    """Whether a grammar has token rules, such as <[5]> or <|end|>. They allow a token whatever its text is."""
+    """Whether a grammar has token rules, such as <[5]> or <|end|>, which allow a token independently of its text."""
     return any(isinstance(part, TokenRef) for body in rules.values() for part in _all_parts(body))
 
 
@@ -65,7 +65,7 @@ def _references(expr: Expr) -> Iterator[str]:
 
 
 def _nullable_rules(rules: Mapping[str, Expr]) -> set[str]:
-    """The rules that match the empty text, directly or by way of other rules."""
+    """The rules that match the empty text, directly or through other rules."""
     users: dict[str, list[str]] = {}
     for name, body in rules.items():
         for other in dict.fromkeys(_references(body)):
@@ -94,7 +94,7 @@ def _is_nullable(expr: Expr, nullable: set[str]) -> bool:
 
 
 def _first_rules(expr: Expr, nullable: set[str]) -> Iterator[str]:
-    """The rules that a text of the expression may begin with."""
+    """The rules with which a text of the expression may begin."""
     if isinstance(expr, RuleRef):
         yield expr.name
     elif isinstance(expr, Repeat):
@@ -109,7 +109,7 @@ def _first_rules(expr: Expr, nullable: set[str]) -> Iterator[str]:
 
 
 def _check_left_recursion(first_rules: Mapping[str, list[str]]) -> None:
-    """Search depth-first for a cycle among the rules with which rules may begin."""
+    """Raise GrammarError if a rule may begin with itself, found by depth-first search for a cycle."""
     is_done: set[str] = set()
     for root in first_rules:
         path, todo = {root: None}, [iter(first_rules[root])]

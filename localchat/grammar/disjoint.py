@@ -1,4 +1,8 @@
-"""Checks whether two schemas are disjoint: a grammar is a union, so it enforces oneOf only for disjoint branches."""
+"""Checks whether two schemas are disjoint.
+
+The alternatives of a grammar match the union of the branches of oneOf. The union is what oneOf allows only if the
+branches are disjoint.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +25,22 @@ from .regular_languages import Language, intersection, is_empty
 if TYPE_CHECKING:
     from .intersection import Branch, SchemaResolver
 
-# How many levels of properties and items are searched for a difference.
+# Limit of levels of properties and items that are searched for a difference.
 MAX_DEPTH = 4
 
 
 @dataclass(frozen=True)
 class DisjointCheck:
-    """Searches for a difference that makes schemas disjoint. All methods raise SchemaError."""
+    """Searches two schemas for a difference that makes them disjoint. All methods raise SchemaError."""
 
     resolver: SchemaResolver
     is_alone: bool
-    """Whether the value must match no further schema, which could allow more property names than these list."""
+    """Whether no other schema applies to the value. Another schema could declare more property names."""
     depth: int = MAX_DEPTH
+    """The levels that are still searched."""
 
     def are_disjoint(self, left: AllOf, right: AllOf) -> bool:
-        """Whether it is certain that no value that is generated for one side matches the other."""
+        """True if no value that is generated for one side can match the other; False if unknown."""
         if self.depth <= 0:
             return False
         inner = replace(self, depth=self.depth - 1)
@@ -70,7 +75,7 @@ class DisjointCheck:
         return self.is_alone and self._lacks_name(a, left, right) and self._lacks_name(b, right, left)
 
     def _lacks_name(self, nodes: AllOf, keywords: ObjectKeywords, other: ObjectKeywords) -> bool:
-        """Whether the objects that are generated for the nodes never have some name that the other ones require."""
+        """Whether `other` requires a name that the objects generated for the nodes never have."""
         return any(
             not keywords.generates(name) or not self.resolver.branches(property_schemas(nodes, name))
             for name in other.required

@@ -1,4 +1,4 @@
-"""The errors of this package: a schema, pattern, list of choices or grammar is refused, with the place of the reason.
+"""The errors of this package. Each names the place in the schema, pattern or grammar that is refused.
 
 GrammarError            base class; `path` and `message`
   SchemaError           a JSON Schema that no grammar enforces exactly
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 
 class GrammarError(ValueError):
-    """There is no grammar for the input, or llama.cpp must not load it."""
+    """The input cannot be converted to a grammar, or is a grammar that must not be matched."""
 
     path: str
     """The place in the input: a URI fragment (`#/properties/a/pattern`), or "" for the input as a whole."""
@@ -48,10 +48,10 @@ class TooLarge(ValueError):
 
 @contextmanager
 def errors_located(path: str, *, too_deep: str = "is nested too deeply") -> Iterator[None]:
-    """Turn every exception of the block into a GrammarError with a path, so that no input causes another one.
+    """Convert every exception of the block to a GrammarError with a path, so that no input causes any other exception.
 
-    A GrammarError passes as it is, with its more exact path, and so does Interrupted. `too_deep` is the message for a
-    recursion limit.
+    A GrammarError, which has a more exact path, and Interrupted pass unchanged. `too_deep` is the message for a
+    RecursionError.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Excludes markers from strings: a string may not contain the marker that ends it or the tool calls."""
+"""Excludes markers from strings: a string may not contain the marker at its own end or at the end of the tool calls."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from .regular_languages import (
     repeated,
 )
 
-# Limit of characters whose position is counted while markers are excluded. More would need too many states.
+# Limit of `n_counted` up to which markers are excluded exactly. Longer texts would need too many states.
 _MAX_COUNTED = 20
 
 
 def without_marker(marker: str) -> Language:
-    """The texts that do not hold the marker."""
+    """The texts that do not contain the marker."""
     return complement(seq(ANY_TEXT, Literal(marker), ANY_TEXT))
 
 
 def without_markers(language: Language, markers: Sequence[str]) -> Language:
     """The texts of the language that contain no marker; a subset of these if the exact grammar would be too large.
 
-    The subset has the texts that do not contain one chosen character of each marker.
+    The subset contains the texts without one chosen character of each marker.
 
     Raises:
         TooLarge: The grammar would be too large, and the language needs every character of a marker.
     """
-    possible = [marker for marker in markers if _may_hold(language, marker)]
+    possible = [marker for marker in markers if _may_contain(language, marker)]
     if not possible or n_counted(language) <= _MAX_COUNTED:
         return intersection(language, *map(without_marker, possible))
     excluded = _excluded_chars(language, possible)
@@ -63,13 +63,13 @@ def without_markers(language: Language, markers: Sequence[str]) -> Language:
 
 
 def exactly_without_markers(language: Language, markers: Sequence[str]) -> Language:
-    """The texts of the language that hold no marker.
+    """The texts of the language that contain no marker.
 
     Raises:
-        TooLarge: The automaton would have too many states. This is estimated, so that it takes no time.
+        TooLarge: The automaton would have too many states. Their number is estimated, since counting them is slow.
     """
-    possible = [marker for marker in markers if _may_hold(language, marker)]
-    # Each character that is counted takes a state for every beginning of a marker, and half as many for others.
+    possible = [marker for marker in markers if _may_contain(language, marker)]
+    # An estimate: each counted character needs one state for each prefix of the marker, and half as many others.
     if any(n_counted(language) * len(marker) * 3 / 2 > MAX_STATES for marker in possible):
         raise TooLarge(
             f"its texts are too long to keep out {' and '.join(map(repr, possible))}: allow fewer characters"
@@ -79,7 +79,7 @@ def exactly_without_markers(language: Language, markers: Sequence[str]) -> Langu
 
 @lru_cache(maxsize=1024)
 def n_counted(language: Language) -> int:
-    """How many characters of the language's texts are distinguished by their position: about its number of states."""
+    """The number of characters that the language distinguishes by position, about the number of its states."""
     if isinstance(language, Literal):
         return len(language.text)
     if isinstance(language, Repeat):
@@ -89,32 +89,32 @@ def n_counted(language: Language) -> int:
     return 1 if isinstance(language, CharClass) else sum(n_counted(part) for part in parts_of(language))
 
 
-def _may_hold(language: Language, marker: str) -> bool:
-    return all(_may_hold_char(language, ord(char)) for char in set(marker))
+def _may_contain(language: Language, marker: str) -> bool:
+    return all(_may_contain_char(language, ord(char)) for char in set(marker))
 
 
-def _may_hold_char(language: Language, char: int) -> bool:
-    """Whether some text of the language may hold the character."""
+def _may_contain_char(language: Language, char: int) -> bool:
+    """Whether some text of the language may contain the character. True may be wrong, False is certain."""
     if isinstance(language, Literal):
         return chr(char) in language.text
     if isinstance(language, CharClass):
         return char in language
     if isinstance(language, Repeat):
-        return _may_hold_char(language.item, char)
+        return _may_contain_char(language.item, char)
     if isinstance(language, Intersection):
-        return all(_may_hold_char(part, char) for part in language.parts)
-    return isinstance(language, Complement) or any(_may_hold_char(part, char) for part in parts_of(language))
+        return all(_may_contain_char(part, char) for part in language.parts)
+    return isinstance(language, Complement) or any(_may_contain_char(part, char) for part in parts_of(language))
 
 
 def _excluded_chars(language: Language, markers: Sequence[str]) -> list[str] | None:
-    """For each marker its first character that no literal of the language needs, or None."""
+    """For each marker its first character that no literal of the language contains; None if a marker has none."""
     needed = _needed_chars(language)
     found = [next((char for char in marker if char not in needed), None) for marker in markers]
     return None if None in found else [char for char in found if char is not None]
 
 
 def _needed_chars(language: Language) -> set[str]:
-    """The characters of the literals of the language, and of its classes of a single character."""
+    """The characters of the literals and of the single-character classes of the language."""
     if isinstance(language, Literal):
         return set(language.text)
     if isinstance(language, CharClass):
@@ -127,7 +127,7 @@ def _needed_chars(language: Language) -> set[str]:
 
 
 def _restricted(node: Expr, allowed: CharClass) -> Expr:
-    """The expression with only these characters in its classes. Its literals have no other ones."""
+    """The expression with its character classes limited to the allowed characters. Its literals contain no others."""
     if isinstance(node, CharClass):
         left = char_intersection(node, allowed)
         return left if left.ranges else NEVER

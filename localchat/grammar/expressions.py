@@ -33,7 +33,7 @@ def hash_once(cls: _Class) -> _Class:
 
 @dataclass(frozen=True)
 class Literal:
-    """This text, which is not empty."""
+    """A text that is not empty."""
 
     text: str
 
@@ -41,9 +41,10 @@ class Literal:
 @hash_once
 @dataclass(frozen=True)
 class CharClass:
-    """One character within one of the ranges of code points. The ranges are sorted and do not touch."""
+    """One character of a set."""
 
     ranges: tuple[tuple[int, int], ...]
+    """The first and the last code point of each range; sorted, and no two overlap or touch."""
 
     def __contains__(self, char: int) -> bool:
         return any(first <= char <= last for first, last in self.ranges)
@@ -51,7 +52,7 @@ class CharClass:
 
 @dataclass(frozen=True)
 class RuleRef:
-    """The rule of this name."""
+    """A reference to a rule."""
 
     name: str
 
@@ -75,20 +76,22 @@ class Alt:
 @hash_once
 @dataclass(frozen=True)
 class Repeat:
-    """The item at least `low` times and at most `high` times; None is without limit."""
+    """The item at least `low` and at most `high` times."""
 
     item: Expr
     low: int
     high: int | None
+    """None: no limit."""
 
 
 @dataclass(frozen=True)
 class TokenRef:
-    """One token of the vocabulary, whatever its text is; or, if `is_excluded`, any token but this one."""
+    """One token of the vocabulary, independently of its text."""
 
     name: str
     """The text of the token, such as `<|end|>`, or its number in brackets, such as `<[5]>`."""
     is_excluded: bool = False
+    """Whether the expression matches every token but this one."""
 
 
 Expr = Union[Literal, CharClass, RuleRef, Seq, Alt, Repeat, TokenRef]
@@ -107,7 +110,7 @@ def chars(*ranges: str | tuple[int, int]) -> CharClass:
 
 
 def _joined(pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Sorted ranges, with those that overlap or touch made one."""
+    """Sorted ranges, with ranges that overlap or touch merged."""
     first, last = pairs[0] if pairs else (0, -1)
     for start, end in pairs[1:]:
         if start <= last + 1:
@@ -120,7 +123,7 @@ def _joined(pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def char_complement(of: CharClass) -> CharClass:
-    """Every other character, except surrogates (no characters) and NUL (the end of the text for llama.cpp)."""
+    """All other characters, except surrogates (not characters) and NUL (the end of a text for llama.cpp)."""
     excluded = [(0, 0), *of.ranges, (0xD800, 0xDFFF), (MAX_CODE_POINT + 1, MAX_CODE_POINT + 1)]
     joined = list(_joined(sorted(excluded)))
     return CharClass(tuple((a + 1, b - 1) for (_, a), (b, _) in zip(joined, joined[1:])))
@@ -178,7 +181,7 @@ def alt(*options: Expr) -> Expr:
 def left_factored(*options: Expr) -> Expr:
     """One of the options, with common prefixes factored out.
 
-    The matcher keeps one parse stack for every option that still matches, so long lists are faster in this form.
+    The matcher keeps a parse stack for each option that still matches, so long lists match faster in this form.
     """
     groups: dict[str, list[tuple[str, Expr]]] = {}
     others = []

@@ -9,22 +9,22 @@ from .gbnf import Rules
 
 
 def free_text(rules: Rules, markers: Mapping[str, Expr], *, may_end: bool) -> Expr:
-    """Any text without a marker, then one of the markers, then the expression that belongs to it.
+    """Any text without a marker, then one of the markers, then the expression of that marker.
 
-    With `may_end` the text may also end before any marker. The matcher needs one parse stack, however long the text is:
-    after each character exactly one rule can continue.
+    With `may_end` the text may also end before a marker. The matcher needs only one parse stack, however long the text
+    is, since exactly one rule can continue after each character.
     """
     key = ("free text", frozenset(markers.items()), may_end)
     return rules.once(key, lambda: _free_text(rules, markers, may_end))
 
 
 def _free_text(rules: Rules, markers: Mapping[str, Expr], may_end: bool) -> Expr:
-    # One state for each beginning of a marker that the text so far may end with.
+    # The Aho-Corasick automaton. A state is the longest proper prefix of a marker with which the text so far ends.
     prefixes = {marker[:n] for marker in markers for n in range(len(marker))} | {""}
     states = {prefix: rules.declare("text") for prefix in sorted(prefixes)}
     special = sorted(set("".join(markers)))
     for prefix, state in states.items():
-        # The characters that lead to each state. A character of no marker leads back to the first state.
+        # For each next state the characters that lead to it. A character of no marker leads to the initial state.
         moves: dict[Expr, list[tuple[int, int]]] = {states[""]: list(char_complement(chars(*special)).ranges)}
         for char in special:
             moves.setdefault(_after(prefix + char, markers, states), []).append((ord(char), ord(char)))

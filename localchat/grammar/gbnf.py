@@ -1,7 +1,7 @@
 """The text of a grammar for llama.cpp (GBNF): named rules, repetitions within its limits, and rendering.
 
-`Rules` collects the rules of one grammar. The same expression gets the same rule, so that a grammar can be composed
-of parts. Rules that match no text are left out of the result.
+`Rules` collects the rules of one grammar. Equal expressions get the same rule, so that a grammar can be composed of
+parts. The result leaves out rules that match no text.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from .errors import GrammarError, errors_located
 from .expressions import EMPTY, NEVER, Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, TokenRef, alt, seq
 
-# llama.cpp expands a repetition into that many rules, and refuses more than 2000 in one. A longer one is written as
-# blocks of this many items: the number of rules then grows with the square root of the count.
+# llama.cpp expands a repetition into one rule per item, and refuses more than 2000 items. A longer repetition is
+# written as blocks of this many items, so that the number of rules grows with the square root of the count.
 BLOCK = 100
 MAX_NAME = 40
 
@@ -26,22 +26,22 @@ class Rules:
     """The named rules of one grammar. Names are deterministic: the same calls give the same text."""
 
     def __init__(self, root: str = "root", *, prefix: str = ""):
-        """With a `prefix` to every name, the text can be joined with the rules of another grammar."""
+        """`prefix` begins every name, so that the text can be appended to another grammar."""
         if not re.fullmatch(r"[A-Za-z0-9-]+", prefix + root):
             raise ValueError(f"the name of a rule has letters, digits and dashes, got {prefix + root!r}")
         self._root = root
         self._prefix = prefix
-        # None is the body of a rule that is declared and not yet defined.
+        # The bodies by the names of the rules; None for a rule that is declared and not yet defined.
         self._bodies: dict[str, Expr | None] = {root: None}
         # The rule of each body that `add` was called with.
         self._refs: dict[Expr, RuleRef] = {}
-        # Rules that are defined in another grammar.
+        # The names of the rules that another grammar defines.
         self._external: set[str] = set()
-        # The last number appended to each name: thousands of rules may have one hint.
+        # The last number appended to each name, so that a free name is found fast for thousands of rules with one hint.
         self._last_numbers: dict[str, int] = {}
         # The results of `once`.
         self._made: dict[Hashable, Any] = {}
-        # Rules that are known to match some finite text; more rules cannot change that.
+        # The names of rules that match some finite text. Adding rules does not remove any.
         self._productive: set[str] = set()
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
@@ -59,7 +59,7 @@ class Rules:
         return self._refs[body]
 
     def declare(self, hint: str) -> RuleRef:
-        """A rule without a body yet, so that the body can refer to it. Call `define` later."""
+        """A new rule without a body, so that the body can refer to the rule. Call `define` later."""
         base = self._prefix + (re.sub("[^A-Za-z0-9]+", "-", hint).strip("-")[:MAX_NAME] or "rule")
         name, n = base, self._last_numbers.get(base, 1)
         while name in self._bodies:
@@ -75,20 +75,20 @@ class Rules:
         self._bodies[ref.name] = body
 
     def external(self, name: str) -> RuleRef:
-        """A rule of another grammar, whose text will be appended to this one's."""
+        """A rule of another grammar, the text of which will be appended to this grammar."""
         assert name not in self._bodies or name in self._external, name
         self._external.add(name)
         self._bodies[name] = EMPTY  # so that it counts as a rule that matches some text
         return RuleRef(name)
 
     def repeat(self, item: Expr, low: int, high: int | None) -> Expr:
-        """The item `low` to `high` times, within the limits of llama.cpp.
+        """The item `low` to `high` times (None: no limit), within the limits of llama.cpp.
 
-        The item must not match the empty text. llama.cpp keeps at most two parse stacks at any point of the text,
-        however long the repetition is.
+        The item must not match the empty text. However long the repetition is, llama.cpp needs at most two parse
+        stacks for it.
         """
         if high is not None and low > high:
-            return NEVER  # llama.cpp would expand this until the memory is full
+            return NEVER  # llama.cpp would expand this until memory runs out
         if high == 0 or item == EMPTY:
             return EMPTY
         if item == NEVER:
@@ -127,7 +127,7 @@ class Rules:
         """The grammar that matches `body`: the rules that it needs, without options that match no text.
 
         Raises:
-            GrammarError: Nothing at all matches, or the expression is nested too deeply.
+            GrammarError: No text matches, or the expression is nested too deeply.
         """
         with errors_located("#"):
             bodies = self._without_unproductive({self._root: body})
@@ -163,7 +163,7 @@ def _repeat(atom: Expr, low: int, high: int) -> Expr:
 
 
 def _is_productive(expr: Expr, productive: set[str]) -> bool:
-    """Whether the expression matches some text, if only these rules do."""
+    """Whether the expression matches some text, given the rules that do."""
     if isinstance(expr, RuleRef):
         return expr.name in productive
     if isinstance(expr, Seq):
@@ -187,7 +187,7 @@ def _pruned(expr: Expr, productive: set[str]) -> Expr:
 
 
 def _reachable(bodies: dict[str, Expr], root: str) -> list[str]:
-    """The rules that the root needs, breadth first."""
+    """The names of the rules that the root refers to, directly or indirectly, breadth first."""
     names = {root: None}
     todo = deque(names)
     while todo:
@@ -240,7 +240,7 @@ _NAMED_ESCAPES = {9: "\\t", 10: "\\n", 13: "\\r", 0x22: '\\"', 0x5C: "\\\\"}
 
 
 def _escaped(char: int, safe: str = "") -> str:
-    """A character for use within quotes or brackets: in ASCII, escaped if it has a special meaning there."""
+    """A character within quotes or brackets. Characters beyond ASCII or with a special meaning there are escaped."""
     if char in _NAMED_ESCAPES:
         return _NAMED_ESCAPES[char]
     if (char < 0x80 and chr(char).isalnum()) or chr(char) in " _{}():;,./<>=+*?!@#$%&'|~`" + safe:

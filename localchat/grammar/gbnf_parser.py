@@ -1,7 +1,7 @@
-"""Parser of GBNF, the notation of grammars of llama.cpp: text -> named rules as expressions.
+"""Parses GBNF, the grammar notation of llama.cpp, into named rules as expressions.
 
-It accepts what llama.cpp accepts, and a rule may span several lines without parentheses. Counts of repetitions have no
-limit, since the matcher counts instead of writing out the repetitions.
+Accepts every grammar that llama.cpp accepts. In addition a rule may span several lines without parentheses, and
+repetition counts have no limit, since the matcher counts instead of expanding the repetitions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .expressions import (
 )
 
 MAX_GROUP_DEPTH = 100
-"""Groups within groups: the expressions are walked by recursive functions."""
+"""Limit of groups within groups, since recursive functions process the expressions."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+|\#[^\r\n]*)
@@ -53,7 +53,7 @@ def parse_gbnf(text: str) -> dict[str, Expr]:
     """The rules of a grammar by their names. If a rule is defined twice, the last definition counts.
 
     Raises:
-        GrammarError: The text is no grammar; the message names the character.
+        GrammarError: The text is not a grammar; the message contains the index of the character.
     """
     found = _NOT_TEXT.search(text)
     if found:
@@ -63,12 +63,12 @@ def parse_gbnf(text: str) -> dict[str, Expr]:
 
 
 class _Parser:
-    """Parses the rules one after the other. The open groups are a list: no depth of them overflows the stack."""
+    """Parses the rules one after the other. A list holds the open groups, so deep nesting cannot overflow the stack."""
 
     def __init__(self, text: str):
         self._text = text
         self._rules: dict[str, Expr] = {}
-        # For each open group, after the rule itself: the complete options, and the items of the current option.
+        # The rule, then each open group: the complete options, and the items of the current option.
         self._groups: list[tuple[list[Expr], list[Expr]]] = []
 
     def parse(self) -> dict[str, Expr]:
@@ -153,12 +153,12 @@ def _item(match: re.Match[str]) -> Expr:
     if match["class"]:
         return _class(codes)
     if any(0xD800 <= code < 0xE000 or code == 0 for code, _ in codes):
-        return NEVER  # no text has half of a surrogate pair or a NUL
+        return NEVER  # no text contains an unpaired surrogate or a NUL
     return Literal("".join(chr(code) for code, _ in codes)) if codes else EMPTY
 
 
 def _codes(text: str, position: int) -> list[tuple[int, bool]]:
-    """The code points of a literal or a class, each with whether it was escaped."""
+    """The code points of a literal or a class, each with whether it is escaped in the text."""
     if "\\" not in text:
         return [(ord(char), False) for char in text]
     codes = []

@@ -1,7 +1,8 @@
-"""Intersections of schema nodes, resolved: references followed, allOf merged, anyOf and oneOf split into branches.
+"""Resolves intersections of schema nodes: follows references, merges allOf, splits anyOf and oneOf into branches.
 
-A value is described by a tuple of nodes (`AllOf`) that it must all match. To merge two schemas is to join two tuples,
-below properties and items too; recursion ends because there are only so many tuples. Knows nothing of grammars.
+An intersection is a tuple of nodes (`AllOf`); a value must match all of them. Two schemas are merged by joining their
+tuples, and so are the schemas of their properties and items. Recursive schemas terminate, because a document has
+finitely many nodes and thus finitely many tuples. This module produces no grammar.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .number_ranges import exact
 from .regular_languages import Language, complement, contains, intersection, literals
 from .schema_nodes import TYPES, UNSUPPORTED, SchemaDocument, SchemaNode, common_values, equality_key, shortened
 
-# An allOf of several anyOf has the product of their branches.
+# Limit of branches of one intersection. An allOf of several anyOf has a branch for each combination of their branches.
 MAX_BRANCHES = 200
 
 _NUMBERS = frozenset(["integer", "number"])
@@ -36,14 +37,18 @@ _TYPE_NAMES = {type(None): "null", bool: "boolean", str: "string", list: "array"
 
 @dataclass(frozen=True)
 class Branch:
-    """One way to match an intersection: nodes without references and combinations, and what `not` excludes."""
+    """One way to match an intersection."""
 
     nodes: AllOf
+    """The nodes that a value must match. Their references and combining keywords are already resolved."""
     types: frozenset[str]
+    """The types that the values may have."""
     values: tuple[Any, ...] | None = None
-    """The only values that match; None if they are not known one by one."""
+    """The only values that match; None if the schema does not enumerate them."""
     not_values: tuple[Any, ...] = ()
+    """The values that `not` excludes."""
     not_names: tuple[str, ...] = ()
+    """The property names that `not` excludes."""
 
     @cached_property
     def value_keys(self) -> frozenset[Hashable]:
@@ -67,7 +72,10 @@ class SchemaResolver:
         return self._branches[nodes]
 
     def simplified(self, nodes: AllOf) -> AllOf:
-        """The same intersection without nodes that allow everything; mere references are replaced by their targets."""
+        """The same intersection without nodes that allow every value.
+
+        A node that is only a reference is replaced by its target.
+        """
         found = dict.fromkeys(self._target(node) for node in nodes)
         return tuple(node for node in found if node.assertions() != frozenset())
 
@@ -94,8 +102,9 @@ class SchemaResolver:
     def _expanded(self, node: SchemaNode, trail: AllOf, is_alone: bool) -> list[AllOf]:
         """The branches of one node.
 
-        `trail` has the nodes that referred to it for the same value. With `is_alone` the value must match no other
-        schema, which could add property names to those of a oneOf branch.
+        `trail` contains the nodes through which this node applies to the same value; a node in its trail is a cycle.
+        With `is_alone` no other schema applies to the value: another schema could declare property names that a branch
+        of oneOf does not have.
         """
         if node.schema is True or node.schema is False:
             return [()] if node.schema else []
@@ -113,7 +122,7 @@ class SchemaResolver:
         return self._product([[(node,)], *self._combined(node, (*trail, node), is_alone)])
 
     def _combined(self, node: SchemaNode, trail: AllOf, is_alone: bool) -> Iterator[list[AllOf]]:
-        """The branches of every schema that the same value must match."""
+        """For each schema that this node applies to the same value: its branches."""
         if node.has("$ref"):
             yield self._expanded(self._document.resolve(node), trail, is_alone)
         for part in node.children("allOf"):
@@ -161,7 +170,7 @@ class SchemaResolver:
         return branch if branch is not None and branch.types else None
 
     def _listed_values(self, nodes: AllOf, types: frozenset[str]) -> list[Any] | None:
-        """The only possible values, if they are known one by one."""
+        """The only values that can match; None if the schema does not enumerate them."""
         tables = [values for node in nodes if (values := node.values()) is not None]
         if not tables and types <= {"null", "boolean"}:
             return [None, False, True]
@@ -169,14 +178,17 @@ class SchemaResolver:
         return None if found is None else list(found.values())
 
     def _without(self, branch: Branch, node: SchemaNode) -> Branch | None:
-        """The branch without the values of the node's `not`. Only some schemas can be negated."""
+        """The branch without the values of the node's `not`; None if no value is left.
+
+        Only some schemas can be negated.
+        """
         negated = node.child("not")
         assertions = negated.assertions() or frozenset()
         if negated.schema is False:
             return branch
         if negated.schema is True or negated.assertions() == frozenset():
             return None
-        # Without integers the numbers that are no integers would be left: no grammar has these.
+        # `number` without `integer` would leave the non-integral numbers, for which there is no expression.
         if assertions == {"type"} and not ("number" in branch.types and _NUMBERS & negated.types() == {"integer"}):
             return replace(branch, types=branch.types - negated.types())
         if assertions and assertions <= {"enum", "const"}:
@@ -200,7 +212,7 @@ class SchemaResolver:
         return bool(_types_of(value) & branch.types) and self._nodes_accept(branch.nodes, value)
 
     def _nodes_accept(self, nodes: AllOf, value: Any) -> bool:
-        """Whether a value matches nodes without references and combinations; enum and const are not considered."""
+        """Whether a value matches the nodes, without their references, combining keywords, enum and const."""
         spend(10 * len(nodes))
         for node in nodes:
             if not _types_of(value) & node.types():
@@ -238,7 +250,7 @@ class SchemaResolver:
     # Strings
 
     def strings(self, nodes: AllOf) -> Language | None:
-        """The strings among the values that match all the nodes; None if all strings do."""
+        """The strings that match all the nodes; None if every string matches."""
         options: list[Language] = []
         for branch in self.branches(nodes):
             if not branch.nodes:

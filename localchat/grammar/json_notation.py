@@ -1,7 +1,7 @@
 """Grammar rules for JSON text: any value, strings, and the white space between tokens.
 
-Compact JSON with at most one space after `:` and `,`, optionally with line breaks and bounded indentation.
-Other notations of values are subclasses (call_notations.py). Schemas are handled in schema_rules.py.
+The rules allow compact JSON with at most one space after `:` and `,`, and optionally line breaks and bounded
+indentation. Other notations of values are subclasses (call_notations.py). schema_rules.py converts schemas.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _HEX = chars("09", "AF", "af")
 
 
 class JsonEncoding:
-    """Characters inside a JSON string, each in one spelling, since another one would let an excluded name through."""
+    """Writes each character of a JSON string in exactly one spelling.
+
+    With a second spelling of a character, a name that the schema excludes could be generated.
+    """
 
     def chars(self, chars: CharClass) -> Expr:
         return _json_chars(chars)
@@ -54,7 +57,10 @@ def _json_chars(chars: CharClass) -> Expr:
 
 
 def _last_digits(chars: CharClass, row: int) -> str:
-    """The last digits of the control characters of the class that have no short escape."""
+    """The last hexadecimal digits of the control characters of the class that have no short escape.
+
+    `row` is the first of their two hexadecimal digits.
+    """
     codes = (char for char in range(16 * row, 16 * row + 16) if char in _CONTROLS and char not in _ESCAPES)
     return "".join(f"{char % 16:x}" for char in codes if char in chars)
 
@@ -65,7 +71,7 @@ def _one_of(characters: str) -> CharClass:
 
 def _json_char(char: str) -> str:
     code = ord(char)
-    # Half of a surrogate pair is no character, but a JSON string may hold its escape.
+    # An unpaired surrogate has no UTF-8 encoding, but a JSON string may contain its escape.
     return _ESCAPES.get(code) or (f"\\u{code:04x}" if code in _CONTROLS or 0xD800 <= code < 0xE000 else char)
 
 
@@ -73,10 +79,12 @@ class JsonNotation:
     """The rules for JSON values within one grammar."""
 
     def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
-        """Without `indent` documents are on one line.
+        """Add the rules for commas and colons.
 
-        With it, a line break and up to that many spaces may come wherever an indented document has them. No string
-        of another notation than JSON may hold one of the `end_markers`: the parser would end the tool calls there.
+        Args:
+            indent: Allow a line break and up to this many spaces wherever an indented document has them. None:
+                documents are on one line.
+            end_markers: Texts at which the parser ends the tool calls, so no string contains them. JSON ignores them.
         """
         self.rules = rules
         self._end_markers = tuple(end_markers)
@@ -95,11 +103,11 @@ class JsonNotation:
         return self.rules.repeat(seq(Literal("\n"), self.rules.repeat(Literal(" "), 0, indent)), 0, 1)
 
     def wrap(self, opening: str, inner: Expr, closing: str) -> Expr:
-        """The inside of an object or an array within its brackets."""
+        """An object or an array: its brackets and what is between them."""
         return seq(Literal(opening), self._gap, inner, self._gap, Literal(closing))
 
     def _char(self) -> RuleRef:
-        """One character of a string in any spelling. Beyond U+FFFF two escapes stand for one character."""
+        """One character of a string, unescaped or in any of its escapes. Beyond U+FFFF these are surrogate pairs."""
         two, three = self.rules.repeat(_HEX, 2, 2), self.rules.repeat(_HEX, 3, 3)
         single = alt(seq(chars("09", "AC", "EF", "ac", "ef"), three), seq(chars("D", "d"), chars("07"), two))
         pair = seq(
@@ -153,7 +161,7 @@ class JsonNotation:
         return self.wrap(opening, seq(items[0], *rest), closing)
 
     def _many(self, opening: str, item: Expr, closing: str) -> Expr:
-        """Any number of an item."""
+        """Zero or more of an item, between brackets and separated by commas."""
         more = self.rules.repeat(seq(self.comma, item), 0, None)
         return alt(Literal(opening + closing), self.wrap(opening, seq(item, more), closing))
 
@@ -162,7 +170,7 @@ class JsonNotation:
 
     def value(self) -> RuleRef:
         """Any value."""
-        # These rules refer to each other: they are declared here, so that they are made only once.
+        # The rules for values, objects and arrays refer to each other, so this one is declared before its body is made.
         if self._value is None:
             self._value = self.rules.declare("value")
             kinds = (self.object(), self.array(), self.string(), self._number())

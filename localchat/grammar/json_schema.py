@@ -1,9 +1,8 @@
 """JSON Schemas as grammars for llama.cpp: every text that a grammar allows matches the schema.
 
-What a grammar cannot enforce exactly is refused with its place in the schema. A grammar may allow less than the schema
-where JSON leaves a choice: properties come in the order of the schema (up to five arguments of a tool call in any
-order), numbers and spaces are bounded, and names that the schema does not mention are only generated if it says
-that they may be (additionalProperties).
+A keyword that no grammar enforces exactly raises SchemaError with its path. A grammar may allow less than the schema:
+properties come in the order of the schema (up to five arguments of a tool call in any order), numbers and spaces are
+bounded, and if a schema lists properties, other names are generated only with additionalProperties.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ def schema_rule(
     """The values that match a schema, as part of a larger grammar.
 
     Args:
-        at: The schema to convert: a JSON pointer within `schema`.
-        path: What the paths of errors begin with.
-        notation: How values are written: a name in call_notations.NOTATIONS.
-        end_markers: Texts that no string may hold in a notation other than JSON.
-        any_order: Let the properties of an object come in any order, if they are not too many.
+        at: A JSON pointer to the schema to convert within `schema`.
+        path: The beginning of the paths in errors.
+        notation: The notation of values: a key of call_notations.NOTATIONS.
+        end_markers: Texts that no string may contain. JSON ignores them.
+        any_order: Allow up to MAX_ANY_ORDER properties of an object in any order.
 
     Raises:
         SchemaError: The schema is malformed, no grammar enforces it, or no value matches it.

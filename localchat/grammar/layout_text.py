@@ -1,4 +1,4 @@
-"""Expressions for the texts around the parts of tool calls: literal text with gaps that may vary."""
+"""Expressions for the texts around the parts of tool calls: literal text with the placeholders of call_layout.py."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..dialects.call_layout import A_BREAK, A_NUMBER, A_SPACE, AN_ID, THE_NAME
 from .expressions import Expr, Literal, chars, seq
 from .gbnf import Rules
 
-_GAPS = re.compile(f"([{A_NUMBER}{A_BREAK}{A_SPACE}{AN_ID}])")
-# More than any template writes.
+_PLACEHOLDERS = re.compile(f"([{A_NUMBER}{A_BREAK}{A_SPACE}{AN_ID}])")
+# Limits of the spaces of an indentation and of the characters of an id. No chat template writes as many.
 _MAX_INDENT, _MAX_ID = 16, 64
 
 
 def layout_text(rules: Rules, text: str, name: str = "") -> Expr:
-    """The expression of a text with gaps. `name` fills the gap for a name."""
-    return seq(*(_part(rules, part) for part in _GAPS.split(text.replace(THE_NAME, name)) if part))
+    """The expression for a text with placeholders. `name` replaces the placeholder for a name."""
+    return seq(*(_part(rules, part) for part in _PLACEHOLDERS.split(text.replace(THE_NAME, name)) if part))
 
 
 def _part(rules: Rules, part: str) -> Expr:

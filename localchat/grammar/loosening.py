@@ -13,19 +13,19 @@ from .schema_nodes import ASSERTIONS
 
 # Limit of constraints of one schema that are dropped. Beyond it nothing of the schema is enforced.
 MAX_DROPPED = 40
-# Steps to convert one schema once: a hundred times what a large one takes, and enough for the limits of its parts.
+# Limit of steps to convert one schema once: about a hundred times the steps for a large schema.
 MAX_STEPS = 150_000
 # Steps that are left for the rest of a grammar when all its schemas are converted.
 RESERVED_STEPS = 200_000
 
 _ANY_OBJECT = {"type": "object"}
 
-# Keywords by what their value holds: one schema, or schemas by name or in a list.
+# Keywords whose value is one schema, and keywords whose value is an object or a list of schemas.
 _ONE = frozenset(("additionalItems", "additionalProperties", "contains", "items", "not", "propertyNames"))
 _SEVERAL = frozenset(
     ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies")
 ) | {"allOf", "anyOf", "oneOf", "prefixItems"}
-# Keywords with a schema that are always refused.
+# Keywords that are dropped with their schema if the pointer of an error ends with one of them.
 _REFUSED = frozenset(("contains", "not"))
 
 # If an error names a whole schema, the keywords of one group are dropped: the first group with a keyword in the schema.
@@ -53,18 +53,18 @@ class _Target:
     """The target of a JSON pointer in a copy of a schema."""
 
     schemas: list[dict[str, Any]]
-    """The schemas on the path, the root first."""
+    """The schemas on the way to the target, the root first."""
     holder: dict[str, Any] | list[Any]
-    """The last of them, or the list or the object of schemas under one of its keywords."""
+    """The last schema, or the list or object of schemas in one of its keywords."""
     key: Any
-    """What the pointer names within the holder; None if it names the last schema itself."""
+    """The key of the target in the holder; None if the target is the last schema."""
 
     def drop(self) -> None:
         if self.holder is not self.schemas[-1]:
-            self.holder[self.key] = True  # in place of a value that is no schema
+            self.holder[self.key] = True  # the value is not a schema: allow everything instead
             return
         value = self.schemas[-1].pop(self.key)
-        # Overlapping branches of oneOf are allowed by anyOf.
+        # Unlike oneOf, anyOf can be enforced if its branches overlap.
         if self.key == "oneOf":
             self.schemas[-1].setdefault("anyOf", value)
 
@@ -73,10 +73,10 @@ def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> 
     """Convert a schema of an object, loosening it until no SchemaError is left.
 
     Args:
-        path: The path of the schema, with which the paths of its errors begin.
+        path: The path of the schema: the paths of its errors begin with it.
 
     Returns:
-        The result, and the errors that loosening avoided, each with the place that is not enforced.
+        The result, and one error for each constraint that was dropped.
     """
     errors: list[SchemaError] = []
     n_too_much = 0
@@ -100,20 +100,20 @@ def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> 
 def loosened(schema: object, pointer: str) -> Any:
     """A schema of an object without the keyword at a JSON pointer.
 
-    If the pointer names a schema and no keyword, its keywords that are the most likely cause are dropped.
-    If it has none of these, the schema around it is loosened.
+    If the pointer names a schema instead, the first group of `_GROUPS` that the schema has is dropped. If it has none,
+    the schema around it is loosened in the same way.
     """
-    place = _followed(schema, pointer)
-    if place.key is not None:
-        place.drop()
-    elif not any(map(_drop_group, reversed(place.schemas))):
+    target = _target(schema, pointer)
+    if target.key is not None:
+        target.drop()
+    elif not any(map(_drop_group, reversed(target.schemas))):
         return _ANY_OBJECT
-    return place.schemas[0]
+    return target.schemas[0]
 
 
 def _without_constraints(schema: object, pointer: str, n_levels: int) -> Any:
     """A schema of an object in which the schema `n_levels` above the one at a JSON pointer keeps only its type."""
-    schemas = _followed(schema, pointer).schemas
+    schemas = _target(schema, pointer).schemas
     for node in schemas[len(schemas) - 1 - n_levels :: -1] if n_levels < len(schemas) else ():
         found = (ASSERTIONS - {"type", "nullable"}) & node.keys()
         for keyword in found:
@@ -123,8 +123,8 @@ def _without_constraints(schema: object, pointer: str, n_levels: int) -> Any:
     return _ANY_OBJECT
 
 
-def _followed(schema: object, pointer: str) -> _Target:
-    """The place at the pointer, or the last place on the way that exists."""
+def _target(schema: object, pointer: str) -> _Target:
+    """The target of a JSON pointer, or of the longest part of the pointer that exists in the schema."""
     root = copy.deepcopy(schema) if isinstance(schema, dict) else dict(_ANY_OBJECT)
     root.setdefault("type", "object")
     schemas: list[dict[str, Any]] = [root]

@@ -1,6 +1,7 @@
 """Merges the keywords of several schema nodes: the constraints on a string, number, array or object.
 
-The nodes are those of a branch (intersection.py): without references and combinations. All functions raise SchemaError.
+The nodes are those of a branch (intersection.py), with references and combinations resolved. All functions raise
+SchemaError.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .regular_languages import Language, complement, contains, intersection, lit
 from .schema_nodes import OBJECT_KEYWORDS, SchemaNode
 from .string_formats import FORMATS
 
-# Nodes whose schemas a value must all match.
+# An intersection: a value must match all of these nodes.
 AllOf = tuple[SchemaNode, ...]
 
 
@@ -81,7 +82,7 @@ def number_interval(nodes: AllOf) -> Interval:
 
 def _bounds(node: SchemaNode) -> Iterator[Interval]:
     for name, strict_name, is_low in (("minimum", "exclusiveMinimum", True), ("maximum", "exclusiveMaximum", False)):
-        # In draft 4 and OpenAPI 3.0 the exclusive keyword is true or false and qualifies the other one.
+        # In draft 4 and OpenAPI 3.0 the exclusive keyword is true or false: it applies to `minimum` or `maximum`.
         is_flag = isinstance(node.schema.get(strict_name), bool)
         value, strict = node.number(name), None if is_flag else node.number(strict_name)
         bounds = [] if value is None else [Bound(value, not (is_flag and node.schema[strict_name]))]
@@ -98,15 +99,17 @@ class ArrayKeywords:
     """The keywords of arrays, merged."""
 
     nodes: AllOf
+    """The nodes, without those that are true or false."""
     n_prefix: int
-    """How many items at the start have schemas of their own."""
+    """The number of items at the start that have schemas of their own (prefixItems)."""
     low: int
-    """The least number of items."""
+    """The minimum number of items."""
     high: int | None
-    """The greatest number of items; None is without limit."""
+    """The maximum number of items; None: no limit."""
     is_unique: bool
+    """Whether no two items may be equal."""
     contained: tuple[tuple[SchemaNode, int], ...]
-    """Schemas, each with the number of items that must match it at least."""
+    """The schemas of `contains`, each with the minimum number of items that must match it."""
 
     def item(self, n: int) -> AllOf:
         """The nodes that the item at an index must match."""
@@ -158,26 +161,27 @@ class ObjectKeywords:
     nodes: AllOf
     """The nodes that have keywords of objects."""
     declared: tuple[str, ...]
-    """The names under properties and required, in their order."""
+    """The names in `properties` and then those in `required`, without duplicates."""
     required: frozenset[str]
+    """The names that every object must have."""
     low: int
-    """The least number of properties."""
+    """The minimum number of properties."""
     high: int | None
-    """The greatest number of properties; None is without limit."""
+    """The maximum number of properties; None: no limit."""
     names: AllOf
     """The nodes that every name must match (propertyNames)."""
 
     def is_closed(self) -> bool:
         """Whether only names that some node declares are generated.
 
-        A schema that lists properties and has no additionalProperties allows other names, but a model should not invent
-        any.
+        JSON Schema allows other names beside `properties` if there is no additionalProperties, but a model would invent
+        names.
         """
         is_listed = any(node.has("properties", "patternProperties") for node in self.nodes)
         return is_listed and not any(node.has("additionalProperties") for node in self.nodes)
 
     def is_counted(self) -> bool:
-        """Whether the number of properties matters, beside those that are required."""
+        """Whether minProperties or maxProperties restricts objects further than `required`."""
         return self.high is not None or self.low > len(self.required)
 
     def patterns(self) -> tuple[str, ...]:
@@ -185,7 +189,7 @@ class ObjectKeywords:
         return tuple(dict.fromkeys(found))
 
     def generates(self, name: str) -> bool:
-        """Whether objects with this name may be generated, as far as the name itself decides it."""
+        """Whether the name may be generated; its value may still have a schema that no value matches."""
         is_known = name in self.declared or any(_matching_patterns(node, name) for node in self.nodes)
         return is_known or not self.is_closed()
 
@@ -224,7 +228,7 @@ def _matching_patterns(node: SchemaNode, name: str) -> list[str]:
 
 
 def _property(node: SchemaNode, name: str | None, patterns: list[str]) -> list[SchemaNode]:
-    """The schemas that one node has for the value under a name; None is any name that is not declared."""
+    """The schemas of one node for the value of a property; a `name` of None is any undeclared name."""
     if not isinstance(node.schema, dict):
         return []
     found = [node.child("patternProperties", one) for one in patterns]
@@ -236,7 +240,7 @@ def _property(node: SchemaNode, name: str | None, patterns: list[str]) -> list[S
 
 
 def dependencies(node: SchemaNode) -> Iterator[tuple[str, SchemaNode]]:
-    """Names, each with the schema that an object must match if it has the name."""
+    """Property names, each with the schema that an object must match if it has a property of that name."""
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         for name in node.mapping(keyword):
             needed = node.child(keyword, name)

@@ -1,7 +1,7 @@
 """Expressions for integers and decimals within bounds (minimum, maximum, multipleOf).
 
-Bounds are exact fractions. Numbers of unlimited size get a limit of digits, since a model could write digits without
-end. Within bounds, decimals are written without exponent.
+Bounds are exact fractions. The number of digits is limited even without bounds, since a model could generate digits
+forever. Decimals with bounds have no exponent.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .errors import TooLarge
 from .expressions import EMPTY, NEVER, Expr, Literal, alt, chars, left_factored, seq
 from .gbnf import Rules
 
-# Enough for 256-bit integers; readers of JSON begin to refuse at some hundreds (Python at 4300).
+# Enough for 256-bit integers. JSON parsers reject numbers from some hundreds of digits on (Python from 4300).
 MAX_DIGITS = 80
 MAX_EXPONENT_DIGITS = 3
-# Decimals of up to 15 digits keep their order as IEEE doubles; beyond, a reader may round to the bound.
+# Decimals of up to 15 digits keep their order as IEEE doubles. A parser may round longer ones to the bound.
 DOUBLE_DIGITS = 15
 # A bound with more digits than this before its point does not reduce the number of digits after the point.
 MAX_NEAR_DIGITS = 7
 MAX_FRACTION_DIGITS = 60
-# Multiples within bounds are listed one by one up to this many.
+# Limit of multiples within bounds that are enumerated.
 MAX_LISTED = 1000
-# Without bounds, multiples are recognized by their remainders, with one rule for each, up to this divisor.
+# Limit of the divisor of multiples without bounds. They are recognized by remainders, with one rule per remainder.
 MAX_REMAINDERS = 200
 
 DIGIT = chars("09")
@@ -37,19 +37,23 @@ ZERO = Literal("0")
 
 @dataclass(frozen=True)
 class Bound:
-    """An end of a range."""
+    """A lower or upper bound of a range."""
 
     value: Fraction
     inclusive: bool = True
+    """Whether the value itself is within the range."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The numbers between two bounds, all or the multiples of `step`; None is without bound."""
+    """A range of numbers, or the multiples of a number within a range."""
 
     low: Bound | None = None
+    """None: no lower bound."""
     high: Bound | None = None
+    """None: no upper bound."""
     step: Fraction | None = None
+    """Only multiples of this positive number are in the interval. None: all numbers are."""
 
     def __and__(self, that: Interval) -> Interval:
         lows = [bound for bound in (self.low, that.low) if bound]
@@ -68,7 +72,7 @@ class Interval:
         )
 
     def is_empty(self) -> bool:
-        """Whether the bounds leave nothing between them."""
+        """Whether no number is within the bounds. `step` is ignored."""
         if self.low is None or self.high is None:
             return False
         strict = not (self.low.inclusive and self.high.inclusive)
@@ -76,7 +80,7 @@ class Interval:
 
 
 def _common_step(left: Fraction | None, right: Fraction | None) -> Fraction | None:
-    """The smallest number that is a multiple of both."""
+    """The least common multiple; None stands for no step."""
     if left is None or right is None:
         return left or right
     over = left.numerator * right.numerator // gcd(left.numerator, right.numerator)
@@ -84,7 +88,7 @@ def _common_step(left: Fraction | None, right: Fraction | None) -> Fraction | No
 
 
 def exact(number: int | float) -> Fraction:
-    """The value of a JSON number as it was written, not of the nearest double."""
+    """The exact value of a JSON number as the document has it, not that of the nearest double."""
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
 
@@ -122,7 +126,7 @@ def _integer_range(rules: Rules, low: int | None, high: int | None) -> Expr:
 
 
 def _naturals(rules: Rules, low: int, high: int | None) -> Expr:
-    """The integers from `low`, which is not negative, without leading zeros."""
+    """The integers from `low` (0 or more) to `high` (None: no limit), without leading zeros."""
     most = 10**MAX_DIGITS - 1
     high = most if high is None else min(high, most)
     zero = ZERO if low == 0 <= high else NEVER
@@ -130,7 +134,7 @@ def _naturals(rules: Rules, low: int, high: int | None) -> Expr:
 
 
 def _by_length(rules: Rules, low: int, high: int) -> Iterator[Expr]:
-    """Numbers from `low` to `high`, grouped by their number of digits."""
+    """The integers from `low` to `high`, one expression for each group of numbers of digits."""
     while low <= high:
         n = len(str(low))
         if low == 10 ** (n - 1) and high >= 10**n - 1:
@@ -144,7 +148,7 @@ def _by_length(rules: Rules, low: int, high: int) -> Iterator[Expr]:
 
 
 def _between(rules: Rules, low: str, high: str) -> Expr:
-    """Digits of one length in the order of their values."""
+    """The digit strings from `low` to `high`, which have the same length."""
     n = len(low)
     if low == "0" * n and high == "9" * n:
         return rules.repeat(DIGIT, n, n)
@@ -186,7 +190,7 @@ def _multiples(rules: Rules, low: int | None, high: int | None, step: int) -> Ex
 
 
 def _round(rules: Rules, first: int | None, last: int | None, zeros: Literal) -> Expr:
-    """The integers from `first` to `last` with zeros behind them, but 0 itself with none."""
+    """The integers from `first` to `last` with `zeros` appended, except that 0 is a single digit."""
     below = _integer_range(rules, first, -1 if last is None else min(last, -1)) if first is None or first < 0 else NEVER
     above = _integer_range(rules, 1 if first is None else max(first, 1), last)
     zero = ZERO if (first or 0) <= 0 <= (last or 0) else NEVER
@@ -230,7 +234,7 @@ def _any_number(rules: Rules) -> Expr:
 
 
 def _listed(interval: Interval, step: Fraction) -> Expr | None:
-    """The multiples of `step` one by one, if they are few."""
+    """The multiples of `step` one by one; None if there are more than `MAX_LISTED`."""
     if interval.low is None or interval.high is None:
         return None
     first, last = ceil(interval.low.value / step), floor(interval.high.value / step)
@@ -245,7 +249,7 @@ def _plain(value: Fraction) -> str:
 
 
 def _expanded(value: Fraction) -> tuple[int, str]:
-    """The whole part of a number that is not negative, and the digits after its point. Raises TooLarge."""
+    """The integer part of a number that is not negative, and the digits after its point. Raises TooLarge."""
     whole, rest = divmod(value, 1)
     digits = ""
     while rest:
@@ -258,24 +262,24 @@ def _expanded(value: Fraction) -> tuple[int, str]:
 
 def _decimal_range(rules: Rules, interval: Interval) -> Expr:
     n_places = _n_places(interval)
-    low = _mirrored(_as_read(_mirrored(interval.low), n_places))
-    high = _as_read(interval.high, n_places)
+    low = _negated(_safe_bound(_negated(interval.low), n_places))
+    high = _safe_bound(interval.high, n_places)
     decimal = _Decimals(rules, n_places)
     negative, positive = NEVER, NEVER
     if low is None or low.value < 0:
-        nearest = Bound(Fraction(0), False) if high is None or high.value >= 0 else _mirrored(high)
-        negative = seq(MINUS, decimal.range(nearest, _mirrored(low)))
+        nearest = Bound(Fraction(0), False) if high is None or high.value >= 0 else _negated(high)
+        negative = seq(MINUS, decimal.range(nearest, _negated(low)))
     if high is None or high.value >= 0:
         positive = decimal.range(Bound(Fraction(0)) if low is None or low.value < 0 else low, high)
     return alt(negative, positive)
 
 
-def _mirrored(bound: Bound | None) -> Bound | None:
+def _negated(bound: Bound | None) -> Bound | None:
     return None if bound is None else Bound(-bound.value, bound.inclusive)
 
 
 def _n_places(interval: Interval) -> int:
-    """How many digits may follow the point."""
+    """The maximum number of digits after the point. Raises TooLarge."""
     if interval.step is not None:
         n = len(_expanded(interval.step)[1])
         if interval.step * 10**n != 1:
@@ -289,32 +293,33 @@ def _n_places(interval: Interval) -> int:
     return max(DOUBLE_DIGITS - n_near, *(len(digits) for _, digits in bounds))
 
 
-def _as_read(high: Bound | None, n_places: int) -> Bound | None:
-    """The bound, or the last double within it, where a number within could be read as a double that is not."""
+def _safe_bound(high: Bound | None, n_places: int) -> Bound | None:
+    """The upper bound, or a smaller double if parsers could round a number within the bound to a double that is not."""
     if high is None or abs(high.value) * 10**n_places < 10**DOUBLE_DIGITS:
         return high
-    # No number comes near it, and there may be no such double.
+    # Generated numbers have fewer digits than this bound, and it may exceed the largest double.
     if abs(high.value) > 10 ** (MAX_DIGITS + 1):
         return high
     double = float(high.value)
-    # Numbers within the bound are read as this double at most, which is within the bound itself, or is the double that
-    # a fraction was written for. Only some long integers have their nearest double beyond them.
+    # Numbers within the bound are rounded to `double` at most. It is within the bound, or the bound is a fraction, and
+    # `double` is the double that it denotes. Only some long integers are smaller than their nearest double.
     if high.inclusive and (high.value >= double or high.value.denominator > 1):
         return high
     scale = 10**n_places
     return Bound(Fraction(floor(Fraction(nextafter(double, -inf)) * scale), scale))
 
 
-# The digits of a bound that are still to be compared, and whether the bound itself is within.
+# The remaining digits of a bound, and whether the bound itself is allowed. None: the digits so far are not the bound's.
 Rest = Optional[tuple[str, bool]]
 
 
 @dataclass(frozen=True)
 class _Decimals:
-    """Decimals that are not negative, with up to `n_places` digits after the point."""
+    """Decimals that are not negative."""
 
     rules: Rules
     n_places: int
+    """The maximum number of digits after the point."""
 
     def range(self, low: Bound | None, high: Bound | None) -> Expr:
         assert low is not None
@@ -335,14 +340,14 @@ class _Decimals:
         )
 
     def fraction(self, low: Rest, high: Rest) -> Expr:
-        """The point and what follows it, or nothing."""
+        """The point and the digits after it; empty if the bounds allow the integer itself."""
         digits = self.tail(low, high, self.n_places, started=False)
         if low is None and high is None:
             return self.rules.repeat(self.rules.add("fraction", seq(Literal("."), digits)), 0, 1)
         return alt(EMPTY if _may_end(low, high) else NEVER, seq(Literal("."), digits))
 
     def tail(self, low: Rest, high: Rest, n: int, started: bool = True) -> Expr:
-        """Up to `n` more digits. A bound matters as long as all digits so far equal its own."""
+        """Up to `n` more digits. A bound matters only while all digits so far are equal to its digits."""
         if low is None and high is None:
             return self.rules.repeat(DIGIT, 0 if started else 1, n)
         options: list[Expr] = [EMPTY] if started and _may_end(low, high) else []
@@ -352,12 +357,12 @@ class _Decimals:
 
 
 def _may_end(low: Rest, high: Rest) -> bool:
-    """Whether only zeros from here on would stay within the bounds."""
+    """Whether the number may end here, that is, whether appending only zeros stays within the bounds."""
     return (low is None or low == ("", True)) and (high is None or high[0] != "" or high[1])
 
 
 def _splits(low: Rest, high: Rest) -> Iterator[tuple[int, int, Rest, Rest]]:
-    """The next digits, and the rest of the bounds that matters after them."""
+    """The ranges of the next digit (first, last), each with the rests of the bounds after it."""
     first = int(low[0][:1] or 0) if low else 0
     last = int(high[0][:1] or 0) if high else 9
     low_rest, high_rest = _after_digit(low), _after_digit(high)

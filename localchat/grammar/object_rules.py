@@ -1,7 +1,7 @@
 """Objects of a schema as grammar expressions.
 
-Properties come in the order of the schema, or in any order if the caller asks for it and they are few; properties with
-undeclared names come last.
+Properties come in the order of the schema, or in any order if the converter has `any_order` and there are at most
+`MAX_ANY_ORDER`. Properties with undeclared names come last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .regular_languages import Language, complement, intersection, literals
 if TYPE_CHECKING:
     from .schema_rules import SchemaConverter
 
-# Every combination of patterns that a name can match is a case of its own: 2 to the power of this.
+# Limit of patterns of one object. Each combination of patterns that a name can match needs an alternative: 2 to the
+# power of this.
 MAX_PATTERNS = 4
 
 
@@ -69,7 +70,7 @@ class _Object:
     # Names that are not declared
 
     def _undeclared(self) -> Iterator[Expr]:
-        """Properties whose names are not declared, one for each combination of patterns that a name can match."""
+        """For each combination of patterns: the properties with undeclared names that match exactly these patterns."""
         patterns = self._keywords.patterns()
         if len(patterns) > MAX_PATTERNS:
             self._fail("patternProperties", f"has more than {MAX_PATTERNS} patterns for one object")
@@ -86,7 +87,7 @@ class _Object:
         return self._rules.add("pair", self._notation.pair(name, value))
 
     def _undeclared_names(self, patterns: tuple[str, ...], matching: tuple[str, ...]) -> Language:
-        """The names that match exactly these ones of the patterns."""
+        """The undeclared names that match the patterns in `matching` and none of the other patterns."""
         languages: list[Language] = [] if self._names is None else [self._names]
         for pattern in patterns:
             language = pattern_language(self._keywords.nodes[0], "patternProperties", pattern)
@@ -97,25 +98,25 @@ class _Object:
     # All properties in their order
 
     def _in_order(self, declared: list[tuple[Expr, bool]], undeclared: Expr) -> Expr:
-        """All properties in the order of the schema, by how many are written before.
+        """The properties in the order of the schema, by the number of properties before them.
 
-        `first[n]` is one property and what follows it, `rest[n]` is what may follow the property before, if `n`
-        properties are written. Both are made from the last property to the first.
+        After `n` properties, `first[n]` is the text from the next property on, and `rest[n]` is the end or a comma and
+        that text. Both are computed from the last property to the first.
         """
         low, high = self._keywords.low, self._keywords.high
         comma = self._notation.comma
-        # Without an upper limit it does not matter by how much the lower limit is exceeded.
+        # Without an upper limit all numbers of properties from the lower limit on are equivalent.
         counts = range((low if high is None else min(high, len(declared) + low + 1)) + 1)
-        spend(3 * len(declared) * len(counts))  # before the work, since freeing the result of too much work is slow
+        spend(3 * len(declared) * len(counts))  # before the work: it is slow even to free a result that is too large
         rest = [self._undeclared_rest(undeclared, n) for n in counts]
-        # Where more than one property is missing, two names that are not declared might be the same one.
+        # With two or more properties missing, two undeclared names would be needed, and they could be equal.
         first = [NEVER if low - n > 1 else seq(undeclared, self._next(rest, n)) for n in counts]
         may_end = True
         for index in reversed(range(len(declared))):
             pair, is_required = declared[index]
             first = [alt(seq(pair, self._next(rest, n)), NEVER if is_required else first[n]) for n in counts]
-            # A property that may be skipped to needs a rule. So does the rest of a long row of properties: otherwise
-            # it would be written anew for each of them.
+            # If the property before is optional, `first` is used twice, so it becomes a rule. In a long row of required
+            # properties every BLOCK-th becomes a rule, since `seq` copies the items of the sequence that it extends.
             if index and (not declared[index - 1][1] or index % BLOCK == 0):
                 first = [part if part == NEVER else self._rules.add("pairs", part) for part in first]
             may_end = may_end and not is_required
@@ -123,16 +124,16 @@ class _Object:
         return first[0]
 
     def _next(self, rest: list[Expr], n: int) -> Expr:
-        """What follows one more property than `n`."""
+        """The text that may follow the next property, after `n` others; NEVER if there may be no next property."""
         if self._keywords.high is not None and n >= self._keywords.high:
             return NEVER
         return rest[min(n + 1, len(rest) - 1)]
 
     def _undeclared_rest(self, undeclared: Expr, n: int) -> Expr:
-        """Properties whose names are not declared, after `n` other ones."""
+        """Properties with undeclared names, after `n` others."""
         missing = max(self._keywords.low - n, 0)
         if missing > 1 and undeclared != NEVER:
-            return NEVER  # two names that are not declared might be the same one
+            return NEVER  # two undeclared names could be equal
         high = None if self._keywords.high is None else self._keywords.high - n
         return self._rules.repeat(seq(self._notation.comma, undeclared), missing, high)
 

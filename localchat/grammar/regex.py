@@ -28,10 +28,10 @@ DOT = char_complement(chars("\n", "\r", "\u2028\u2029"))
 CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 MAX_COUNT = 100_000
-# Parsing takes time with the square of the length: about 0.1 s for this length.
+# Limit of characters. The time to parse a pattern grows with the square of its length: about 0.1 s for this length.
 MAX_PATTERN = 5000
 
-# Whether an expression starts with ^ and ends with $, and what it matches then.
+# The alternatives of an expression by their anchors: (whether ^ precedes the texts, whether $ follows them).
 Anchored = dict[tuple[bool, bool], Expr]
 
 
@@ -52,7 +52,7 @@ def parse_full(pattern: str) -> Expr:
 
 
 def _sequence(left: Anchored, right: Anchored) -> Anchored:
-    """One after the other: only the empty text fits before a ^ and after a $."""
+    """The concatenation. Only the empty text may precede ^ or follow $."""
     result: Anchored = {}
     for (start, end), first in left.items():
         for (late_start, late_end), second in right.items():
@@ -68,11 +68,11 @@ def _include(variants: Anchored, key: tuple[bool, bool], node: Expr) -> None:
 
 
 class _Parser:
-    """Recursive descent over one pattern; `_at` is the place of the next character."""
+    """Recursive descent over one pattern; `_at` is the index of the next character."""
 
     def __init__(self, pattern: str):
         if len(pattern) > MAX_PATTERN:
-            raise PatternError(f"the pattern has {len(pattern)} characters, and {MAX_PATTERN} are the limit")
+            raise PatternError(f"the pattern has {len(pattern)} characters, the limit is {MAX_PATTERN}")
         self._pattern = pattern
         self._at = 0
 
@@ -122,7 +122,7 @@ class _Parser:
         else:
             count = self._braces()
         if count is not None:
-            self._take("?")  # lazy: the same texts match
+            self._take("?")  # a lazy quantifier matches the same texts
             if self._peek() and self._peek() in "*+?":
                 self._fail("has two quantifiers in a row")
         return count
@@ -151,7 +151,7 @@ class _Parser:
         return result
 
     def _group_kind(self) -> None:
-        """Read the text after `(?`. Only groups that match like plain ones are supported."""
+        """Parse the text after `(?`. Only non-capturing and named groups are supported."""
         if self._take(":"):
             return
         self._take("P")
@@ -184,7 +184,7 @@ class _Parser:
         found = chars(*ranges)
         if not ranges and not negated:
             self._fail("has an empty class []: it matches nothing")
-        # Surrogates and NUL are no characters that can be generated.
+        # Surrogates and NUL cannot be generated.
         return char_complement(found) if negated else char_intersection(found, ANY_CHAR)
 
     def _class_ranges(self) -> tuple[tuple[int, int], ...]:
@@ -237,7 +237,7 @@ class _Parser:
         return found
 
     def _surrogates(self, high: CharClass) -> CharClass:
-        """JSON and ECMA-262 write the characters beyond U+FFFF as two escapes."""
+        """The character of two escapes that are a surrogate pair; `high` itself if no second escape follows."""
         first = _single(high) or 0
         if not 0xD800 <= first < 0xDC00 or self._pattern[self._at : self._at + 2] != "\\u":
             return high

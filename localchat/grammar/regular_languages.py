@@ -1,9 +1,9 @@
 """Regular languages: expressions with intersection and complement, and the rules that match them.
 
 A language is a set of texts: an expression without rule references, an `Intersection` of languages, or the `Complement`
-of a language. A plain expression becomes rules as it stands. An intersection or a complement is computed as an
-automaton by Brzozowski derivatives: the derivative by a character is the language of what may follow it. A
-`CharEncoding` says how characters are written in the text that the grammar matches.
+of a language. A plain expression needs no automaton. For an intersection or a complement, an automaton is computed by
+Brzozowski derivatives: the derivative of a language by a character is the language of the texts that may follow the
+character. A `CharEncoding` defines how the text that the grammar matches represents a character.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from .expressions import (
 )
 from .gbnf import Rules
 
-# To count a length beside a pattern takes a state per character. This many small states take about 0.3 s. A state is
-# an expression: all of them together may have so many parts.
+# Limit of states of one automaton. A pattern with a length needs a state per character of the length. This many small
+# states take about 0.3 s.
 MAX_STATES = 2000
+# Limit of the parts of all states of an automaton together: a state is an expression, which may be large.
 MAX_PARTS = 50_000
 
 
@@ -61,7 +62,7 @@ ANY_TEXT = Repeat(ANY_CHAR, 0, None)
 
 
 class CharEncoding(Protocol):
-    """How the characters of a language are written in the text that the grammar matches."""
+    """How the text that the grammar matches represents the characters of a language."""
 
     def chars(self, chars: CharClass) -> Expr: ...
 
@@ -69,7 +70,7 @@ class CharEncoding(Protocol):
 
 
 class PlainEncoding:
-    """Every character is written as it is."""
+    """Every character represents itself."""
 
     def chars(self, chars: CharClass) -> Expr:
         return char_intersection(chars, ANY_CHAR)
@@ -82,7 +83,7 @@ class PlainEncoding:
 
 
 def repeated(item: Expr, low: int, high: int | None) -> Expr:
-    """The item `low` to `high` times, in the normal form in which the item never matches the empty text."""
+    """The item `low` to `high` times (None: no limit), in the form in which the item does not match the empty text."""
     if nullable(item):
         item, low = _without_empty(item), 0
     if high is not None and low > high:
@@ -152,7 +153,7 @@ def nullable(language: Language) -> bool:
 
 
 def derivative(language: Language, char: int) -> Language:
-    """The language of what may follow `char`, a code point."""
+    """The language of the texts that may follow the code point `char`."""
     spend()
     return _DERIVATIVES[type(language)](language, char)
 
@@ -172,7 +173,7 @@ def _derive_seq(node: Seq, char: int) -> Language:
         return NEVER
     first, rest = node.items[0], _tail(node)
     after = _plain(derivative(first, char))
-    # `seq` takes most of the time of an automaton, so it is not called where the result is known.
+    # Computing an automaton spends most of its time in `seq`, so `seq` is not called where the result is known.
     if after == EMPTY:
         after = rest
     elif after != NEVER:
@@ -181,7 +182,7 @@ def _derive_seq(node: Seq, char: int) -> Language:
 
 
 def _tail(node: Seq) -> Expr:
-    """The items after the first one. They need no `seq`: they are those of a sequence that `seq` made."""
+    """The sequence without its first item. `seq` is not needed, since it made the sequence."""
     return node.items[1] if len(node.items) == 2 else Seq(node.items[1:])
 
 
@@ -225,7 +226,7 @@ _DERIVATIVES: dict[type, Callable[..., Language]] = {
 def contains(language: Language, text: str) -> bool:
     """Whether the text is in the language."""
     if language == ANY_TEXT:
-        return True  # without a derivative per character: an enum may be long
+        return True  # saves a derivative per character for the long texts of an enum
     for char in text:
         language = derivative(language, ord(char))
         if language == NEVER:
@@ -237,7 +238,7 @@ def contains(language: Language, text: str) -> bool:
 
 
 def lengths(language: Language) -> tuple[int, int | None]:
-    """A lower and an upper bound of the lengths of the texts; None is without bound."""
+    """A lower and an upper bound of the lengths of the texts in characters; None: no upper bound."""
     if isinstance(language, Literal):
         return len(language.text), len(language.text)
     if isinstance(language, CharClass):
@@ -283,7 +284,7 @@ _COMBINED = {Seq: _lengths_of_seq, Alt: _lengths_of_alt, Intersection: _lengths_
 
 
 def with_length(language: Language, low: int, high: int | None) -> Language:
-    """The texts of `low` to `high` characters. The length is only counted where the language does not imply it."""
+    """The texts of `low` to `high` characters (None: no limit). The language is unchanged if it implies the bounds."""
     if high is not None and low > high:
         return NEVER
     shortest, longest = lengths(language)
@@ -299,7 +300,7 @@ def with_length(language: Language, low: int, high: int | None) -> Language:
 
 
 def is_empty(language: Language) -> bool:
-    """Whether no text at all is in the language. Raises TooLarge."""
+    """Whether no text is in the language. Raises TooLarge."""
     return all(_is_dead(state) for state in automaton(language))
 
 
@@ -320,7 +321,7 @@ def automaton(language: Language) -> dict[Language, dict[Language, CharClass]]:
         n_parts += _n_parts(state)
         if n_parts > MAX_PARTS:
             raise TooLarge(f"these constraints together need states of more than {MAX_PARTS} parts")
-        # A plain expression becomes rules as it stands: it needs no states of its own.
+        # A plain expression is converted directly and needs no further states.
         states[state] = dict(_transitions(state)) if isinstance(state, (Intersection, Complement)) else {}
         todo += reversed(states[state])
     return states
@@ -350,7 +351,7 @@ def _transitions(state: Language) -> Iterator[tuple[Language, CharClass]]:
 
 
 def _partition(state: Language) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Groups of characters with the same derivative of the state, each with one of its characters."""
+    """Groups of characters by which the state has the same derivative: one character and the ranges of each group."""
     classes = list(dict.fromkeys(_first_chars(state)))
     edges = {cut for a, b in ANY_CHAR.ranges for cut in (a, b + 1)}
     cuts = sorted(edges | {cut for first in classes for a, b in first.ranges for cut in (a, b + 1)})

@@ -1,6 +1,6 @@
-"""A JSON Schema document as nodes: a schema and its path, keywords with their types checked, and references.
+"""A JSON Schema document as nodes. A node is a schema and its path; it checks the types of its keywords' values.
 
-Checks which keywords exist and the types of their values. Their meaning is in the other modules.
+The document resolves references. The other modules implement the meaning of the keywords.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ASSERTIONS = frozenset(("type", "enum", "const", "nullable", "not", *COMBINING_K
 class SchemaNode:
     """A schema within a document, and the keywords of that schema. Nodes with the same path are equal.
 
-    The reading methods raise SchemaError for a keyword whose value has the wrong type.
+    The methods that return the value of a keyword raise SchemaError if it has the wrong type.
     """
 
     path: str
@@ -60,7 +60,7 @@ class SchemaNode:
         return isinstance(self.schema, dict) and any(keyword in self.schema for keyword in keywords)
 
     def assertions(self) -> frozenset[str] | None:
-        """The keywords that assert something; None if the schema is true or false, or no schema."""
+        """The keywords that assert something; None if the schema is true or false, or is not a schema."""
         return ASSERTIONS & self.schema.keys() if isinstance(self.schema, dict) else None
 
     def child(self, *names: object) -> SchemaNode:
@@ -81,11 +81,11 @@ class SchemaNode:
         raise SchemaError(f"{self.path}/{_escaped(keyword)}", message)
 
     def count(self, keyword: str) -> int | None:
-        """An integer that is not negative, as maxLength has it."""
+        """The value of a keyword such as maxLength: an integer that is not negative."""
         number = self.schema.get(keyword)
         if number is None:
             return None
-        # JSON makes no difference between 3 and 3.0.
+        # 3 and 3.0 are the same number in JSON.
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0 or number % 1:
             self.fail(keyword, f"must be an integer that is not negative, got {number!r}")
         return int(number)
@@ -123,7 +123,7 @@ class SchemaNode:
         return value
 
     def types(self) -> frozenset[str]:
-        """The types that are allowed. "number" includes "integer"."""
+        """The allowed types. If "number" is one of them, so is "integer"."""
         value = self.schema.get("type", list(TYPES))
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not found or not all(name in TYPES for name in found):
@@ -132,7 +132,7 @@ class SchemaNode:
         return frozenset(found) | wider | ({"null"} if self.flag("nullable") else set())
 
     def values(self) -> dict[Hashable, Any] | None:
-        """The values that enum and const allow, by their equality keys; None if there is neither keyword."""
+        """The values that enum and const allow, by their equality keys; None without these keywords."""
         if self.has("enum") and not isinstance(self.schema["enum"], list):
             self.fail("enum", "must be a list of values")
         listed = [self.schema["enum"]] if self.has("enum") else []
@@ -162,7 +162,7 @@ def equality_key(value: Any) -> Hashable:
 
 
 class SchemaDocument:
-    """A whole schema, in which references are resolved."""
+    """A schema document. Resolves the references within it."""
 
     def __init__(self, root: object, path: str = "#"):
         self.root = SchemaNode(path, root)
@@ -173,7 +173,7 @@ class SchemaDocument:
         }
 
     def check_base(self, node: SchemaNode) -> None:
-        """Refuse an $id below the root if there are references below it: it changes their base."""
+        """Refuse an $id below the root if the node contains references: the $id changes their base URI."""
         if node == self.root or not isinstance(node.schema.get("$id"), str) or node.schema["$id"].startswith("#"):
             return
         if any(inner.has("$ref") for inner in _all_nodes(node)):
@@ -233,6 +233,6 @@ def _all_nodes(node: SchemaNode) -> Iterator[SchemaNode]:
 
 
 def shortened(value: object) -> str:
-    """A value in a message, shortened."""
+    """A value as JSON for a message, cut after 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,7 +1,7 @@
-"""Converts schema nodes to grammar expressions: the texts of the values that match an intersection of nodes.
+"""Converts intersections of schema nodes to grammar expressions for the values that match them.
 
-Every intersection becomes one expression, made once; one that contains itself becomes a named rule. An intersection
-that no text can match becomes NEVER, and `Rules` removes the options that lead there.
+Each intersection is converted once; an intersection that contains itself becomes a named rule. An intersection that no
+value matches becomes NEVER, and `Rules` removes the alternatives that contain NEVER.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class SchemaConverter:
     """Converts the schemas of one document. All methods raise SchemaError."""
 
     def __init__(self, resolver: SchemaResolver, notation: JsonNotation, *, any_order: bool = False):
-        """With `any_order` the names of an object may come in any order, if they are not too many."""
+        """With `any_order` up to `MAX_ANY_ORDER` properties of an object may come in any order."""
         self.resolver = resolver
         self.notation = notation
         self.rules = notation.rules
         self.any_order = any_order
         self._done: dict[AllOf, Expr] = {}
-        # Intersections that are being converted, each with its rule once something inside refers to it.
+        # Intersections that are being converted, each with its rule; None until a schema inside refers to it.
         self._open: dict[AllOf, RuleRef | None] = {}
 
     def value(self, nodes: AllOf) -> Expr:
@@ -61,7 +61,7 @@ class SchemaConverter:
             raise SchemaError(nodes[0].path, str(error)) from error
 
     def listed_values(self, nodes: AllOf) -> list[Any] | None:
-        """All values that match, if the schema lists them one by one."""
+        """All values that match; None if the schema does not enumerate them."""
         branches = self.resolver.branches(nodes)
         if any(branch.values is None for branch in branches):
             return None
@@ -100,6 +100,6 @@ class SchemaConverter:
 
 
 def _hint(nodes: AllOf, default: str = "value") -> str:
-    """A name for the rule of these nodes: the last name in the path that is no index."""
+    """A name for the rule of these nodes: the last name in the path that is not an index."""
     names = [part for part in nodes[0].path.split("/")[1:] if not part.isdigit()] if nodes else []
     return "-".join(names[-1:]) or default

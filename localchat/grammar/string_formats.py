@@ -1,7 +1,7 @@
-"""The `format` values of JSON Schema that are enforced, as patterns for the whole text. Others are annotations.
+"""Patterns for the values of JSON Schema's `format` that are enforced. Other values of `format` are annotations.
 
-Where the exact pattern of a standard would be too large, the pattern matches a subset: every generated text is valid,
-but some valid texts are never generated.
+A pattern matches the whole text. Where the exact pattern of a standard would be too large, the pattern here matches a
+subset: every generated text is valid, but some valid texts are never generated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ _YEAR = r"(?:\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"
 _LEAP_YEAR = r"(?:\d{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _DAY = r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
 _DATE = f"(?:{_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
-# RFC 3339 asks for the offset. Leap seconds are left out: most readers refuse them.
+# RFC 3339 requires the offset. Leap seconds are left out: most parsers reject them.
 _TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 
 _HOURS = r"(?:\d+H(?:\d+M)?(?:\d+S)?|\d+M(?:\d+S)?|\d+S)"

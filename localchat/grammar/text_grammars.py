@@ -34,7 +34,7 @@ def choice_to_grammar(choices: Sequence[str], *, root: str = "root") -> str:
     """The grammar of exactly these texts.
 
     Raises:
-        GrammarError: There are no choices, or one is empty or has a NUL, or too many begin with one another.
+        GrammarError: There are no choices, or one is empty or has a NUL, or too many are prefixes of others.
     """
     if not choices or not all(choices) or any("\0" in choice for choice in choices):
         raise GrammarError("", "choices must be texts that are not empty and have no NUL, and at least one")

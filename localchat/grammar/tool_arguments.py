@@ -1,8 +1,8 @@
-"""Tool arguments that are written one by one, each between tags, with its value as bare text or as JSON.
+"""Expressions for tool arguments that are written one by one between tags, with values as bare text or as JSON.
 
-Bare text has no quotes: the parser decides by the schema which type a text is. A value may only be written in this way
-if the parser reads it back as a value that matches the schema. If a schema cannot be enforced in this layout,
-`arguments_expr` returns None, and the arguments should be one JSON object.
+Bare text has no quotes: the parser decides by the schema which type the value has. A value may be bare text only if the
+parser turns that text into a value that matches the schema. If a layout cannot enforce a schema, `arguments_expr`
+returns None, and the caller should use one JSON object for the arguments.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .regular_languages import ANY_TEXT, Language, PlainEncoding, complement, in
 from .schema_nodes import SchemaDocument, SchemaNode
 from .schema_rules import SchemaConverter
 
-# A string that no parser takes for a value of another type.
+# Strings that no parser converts to a value of another type.
 _CERTAINLY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
 
 # The names that lead to a value within the arguments; None stands for the items of an array.
 Path = tuple[Optional[str], ...]
-# The types as which the parser reads bare text at such a path (one positional argument for each name).
+# Returns the types to which the parser may convert bare text at a path (one positional argument for each name).
 ReadTypes = Callable[..., frozenset[str]]
 
 
@@ -52,7 +52,7 @@ def arguments_expr(
     end_markers: tuple[str, ...] = (),
     path: str = "#",
 ) -> Expr | None:
-    """The arguments that match a schema; None if this layout cannot enforce all of it. Raises SchemaError."""
+    """The arguments that match a schema; None if the layout cannot enforce the schema. Raises SchemaError."""
     with errors_located(path):
         check_is_json(parameters, path)
         document = SchemaDocument(parameters, path)
@@ -62,7 +62,7 @@ def arguments_expr(
 
 
 class _NotExact(Exception):
-    """The parser would read the text back as a value that does not match the schema."""
+    """The layout cannot enforce the schema: some text would be parsed as a value that does not match."""
 
 
 class _Arguments:
@@ -72,7 +72,7 @@ class _Arguments:
         self._resolver = converter.resolver
         self._layout = layout
         self._read_types = read_types
-        # Any text up to the marker that ends it, made once for each layout of values.
+        # The results of `_up_to_marker`.
         self._any_texts: dict[ValueLayout, Expr] = {}
         # Intersections that are being converted, to stop at one that contains itself.
         self._open: set[AllOf] = set()
@@ -93,7 +93,7 @@ class _Arguments:
         return self._listed(pairs)
 
     def _object_keywords(self, nodes: AllOf) -> ObjectKeywords:
-        """The keywords of an object of which this layout can write every value."""
+        """The keywords of an object, if this layout can write every object that matches; otherwise raises _NotExact."""
         branches = self._resolver.branches(nodes)
         if len(branches) != 1 or branches[0].values is not None or branches[0].not_names or not branches[0].nodes:
             raise _NotExact
@@ -106,9 +106,9 @@ class _Arguments:
         return keywords
 
     def _has_undeclared_names(self, keywords: ObjectKeywords) -> bool:
-        """Whether names that are not declared have a schema: only JSON can write these names.
+        """Whether undeclared names have a schema: only a JSON object can have such names.
 
-        A schema of `true` allows every value, like a missing schema: such names are not written.
+        Undeclared names with the schema `true` do not count, like those without a schema: none is generated.
         """
         cases = [*((pattern,) for pattern in keywords.patterns()), *([] if keywords.is_closed() else [()])]
         schemas = [undeclared_property_schemas(keywords.nodes, case) for case in cases]
@@ -116,12 +116,13 @@ class _Arguments:
         return any(self._resolver.branches(nodes) for nodes in restricted)
 
     def _listed(self, pairs: list[tuple[Expr, bool]]) -> Expr:
-        """The pairs in any order, or in the order of the schema if they are many."""
+        """The pairs in any order, or in the order of the schema if there are more than `MAX_ANY_ORDER`."""
         separator = layout_text(self._rules, self._layout.separator)
         if 1 < len(pairs) <= MAX_ANY_ORDER:
             none = NEVER if any(is_required for _, is_required in pairs) else EMPTY
             return alt(none, in_any_order(self._rules, pairs, separator))
-        # From the last pair to the first: the text with this pair or a later one first, and the text after a pair.
+        # Computed from the last pair to the first: `first` is the text from this pair or a later one on, and `more` is
+        # the text that may follow the pair before.
         first, more = EMPTY, EMPTY
         for pair, is_required in reversed(pairs):
             more = self._rules.add("arguments", more) if more != EMPTY else more
@@ -144,7 +145,7 @@ class _Arguments:
         return seq(before, Literal(name), after, values)
 
     def _nested(self, nodes: AllOf, path: Path, types: frozenset[str]) -> Expr | None:
-        """An object or an array written like the arguments; None if the layout cannot write it so."""
+        """An object or an array that is written like the arguments; None if the layout cannot enforce its schema."""
         nodes = self._resolver.simplified(nodes)
         if not self._layout.item or types not in ({"object"}, {"array"}) or nodes in self._open:
             return None
@@ -169,19 +170,19 @@ class _Arguments:
     # Values
 
     def _value(self, nodes: AllOf, name: str, path: Path, layout: ValueLayout) -> Expr:
-        """A value in one of the layouts; NEVER if no value of the schema is written in it."""
+        """A value in one of the layouts; NEVER if this layout is not used for the schema."""
         if layout.types != ALL_TYPES:
             types = sorted(layout.types)
             nodes = (*nodes, SchemaNode(f"#as-{'-'.join(types)}", {"type": types}))
         branches = self._resolver.branches(nodes)
-        # If the layout itself shows the type, the parser does not use the schema.
+        # If the text of the layout names the type, the parser does not use the schema.
         is_typed = layout.types != ALL_TYPES and layout.names_type
         types_read = layout.types if is_typed else self._read_types(*path)
         if not branches or not types_read <= layout.types:
             return NEVER
         start = layout_text(self._rules, layout.start, name)
         end = layout_text(self._rules, layout.end, name)
-        if not layout.mark:
+        if not layout.end_marker:
             return seq(start, self._on_lines(self._converter.value(nodes)), end)
         nested = self._nested(nodes, path, types_read)
         if nested is not None:
@@ -193,12 +194,12 @@ class _Arguments:
             return seq(start, self._on_lines(self._one_of(branches, layout, types_read)), end)
         language = self._bare_language(nodes, branches, types_read)
         if language == ANY_TEXT:
-            after_mark = layout_text(self._rules, layout.end.removeprefix(layout.mark), name)
-            return seq(start, self._up_to_mark(layout), after_mark)
+            after_marker = layout_text(self._rules, layout.end.removeprefix(layout.end_marker), name)
+            return seq(start, self._up_to_marker(layout), after_marker)
         return seq(start, self._bare_text(language, layout, name), end)
 
     def _bare_language(self, nodes: AllOf, branches: tuple[Branch, ...], types_read: frozenset[str]) -> Language:
-        """The texts that the parser reads as values that match the schema."""
+        """The texts that the parser converts to values that match the schema."""
         if types_read == STRING:
             return self._resolver.strings(nodes) or ANY_TEXT
         if all(any(_allows_all(branch, name) for branch in branches) for name in types_read):
@@ -206,29 +207,29 @@ class _Arguments:
         raise _NotExact
 
     def _bare_text(self, language: Language, layout: ValueLayout, name: str) -> Expr:
-        language = exactly_without_markers(intersection(language, _not_another_layout(layout)), (layout.mark,))
+        language = exactly_without_markers(intersection(language, _not_another_layout(layout)), (layout.end_marker,))
         text = language_expr(self._rules, language, PlainEncoding(), name)
-        # The parser removes one line break on each side, so one that is not part of the text must be there.
+        # The parser removes one line break on each side, so the layout adds one that is not part of the text.
         line_break = Literal("\n") if self._layout.on_lines else EMPTY
         return seq(line_break, text, line_break)
 
-    def _up_to_mark(self, layout: ValueLayout) -> Expr:
-        """Any text, and the marker that ends it."""
+    def _up_to_marker(self, layout: ValueLayout) -> Expr:
+        """Any text and the marker that ends it, made once for each layout."""
         if layout not in self._any_texts:
             self._any_texts[layout] = self._any_text(layout)
         return self._any_texts[layout]
 
     def _any_text(self, layout: ValueLayout) -> Expr:
         if not layout.not_start:
-            return free_text(self._rules, {layout.mark: EMPTY}, may_end=False)
-        language = intersection(without_marker(layout.mark), _not_another_layout(layout))
-        return seq(language_expr(self._rules, language, PlainEncoding(), "text"), Literal(layout.mark))
+            return free_text(self._rules, {layout.end_marker: EMPTY}, may_end=False)
+        language = intersection(without_marker(layout.end_marker), _not_another_layout(layout))
+        return seq(language_expr(self._rules, language, PlainEncoding(), "text"), Literal(layout.end_marker))
 
     def _one_of(self, branches: tuple[Branch, ...], layout: ValueLayout, types_read: frozenset[str]) -> Expr:
         """One of the values that the schema lists."""
         values = [value for branch in branches for value in branch.values or ()]
         for text in (value for value in values if isinstance(value, str)):
-            is_plain = layout.mark not in text and text == text.strip("\n")
+            is_plain = layout.end_marker not in text and text == text.strip("\n")
             is_another_layout = layout.not_start and text.startswith(layout.not_start)
             if not is_plain or is_another_layout or not (types_read == STRING or _CERTAINLY_TEXT.fullmatch(text)):
                 raise _NotExact
@@ -247,12 +248,12 @@ class _Arguments:
 
 
 def _not_another_layout(layout: ValueLayout) -> Language:
-    """The texts that the parser does not take for a value in another layout."""
+    """The texts that the parser does not mistake for a value in another layout."""
     return complement(seq(Literal(layout.not_start), ANY_TEXT)) if layout.not_start else ANY_TEXT
 
 
 def _python_words(branches: tuple[Branch, ...]) -> list[Expr]:
-    """True, False and None, which some templates print for these constants, where the schema allows them."""
+    """True, False and None in place of the constants that the schema allows, since some templates print these words."""
     return [word for branch in branches for value in _constants(branch) for word in _python_word(value)]
 
 

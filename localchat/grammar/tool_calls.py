@@ -1,6 +1,6 @@
-"""Grammar rules for tool calls: one call or several, each with arguments that match the schema of its tool.
+"""Grammar rules for one or more tool calls, each with arguments that match the schema of its tool.
 
-The format of calls differs from model to model: a CallLayout has the texts around the parts.
+The format of calls differs from model to model: a CallLayout contains the texts around their parts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class ToolSchema:
     parameters: Any = None
     """The schema of the arguments; None if the tool takes none."""
     rule: Expr | None = None
-    """The result of `arguments_rule` for this tool, so that it is made once; None to make it when it is needed."""
+    """The result of `arguments_rule` for this tool; None: it is made when it is needed."""
     read_types: ReadTypes = lambda *path: ALL_TYPES
-    """The types as which the parser reads an argument in bare text."""
+    """Returns the types to which the parser may convert bare text at a path within the arguments."""
     path: str = ""
-    """The place of the parameters in the request, for errors; "" for the name of the tool."""
+    """The path of the parameters in the request, for errors; "" for the name of the tool."""
 
     @property
     def schema(self) -> Any:
@@ -55,7 +55,7 @@ def calls_rule(
     max_calls: int | None = None,
     is_opened: bool = False,
 ) -> Expr:
-    """One call or more, and `max_calls` at most (None: any number). With `is_opened` the opener is not part of it.
+    """One to `max_calls` calls (None: no limit). With `is_opened` they follow the opener, which is left out.
 
     Raises:
         SchemaError: No grammar enforces the schema of a tool. Its path begins with the path of the tool.
@@ -72,7 +72,7 @@ def calls_rule(
         if max_calls != 1:
             call = seq(layout_text(rules, others.separator), _call_of_any(rules, tools, others))
             more = rules.repeat(call, 0, None if max_calls is None else max_calls - 1)
-        # Calls in another layout follow the end of the first one.
+        # If later calls have a layout of their own, `end` belongs to the first call.
         more = seq(more, end) if others is layout else seq(end, more)
         return seq(layout_text(rules, first.begin), _call_of_any(rules, tools, first), more)
 
@@ -84,7 +84,7 @@ def _call_of_any(rules: Rules, tools: Sequence[ToolSchema], layout: CallLayout) 
 def call_rule(rules: Rules, tool: ToolSchema, layout: CallLayout) -> Expr:
     """One call of one tool, without the texts around all calls. Raises SchemaError."""
     with errors_located(tool.error_path):
-        # A family has several layouts of calls, mostly with the same layout of arguments.
+        # Shared by the layouts of calls of a family, which mostly have the same layout of arguments.
         end_markers = tuple(filter(None, (layout.end_marker,)))
         key = ("arguments", tool.identity, layout.arguments, layout.indent, layout.notation, end_markers)
         arguments = rules.once(key, lambda: _arguments(rules, tool, layout, end_markers))
@@ -101,7 +101,7 @@ def _arguments(rules: Rules, tool: ToolSchema, layout: CallLayout, end_markers: 
 
 
 def arguments_rule(rules: Rules, tool: ToolSchema) -> Expr:
-    """The arguments of one tool as a JSON object, in any order if they are few. Raises SchemaError."""
+    """The arguments of one tool as a JSON object, in any order up to `MAX_ANY_ORDER`. Raises SchemaError."""
     return _object_rule(rules, tool, None, "json", ())
 
 

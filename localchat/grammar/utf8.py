@@ -12,10 +12,10 @@ from functools import lru_cache
 from .expressions import CharClass
 
 COMPLETE = -1
-"""In place of a state: the bytes so far are a whole character of the class."""
+"""In place of the number of a state: the bytes so far are a complete character of the class."""
 
 ByteState = tuple[tuple[int, int, int], ...]
-"""Disjoint ranges of bytes, first and last included, each with the number of the state that follows."""
+"""Disjoint ranges of bytes as (first, last, number of the next state); `last` is included."""
 
 # The first and last code points of each length of an encoding, without NUL and the surrogates.
 _LENGTHS = ((1, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF))
@@ -48,7 +48,7 @@ def byte_states(chars: CharClass) -> tuple[ByteState, ...]:
 
 
 def _sequences(first: int, last: int) -> Iterator[_Sequence]:
-    """The range of characters as sequences of byte ranges: each stands for the product of its ranges."""
+    """The encodings of a range of characters as sequences of byte ranges, one range for each byte of the encoding."""
     for low, high in _LENGTHS:
         if first <= high and last >= low:
             yield from _same_length(_encoded(max(first, low)), _encoded(min(last, high)))

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from ..protocol import errors
 
-# A line of a chunked body is a size and perhaps an extension, which no client uses. Trailers are skipped.
+# Limits of a line of a chunked body (a size and an extension, which no client uses) and of the trailers, which are
+# skipped.
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILERS = 100
 
@@ -33,13 +34,10 @@ class PeerGone(Exception):
 
 
 class Body:
-    """Reads or skips the body of one request.
-
-    `send_continue` sends "100 Continue" to a client that waits for it. Once `is_read` is set, the next request follows
-    in the stream.
-    """
+    """Reads or skips the body of one request. `send_continue` sends "100 Continue" to a client that waits for it."""
 
     def __init__(self, headers: Message, stream: Readable, send_continue: Callable[[], None], max_bytes: int) -> None:
+        # Whether the whole body has been read, so that the next request follows in the stream.
         self.is_read = False
         self._headers = headers
         self._stream = stream
@@ -65,10 +63,10 @@ class Body:
         return bytes(body)
 
     def skip(self, seconds: float) -> None:
-        """Read and drop the rest of the body, for at most this many seconds; then `is_read` if this was all of it."""
+        """Read and discard the rest of the body, for at most this many seconds. Sets `is_read` at its end."""
         if self._is_announced and not self.is_read:
             if self._expects_continue:
-                return  # The client waits for "100 Continue". It may send no body now, or send it all the same.
+                return  # The client waits for "100 Continue", so it is unknown whether the body follows.
             self._stream.limit(seconds)
         n_left = self._max_bytes
         with contextlib.suppress(errors.ApiError, OSError):
@@ -151,7 +149,7 @@ class Body:
 
 
 def list_of(values: Iterable[str]) -> list[str]:
-    """The elements of list headers, without HTTP's white space around them; `str.strip` would remove more."""
+    """The elements of list headers, stripped of white space as HTTP defines it, unlike `str.strip`."""
     return [part.strip(" \t\r\n") for value in values for part in value.split(",")]
 
 

@@ -36,7 +36,7 @@ _GPU_FILES = {"/dev/nvidiactl": "-DGGML_CUDA=on", "/dev/kfd": "-DGGML_HIP=on"}
 
 @dataclass
 class Report:
-    """The findings. `problems` prevent serving the model; `advice` lists what to improve."""
+    """The findings, with the field names of the JSON report."""
 
     versions: dict[str, str] = field(default_factory=dict)
     build: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +45,9 @@ class Report:
     choice: dict[str, Any] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    """Reasons why the model cannot be served."""
     advice: list[str] = field(default_factory=list)
+    """Improvements to the installation or the options."""
 
     @property
     def status(self) -> int:
@@ -66,7 +68,7 @@ def check(options: argparse.Namespace, file: ModelFile) -> int:
     if options.json:
         print(json.dumps({"status": report.status, **asdict(report)}, indent=1))
     else:
-        with contextlib.suppress(BrokenPipeError):  # `| head` has read enough.
+        with contextlib.suppress(BrokenPipeError):  # a reader such as `head` closed stdout
             print("\n".join(_lines(report)), flush=True)
     return report.status
 
@@ -152,7 +154,7 @@ def _choice(options: argparse.Namespace, facts: ModelFacts) -> dict[str, Any]:
 def _speed(engine: Engine) -> dict[str, Any]:
     """Tokens per second of one request; empty for a model that writes no text."""
     try:
-        usages = [_generate(engine, i) for i in range(2)]  # The first run reads the weights from disk.
+        usages = [_generate(engine, i) for i in range(2)]  # the first request reads the weights from disk
     except WritesNoText:
         return {}
     return {
@@ -163,7 +165,7 @@ def _speed(engine: Engine) -> dict[str, Any]:
 
 def _generate(engine: Engine, i: int) -> Usage:
     n_prompt = min(_N_PROMPT, engine.facts.n_ctx // 2)
-    # The prompts differ from the start: a cached prefix would not be computed again.
+    # The prompts differ in their first token, since a cached prefix would not be computed again.
     tokens = engine.tokenize(f"{i} is a number, and the quick brown fox jumps over the lazy dog. " * n_prompt)
     params = GenerationParams(max_tokens=_N_OUTPUT, ignore_eos=True)
     usages: list[Usage] = []

@@ -8,7 +8,7 @@ import threading
 
 
 class Connections:
-    """Serves up to `limit` connections. As many more may be open while they are refused or closed."""
+    """Counts the open connections. `limit` of them are served; as many more may be open to be refused or closed."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -43,13 +43,13 @@ class Connections:
             self._changed.notify_all()
 
     def set_idle(self, sock: socket.socket) -> None:
-        """This connection waits for its next request, or for its end: it may be closed at any time."""
+        """Mark a connection that waits for its next request or for its end: it may be closed at any time."""
         with self._changed:
             if sock not in self._surplus:
                 self._idle[sock] = None
 
     def set_busy(self, sock: socket.socket) -> None:
-        """A request has arrived on this connection."""
+        """Mark a connection on which a request has arrived."""
         with self._changed:
             self._idle.pop(sock, None)
 
@@ -68,7 +68,7 @@ class Connections:
         return True
 
     def close_all(self, timeout_s: float) -> None:
-        """End all connections: after this many seconds those too that still write."""
+        """Shut down all connections for reading, and those still open after this many seconds for writing too."""
         with self._changed:
             for how in (socket.SHUT_RD, socket.SHUT_RDWR):
                 for sock in self._open:
@@ -80,7 +80,8 @@ class Connections:
 def shut_down(sock: socket.socket, how: int) -> None:
     """Shut down a connection, from any thread.
 
-    By the method of the plain socket: that of `ssl` would let the thread that uses it go on unencrypted.
+    Uses `socket.shutdown` also for TLS: `SSLSocket.shutdown` ends the encryption, and the thread that uses the
+    connection would continue without encryption.
     """
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, how)

@@ -18,7 +18,7 @@ _METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 _HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id"
 _EXPOSED = "X-Request-Id, Retry-After"
 
-# RFC 9110, 7.2: a host and perhaps a port. A user name before it (evil@localhost) is no part of this.
+# RFC 9110, 7.2: a host and perhaps a port. One with a user name (evil@localhost) does not match.
 _AUTHORITY = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]@:/?#\\]+))(?::\d*)?")
 _ORIGIN = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>.*?)/?")
 
@@ -35,20 +35,21 @@ class OriginPolicy:
     def check(self, headers: Message, host: str | None, *, is_local: bool) -> None:
         """Refuse requests of web pages that are not allowed, also after DNS rebinding (a host name of this machine).
 
-        Programs send no Origin. They reach a server on the loopback interface (`is_local`) by one of its names.
-        `host` is the one that the request is for; HTTP/1.0 may leave it out.
+        Args:
+            host: `host[:port]` from the request; None in an HTTP/1.0 request without Host.
+            is_local: Whether the server is on the loopback interface, so that `host` must be a loopback name.
 
         Raises:
-            Forbidden: A web page sent this request and may not.
+            Forbidden: The request is from a web page that is not allowed.
         """
         if is_local and host is not None and not is_loopback(host_of(host)):
             raise errors.Forbidden(f"requests for the host {host!r} are refused: set a key with --api-key")
         origin = headers.get("Origin")
         if origin is not None:
-            if not self.allow(origin) and not _is_friendly(origin, host):
+            if not self.allow(origin) and not _is_trusted(origin, host):
                 raise errors.Forbidden(f"requests from the web page {origin!r} are refused: set a key with --api-key")
         elif headers.get("Sec-Fetch-Site", "").strip().lower() == "cross-site" and not self.allow(ANY_ORIGIN):
-            # Images, scripts and links of a page come without an Origin.
+            # Browsers send no Origin for the images, scripts and links of a page.
             raise errors.Forbidden("requests from web pages of other sites are refused: set a key with --api-key")
 
     def headers(self, request: Message) -> dict[str, str]:
@@ -86,17 +87,17 @@ def host_of(authority: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is a name or address of the interface that only this machine reaches."""
+    """Whether this is a name or address of the loopback interface."""
     host = host.lower().removesuffix(".")
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
-def _is_friendly(origin: str, host: str | None) -> bool:
-    """Whether this is the origin of a page of this machine or this server, or of a program with pages of its own."""
+def _is_trusted(origin: str, host: str | None) -> bool:
+    """Whether this is the origin of a page on this machine or this server, or of a browser extension or a program."""
     match = _ORIGIN.fullmatch(origin.lower())
     if match is None or match["scheme"] not in ("http", "https"):
-        return match is not None  # a browser's extension or a desktop program; "null" is any page in a sandbox
+        return match is not None  # an extension or a program; "null", any page in a sandbox, does not match
     name = host_of(match["authority"])
     is_ours = host is not None and name != "" and name == host_of(host)
     return is_loopback(name) or (is_ours and _is_unforgeable(name))
@@ -115,6 +116,6 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _header_names(names: str | None) -> str:
-    """A list of header names as it came; "" if it is missing or anything else."""
+    """The list of header names unchanged; "" if there is none, or if the text is something else."""
     names = names or ""
     return names if len(names) < 1000 and all(c.isalnum() or c in "-_, " for c in names) and names.isascii() else ""

@@ -1,8 +1,8 @@
-"""A record of the requests in flight that outlives a crash, to find the request that causes it.
+"""A record of the requests in flight that remains after a crash, to find the request that caused it.
 
 The record is a small file that a supervisor and the server share. The server writes which requests are in flight;
 after a crash the supervisor counts these as suspects. Suspects run one at a time, so that a second crash has one
-cause; a suspect that ends is cleared, and one that crashed the server twice is refused.
+cause. A suspect whose response ends is cleared, and a request that crashed the server twice is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..protocol import errors
 # A request that crashed the server this often is refused.
 MAX_CRASHES = 2
 
-# Requests in flight, and suspects, that the record holds; further ones are not recorded.
+# Limit of the requests in flight in the record, and of the suspects. Further ones are not recorded.
 _N_ENTRIES = 1024
 _DIGEST_BYTES = 16
 # An entry is a fingerprint and a count of crashes. The file has one byte, then the suspects, then those in flight.
@@ -27,7 +27,7 @@ _IN_FLIGHT_AT = 1 + _N_ENTRIES * _ENTRY_BYTES
 
 
 class RequestCrashed(errors.ApiError):
-    """This request crashed the server before. Clients do not repeat a request after this status."""
+    """The request crashed the server before. Clients do not repeat a request after status 400."""
 
     status = 400
     type = "invalid_request_error"
@@ -46,7 +46,7 @@ class CrashRecord:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._suspects = dict(self._entries(1))
-        # Held while a suspect is in flight.
+        # Held by the thread of a suspect while the suspect is in flight.
         self._one_suspect = threading.Lock()
         self._lock = threading.Lock()
         self._free = list(range(_N_ENTRIES))
@@ -54,7 +54,7 @@ class CrashRecord:
     # --- the server ---
 
     def set_ready(self) -> None:
-        """Note that the model is loaded."""
+        """Record that the model is loaded."""
         os.pwrite(self._fd, b"\1", 0)
 
     @contextlib.contextmanager
@@ -62,7 +62,7 @@ class CrashRecord:
         """Within the `with`, the request of this fingerprint is in flight. A suspect waits for other suspects to end.
 
         Raises:
-            RequestCrashed: It crashed the server too often.
+            RequestCrashed: The request crashed the server too often.
         """
         n_crashes = self._suspects.get(request, 0)
         if n_crashes >= MAX_CRASHES:
@@ -110,7 +110,7 @@ class CrashRecord:
         in_flight = [request for request, _ in self._entries(_IN_FLIGHT_AT)]
         for request in in_flight:
             suspects[request] = min(suspects.get(request, 0) + 1, 255)
-        # If there are too many, those that crashed the server most often stay.
+        # Keep those that crashed the server most often.
         self._suspects = dict(sorted(suspects.items(), key=lambda entry: -entry[1])[:_N_ENTRIES])
         self._write_suspects()
         os.ftruncate(self._fd, _IN_FLIGHT_AT)

@@ -1,7 +1,7 @@
 """Detects client disconnects: calls a function when a client closes its connection before its response is complete.
 
-One thread watches the sockets of all requests in flight. The thread of a request cannot, since it waits for the next
-token, and only a streamed response has writes that would fail.
+One thread watches the sockets of all requests in flight. The thread of a request would notice a disconnect too late: it
+waits for the next token, and only a streamed response has writes that fail.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 
-# How many bytes of a pipelined request are peeked at.
+# Bytes to peek at, to distinguish empty lines from a pipelined request.
 _N_PEEKED = 64
-# How long after the last bytes of TLS the end of the connection may arrive, in milliseconds.
+# Milliseconds to wait for the end of a connection after the last bytes of TLS.
 _TLS_END_MS = 50
 
 
 class DisconnectWatcher:
     """Calls a function when the client of a watched socket has closed its end.
 
-    A client that only shuts down its writing side counts as disconnected: on the socket the two look the same.
+    A client that only shuts down its writing side counts as disconnected: the socket does not show the difference.
     """
 
     def __init__(self) -> None:
@@ -126,9 +126,9 @@ def has_disconnected(sock: socket.socket) -> bool | None:
 
 
 def _is_closed_by_peer(sock: socket.socket) -> bool:
-    """The same for a connection with TLS, of whose bytes only the system's state of the connection can be used.
+    """Whether the client has closed a TLS connection, by the system's state, since the bytes are encrypted.
 
-    Where the system does not report it (other than Linux), the next write to the socket fails.
+    Other systems than Linux do not report that state: there the next write to the socket fails.
     """
     closed = getattr(select, "POLLRDHUP", 0)
     if not closed:

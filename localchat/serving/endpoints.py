@@ -1,4 +1,4 @@
-"""The table of endpoints: which interface and prompt builder, or which other function, serves a path."""
+"""The table of endpoints: for each path the interface and prompt builder, or the function, that handles requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .exchange import MAX_LOGGED_CHARS, Exchange, printable
 from .metrics import Metrics
 from .stream import CHAT, WITHOUT_END, StreamFormat, send_stream, send_whole
 
-if TYPE_CHECKING:  # These need jinja2, and the server checks first whether that is installed.
+if TYPE_CHECKING:  # These import jinja2, and the command first checks whether jinja2 is installed.
     from ..generation.embeddings import VectorRun
     from ..generation.model import Model
     from ..generation.run import GenerationRun, PromptBuilder
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # These need jinja2, and the server checks first whether that
 
 log = logging.getLogger("localchat.server")
 
-# Limit of the unknown field names that are remembered, since clients choose them.
+# Limit of the stored names of unknown fields, since clients choose the names.
 MAX_REPORTED_FIELDS = 100
 
 Handler = Callable[[Exchange], None]
@@ -62,11 +62,11 @@ class Endpoints:
         self._service = service
         self._options = options
         self._ping_s = ping_s
-        # Unknown fields that were logged: each is logged once.
+        # The names of unknown fields that have been logged; each is logged once.
         self._reported: set[str] = set()
 
     def table(self) -> Table:
-        """The handlers by path and method. A new interface is a line here."""
+        """The handlers by path and method."""
         from ..generation.chat_prompt import prepare_chat
         from ..generation.embeddings import VectorRun
         from ..generation.text_prompt import prepare_text
@@ -188,7 +188,7 @@ class Endpoints:
 
     @contextlib.contextmanager
     def compiling(self, exchange: Exchange) -> Iterator[None]:
-        """Within the `with`, compiling a constraint ends when the client leaves or the server stops."""
+        """Within the `with`, compiling a constraint is cancelled if the client disconnects or the server stops."""
         in_flight = self._service.in_flight
         try:
             with compiling_cancelled_by(lambda: in_flight.is_stopped or exchange.has_disconnected()):
@@ -202,7 +202,7 @@ class Endpoints:
 
     @contextlib.contextmanager
     def busy(self, exchange: Exchange, run: GenerationRun) -> Iterator[None]:
-        """As `_in_flight`; afterwards the log line has the summary of the run."""
+        """Like `_in_flight`. Also suspends the run while its client stalls, and logs the summary of the run."""
         exchange.id = run.head.id
         exchange.on_stall = lambda is_stalled: run.suspend() if is_stalled else run.resume()
         try:
@@ -212,12 +212,12 @@ class Endpoints:
             exchange.summary = run.summary
 
     def silence_s(self, request: TextRequest) -> float | None:
-        """After this many seconds without a chunk a stream sends a ping; None: never."""
+        """Seconds without a chunk after which a stream sends a ping; None: never."""
         return (self._ping_s if request.ping_s is None else request.ping_s) or None
 
     @contextlib.contextmanager
     def _in_flight(self, exchange: Exchange, run: GenerationRun | VectorRun) -> Iterator[None]:
-        """Within the `with`, the run ends when its client leaves or the server ends."""
+        """Within the `with`, the run is cancelled if the client disconnects or the server stops."""
         try:
             with self._service.in_flight.during(run), exchange.watched(run.cancel):
                 yield

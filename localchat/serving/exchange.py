@@ -25,10 +25,10 @@ from .settings import DEFAULT_MAX_BODY_BYTES
 
 log = logging.getLogger("localchat.server")
 
-# Seconds for which a connection that ends is still read: unread bytes would reset it, and the client could lose the
-# response.
+# Seconds for which the server reads on before it closes a connection: unread bytes would reset the connection, and the
+# client could lose the response.
 LINGER_S = 2.0
-# The same for a request without a valid key, which must not hold a thread.
+# The same for a request without a valid key, so that such requests do not occupy threads.
 UNAUTHORIZED_LINGER_S = 0.05
 
 # The client's id of a request is copied to headers and the log, so other characters are refused.
@@ -37,12 +37,12 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
 # Limit for parts of a log line that quote what a client sent.
 MAX_LOGGED_CHARS = 200
 
-# Logged as the status if the client left before it got a response (nginx uses this number).
+# Logged as the status if the client did not get a whole response (nginx uses this number).
 CLIENT_GONE = 499
 
-# Sent at once; the client must read all of it within --write-timeout, which is the socket's timeout.
+# Bytes of one `sendall`. The client must read them within --write-timeout, which is the timeout of the socket.
 SEND_BYTES = 64 * 1024
-# A stream whose client takes nothing for this long gives up its slot while others wait for one.
+# Seconds after which a stream whose client reads nothing loses its slot, if other requests wait for a slot.
 STALL_S = 1.0
 
 _PAGE_HEADERS = {
@@ -81,7 +81,7 @@ class Head:
 class Exchange:
     """Reads one request and writes its response. `headers` are added to every response, errors included.
 
-    The request is in the `record`, if any, from the arrival of its body to its end.
+    If there is a `record`, it contains the request from the arrival of the body to the end of the response.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Exchange:
         return body
 
     def name_request(self, id: str | None) -> None:
-        """Set the client's id of this request, for the log and the response's header. The first one counts."""
+        """Set the client's id of this request, for the log and a header. Only the first valid id is used."""
         if self._given_id is None and id is not None and _REQUEST_ID.fullmatch(id):
             self._given_id = id
 
@@ -172,7 +172,7 @@ class Exchange:
         """Send the head of a stream. It is chunked, or for HTTP/1.0 ends with the connection."""
         self._is_chunked = self.head.version >= "HTTP/1.1"
         framing = {"Transfer-Encoding": "chunked"} if self._is_chunked else {}
-        # The last one keeps nginx from buffering events.
+        # X-Accel-Buffering keeps nginx from buffering events.
         headers = {"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         self._send_head(200, {**headers, **framing})
 
@@ -184,7 +184,7 @@ class Exchange:
         if self.on_stall is None:
             self._send(payload)
             return
-        # Not by `sendall`: a socket that takes only the beginning of a long part would not be noticed as stalled.
+        # Not `sendall`: it would hide a stall after the first bytes of a long part.
         is_stalled, unsent = False, memoryview(payload)
         while unsent:
             if not is_stalled and not is_writable(self.head.socket, STALL_S):
@@ -195,12 +195,12 @@ class Exchange:
             self.on_stall(False)
 
     def _send(self, payload: bytes) -> None:
-        # `sendall` applies the socket's timeout to all that it sends; a large body needs the timeout for each part.
+        # The timeout of the socket applies to a whole `sendall`, so each part of a large body has its own.
         for start in range(0, len(payload), SEND_BYTES):
             self.head.socket.sendall(payload[start : start + SEND_BYTES])
 
     def run(self, route: Callable[[Exchange], None]) -> None:
-        """Respond by `route`; its errors become responses too."""
+        """Call `route` to send the response; its errors become responses too."""
         with self._in_flight:
             self._run(route)
 
@@ -210,7 +210,7 @@ class Exchange:
         except errors.ApiError as error:
             self._send_error(error)
         except (PeerGone, OSError):
-            self._leave()
+            self._set_incomplete()
         except MemoryError:
             log.error("%s failed: %s", printable(f"{self.head.method} {self.head.path}"[:MAX_LOGGED_CHARS]), NO_MEMORY)
             self._send_error(errors.InferenceError(NO_MEMORY))
@@ -221,7 +221,7 @@ class Exchange:
     def _send_error(self, error: errors.ApiError) -> None:
         if self.status is not None:
             # The response has begun: only a connection that ends early shows that it is incomplete.
-            self._leave()
+            self._set_incomplete()
             return
         if isinstance(error, errors.Unauthorized):
             self._linger_s = UNAUTHORIZED_LINGER_S
@@ -234,9 +234,9 @@ class Exchange:
             else:
                 self.send_json(error.status, self.error_body(error), error.headers())
         except (PeerGone, OSError):
-            self._leave()
+            self._set_incomplete()
 
-    def _leave(self) -> None:
+    def _set_incomplete(self) -> None:
         self.status = CLIENT_GONE
         self.keep_alive = False
 
@@ -281,7 +281,7 @@ class Exchange:
 
 
 def linger(sock: socket.socket) -> None:
-    """Shut down our side and read for a moment, so that the client gets the response before a reset."""
+    """Shut down writing and read for up to `LINGER_S`, so that the client gets the response before a reset."""
     deadline = time.monotonic() + LINGER_S
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_WR)

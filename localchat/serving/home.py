@@ -15,7 +15,7 @@ from ..protocol import errors
 from .endpoints import Table
 from .exchange import Exchange
 
-if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
+if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
     from ..generation.service import Service
 
 _HOST = re.compile(r"[A-Za-z0-9.\-\[\]:]+")
@@ -40,7 +40,7 @@ _READY = """<p>{state}</p>
 
 
 class Home:
-    """The endpoints for people. `served` gives the paths of all endpoints, each with its method."""
+    """The endpoints for browsers. `served` returns the paths of all endpoints, each with its method."""
 
     def __init__(self, service: Service, *, scheme: str, address: str, served: Callable[[], Iterable[str]]) -> None:
         self._service = service
@@ -49,7 +49,7 @@ class Home:
         self._served = served
 
     def table(self) -> Table:
-        return {"/": {"GET": self._page}, "/v1": {"GET": self._pointer}, "/favicon.ico": {"GET": self._no_icon}}
+        return {"/": {"GET": self._page}, "/v1": {"GET": self._endpoints}, "/favicon.ico": {"GET": self._no_icon}}
 
     def _page(self, exchange: Exchange) -> None:
         url = self._base_url(exchange)
@@ -67,7 +67,7 @@ class Home:
         )
         exchange.send_page(200, _page(content, is_loading=is_loading))
 
-    def _pointer(self, exchange: Exchange) -> None:
+    def _endpoints(self, exchange: Exchange) -> None:
         exchange.send_json(200, {"base_url": self._base_url(exchange), "endpoints": list(self._served())})
 
     def _no_icon(self, exchange: Exchange) -> None:
@@ -85,13 +85,13 @@ class Home:
         return f"the model {model.name} is ready ({facts.description}, context of {facts.n_ctx} tokens).", False
 
     def _base_url(self, exchange: Exchange) -> str:
-        """The base URL by the name under which the client reached the server."""
+        """The base URL, with the host name that the client used for this request."""
         host = exchange.head.host or ""
         return f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}/v1"
 
 
 def accepts_html(exchange: Exchange) -> bool:
-    """Whether the request accepts HTML, as those of browsers for pages do."""
+    """Whether the request accepts HTML, as a browser does for pages."""
     return "text/html" in (exchange.head.headers.get("Accept") or "")
 
 

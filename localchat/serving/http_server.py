@@ -30,7 +30,7 @@ from .logs import NO_MEMORY
 from .routes import Routes
 from .settings import Settings
 
-if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
+if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
     from ..generation.service import Service
 
 log = logging.getLogger("localchat.server")
@@ -44,7 +44,7 @@ NO_FILES_PAUSE_S = 0.5
 # How long responses may take to end when the server closes.
 CLOSE_TIMEOUT_S = 5.0
 
-# Sent without a thread, when none can be started.
+# The response when no thread can be started for a connection.
 _NO_THREAD = (
     b"HTTP/1.1 503 Service Unavailable\r\nServer: localchat\r\nContent-Type: application/json\r\n"
     b"Retry-After: 2\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
@@ -97,7 +97,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return True  # "100 Continue" is sent when the body is read
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Respond to a request that http.server cannot parse, and close: the next one could begin anywhere."""
+        """Refuse a request that http.server cannot parse, and close: the start of the next request is unknown."""
         self.rfile.limit(None)
         self._refuse(errors.MalformedRequest(message or HTTPStatus(code).phrase, int(code)), self.command or "")
 
@@ -141,7 +141,7 @@ class RefusingHandler(Handler):
 
     def handle(self) -> None:
         limit = self.server.connections.limit
-        self._refuse(errors.TooManyConnections(f"{limit} connections are open and {limit} are the limit: try again"))
+        self._refuse(errors.TooManyConnections(f"{limit} connections are open, the limit is {limit}: try again"))
 
 
 class Stopped(KeyboardInterrupt):
@@ -149,7 +149,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class EngineFailed(KeyboardInterrupt):
-    """Ends `serve_forever` of a supervised server, which starts again."""
+    """Ends `serve_forever` of a supervised server, so that the supervisor restarts it."""
 
 
 class ChatServer(http.server.ThreadingHTTPServer):
@@ -159,7 +159,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
     of its requests in flight, and ends if its engine fails.
 
     Raises:
-        OSError: It cannot listen there, or the certificate cannot be read.
+        OSError: The server cannot listen at the address, or the certificate cannot be read.
     """
 
     daemon_threads = True
@@ -191,12 +191,12 @@ class ChatServer(http.server.ThreadingHTTPServer):
             sock, address = super().get_request()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE) and not self.connections.close_idle():
-                # The connection stays in the queue, and accepting it would fail again at once.
+                # The connection stays in the backlog, and the next `accept` would fail at once.
                 log.warning("no file is left for another connection: raise the limit (ulimit -n)")
                 time.sleep(NO_FILES_PAUSE_S)
             raise
         if self._tls is not None:
-            # The handshake waits for the client: it is done on the connection's thread.
+            # The handshake waits for the client, so the thread of the connection does it.
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         return sock, address
 
@@ -233,13 +233,13 @@ class ChatServer(http.server.ThreadingHTTPServer):
                 pass  # The model is loading, or the server stops.
 
     def close(self) -> None:
-        """End everything: running responses with an error, and the connections."""
+        """End running responses with an error, and close the connections and the model."""
         self.server_close()
-        # The watcher first: it would take the connections that are closed here for clients that disconnect.
+        # The watcher first: it would report the connections that are closed here as disconnects of clients.
         self.watcher.close()
         self.service.stop()
         self.connections.close_all(CLOSE_TIMEOUT_S)
-        # The model last: the end of a response still needs its vocabulary.
+        # The model last: the end of a response needs the vocabulary of the model.
         self.service.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -273,7 +273,7 @@ class ChatServer(http.server.ThreadingHTTPServer):
         error = sys.exc_info()[1]
         if isinstance(error, MemoryError):
             log.error("a connection failed: %s", NO_MEMORY)
-        elif not isinstance(error, OSError):  # A broken connection is no error of the server.
+        elif not isinstance(error, OSError):  # a broken connection is not an error of the server
             log.exception("a connection failed")
 
 

@@ -57,14 +57,14 @@ class Incoming(io.BufferedReader):
         self.is_ambiguous = False
 
     def limit(self, seconds: float | None) -> None:
-        """All further reads must be done in this many seconds; None gives each read `READ_TIMEOUT_S`.
+        """Require that all further reads end within this many seconds. None: each read has `READ_TIMEOUT_S`.
 
-        Otherwise a client that sends a byte now and then would hold a thread for ever.
+        With a timeout for each read alone, a client that sends single bytes could occupy a thread forever.
         """
         self._source.deadline = None if seconds is None else time.monotonic() + seconds
 
     def begin_head(self, seconds: float) -> None:
-        """The head of a request comes next; its first line must arrive within this many seconds."""
+        """Begin to read the head of a request, whose first line must arrive within this many seconds."""
         self.is_ambiguous = False
         self.limit(seconds)
 
@@ -76,7 +76,7 @@ class Incoming(io.BufferedReader):
 
 
 def problem_of(version: str, headers: Message) -> str | None:
-    """What is wrong with the headers of a request; None if nothing is."""
+    """The error in the headers of a request; None if they are valid."""
     if not all(isinstance(defect, _DEFECTS_OF_BODIES) for defect in headers.defects):
         return "the headers are broken: each line must be a name, a colon and a value"
     for name in ("Host", "Origin"):

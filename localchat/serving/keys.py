@@ -9,7 +9,7 @@ from hashlib import sha256
 
 
 class Keys:
-    """Any number of keys; without one, every request is accepted."""
+    """The keys that are accepted. Without keys every request is accepted."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._digests = [sha256(key.encode()).digest() for key in keys]

@@ -19,7 +19,7 @@ _BACKLOG = 512
 
 @contextlib.contextmanager
 def listening(host: str, port: int, path: Path | None) -> Iterator[socket.socket]:
-    """A listening socket: a Unix socket if there is a path, which is removed at the end, else TCP.
+    """A listening socket: a Unix socket at `path`, which is removed at the end, or TCP if `path` is None.
 
     Raises:
         OSError: As `listen_on` and `listen_at`.
@@ -36,7 +36,7 @@ def listening(host: str, port: int, path: Path | None) -> Iterator[socket.socket
 
 
 def listen_on(host: str, port: int) -> socket.socket:
-    """A socket that listens there; port 0 takes any free one.
+    """A TCP socket that listens at this address; port 0: any free port.
 
     Raises:
         OSError: the address is not of this machine, or the port is in use.
@@ -44,7 +44,7 @@ def listen_on(host: str, port: int) -> socket.socket:
     family, _, _, _, address = _addresses(host, port)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Windows would let two servers share a port with this.
+        # On Windows this option would let two servers share a port.
         if os.name != "nt":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address[:2])
@@ -56,16 +56,16 @@ def listen_on(host: str, port: int) -> socket.socket:
 
 
 def _addresses(host: str, port: int) -> list[Any]:
-    """Addresses to listen on, IPv4 first: for localhost, clients try 127.0.0.1 and some nothing else."""
+    """Addresses to listen on, IPv4 first: some clients try only 127.0.0.1 for localhost."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return sorted(found, key=lambda info: info[0] != socket.AF_INET)
 
 
 def listen_at(path: Path) -> socket.socket:
-    """A Unix socket at this path that only this user can connect to. One that a server left behind is replaced.
+    """A Unix socket at this path that only this user can connect to. An unused socket at the path is replaced.
 
     Raises:
-        OSError: a server listens there, another file is there, or the path cannot be written.
+        OSError: a server listens at the path, another file has it, or it cannot be written.
     """
     if not hasattr(socket, "AF_UNIX"):
         raise OSError(errno.EAFNOSUPPORT, "Python has no Unix sockets on this system")
@@ -94,7 +94,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def why_not_listening(settings: Settings, error: OSError) -> str:
-    """The reason in a line, and what to do."""
+    """The reason in one line, with a remedy where there is one."""
     if isinstance(error, ssl.SSLError) or (settings.tls_cert and error.errno in (errno.ENOENT, errno.EACCES)):
         return f"cannot use the certificate {settings.tls_cert}: {error.strerror or error}"
     if settings.uds:

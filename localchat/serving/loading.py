@@ -1,4 +1,4 @@
-"""Loads the model on a thread of its own, while the server responds with 503 and Retry-After."""
+"""Loads the model on a separate thread, while the server responds with 503 and Retry-After."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .logs import NO_MEMORY, report_failure
 from .options import DEFAULT_CACHE_MB
 from .start_block import LoadProgress, report_ready
 
-if TYPE_CHECKING:  # It needs jinja2, and the command first checks whether that is installed.
+if TYPE_CHECKING:  # It imports jinja2, and the command first checks whether jinja2 is installed.
     from ..generation.model import Model
     from ..generation.service import Service
 
@@ -26,9 +26,9 @@ log = logging.getLogger("localchat.server")
 
 
 class Loader(threading.Thread):
-    """Loads the model, gives it to the service and calls `on_ready`.
+    """Loads the model, passes it to the service and calls `on_ready`.
 
-    If the model cannot be loaded, it sets `has_failed` and calls `on_failure`. `url` is where clients reach the server.
+    If the model cannot be loaded, `has_failed` is set and `on_failure` is called. `url` is the base URL for clients.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class Loader(threading.Thread):
     def run(self) -> None:
         try:
             model = self._load()
-            # These objects stay. The garbage collector would scan all of them again, holding the interpreter lock.
+            # The objects made so far live as long as the process. Without this, the garbage collector would scan all of
+            # them again and again while it holds the interpreter lock.
             gc.freeze()
             self._service.ready(model)
         except Exception as error:
@@ -96,7 +97,7 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
     """Load a model with the options of the command line, and start its engine.
 
     Raises:
-        EngineError: It cannot be loaded.
+        EngineError: The model cannot be loaded.
     """
     return load(
         str(file.path),
@@ -119,12 +120,12 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
 
 
 def reason_of(path: Path, error: BaseException) -> str:
-    """Why a model file cannot be loaded, in a line."""
+    """Why a model file cannot be loaded, in one line."""
     return _problem_of(path) or f"{path}: {_last_line(error)}"
 
 
 def _problem_of(path: Path) -> str:
-    """What is wrong with the header of a model file, in plainer words than llama.cpp's; "" if nothing is."""
+    """The error in the header of a model file, in clearer words than those of llama.cpp; "" if it is valid."""
     try:
         read_header(path)
     except GGUFError as error:
@@ -135,7 +136,7 @@ def _problem_of(path: Path) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """The cause in a line; numpy explains at length why it could not be loaded, and names the cause last."""
+    """The last line of an error: the import error of numpy has many lines and ends with the cause."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return NO_MEMORY
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

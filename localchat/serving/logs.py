@@ -11,7 +11,7 @@ log = logging.getLogger("localchat.server")
 
 FORMATS = ("text", "json")
 
-# Marks a record that is a message to a person: as text it has no time before it.
+# The attribute of log records that are messages to the user: the text format writes them without the time.
 _PLAIN = "is_plain"
 
 
@@ -26,7 +26,7 @@ def log_to_stderr(log_format: str) -> None:
     package_log = logging.getLogger("localchat")
     package_log.handlers = [handler]
     package_log.setLevel(logging.INFO)
-    # llama.cpp logs at length how it loads a model.
+    # llama.cpp logs many lines while it loads a model.
     logging.getLogger("localchat.engine.llama").setLevel(logging.WARNING)
 
 

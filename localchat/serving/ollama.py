@@ -32,7 +32,7 @@ def _line(chunk: str) -> bytes:
     return chunk.encode("utf-8", "replace") + b"\n"
 
 
-# Clients skip no line of this format, so there is no ping.
+# Clients parse every line of this format, so there is no ping.
 LINES = StreamFormat("application/x-ndjson", _line, None, b"")
 
 
@@ -81,7 +81,7 @@ def model_card(model: Model) -> ModelCard:
     facts = model.engine.facts
     capabilities = {
         "completion": True,
-        # Without tools in its template a model gets them described in a system message: it was not trained on tools.
+        # If its template does not render tools, the model was not trained on tools: a system message describes them.
         "tools": model.template.capabilities.shows_tools,
         "thinking": "think" in model.template.source or model.template.dialect.reasoning.start in model.template.source,
         "insert": facts.fim_tokens is not None,

@@ -26,12 +26,12 @@ _MANY_REQUESTS = 64
 # Numbers may be written as 8k or 1M. The units are powers of 1024, as usual for context sizes.
 _NUMBER = re.compile(r"([+-]?\d+)([kKmMgG]?)")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-# Less than the 10 seconds after which container runtimes kill a process.
+# Seconds; less than the 10 after which container runtimes kill a process.
 DEFAULT_DRAIN_S = 5
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse a command line; None: that of this process. Invalid options end the process with status 2."""
+    """Parse a command line (None: that of this process). Invalid options end the process with status 2."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.model is not None and options.model_too is not None:
@@ -344,7 +344,7 @@ def _path(text: str) -> Path:
 
 
 def _key(text: str) -> str:
-    """A key, without the line break that a key read from a file has at its end."""
+    """A key without surrounding white space, such as the line break at the end of a file."""
     key = text.strip()
     if not key or not key.isprintable():
         raise argparse.ArgumentTypeError("the key is empty, or has characters that an HTTP header cannot have")

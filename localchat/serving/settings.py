@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# A conversation of a million tokens is some 5 MB, and three times that where its characters are escaped. Some steps
-# of reading a body hold the interpreter lock for all of it.
+# A conversation of a million tokens has about 5 MB, or 15 MB with escaped characters. The size is limited, since parts
+# of the parser hold the interpreter lock for the whole body.
 DEFAULT_MAX_BODY_BYTES = 16 * 1024 * 1024
 
-# A stream without output sends a comment after this many seconds: proxies close silent ones after a minute.
+# A stream without output sends a ping after this many seconds, since proxies close idle streams after a minute.
 DEFAULT_PING_S = 20.0
 
-# Each connection has a thread. Twice the requests that run and wait by default; most systems allow 1,024 files.
+# Each connection has a thread. This is about twice the default of running and waiting requests together, and less
+# than the limit of open files on most systems, 1,024.
 DEFAULT_MAX_CONNECTIONS = 512
 
 # A client that reads nothing of its response for this many seconds is disconnected.
@@ -30,9 +31,9 @@ class Settings:
     tls_key: Path | None = None
     api_keys: tuple[str, ...] = ()  # requests need one of these; none if empty
     strict: bool = False  # refuse unknown fields
-    allow_chat_template: bool = False
-    thought_field: bool = False
-    ping_s: float = DEFAULT_PING_S
+    allow_chat_template: bool = False  # accept `chat_template` in requests
+    thought_field: bool = False  # repeat the reasoning in a field `thought`
+    ping_s: float = DEFAULT_PING_S  # 0 for no pings
     cors: tuple[str, ...] = ()  # origins of web pages, or "*"
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     max_connections: int = DEFAULT_MAX_CONNECTIONS

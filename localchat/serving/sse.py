@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def encode(data: str, event: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:
-    """One event as bytes, closed by its empty line. `retry` is in milliseconds.
+    """One event as bytes, with the empty line that ends it. `retry` is in milliseconds.
 
-    Each line of `data` becomes a data line. The format cannot carry a CR: it arrives as LF. A lone
-    surrogate, which UTF-8 cannot carry, is sent as "?".
+    Each line of `data` becomes a data line. The format cannot represent a CR, which arrives as LF, and UTF-8 cannot
+    represent an unpaired surrogate, which is sent as "?".
 
     Raises:
         ValueError: `event` or `id` has a line end (or NUL in `id`), or `retry` is negative.
@@ -22,16 +22,16 @@ def encode(data: str, event: str | None = None, id: str | None = None, retry: in
 
 
 def comment(text: str = "") -> bytes:
-    """A comment as bytes: keeps the connection alive, and no client sees an event in it.
+    """A comment as bytes. It keeps the connection alive, and clients ignore it.
 
-    It ends with an empty line, so send it between events only.
+    A comment ends with an empty line, so it must not be sent within an event.
     """
     lines = [f": {line}\n" for line in _split_lines(text)]
     return ("".join(lines) + "\n").encode("utf-8", "replace")
 
 
 def _split_lines(text: str) -> list[str]:
-    """At LF, CR and CRLF, where str.splitlines would know many others."""
+    """Split at LF, CR and CRLF only; `str.splitlines` splits at further characters."""
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 

@@ -18,12 +18,12 @@ from .logs import report
 log = logging.getLogger("localchat.server")
 
 _BAR_WIDTH = 30
-# Where stderr is no terminal, progress is logged this often.
+# Seconds between the log lines of the progress, if stderr is not a terminal.
 _LOG_PAUSE_S = 10.0
 
 
 class LoadProgress:
-    """Shows the progress of loading a model: as a bar on a terminal, elsewhere as a line in the log now and then."""
+    """Shows the progress of loading a model: as a bar on a terminal, otherwise as lines in the log."""
 
     def __init__(self, name: str, log_format: str) -> None:
         self._name = name

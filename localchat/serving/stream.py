@@ -1,4 +1,8 @@
-"""Streams a response, or sends it whole. The first events decide the status; a stream has exactly one end."""
+"""Sends a response as a stream or as one body.
+
+The status line of a stream is sent after its first events, so that an early error has its own status. A stream has
+exactly one end.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ log = logging.getLogger("localchat.server")
 
 @dataclass(frozen=True)
 class StreamFormat:
-    """How the chunks of an interface are written."""
+    """The framing of the chunks of an interface."""
 
     content_type: str
     encode: Callable[[str], bytes]
@@ -30,11 +34,11 @@ class StreamFormat:
     end: str | None
     """The last chunk, if the format has one."""
     ping: bytes
-    """Sent when no chunk has come for a while; empty if clients of this format skip nothing."""
+    """Sent after some time without a chunk; empty if the format has nothing that clients ignore."""
 
 
 CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.comment())
-# For interfaces whose last chunk shows that it is the last.
+# For interfaces in which a field marks the last chunk.
 WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.comment())
 
 # The type of an event is the first field of its JSON text.
@@ -42,7 +46,7 @@ _TYPE_START = len('{"type":"')
 
 
 def encode_named(chunk: str) -> bytes:
-    """An event whose name is its type."""
+    """An SSE event with the type of the chunk as its name."""
     return sse.encode(chunk, event=chunk[_TYPE_START : chunk.index('"', _TYPE_START)])
 
 
@@ -57,10 +61,10 @@ def send_whole(exchange: Exchange, run: GenerationRun, encoder: BodyEncoder) -> 
 def send_stream(
     exchange: Exchange, run: GenerationRun, encoder: StreamEncoder, silence_s: float | None, format: StreamFormat
 ) -> None:
-    """Generate, and send chunks as they come. The status line waits for the first chunks, an error or `silence_s`.
+    """Send chunks as they are generated. The status line is sent with the first chunks, or after `silence_s`.
 
-    After `silence_s` without a chunk a ping shows that the stream is alive. An error after the status line becomes the
-    last chunks, and then the stream ends.
+    After `silence_s` without a chunk a ping is sent. An error before the status line is raised. A later error becomes
+    the last chunks, and then the stream ends.
     """
     is_begun = is_over = False
     sent_at = time.monotonic()
@@ -87,7 +91,7 @@ def send_stream(
 
 
 def _next_chunks(run: GenerationRun, encoder: StreamEncoder, timeout_s: float | None) -> tuple[list[str], bool]:
-    """The chunks of the next events, none if no event comes in time; and whether they are the last."""
+    """The chunks of the next events, and whether they are the last. There is no chunk if no event comes in time."""
     events = run.take(timeout_s)
     for index, event in events:
         encoder.add(index, event)

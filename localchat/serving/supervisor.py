@@ -28,7 +28,7 @@ log = logging.getLogger("localchat.server")
 # The exit status of a child whose engine has failed: start it again (EX_SOFTWARE of sysexits.h).
 ENGINE_FAILED = 70
 
-# The environment variable that has the file descriptors which a child inherits.
+# The environment variable with the numbers of the file descriptors that a child inherits.
 _VARIABLE = "LOCALCHAT_SUPERVISED"
 
 # Pauses before the restarts after crashes within a minute of each other, in seconds.
@@ -38,16 +38,18 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class Inherited:
-    """What a supervised server gets from its supervisor."""
+    """The objects that a supervised server shares with its supervisor."""
 
     listener: socket.socket
+    """The listening socket."""
     record: CrashRecord
+    """The record of the requests in flight."""
 
 
 def inherited() -> Inherited | None:
-    """What this process got from its supervisor; None in a process without one. Call it once.
+    """The objects that this process shares with its supervisor; None without a supervisor. Call this once.
 
-    When the supervisor dies, however that happens, the child gets SIGTERM.
+    From then on, this process gets SIGTERM when the supervisor ends for any reason.
     """
     numbers = os.environ.pop(_VARIABLE, None)
     if numbers is None:
@@ -72,7 +74,7 @@ class Supervisor:
         self._is_stopping = False
 
     def run(self) -> int:
-        """The exit status: that of the child, or 128 and the number of the signal that killed it."""
+        """Run until the end, and return the exit status of the child, or 128 plus the signal that killed it."""
         crashes: list[float] = []
         was_ready = False
         with tempfile.TemporaryFile() as file, self._signals_passed_on():
@@ -96,7 +98,7 @@ class Supervisor:
     def _run_child(self, record: int) -> int:
         alive, ours = os.pipe()
         passed = (self._listener.fileno(), record, alive)
-        # The child must find this very package, wherever it was imported from.
+        # The child must import this copy of the package.
         package_parent = str(Path(__file__).resolve().parents[2])
         environment = {
             **os.environ,
@@ -104,7 +106,7 @@ class Supervisor:
             "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
         }
         try:
-            # A session of its own: Ctrl-C then reaches the supervisor alone, which passes it on once.
+            # In a session of its own the child does not get Ctrl-C twice: only the supervisor gets it and passes it on.
             self._child = subprocess.Popen(self._command, pass_fds=passed, env=environment, start_new_session=True)
             return self._child.wait()
         finally:
