@@ -204,20 +204,22 @@ class KVCache:
         Sequences with cells of their own are computed in one pass if their slots are side by side. So the slot that is
         nearest to an active one is taken, unless the prefix in it would be lost.
         """
+        active = self._tree.active()
+
+        def distance(slot: int) -> int:
+            return min((abs(slot - other) for other in active), default=0)
+
         if self._free_slots:
-            slot = min(sorted(self._free_slots), key=self._distance_to_active)
+            slot = min(sorted(self._free_slots), key=distance)
         else:
             idle = [slot for slot in self._tree.idle() if but is None or slot != but.slot]
             if not idle:
                 return None
             is_lost = self._limits.is_unified or not self._takes_snapshots
-            slot = idle[0] if is_lost else min(idle, key=self._distance_to_active)
+            slot = idle[0] if is_lost else min(idle, key=distance)
             self._evict(slot)
         self._free_slots.remove(slot)
         return slot
-
-    def _distance_to_active(self, slot: int) -> int:
-        return min((abs(slot - other) for other in self._tree.active()), default=0)
 
     # Copies.
 
