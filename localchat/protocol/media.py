@@ -1,7 +1,7 @@
 """Images, audio and files in requests: a model of text cannot read them.
 
-A user who sends one gets an error. One in the result of a tool is left out with a note, since the agent sends the
-history again with each request, and would otherwise be unable to go on.
+A message of a user with one of these is an error. In the result of a tool, a note replaces it: an agent sends its
+whole history with each request, so an error would end the conversation.
 """
 
 from __future__ import annotations
