@@ -56,19 +56,19 @@ class Command:
 
 
 def commands(
-    model: str, n_slots: int, n_ctx: int, n_threads: int, *, embeds: bool = False, against: str | None = None
+    model: str, n_parallel: int, n_ctx: int, n_threads: int, *, embeds: bool = False, against: str | None = None
 ) -> dict[str, Command]:
     """How each server that is there is started with the same model, slots, context and threads.
 
     With `embeds` as a server for embeddings, which only localchat is beside all else. `against` is the folder of
     another checkout of localchat.
     """
-    found = {"localchat": _localchat(model, n_slots, n_ctx, n_threads)}
+    found = {"localchat": _localchat(model, n_parallel, n_ctx, n_threads)}
     if against is not None:
-        found["against"] = _localchat(model, n_slots, n_ctx, n_threads, against)
+        found["against"] = _localchat(model, n_parallel, n_ctx, n_threads, against)
     llama_server = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if llama_server:
-        sizes = ["--threads", str(n_threads), "-np", str(n_slots), "-c", str(n_ctx * n_slots)]
+        sizes = ["--threads", str(n_threads), "-np", str(n_parallel), "-c", str(n_ctx * n_parallel)]
         kind = ["--embeddings", "--pooling", "mean"] if embeds else []
         found["llama-server"] = Command([llama_server, "-m", model, "--port", "{port}", "--no-ui", *sizes, *kind])
     python = os.environ.get("PEER_PYTHON", sys.executable)
@@ -80,8 +80,8 @@ def commands(
     example = os.environ.get("LLAMA_CPP_EXAMPLE")
     if example and _has(python, "llama_cpp", "fastapi", "uvicorn", "openai", "safetensors", "websockets"):
         sizes_by_name = {
-            "n_ctx": n_ctx * n_slots,
-            "n_seq_max": n_slots,
+            "n_ctx": n_ctx * n_parallel,
+            "n_seq_max": n_parallel,
             "n_batch": 512,
             "n_ubatch": 512,
             "threads": n_threads,
@@ -95,8 +95,8 @@ def commands(
     return found
 
 
-def _localchat(model: str, n_slots: int, n_ctx: int, n_threads: int, folder: str | None = None) -> Command:
-    sizes = ["--parallel", str(n_slots), "--ctx", str(n_ctx), "--threads", str(n_threads)]
+def _localchat(model: str, n_parallel: int, n_ctx: int, n_threads: int, folder: str | None = None) -> Command:
+    sizes = ["--parallel", str(n_parallel), "--ctx", str(n_ctx), "--threads", str(n_threads)]
     # `-m` finds the package in the folder first.
     server = [sys.executable, "-m", "localchat.server"]
     help_text = subprocess.run([*server, "--help"], cwd=folder, capture_output=True, text=True, check=True).stdout

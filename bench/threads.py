@@ -78,7 +78,7 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
     from localchat.protocol.params import SamplingParams
 
     n_ctx = 1024
-    options = LoadOptions(n_ctx=n_ctx, n_cells=n_ctx * n_streams, n_slots=n_streams, n_threads=n_threads)
+    options = LoadOptions(n_ctx=n_ctx, n_cells=n_ctx * n_streams, n_parallel=n_streams, n_threads=n_threads)
     backend = load_backend(path, passing_options(options, str(DEMO_PATH)))
     sampler = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
     sequences = [Sequence(i, [i + 1], n_ctx) for i in range(n_streams)]

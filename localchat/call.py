@@ -215,7 +215,7 @@ def _as_json(body: Any) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode("ascii")
     except ValueError as error:
-        raise ValueError(f"the request is no JSON, which has neither NaN nor infinity: {error}") from error
+        raise ValueError(f"the request is not JSON, which has neither NaN nor infinity: {error}") from error
 
 
 # Answers

@@ -294,7 +294,7 @@ class Client(BaseClient):
             options: `timeout`, `max_retries` and `extra_headers`, as of the other calls.
 
         Returns:
-            The JSON of the response, its text if it is no JSON, None if it is empty.
+            The JSON of the response, its text if it is not JSON, None if it is empty.
         """
         given = read_request_options(self._settings, method, options)
         call = self._call(given.timeout, given.max_retries)

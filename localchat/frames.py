@@ -108,7 +108,7 @@ class Frames:
         *lines, tail = bytes(self._held).split(b"\n")
         lines = [line for line in lines if line.strip()]
         if lines and not self.documents and not _is_whole(lines[0].decode("utf-8", "replace")):
-            self._kind = "json"  # The first line is no JSON of its own: one body over many lines.
+            self._kind = "json"  # The first line is not JSON by itself: one body over many lines.
             return
         self._held = bytearray(tail)
         yield from (self._document(line) for line in lines)

@@ -25,5 +25,5 @@ def engine() -> Iterator[Any]:
 
     from .demo_model import DEMO
 
-    with load(DEMO, LoadOptions(n_slots=32), max_queue=256) as engine:
+    with load(DEMO, LoadOptions(n_parallel=32), max_queue=256) as engine:
         yield engine

@@ -123,11 +123,11 @@ class FakeBackend(FakeCells):
         *,
         n_ctx: int = 256,
         n_cells: int = 1024,
-        n_slots: int = 4,
-        n_resting: int = 4,
+        n_parallel: int = 4,
+        n_idle: int = 4,
         n_batch: int = 64,
         can_truncate: bool = True,
-        n_drafted: int = 0,
+        max_drafted: int = 0,
         n_real_cells: int | None = None,
         poison: int | None = None,
         gate: threading.Semaphore | None = None,
@@ -145,7 +145,7 @@ class FakeBackend(FakeCells):
             n_ctx_train=n_ctx,
             n_ctx=n_ctx,
             n_cells=n_cells,
-            n_slots=n_slots,
+            n_parallel=n_parallel,
             chat_template=chat_template,
             bos="",
             eos="",
@@ -156,7 +156,7 @@ class FakeBackend(FakeCells):
             **(fim or {}),
         )
         limits = CacheLimits(
-            n_cells, n_slots, n_slots + n_resting, n_batch, can_truncate, n_drafted, is_unified=is_unified
+            n_cells, n_parallel, n_parallel + n_idle, n_batch, can_truncate, max_drafted, is_unified=is_unified
         )
         super().__init__(limits, n_each=n_cells if is_unified else n_ctx, n_real_cells=n_real_cells)
         self.threads = (1, 1)

@@ -38,10 +38,10 @@ class SteppedScheduler(Scheduler):
         self.take_checkpoints(batch)
 
 
-def new_scheduler(n_cells: int, n_running: int, n_batch: int, **limits: Any) -> SteppedScheduler:
+def new_scheduler(n_cells: int, n_parallel: int, n_batch: int, **limits: Any) -> SteppedScheduler:
     max_snapshot_bytes = limits.pop("max_snapshot_bytes", 0)
-    limits = {"n_slots": n_running + limits.pop("n_resting", 4), **limits}
-    return SteppedScheduler(CacheLimits(n_cells, n_running, n_batch=n_batch, **limits), max_snapshot_bytes)
+    limits = {"n_slots": n_parallel + limits.pop("n_idle", 4), **limits}
+    return SteppedScheduler(CacheLimits(n_cells, n_parallel, n_batch=n_batch, **limits), max_snapshot_bytes)
 
 
 def shape(batch: Batch) -> list[tuple[int, int, bool]]:

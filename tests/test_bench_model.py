@@ -40,7 +40,7 @@ def test_ways_to_wait_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_written_model_runs(tmp_path: Path):
     path = tmp_path / "random.gguf"
     main([str(path), "--params", "1M", "--vocab", "2000", "--ctx", "512"])
-    with load(str(path), LoadOptions(n_slots=2)) as engine:
+    with load(str(path), LoadOptions(n_parallel=2)) as engine:
         assert engine.facts.n_vocab == 2000
         prompt = tuple(engine.tokenize("<|im_start|>user\nHello, wörld!<|im_end|>\n"))
         assert prompt[0] == 1998

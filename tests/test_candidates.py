@@ -39,7 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def backend(path: Path) -> Iterator[LlamaBackend]:
     """With the logits of three rows."""
-    backend = load_backend(str(path), LoadOptions(n_slots=3, n_ctx=512))
+    backend = load_backend(str(path), LoadOptions(n_parallel=3, n_ctx=512))
     chunks = [BatchChunk(Sequence(i, [7 + i, 8, 9], 20), i, 3 * i, 3, wants_output=True) for i in range(3)]
     backend.decode(Batch(chunks=tuple(chunks)))
     yield backend
@@ -105,7 +105,7 @@ def test_candidates_of_a_draft_are_selected_in_one_pass(backend: LlamaBackend):
 @pytest.mark.parametrize("n_others", [0, 1, 3])
 def test_drafts_are_sampled_as_one_by_one_however_the_work_is_shared(path: Path, n_others: int):
     """The penalties of a row count the draft's tokens before it, whichever thread selects its candidates."""
-    backend = load_backend(str(path), LoadOptions(n_slots=4, n_ctx=512))
+    backend = load_backend(str(path), LoadOptions(n_parallel=4, n_ctx=512))
     decode, steps = backend.decode, [0.0]
 
     def decode_alike(batch: Batch) -> None:
@@ -142,7 +142,7 @@ def test_sampler_that_needs_all_tokens_works_beside_one_that_does_not(backend: L
 
 def test_streams_of_all_kinds_complete_together(path: Path):
     kinds = (SAMPLING, replace(SAMPLING, top_k=0), SamplingParams(temperature=0), replace(SAMPLING, repeat_penalty=1.3))
-    with load(str(path), LoadOptions(n_slots=8, n_ctx=512)) as engine:
+    with load(str(path), LoadOptions(n_parallel=8, n_ctx=512)) as engine:
         for n_streams, kind in product((1, 3, 8), ("same", "mixed")):
             generations = [
                 submit(engine, request(kinds[i % 4] if kind == "mixed" else SAMPLING, max_tokens=20, ignore_eos=True))

@@ -233,7 +233,7 @@ def test_usage_counts_each_prompt_once(engine: Engine):
 
 def test_timings_report_drafts():
     prompts = ["the same words, the same words, the same words", "ab"]
-    with Engine(FakeBackend(echo, n_drafted=16)).start() as engine:
+    with Engine(FakeBackend(echo, max_drafted=16)).start() as engine:
         timings = body(engine, prompt=prompts, n=2)["timings"]
     assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
 

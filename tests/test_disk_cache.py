@@ -151,7 +151,7 @@ def test_prompt_that_is_scored_fetches_nothing(tmp_path: Path):
 def test_requests_that_come_together_fetch_once(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
         say(engine, SYSTEM)
-    backend = FakeBackend(n_slots=8)
+    backend = FakeBackend(n_parallel=8)
     with keeping_engine(tmp_path, backend) as engine:
         generations = [submit(engine, request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
         ends = [heard(generation)[1] for generation in generations]
@@ -305,7 +305,7 @@ def test_engine_stepped_by_hand_saves_at_its_end(tmp_path: Path):
 
 def ask(folder: Path, build: Callable[[Engine], GenerationRequest], **options: Any) -> tuple[Any, Finish]:
     """Tokens and end of one request to an engine that is made for it."""
-    with load(DEMO, LoadOptions(n_slots=2, **options), cache_folder=folder) as engine:
+    with load(DEMO, LoadOptions(n_parallel=2, **options), cache_folder=folder) as engine:
         _, tokens, finish = read(engine, build(engine))
         return tokens, finish
 
@@ -329,7 +329,7 @@ def test_conversation_goes_on_after_a_restart_as_without(tmp_path: Path):
 
 
 def first_prompt_length(folder: Path) -> int:
-    with load(DEMO, LoadOptions(n_slots=2)) as engine:
+    with load(DEMO, LoadOptions(n_parallel=2)) as engine:
         return len(conversation(engine, 8))
 
 
@@ -338,11 +338,11 @@ def test_model_of_another_time_has_prefixes_of_its_own(tmp_path: Path):
     model.write_bytes(Path(DEMO).read_bytes())
     n_cached = []
     for _ in range(2):
-        with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, self_test_model=DEMO) as engine:
+        with load(str(model), LoadOptions(n_parallel=2), cache_folder=folder, self_test_model=DEMO) as engine:
             n_cached.append(read(engine, long_request(engine))[2].usage.n_cached)
     assert n_cached[1] > 0
     model.write_bytes(Path(DEMO).read_bytes())  # as it was, but newer
-    with load(str(model), LoadOptions(n_slots=2), cache_folder=folder, self_test_model=DEMO) as engine:
+    with load(str(model), LoadOptions(n_parallel=2), cache_folder=folder, self_test_model=DEMO) as engine:
         assert read(engine, long_request(engine))[2].usage.n_cached == 0
 
 

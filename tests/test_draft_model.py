@@ -136,7 +136,7 @@ def test_full_cache_costs_the_drafts_and_nothing_else():
 
 
 def test_more_texts_than_slots_leave_some_without_drafts():
-    draft_model = DraftModel(FakeBackend(rule, n_slots=2), N_VOCAB)
+    draft_model = DraftModel(FakeBackend(rule, n_parallel=2), N_VOCAB)
     sequences = [Sequence(id, [id, id], 100) for id in range(3)]
     assert [len(guess) for guess in drafted(draft_model, *sequences)] == [3, 3, 0]
     draft_model.forget(sequences[0])
@@ -171,8 +171,8 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
         request_for(tuple(random_.choices(range(200), k=random_.randint(1, 60))), max_tokens=40) for _ in range(6)
     ]
     expected = [said_by(list(request.prompt), 40) for request in requests]
-    backend = FakeBackend(rule, n_drafted=12, n_slots=3)
-    with stepped(backend, FakeBackend(draft_rule, n_slots=3, n_batch=16)) as engine:
+    backend = FakeBackend(rule, max_drafted=12, n_parallel=3)
+    with stepped(backend, FakeBackend(draft_rule, n_parallel=3, n_batch=16)) as engine:
         assert answers(engine, requests) == expected
         stats = engine.stats()
     n_turns = sum(len(record) for record in backend.batches)
@@ -183,7 +183,7 @@ def test_texts_are_those_without_a_draft_model(draft_rule: Any, seed: int):
 
 def test_small_model_that_is_always_wrong_soon_drafts_no_more():
     draft = FakeBackend(other_rule)
-    with stepped(FakeBackend(rule, n_drafted=12, n_ctx=1000), draft) as engine:
+    with stepped(FakeBackend(rule, max_drafted=12, n_ctx=1000), draft) as engine:
         (said,) = answers(engine, [request_for((1, 2, 3), max_tokens=200)])
         assert said == said_by([1, 2, 3], 200)
         assert 0 < engine.stats().n_drafted < 60
@@ -194,14 +194,14 @@ def test_small_model_that_is_always_wrong_soon_drafts_no_more():
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=4, speculates=False)) as engine:
+    with load(DEMO, LoadOptions(n_parallel=4, speculates=False)) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
 def with_itself() -> Iterator[Engine]:
     """Drafts as if that cost nothing, though it costs as much as generating."""
-    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4), draft_path=DEMO) as engine:
+    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_parallel=4), draft_path=DEMO) as engine:
         patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
 
@@ -262,7 +262,7 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_bad_draft_model_changes_nothing(random_model: Any):
     path = random_model(1)
-    options = LoadOptions(n_slots=2)
+    options = LoadOptions(n_parallel=2)
     with load(path, replace(options, speculates=False), self_test_model=DEMO) as engine:
         prompt = chat(engine, "Hello!")
         request = request_for(prompt, sampling=GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=5)
@@ -275,11 +275,11 @@ def test_bad_draft_model_changes_nothing(random_model: Any):
 
 def test_model_of_another_vocabulary_is_refused(random_model: Any):
     with pytest.raises(WrongDraftModel, match="another vocabulary"):
-        load(DEMO, LoadOptions(n_slots=2), draft_path=random_model(3), self_test_model=DEMO)
+        load(DEMO, LoadOptions(n_parallel=2), draft_path=random_model(3), self_test_model=DEMO)
     with pytest.raises(WrongDraftModel, match="2000 tokens and 3000"):
-        load(random_model(3), LoadOptions(n_slots=2), draft_path=random_model(3, 3000), self_test_model=DEMO)
+        load(random_model(3), LoadOptions(n_parallel=2), draft_path=random_model(3, 3000), self_test_model=DEMO)
 
 
 def test_draft_file_that_is_none_is_an_error_with_its_name():
     with pytest.raises(EngineError, match=r"nowhere\.gguf"):
-        load(DEMO, LoadOptions(n_slots=2), draft_path="nowhere.gguf", self_test_model=DEMO)
+        load(DEMO, LoadOptions(n_parallel=2), draft_path="nowhere.gguf", self_test_model=DEMO)

@@ -32,7 +32,7 @@ SAME_IN_A_BATCH = 5e-4
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with load(str(DEMO_PATH), LoadOptions(n_slots=16), max_queue=256) as engine:
+    with load(str(DEMO_PATH), LoadOptions(n_parallel=16), max_queue=256) as engine:
         yield engine
 
 

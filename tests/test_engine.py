@@ -156,7 +156,7 @@ def test_prompt_is_scored_whole_and_in_order(n_prompt: int):
 
 
 def test_preempted_prompt_is_scored_once():
-    with stepped(ScoringBackend(endless, n_ctx=66, n_cells=66, n_slots=2, n_batch=10)) as engine:
+    with stepped(ScoringBackend(endless, n_ctx=66, n_cells=66, n_parallel=2, n_batch=10)) as engine:
         older = submit(engine, request("xy", max_tokens=64))
         engine.step()
         scored = submit(engine, request("a" * 60, max_tokens=5, prompt_logprobs=0))
@@ -237,7 +237,7 @@ def test_tokens_of_a_large_vocabulary_are_sampled_in_parallel_for_the_right_sequ
         return echo(tokens, n_prompt)
 
     threads: set[int] = set()
-    with stepped(FakeBackend(model, n_vocab=100_000, n_slots=8)) as engine:
+    with stepped(FakeBackend(model, n_vocab=100_000, n_parallel=8)) as engine:
         texts = [f"{i} and so on" for i in range(n_requests)]
         generations = [submit(engine, request(text)) for text in texts]
         step_until_idle(engine)
@@ -322,7 +322,7 @@ def test_error_of_a_long_prompt_has_both_numbers():
 
 
 def test_full_queue_refuses_until_a_sequence_ends():
-    with stepped(FakeBackend(n_slots=2), max_queue=1) as engine:
+    with stepped(FakeBackend(n_parallel=2), max_queue=1) as engine:
         generations = [submit(engine, request()) for _ in range(3)]
         with pytest.raises(QueueFull, match="3 requests are open, the limit is 3"):
             submit(engine, request())

@@ -46,7 +46,7 @@ class RefusingBackend(FakeBackend):
 def test_capacity_recovers_after_decodes_that_were_refused_for_once(
     n_running: int, error: type[Exception], n_times: int
 ):
-    backend = RefusingBackend(n_ctx=100, n_cells=200, n_resting=16)
+    backend = RefusingBackend(n_ctx=100, n_cells=200, n_idle=16)
     backend.error = error
     with stepped(backend) as engine:
 
@@ -155,7 +155,7 @@ def test_known_prompt_is_not_computed_again_and_counted_as_cached():
 
 
 def test_requests_that_come_together_compute_their_prompt_once():
-    backend = FakeBackend(n_slots=8)
+    backend = FakeBackend(n_parallel=8)
     with stepped(backend) as engine:
         prompt = "the same prompt of some length"
         generations = [submit(engine, request(prompt, max_tokens=1)) for _ in range(8)]
@@ -165,7 +165,7 @@ def test_requests_that_come_together_compute_their_prompt_once():
 
 
 def test_preempted_sequence_gives_the_same_text():
-    with stepped(FakeBackend(endless, n_ctx=24, n_cells=32, n_slots=4)) as engine:
+    with stepped(FakeBackend(endless, n_ctx=24, n_cells=32, n_parallel=4)) as engine:
         generations = [submit(engine, request("xxxx", max_tokens=18)) for _ in range(4)]
         step_until_idle(engine)
         assert [read(g)[0] for g in generations] == ["abcdefghijklmnopqr"] * 4
@@ -193,7 +193,7 @@ def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batc
 
 
 def test_same_prompt_many_times_is_computed_once_where_slots_cannot_be_cut():
-    with stepped(FakeBackend(can_truncate=False, n_slots=4)) as engine:
+    with stepped(FakeBackend(can_truncate=False, n_parallel=4)) as engine:
         generations = [submit(engine, request(LONG, max_tokens=2)) for _ in range(6)]
         step_until_idle(engine)
         assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
@@ -254,7 +254,7 @@ def test_outputs_are_the_same_where_slots_cannot_be_cut(seed: int):
         request(LONG * random_.randint(0, 2) + "".join(random_.choices("ab", k=random_.randint(1, 9))), max_tokens=12)
         for _ in range(12)
     ]
-    backend = FakeBackend(can_truncate=False, n_ctx=120, n_cells=200, n_slots=3, n_resting=2, n_batch=16)
+    backend = FakeBackend(can_truncate=False, n_ctx=120, n_cells=200, n_parallel=3, n_idle=2, n_batch=16)
     with stepped(backend) as engine:
         generations = []
         for one in requests:

@@ -38,7 +38,7 @@ QUOTED = "the quick brown fox jumps over the lazy dog"
 
 def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
     plain, plain_end, slow = said(request(QUOTED))
-    text, end, fast = said(request(QUOTED), n_drafted=16)
+    text, end, fast = said(request(QUOTED), max_drafted=16)
     assert text == plain == QUOTED
     assert (end.usage.n_completion, end.reason) == (plain_end.usage.n_completion, "stop")
     assert len(fast.batches) < len(slow.batches) / 3
@@ -50,7 +50,7 @@ def test_text_that_repeats_its_prompt_takes_fewer_steps_and_is_the_same():
 
 @pytest.mark.parametrize("max_tokens", range(1, 30))
 def test_limit_within_a_draft_holds(max_tokens: int):
-    text, end, _ = said(request("abcd" * 5, max_tokens=max_tokens), endless_loop, n_drafted=16)
+    text, end, _ = said(request("abcd" * 5, max_tokens=max_tokens), endless_loop, max_drafted=16)
     assert (text, end.reason) == (("abcd" * 10)[:max_tokens], "length")
     assert end.usage.n_completion == max_tokens
 
@@ -61,9 +61,9 @@ def endless_loop(tokens: list[int], n_prompt: int) -> int:
 
 def test_stop_text_within_a_draft_is_cut_and_counted():
     stop = request("abcd" * 5, stop=("cda",), max_tokens=60)
-    text, end, _ = said(request("abcd" * 5, stop=("dabcdabcdab",), max_tokens=60), endless_loop, n_drafted=16)
+    text, end, _ = said(request("abcd" * 5, stop=("dabcdabcdab",), max_tokens=60), endless_loop, max_drafted=16)
     assert (text, end.stop, end.usage.n_completion) == ("abc", "dabcdabcdab", 14)
-    text, end, _ = said(stop, endless_loop, n_drafted=16)
+    text, end, _ = said(stop, endless_loop, max_drafted=16)
     assert (text, end.stop, end.usage.n_completion) == ("ab", "cda", 5)
 
 
@@ -72,9 +72,9 @@ def test_stop_token_and_end_within_a_draft_end_the_output_there():
         return END if len(tokens) - n_prompt == 9 else endless_loop(tokens, n_prompt)
 
     prompt = (*b"abcdabcda", END, *b"abcdabcda")
-    text, end, _ = said(request_for(prompt), loop_that_ends, n_drafted=16)
+    text, end, _ = said(request_for(prompt), loop_that_ends, max_drafted=16)
     assert (text, end.reason, end.usage.n_completion) == ("abcdabcda", "stop", 10)
-    text, end, _ = said(request("abcd" * 5, stop_token_ids=(ord("c"),)), endless_loop, n_drafted=16)
+    text, end, _ = said(request("abcd" * 5, stop_token_ids=(ord("c"),)), endless_loop, max_drafted=16)
     assert (text, end.stop, end.usage.n_completion) == ("ab", ord("c"), 3)
 
 
@@ -98,8 +98,8 @@ class SamplingBackend(FakeBackend):
 @pytest.mark.parametrize("seed", range(10))
 def test_seeded_sampling_gives_the_same_text_with_drafts(seed: int):
     texts, n_turns = [], []
-    for n_drafted in (0, 3, 16):
-        backend = SamplingBackend(n_drafted=n_drafted)
+    for max_drafted in (0, 3, 16):
+        backend = SamplingBackend(max_drafted=max_drafted)
         with stepped(backend) as engine:
             generation = submit(engine, request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))
             step_until_idle(engine)
@@ -118,7 +118,7 @@ def test_many_sequences_with_drafts_give_what_each_gives_alone(seed: int):
     ]
     alone = [said(one)[0] for one in requests]
     # Few cells, so that sequences are preempted and drafts cut.
-    backend = FakeBackend(n_drafted=8, n_ctx=100, n_cells=160, n_slots=4, n_batch=16)
+    backend = FakeBackend(max_drafted=8, n_ctx=100, n_cells=160, n_parallel=4, n_batch=16)
     with stepped(backend) as engine:
         generations = []
         for one in requests:
@@ -132,7 +132,7 @@ def test_many_sequences_with_drafts_give_what_each_gives_alone(seed: int):
 
 def test_drafts_that_save_no_time_end():
     """All drafts are right, but each row takes as long as a whole step."""
-    backend = FakeBackend(endless_loop, n_drafted=16, n_ctx=1000)
+    backend = FakeBackend(endless_loop, max_drafted=16, n_ctx=1000)
     with Engine(backend, clock=lambda: float(backend.n_rows)) as engine:
         generation = submit(engine, request("abcd" * 5, max_tokens=300))
         step_until_idle(engine)
@@ -141,13 +141,13 @@ def test_drafts_that_save_no_time_end():
 
 
 def test_drafts_that_cost_nothing_are_long():
-    _, finish, backend = said(request("abcd" * 5, max_tokens=300), endless_loop, n_drafted=16, n_ctx=1000)
+    _, finish, backend = said(request("abcd" * 5, max_tokens=300), endless_loop, max_drafted=16, n_ctx=1000)
     assert finish.usage.n_draft_accepted > 250
     assert len(backend.batches) < 50
 
 
 def test_cancel_between_steps_with_drafts_leaves_no_cells():
-    backend = FakeBackend(endless_loop, n_drafted=16)
+    backend = FakeBackend(endless_loop, max_drafted=16)
     with stepped(backend) as engine:
         generation = submit(engine, request("abcd" * 5))
         for _ in range(4):
@@ -161,7 +161,7 @@ def test_cancel_between_steps_with_drafts_leaves_no_cells():
 
 
 def test_minimum_of_tokens_within_a_draft_allows_the_end_in_time():
-    _, end, backend = said(request("abcd" * 5, min_tokens=11, max_tokens=30), endless_loop, n_drafted=16)
+    _, end, backend = said(request("abcd" * 5, min_tokens=11, max_tokens=30), endless_loop, max_drafted=16)
     assert end.usage.n_completion == 30
     assert backend.n_allowed_ends == 1
 
@@ -173,7 +173,7 @@ def test_minimum_of_tokens_is_over_in_time_where_ends_are_ignored():
 
 
 def test_logprobs_come_with_each_token_of_a_draft():
-    with stepped(FakeBackend(n_drafted=16)) as engine:
+    with stepped(FakeBackend(max_drafted=16)) as engine:
         generation = submit(engine, request(QUOTED, top_logprobs=1))
         step_until_idle(engine)
         tokens = [token for item in generation if isinstance(item, Delta) for token in item.tokens]
@@ -187,7 +187,7 @@ def test_sampling_error_within_a_draft_comes_after_the_text_before_it():
             raise ZeroDivisionError("a broken sampler")
         return endless_loop(tokens, n_prompt)
 
-    with stepped(FakeBackend(model, n_drafted=16)) as engine:
+    with stepped(FakeBackend(model, max_drafted=16)) as engine:
         generation = submit(engine, request("abcd" * 5))
         step_until_idle(engine)
         assert next(generation).text == "abcdabcda"  # type: ignore[union-attr]
@@ -196,7 +196,7 @@ def test_sampling_error_within_a_draft_comes_after_the_text_before_it():
 
 
 def test_poisoned_draft_ends_its_own_request_only():
-    backend = FakeBackend(n_drafted=16, poison=ord("!"))
+    backend = FakeBackend(max_drafted=16, poison=ord("!"))
     with stepped(backend) as engine:
         good = submit(engine, request("good good good good"))
         bad = submit(engine, request("good good good good!"))

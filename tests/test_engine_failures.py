@@ -112,7 +112,7 @@ def ask(engine: Engine, text: str) -> Generation:
 def test_error_in_the_engine_thread_ends_requests_and_leaves_no_one_waiting(
     place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ):
-    with started(FakeBackend(n_drafted=4)) as engine:
+    with started(FakeBackend(max_drafted=4)) as engine:
         assert end_of(ask(engine, "before")) == "before"
         faults = [Fault(error, 1) for _ in PLACES[place]]
         for fault, where in zip(faults, PLACES[place]):
@@ -141,7 +141,7 @@ def test_error_in_the_engine_thread_ends_requests_and_leaves_no_one_waiting(
 @pytest.mark.parametrize("place", PLACES)
 def test_error_that_stays_ends_every_request(place: str, monkeypatch: pytest.MonkeyPatch):
     """With an error each time the engine stops in the end, unless the requests have their text all the same."""
-    with started(FakeBackend(n_drafted=4)) as engine:
+    with started(FakeBackend(max_drafted=4)) as engine:
         for where in PLACES[place]:
             Fault(ValueError("broken"), -1).put_into(engine, where, monkeypatch)
         for _ in range(6):

@@ -19,7 +19,7 @@ from .generations import submit
 
 
 def test_thread_serves_many_submitters():
-    with running(FakeBackend(n_slots=8)) as engine:
+    with running(FakeBackend(n_parallel=8)) as engine:
         texts = [f"text number {i} " * 3 for i in range(64)]
         results: dict[str, str] = {}
 
@@ -64,7 +64,7 @@ def test_blocked_reader_is_woken_by_cancel_from_another_thread():
 
 
 def test_close_ends_what_runs_and_what_waits():
-    backend = FakeBackend(endless, n_slots=1, n_ctx=100_000, n_cells=100_000)
+    backend = FakeBackend(endless, n_parallel=1, n_ctx=100_000, n_cells=100_000)
     with running(backend) as engine:
         generations = [submit(engine, request()) for _ in range(3)]
         next(generations[0])
@@ -82,7 +82,7 @@ def test_close_twice_is_harmless():
 
 @pytest.mark.parametrize("is_unified", [True, False])
 def test_suspended_requests_give_their_slots_to_others_and_go_on_with_the_same_text(is_unified: bool):
-    backend = FakeBackend(n_slots=2, n_ctx=100, n_cells=400, is_unified=is_unified)
+    backend = FakeBackend(n_parallel=2, n_ctx=100, n_cells=400, is_unified=is_unified)
     with stepped(backend) as engine:
         texts = ["suspended " * 3, "too " * 6]
         held = [submit(engine, request(text)) for text in texts]
@@ -104,7 +104,7 @@ def test_suspended_requests_give_their_slots_to_others_and_go_on_with_the_same_t
 
 
 def test_suspended_request_can_be_cancelled():
-    backend = FakeBackend(endless, n_slots=1)
+    backend = FakeBackend(endless, n_parallel=1)
     with stepped(backend) as engine:
         held = submit(engine, request())
         engine.step()
@@ -122,14 +122,14 @@ def test_suspended_request_can_be_cancelled():
 def test_sequences_with_cells_of_their_own_give_what_they_give_alone(seed: int):
     """The backend checks what each slot holds, and which rows are computed together."""
     random_ = random.Random(seed)
-    n_slots, n_ctx = random_.choice([(1, 400), (3, 400), (8, 500)])
+    n_parallel, n_ctx = random_.choice([(1, 400), (3, 400), (8, 500)])
     backend = FakeBackend(
-        n_slots=n_slots,
-        n_resting=random_.choice([1, 3]),
+        n_parallel=n_parallel,
+        n_idle=random_.choice([1, 3]),
         n_ctx=n_ctx,
         n_cells=16 * n_ctx,
         n_batch=256,
-        n_drafted=random_.choice([0, 8]),
+        max_drafted=random_.choice([0, 8]),
         is_unified=False,
     )
     beginnings = ["", "a" * 20, "b" * 100, "c" * 70 + "d" * 70]
@@ -152,7 +152,7 @@ def test_sequences_with_cells_of_their_own_give_what_they_give_alone(seed: int):
 @pytest.mark.parametrize("seed", range(5))
 def test_random_cancels_leave_nothing_behind(seed: int):
     random_ = random.Random(seed)
-    backend = FakeBackend(endless, n_slots=4, n_ctx=64, n_cells=128)
+    backend = FakeBackend(endless, n_parallel=4, n_ctx=64, n_cells=128)
     with running(backend) as engine:
 
         def ask(n_reads: int) -> None:

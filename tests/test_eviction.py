@@ -32,7 +32,7 @@ def ask(engine: Engine, text: str) -> tuple[str, int]:
 
 def full_engine(n_cells: int = 1024, **options: Any) -> Engine:
     """An engine that has computed more prompts than slots, or the cells, can hold."""
-    engine = Engine(FakeBackend(n_slots=2, n_resting=2, n_cells=n_cells), **options)
+    engine = Engine(FakeBackend(n_parallel=2, n_idle=2, n_cells=n_cells), **options)
     for text in TEXTS:
         assert ask(engine, text) == (text, 0)
     return engine
@@ -71,7 +71,7 @@ def test_failed_snapshot_costs_a_computation_only(caplog: Any):
 
 
 def test_conversations_restored_from_snapshots_go_on_as_before():
-    with load(DEMO, LoadOptions(n_slots=4, n_ctx=1000, n_cells=1024)) as engine:
+    with load(DEMO, LoadOptions(n_parallel=4, n_ctx=1000, n_cells=1024)) as engine:
         requests = [
             request_for(
                 (*engine.tokenize(f"{i} "), *conversation(engine, 20)), sampling=GREEDY, top_logprobs=5, max_tokens=10

@@ -149,7 +149,7 @@ def real_model() -> Iterator[Any]:
     from localchat.generation.model import Model
     from localchat.models.catalog import DEMO_PATH
 
-    with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_slots=2)) as engine:
+    with load(str(DEMO_PATH), LoadOptions(n_ctx=512, n_parallel=2)) as engine:
         yield Model("Fake", engine)
 
 

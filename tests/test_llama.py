@@ -34,7 +34,7 @@ def test_facts_describe_the_model(engine: Engine):
     assert facts.n_bytes == pytest.approx(Path(DEMO).stat().st_size, rel=0.1)
     assert facts.n_ctx == facts.n_ctx_train
     assert facts.n_cells >= facts.n_ctx
-    assert facts.n_slots == 32
+    assert facts.n_parallel == 32
     assert facts.chat_template is not None
     assert {"<|im_start|>", "<|im_end|>"} <= facts.special_tokens
     assert facts.metadata["general.architecture"] == "llama"
@@ -108,7 +108,7 @@ def test_more_requests_at_once_than_the_library_runs_are_refused_with_both_numbe
     with pytest.raises(
         EngineError, match=r"--parallel 256 is more than llama.cpp can run at once: the limit .* is 255"
     ):
-        load(DEMO, LoadOptions(n_slots=256))
+        load(DEMO, LoadOptions(n_parallel=256))
 
 
 def test_progress_goes_from_0_to_1():
@@ -160,7 +160,7 @@ def misuse_slot(backend: Any) -> None:
 
 
 def misuse_outputs(backend: Any) -> None:
-    n = backend.limits.n_running + 1
+    n = backend.limits.n_parallel + 1
     backend.decode(Batch(chunks=tuple(BatchChunk(Sequence(i, [1], 2), 0, i, 1, True) for i in range(n))))
 
 

@@ -56,7 +56,7 @@ def test_more_tokens_than_cells_all_finish_by_preemption(engine: Engine):
     prompts = [(*engine.tokenize(f"{i} "), *conversation(engine, 5)) for i in range(6)]
     requests = [request_for(p, sampling=GREEDY, max_tokens=40, top_logprobs=5) for p in prompts]
     assert sum(map(len, prompts)) > 768
-    with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_slots=8)) as small:
+    with load(DEMO, LoadOptions(n_ctx=256, n_cells=768, n_parallel=8)) as small:
         assert_together_as_alone(engine, small, requests)
 
 

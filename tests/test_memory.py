@@ -154,8 +154,8 @@ KV = 100_000
         ({}, 131_072, 50 * GB, 100 * GB, ContextSize(131_072, 131_072)),
         # 8 likely requests of 4096 tokens.
         ({}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 32_768)),
-        ({"n_slots": 2}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 8192)),
-        ({"n_slots": 64}, 2048, 50 * GB, 100 * GB, ContextSize(2048, 131_072)),
+        ({"n_parallel": 2}, 4096, 50 * GB, 100 * GB, ContextSize(4096, 8192)),
+        ({"n_parallel": 64}, 2048, 50 * GB, 100 * GB, ContextSize(2048, 131_072)),
         # Half of the free memory.
         ({}, 4096, GB, 2 * GB, ContextSize(4096, 9984)),
         ({}, 4096, GB, GB // 10, ContextSize(512, 512)),
@@ -164,7 +164,7 @@ KV = 100_000
         # What is asked for is given, and more where the default would be larger.
         ({"n_ctx": 50_000}, 4096, GB, 100 * GB, ContextSize(50_000, 50_000)),
         ({"n_ctx": 300}, 4096, GB, 100 * GB, ContextSize(300, 2400)),
-        ({"n_ctx": 300, "n_slots": 1}, 4096, GB, 100 * GB, ContextSize(300, 512)),
+        ({"n_ctx": 300, "n_parallel": 1}, 4096, GB, 100 * GB, ContextSize(300, 512)),
         ({"n_ctx": 9_000}, 4096, GB, GB, ContextSize(9_000, 9_000)),
         ({"n_cells": 768, "n_ctx": 256}, 4096, GB, GB, ContextSize(256, 768)),
         ({"n_cells": 768}, 4096, GB, GB, ContextSize(768, 768)),

@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def engine(model: str) -> Iterator[Engine]:
-    with load(model, LoadOptions(n_slots=4), self_test_model=DEMO) as engine:
+    with load(model, LoadOptions(n_parallel=4), self_test_model=DEMO) as engine:
         yield engine
 
 
@@ -41,7 +41,7 @@ def asked(tokens: tuple[int, ...], max_tokens: int = 30) -> GenerationRequest:
 
 def test_limits_mark_a_cache_that_cannot_be_truncated(engine: Engine):
     assert not engine.backend.limits.can_truncate
-    assert engine.backend.limits.n_drafted == 0
+    assert engine.backend.limits.max_drafted == 0
 
 
 def test_same_prompt_again_is_not_computed_again(engine: Engine):
@@ -77,7 +77,7 @@ def test_streams_together_have_the_text_of_each_alone(engine: Engine):
 def test_prefix_outlives_the_engine(model: str, tmp_path: Path):
     ends = []
     for _ in range(2):
-        with load(model, LoadOptions(n_slots=2), cache_folder=tmp_path, self_test_model=DEMO) as engine:
+        with load(model, LoadOptions(n_parallel=2), cache_folder=tmp_path, self_test_model=DEMO) as engine:
             first = prompt(engine, LONG)
             _, tokens, finish = read(engine, asked((*first, *(ends[0][0] if ends else ())), 10))
             ends.append(([token.id for token in tokens], finish))
@@ -87,4 +87,4 @@ def test_prefix_outlives_the_engine(model: str, tmp_path: Path):
 
 def test_recurrent_model_is_no_draft(model: str):
     with pytest.raises(WrongDraftModel, match="recurrent"):
-        load(model, LoadOptions(n_slots=2), draft_path=model, self_test_model=DEMO)
+        load(model, LoadOptions(n_parallel=2), draft_path=model, self_test_model=DEMO)

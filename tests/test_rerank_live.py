@@ -36,7 +36,7 @@ def loaded(folder: Path, write: Callable[..., None], *more: Any) -> Iterator[Eng
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
     path = folder / "tiny.gguf"
     write(path, *more)
-    with load(str(path), LoadOptions(n_slots=2), self_test_model=str(DEMO_PATH)) as engine:
+    with load(str(path), LoadOptions(n_parallel=2), self_test_model=str(DEMO_PATH)) as engine:
         yield engine
 
 

@@ -31,7 +31,7 @@ def test_items_of_all_sequences_come_in_order_with_their_index():
 
 
 def test_all_sequences_are_queued_or_none():
-    with stepped(FakeBackend(n_slots=1), max_queue=2) as engine:
+    with stepped(FakeBackend(n_parallel=1), max_queue=2) as engine:
         with pytest.raises(InvalidToken):
             engine.submit([request("ab"), request_for((999,))])
         with pytest.raises(QueueFull):
@@ -92,7 +92,7 @@ def test_one_by_one_gives_one_token_at_a_time_and_counts_no_other():
 def test_time_in_the_queue_is_apart_from_the_time_of_the_prompt():
     gate = threading.Semaphore(0)
     with (
-        running(FakeBackend(n_slots=1, gate=gate)) as engine,
+        running(FakeBackend(n_parallel=1, gate=gate)) as engine,
         engine.submit([request("ab")]) as first,
         engine.submit([request("cd")]) as second,
     ):

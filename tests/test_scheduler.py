@@ -25,7 +25,7 @@ def test_prompt_longer_than_the_batch_is_computed_in_chunks():
 
 
 def test_scored_prompt_is_computed_again_in_small_chunks():
-    scheduler = new_scheduler(1000, 4, 100, n_resting=32)
+    scheduler = new_scheduler(1000, 4, 100, n_idle=32)
     prompt = [*range(80)]
     scheduler.add(Sequence(1, list(prompt), 200))
     run_step(scheduler)
@@ -45,7 +45,7 @@ def test_scored_prompt_is_computed_again_in_small_chunks():
 
 
 def test_rows_with_logits_are_those_scored_and_the_newest_token():
-    scheduler = new_scheduler(100, 4, 10, n_resting=10)
+    scheduler = new_scheduler(100, 4, 10, n_idle=10)
     scheduler.add(Sequence(1, [*range(15)], 100, scores_prompt=True))
     assert [chunk.rows_with_logits for chunk in run_step(scheduler).chunks] == [tuple(range(10))]
     (chunk,) = run_step(scheduler).chunks
@@ -176,10 +176,10 @@ def test_sequence_that_can_never_run_is_refused(n_prompt: int, max_tokens: int):
         new_scheduler(20, 4, 10).add(sequence(1, n_prompt, max_tokens))
 
 
-@pytest.mark.parametrize(("n_running", "n_slots", "n_batch"), [(0, 4, 8), (4, 4, 8), (4, 8, 3)])
-def test_limits_that_cannot_run_are_refused(n_running: int, n_slots: int, n_batch: int):
-    with pytest.raises(ValueError, match=f"{n_running} sequences at once"):
-        CacheLimits(20, n_running, n_slots, n_batch)
+@pytest.mark.parametrize(("n_parallel", "n_slots", "n_batch"), [(0, 4, 8), (4, 4, 8), (4, 8, 3)])
+def test_limits_that_cannot_run_are_refused(n_parallel: int, n_slots: int, n_batch: int):
+    with pytest.raises(ValueError, match=f"{n_parallel} sequences at once"):
+        CacheLimits(20, n_parallel, n_slots, n_batch)
 
 
 def test_alone_splits_a_batch_into_one_for_each_sequence():

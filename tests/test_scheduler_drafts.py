@@ -14,9 +14,9 @@ from .stepped_scheduler import NEXT, SteppedScheduler, finish, new_scheduler, ru
 # Drafts.
 
 
-def drafting(n_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **limits: Any) -> SteppedScheduler:
+def drafting(max_drafted: int = 8, n_cells: int = 200, n_batch: int = 100, **limits: Any) -> SteppedScheduler:
     """A scheduler with one sequence that has computed its prompt of 3 tokens and sampled one."""
-    scheduler = new_scheduler(n_cells, 4, n_batch, n_drafted=n_drafted, **limits)
+    scheduler = new_scheduler(n_cells, 4, n_batch, max_drafted=max_drafted, **limits)
     scheduler.add(with_prompt(1, 1, 2, 3))
     run_step(scheduler)
     return scheduler
@@ -74,7 +74,7 @@ def test_cut_comes_before_the_slot_is_shared_or_cleared():
 
 
 def test_draft_never_goes_beyond_max_tokens():
-    scheduler = new_scheduler(200, 4, 100, n_drafted=8)
+    scheduler = new_scheduler(200, 4, 100, max_drafted=8)
     scheduler.add(with_prompt(1, 1, 2, 3, max_tokens=7))
     run_step(scheduler)
     (sequence,) = scheduler.running
@@ -84,7 +84,7 @@ def test_draft_never_goes_beyond_max_tokens():
 
 
 def test_drafts_share_the_limit_of_a_step():
-    scheduler = new_scheduler(200, 4, 100, n_drafted=8)
+    scheduler = new_scheduler(200, 4, 100, max_drafted=8)
     for id in (1, 2, 3):
         scheduler.add(sequence(id, 3))
     run_step(scheduler)
@@ -106,7 +106,7 @@ def test_no_drafts_beside_a_prompt():
 
 
 def test_no_drafts_with_many_running_sequences():
-    scheduler = new_scheduler(200, 8, 100, n_drafted=40)
+    scheduler = new_scheduler(200, 8, 100, max_drafted=40)
     for id in range(1, 6):
         scheduler.add(sequence(id, 3))
     run_step(scheduler)
@@ -116,7 +116,7 @@ def test_no_drafts_with_many_running_sequences():
 
 
 def test_draft_takes_cells_of_idle_prefixes_only():
-    scheduler = new_scheduler(30, 4, 20, n_drafted=8)
+    scheduler = new_scheduler(30, 4, 20, max_drafted=8)
     scheduler.add(sequence(1, 10, 30))
     run_step(scheduler)
     finish(scheduler)
@@ -145,21 +145,21 @@ def test_draft_that_found_no_free_cells_is_left_out():
     assert shape(scheduler.schedule()) == [(1, 1, True)]
 
 
-@pytest.mark.parametrize(("can_truncate", "n_drafted"), [(False, 1), (True, 97)], ids=["no way back", "no rows"])
-def test_limits_without_rows_for_drafts_are_refused(can_truncate: bool, n_drafted: int):
+@pytest.mark.parametrize(("can_truncate", "max_drafted"), [(False, 1), (True, 97)], ids=["no way back", "no rows"])
+def test_limits_without_rows_for_drafts_are_refused(can_truncate: bool, max_drafted: int):
     with pytest.raises(ValueError, match="draft tokens per step"):
-        CacheLimits(200, 4, 8, 100, can_truncate, n_drafted)
+        CacheLimits(200, 4, 8, 100, can_truncate, max_drafted)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_arrivals_and_ends_keep_all_invariants(seed: int):
     """All sequences finish; cells, slots and the batch stay within bounds; no running sequence skips a step."""
     random_ = random.Random(seed)
-    n_cells, n_slots, n_batch = random_.choice([(40, 4, 8), (64, 8, 8), (30, 3, 30)])
+    n_cells, n_parallel, n_batch = random_.choice([(40, 4, 8), (64, 8, 8), (30, 3, 30)])
     can_truncate = random_.random() < 0.8
-    n_drafted = random_.randint(0, n_batch - n_slots) if can_truncate else 0
+    max_drafted = random_.randint(0, n_batch - n_parallel) if can_truncate else 0
     scheduler = new_scheduler(
-        n_cells, n_slots, n_batch, n_resting=random_.choice([1, 4]), can_truncate=can_truncate, n_drafted=n_drafted
+        n_cells, n_parallel, n_batch, n_idle=random_.choice([1, 4]), can_truncate=can_truncate, max_drafted=max_drafted
     )
     to_come = [random_sequence(random_, id) for id in range(40)]
     all_of_them, n_steps = list(to_come), 0
@@ -174,10 +174,10 @@ def test_random_arrivals_and_ends_keep_all_invariants(seed: int):
             s.draft = random_.choices([0, 1, 2], k=random_.randint(0, scheduler.n_to_draft))
         batch = scheduler.schedule()
         assert batch.n_tokens <= n_batch
-        assert len({chunk.slot for chunk in batch.chunks}) == len(batch.chunks) <= n_slots
+        assert len({chunk.slot for chunk in batch.chunks}) == len(batch.chunks) <= n_parallel
         served = {chunk.sequence.id for chunk in batch.chunks}
         assert all(s.id in served for s in ready if s.slot is not None)
-        assert sum(len(chunk.draft) for chunk in batch.chunks) <= n_drafted
+        assert sum(len(chunk.draft) for chunk in batch.chunks) <= max_drafted
         scheduler.compute(batch, [sampled_run(random_, chunk) for chunk in batch.outputs()])
         assert scheduler.cache.n_cells_used == scheduler.cells.n_cells_used()
         for s in [s for s in scheduler.running if s.is_full or random_.random() < 0.02]:

@@ -89,7 +89,7 @@ def test_idle_prefixes_are_evicted_by_least_recent_use():
 
 
 def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
-    scheduler = new_scheduler(1000, 1, 40, n_resting=2)
+    scheduler = new_scheduler(1000, 1, 40, n_idle=2)
     for id in range(1, 6):
         scheduler.add(sequence(id, 5))
         run_step(scheduler)
@@ -109,7 +109,7 @@ def test_equal_outputs_take_one_idle_slot():
 
 
 def test_prefix_that_is_used_again_and_again_goes_last():
-    scheduler = new_scheduler(1000, 1, 100, n_resting=2)
+    scheduler = new_scheduler(1000, 1, 100, n_idle=2)
     for id in (1, 2, 1, 3, 1, 4, 1):
         scheduler.add(with_prompt(10 * id, *range(100 * id, 100 * id + 20)))
         n_computed = run_step(scheduler).n_tokens
@@ -159,7 +159,7 @@ def test_prompt_is_computed_to_its_last_token_first_where_slots_cannot_be_cut():
 
 
 def test_equal_prompts_wait_for_the_snapshot_where_slots_cannot_be_cut():
-    scheduler = new_scheduler(1000, 4, 30, n_resting=8, can_truncate=False, max_snapshot_bytes=1000)
+    scheduler = new_scheduler(1000, 4, 30, n_idle=8, can_truncate=False, max_snapshot_bytes=1000)
     for id in (1, 2, 3):
         scheduler.add(with_prompt(id, *SYSTEM))
     n_computed = 0

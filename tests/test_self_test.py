@@ -43,8 +43,8 @@ class Child:
 
 
 def test_real_child_proves_the_real_engine():
-    options = self_test.passing_options(LoadOptions(n_slots=2), DEMO)
-    assert options.n_slots == 2
+    options = self_test.passing_options(LoadOptions(n_parallel=2), DEMO)
+    assert options.n_parallel == 2
 
 
 def test_child_that_lives_changes_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):

@@ -198,7 +198,7 @@ def test_e1_payload_of_a_client_that_always_sends_tools():
 
 def test_choice_that_waits_for_its_slot_holds_up_no_other():
     gate = threading.Semaphore(0)
-    with serving(endless, gate=gate, n_slots=1) as running, running.connect() as sock:
+    with serving(endless, gate=gate, n_parallel=1) as running, running.connect() as sock:
         sock.sendall(chat_request(n=2, stream=True, max_tokens=30))
         for text in (b"a", b"b"):
             gate.release()

@@ -158,7 +158,10 @@ def test_k5_failure_inside_a_stream_is_an_event_then_done():
 def test_k40_full_queue_is_429_with_retry_after():
     """K32."""
     gate = threading.Semaphore(0)
-    with serving(endless, gate=gate, n_slots=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
+    with (
+        serving(endless, gate=gate, n_parallel=1, max_queue=1) as running,
+        contextlib.closing(running.client()) as client,
+    ):
         work = request_for(prompt=(1,))
         with submit(running.engine, work), submit(running.engine, work):
             client.request("POST", "/v1/chat/completions", GOOD)
@@ -174,7 +177,7 @@ def test_k40_full_queue_is_429_with_retry_after():
 def test_refused_choices_leave_nothing_running():
     """Two of three choices fit: the request fails as a whole (T19)."""
     gate = threading.Semaphore(0)
-    with serving(endless, gate=gate, n_slots=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
+    with serving(endless, gate=gate, n_parallel=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
         with submit(running.engine, request_for(prompt=(1,))):
             assert running.chat(n=3)[0] == 429
         gate.release(1000)
@@ -192,7 +195,7 @@ def test_refused_choices_leave_nothing_running():
 )
 def test_more_choices_than_could_ever_run_are_a_bad_request(path, members, param):
     """To try again later would not help."""
-    with serving(n_slots=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
+    with serving(n_parallel=1, max_queue=1) as running, contextlib.closing(running.client()) as client:
         client.request("POST", f"/v1/{path}", json.dumps(members))
         status, body = read_answer(client)
     assert (status, body["error"]["param"]) == (400, param)

@@ -297,7 +297,7 @@ STREAMED = ("/v1/chat/completions", "/v1/completions")
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with load(str(DEMO_PATH), LoadOptions(n_slots=8)) as engine, serving_demo(engine) as port:
+    with load(str(DEMO_PATH), LoadOptions(n_parallel=8)) as engine, serving_demo(engine) as port:
         yield port
 
 

@@ -54,7 +54,7 @@ def test_timings_are_on_the_last_chunk_or_on_each():
 def test_timings_count_drafted_tokens():
     """As llama-server does: only where anything was."""
     text = "the same words, the same words, the same words"
-    with serving(n_drafted=16) as running:
+    with serving(max_drafted=16) as running:
         _, body = running.chat(text)
         _, chunks = running.chat(text, stream=True)
         _, short = running.chat("ab")

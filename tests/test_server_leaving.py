@@ -47,7 +47,10 @@ def test_k33_client_that_leaves_while_it_waits_for_a_slot():
     def turn_until(n_waiting):
         wait_for(lambda: gate.release() or running.engine.stats().n_waiting == n_waiting)
 
-    with serving(endless, gate=gate, n_slots=1, n_ctx=100_000, n_cells=100_000) as running, running.connect() as first:
+    with (
+        serving(endless, gate=gate, n_parallel=1, n_ctx=100_000, n_cells=100_000) as running,
+        running.connect() as first,
+    ):
         first.sendall(chat_request(stream=True))
         wait_for(lambda: running.engine.stats().n_running == 1)
         with running.connect() as second:

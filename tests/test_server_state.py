@@ -27,9 +27,9 @@ from .wire_schemas import validate
 
 def test_slots_are_as_many_as_can_run():
     busy = SequenceStats(id=7, n_prompt=10, n_cached=4, n_computed=12, n_sampled=3, max_length=20)
-    body = slots_body([busy, busy, busy], n_slots=2, n_ctx=64)
+    body = slots_body([busy, busy, busy], n_parallel=2, n_ctx=64)
     assert [slot["is_processing"] for slot in body] == [True, True]
-    first, second = slots_body([busy], n_slots=2, n_ctx=64)
+    first, second = slots_body([busy], n_parallel=2, n_ctx=64)
     assert (first["id"], first["id_task"], first["n_prompt_tokens"], first["n_prompt_tokens_cache"]) == (0, 7, 10, 4)
     assert first["n_prompt_tokens_processed"] == 10
     assert first["next_token"] == [{"has_next_token": True, "n_remain": 7, "n_decoded": 3}]
@@ -40,7 +40,15 @@ def test_slots_are_as_many_as_can_run():
 def test_props_have_the_names_of_llama_cpp():
     caps = {"supports_tools": True}
     body = props_body(
-        "m", "1.2", n_ctx=8, n_slots=2, sampling={"top_k": 1}, template="t", template_caps=caps, bos="<s>", eos="</s>"
+        "m",
+        "1.2",
+        n_ctx=8,
+        n_parallel=2,
+        sampling={"top_k": 1},
+        template="t",
+        template_caps=caps,
+        bos="<s>",
+        eos="</s>",
     )
     assert body["chat_template_caps"] == caps
     assert body["default_generation_settings"] == {"params": {"top_k": 1}, "n_ctx": 8}

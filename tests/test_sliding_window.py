@@ -23,7 +23,7 @@ from .tiny_models import write_sliding
 
 N_WINDOW = 32
 GREEDY = SamplingParams(temperature=0)
-OPTIONS = LoadOptions(n_slots=4, n_ctx=500, n_cells=512)
+OPTIONS = LoadOptions(n_parallel=4, n_ctx=500, n_cells=512)
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def compute(backend: LlamaBackend, slot: int, tokens: list[int], n_computed: int
 
 def test_more_sequences_than_the_library_takes_are_refused_with_both_numbers(path: Path):
     with pytest.raises(EngineError, match=r"--parallel 128 is more than .* is 127"):
-        load_backend(str(path), LoadOptions(n_slots=128, n_ctx=500))
-    load_backend(str(path), LoadOptions(n_slots=127, n_ctx=500)).close()
+        load_backend(str(path), LoadOptions(n_parallel=128, n_ctx=500))
+    load_backend(str(path), LoadOptions(n_parallel=127, n_ctx=500)).close()
 
 
 def test_prefixes_of_idle_sequences_are_kept_while_others_come_and_go(path: Path, backend: LlamaBackend):
@@ -86,7 +86,7 @@ def ask(engine: Engine, prompt: tuple[int, ...]) -> list[float]:
 @pytest.mark.parametrize("has_files", [False, True])
 def test_prefixes_evicted_from_the_cache_are_computed_again(path: Path, tmp_path: Path, has_files: bool):
     """Copies have nothing of what is outside of the window."""
-    options = LoadOptions(n_slots=2, n_ctx=500, n_cells=2048)
+    options = LoadOptions(n_parallel=2, n_ctx=500, n_cells=2048)
     chance = random.Random(1)
     prompts = [tuple(chance.randrange(1, 1900) for _ in range(200)) for _ in range(5)]
     begun = [(*prompt[:60], 7) for prompt in prompts]

@@ -31,14 +31,14 @@ N_SEEDS = 4
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=4, speculates=False)) as engine:
+    with load(DEMO, LoadOptions(n_parallel=4, speculates=False)) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
 def speculating() -> Iterator[Engine]:
     """Drafts as if that cost nothing, or the machine's speed would decide what is tested."""
-    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_slots=4)) as engine:
+    with pytest.MonkeyPatch.context() as patch, load(DEMO, LoadOptions(n_parallel=4)) as engine:
         patch.setattr(engine._timer, "draft_token_cost", lambda running, draft_token_s: 0.01)
         yield engine
 

@@ -23,7 +23,7 @@ def test_unread_streams_give_their_slots_to_a_request_that_is_read():
     """Their output is longer than what the sockets hold."""
     n_tokens = 20_000
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(serving(endless, n_slots=N_SLOTS, n_ctx=30_000, n_cells=150_000))
+        server = stack.enter_context(serving(endless, n_parallel=N_SLOTS, n_ctx=30_000, n_cells=150_000))
         body = json.dumps(
             {"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": n_tokens, "logprobs": True}
         ).encode()

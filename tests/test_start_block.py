@@ -62,8 +62,8 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_what_to_try():
             "loaded   in 0.7 s",
         ]
     ]
-    n_ctx, n_cells, n_slots = map(int, re.findall(r"\d+", lines[ready - 4]))
-    assert (n_ctx, n_slots) == (1024, 3)
+    n_ctx, n_cells, n_parallel = map(int, re.findall(r"\d+", lines[ready - 4]))
+    assert (n_ctx, n_parallel) == (1024, 3)
     assert n_cells in (3 * 1024, 4 * 1024)  # The same cells for all, or cells for each and for an idle prefix.
     assert re.fullmatch(r"device   CPU.*; up to \d+ CPU threads", lines[ready - 2])
     command = lines[ready + 1].partition("try: ")[2]

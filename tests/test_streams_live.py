@@ -25,7 +25,7 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with load(DEMO, LoadOptions(n_slots=8, n_ctx=512)) as engine:
+    with load(DEMO, LoadOptions(n_parallel=8, n_ctx=512)) as engine:
         yield engine
 
 
@@ -97,10 +97,10 @@ def test_gaps_between_running_sequences_leave_idle_prefixes_as_they_were(engine:
 @pytest.mark.parametrize(
     ("options", "is_unified"),
     [
-        (LoadOptions(n_slots=2, n_ctx=512), False),
-        (LoadOptions(n_slots=2, n_ctx=512, kv_unified=True), True),
-        (LoadOptions(n_slots=2, n_ctx=512, n_cells=1024), True),
-        (LoadOptions(n_slots=200, n_ctx=4096), True),
+        (LoadOptions(n_parallel=2, n_ctx=512), False),
+        (LoadOptions(n_parallel=2, n_ctx=512, kv_unified=True), True),
+        (LoadOptions(n_parallel=2, n_ctx=512, n_cells=1024), True),
+        (LoadOptions(n_parallel=200, n_ctx=4096), True),
     ],
     ids=["whole contexts fit", "asked for", "size asked for", "too many"],
 )

@@ -61,7 +61,7 @@ def test_keyword_tells_good_from_bad(schema: Any, good: List[Any], bad: List[Any
 
 
 def read_json(text: str) -> Any:
-    """ValueError for what is no JSON, or has a name twice, which the checker cannot see."""
+    """ValueError for text that is not JSON, or has a name twice, which the checker cannot see."""
 
     def members(pairs: List[Tuple[str, Any]]) -> Any:
         if len(dict(pairs)) < len(pairs):

@@ -145,38 +145,38 @@ class CacheLimits:
 
     n_cells: int
     """Cells of all slots together."""
-    n_running: int
+    n_parallel: int
     """Sequences that run at once."""
     n_slots: int
-    """Sequence ids of llama.cpp: for the running sequences and for idle prefixes. More than `n_running`."""
+    """Sequence ids of llama.cpp: for the running sequences and for idle prefixes. More than `n_parallel`."""
     n_batch: int
     """Tokens of a step."""
     can_truncate: bool = True
     """Whether a slot can be truncated. If not (recurrent models), only whole idle prefixes can be reused, nothing is
     drafted, and a prompt is computed up to its last token first, where a snapshot is taken."""
-    n_drafted: int = 0
-    """Draft tokens of a step; 0 for no speculative decoding."""
+    max_drafted: int = 0
+    """The limit of draft tokens in a step; 0 for no speculative decoding."""
     can_copy: bool = True
     """Whether the state of a slot has all of its cells. False with a sliding window."""
     is_unified: bool = True
     """Whether all slots share the cells. If not, each slot has as many cells as a request may use, a prefix is shared
     by a copy, and what a sequence computes must not depend on what runs beside it."""
     n_outputs: int = 0
-    """Rows with logits of a step; 0 for one per slot."""
+    """The limit of rows with logits in a step; 0 for one per slot."""
 
     @property
-    def n_scored(self) -> int:
-        """Tokens of prompts that a step may score: rows of logits beside those of the running sequences."""
-        return (self.n_outputs or self.n_slots) - self.n_running
+    def max_scored(self) -> int:
+        """The limit of prompt tokens that a step scores: rows of logits beside those of the running sequences."""
+        return (self.n_outputs or self.n_slots) - self.n_parallel
 
     def __post_init__(self) -> None:
-        if not 0 < self.n_running < self.n_slots or self.n_running > self.n_batch:
+        if not 0 < self.n_parallel < self.n_slots or self.n_parallel > self.n_batch:
             raise ValueError(
-                f"{self.n_running} sequences at once need more slots than that and as many rows; "
+                f"{self.n_parallel} sequences at once need more slots than that and as many rows; "
                 f"there are {self.n_slots} slots and batches of {self.n_batch} tokens"
             )
-        if self.n_drafted and (not self.can_truncate or self.n_running + self.n_drafted > self.n_batch):
+        if self.max_drafted and (not self.can_truncate or self.n_parallel + self.max_drafted > self.n_batch):
             raise ValueError(
-                f"{self.n_drafted} draft tokens per step need a KV cache that can be truncated and as many rows beside "
-                f"those of {self.n_running} sequences; there are batches of {self.n_batch} tokens"
+                f"{self.max_drafted} draft tokens per step need a KV cache that can be truncated and as many rows "
+                f"beside those of {self.n_parallel} sequences; there are batches of {self.n_batch} tokens"
             )

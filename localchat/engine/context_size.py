@@ -85,12 +85,12 @@ def context_size(
     n_small = int(max(n_weight_bytes, SMALL_CACHE_BYTES) / per_token) if per_token else _UNLIMITED
     n_default = min(n_small, *(memory.n_tokens(DEFAULT_SHARE) for memory in memories))
     n_ctx = options.n_ctx or n_ctx_train or LIKELY_TOKENS  # A damaged header may say 0.
-    n_streams = options.n_slots + 1
+    n_streams = options.n_parallel + 1
     n_all = n_streams * -(-n_ctx // STEP) * STEP
     if has_streams and not options.n_cells and n_all <= n_default:
         return ContextSize(n_ctx, n_all, n_streams)
     n_cells = options.n_cells or max(
-        min(max(n_ctx, options.n_slots * min(n_ctx, LIKELY_TOKENS)), n_default // STEP * STEP),
+        min(max(n_ctx, options.n_parallel * min(n_ctx, LIKELY_TOKENS)), n_default // STEP * STEP),
         options.n_ctx,
         MIN_TOKENS,
     )

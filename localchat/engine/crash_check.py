@@ -45,7 +45,7 @@ def check_model_file(path: str, options: LoadOptions) -> None:
         return
     log.info("checking %s in a child process first, since this build of llama.cpp has not loaded it before", path)
     timeout_s = _TIMEOUT_S + os.path.getsize(path) / _SLOWEST_BYTES_PER_S
-    small = replace(options, n_ctx=_N_CTX, n_cells=_N_CTX, n_slots=1)
+    small = replace(options, n_ctx=_N_CTX, n_cells=_N_CTX, n_parallel=1)
     child = run_child(small, path, timeout_s)
     if child.killed_by == "SIGKILL":
         raise EngineError("the system killed llama.cpp while it loaded the file (SIGKILL): most likely memory is short")

@@ -51,7 +51,7 @@ class DraftModel:
         self._texts: dict[int, _Text] = {}
         # Of texts that ended, the least recent first; and slots that never held one.
         self._ended: list[Sequence] = []
-        self._free_slots = list(range(backend.limits.n_running))
+        self._free_slots = list(range(backend.limits.n_parallel))
         self._without_cells: set[int] = set()
 
     def draft(self, sequences: list[Sequence], n_tokens: int, cost: float) -> None:

@@ -77,7 +77,7 @@ class Engine:
         # The error that stopped the engine thread, if one did.
         self.failure: BaseException | None = None
         # The limit of open sequences, which run or wait.
-        self.max_open = self.facts.n_slots + max_queue
+        self.max_open = self.facts.n_parallel + max_queue
         self._thread: threading.Thread | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         # Guards what submitting threads and the engine thread share: the sequences without an end, and whether new

@@ -95,7 +95,7 @@ class Scheduler:
         n_running = len(self.running)
         if not 0 < n_running <= _MAX_DRAFTING or any(sequence.n_missing > 1 for sequence in self.running):
             return 0
-        return self._limits.n_drafted // n_running
+        return self._limits.max_drafted // n_running
 
     def schedule(self) -> Batch:
         """The next step: first the newest tokens of every running sequence, then as much of the prompts as fits.
@@ -161,7 +161,7 @@ class Scheduler:
     def _admit(self) -> None:
         """Starts waiting sequences in order while they fit, except those that wait for a prefix being computed."""
         for sequence in list(self.waiting):
-            if len(self.running) == self._limits.n_running:
+            if len(self.running) == self._limits.n_parallel:
                 return
             if sequence.is_suspended:
                 continue
@@ -226,7 +226,7 @@ class Scheduler:
     def _preempt_suspended(self) -> None:
         """Gives the slots of suspended sequences to others that wait for one."""
         n_waiting = sum(not sequence.is_suspended for sequence in self.waiting)
-        n_wanted = max(n_waiting - (self._limits.n_running - len(self.running)), 0)
+        n_wanted = max(n_waiting - (self._limits.n_parallel - len(self.running)), 0)
         for sequence in [sequence for sequence in self.running if sequence.is_suspended][:n_wanted]:
             self._preempt(sequence)
 
@@ -295,7 +295,7 @@ class Scheduler:
         keeps the oldest one from half of the machine. The length of a prompt is what was not cached of it.
         """
         shares = dict.fromkeys(sequences, 0)
-        n_to_score = self._limits.n_scored
+        n_to_score = self._limits.max_scored
         shortest_first = sorted(sequences, key=_length_of_prompt)
         for order, n_left in ((shortest_first, n_tokens // 2), (sequences, n_tokens)):
             n_left -= sum(shares.values())
@@ -315,7 +315,7 @@ class Scheduler:
         return n_to_checkpoint
 
     def _free_cells_for_drafts(self, sequences: list[Sequence]) -> int:
-        n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._limits.n_drafted)
+        n_wanted = min(sum(len(sequence.draft) for sequence in sequences), self._limits.max_drafted)
         if n_wanted == 0:
             return 0
         self._cache.evict(n_wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Union
 
@@ -69,58 +70,59 @@ class TokenSampler:
         return [self._sample_run(*each) for each in share]
 
     def _sample_run(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> TokenRun:
+        run: TokenRun = []
+        try:
+            for item in self._tokens(sampler, request, chunk):
+                run.append(item)
+        except InvalidGrammar as error:
+            run.append(error)
+        except Exception as error:
+            log.exception("sampling a token failed")
+            run.append(EngineError(f"sampling a token failed: {error}"))
+        return run
+
+    def _tokens(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> Iterator[Sampled]:
         """The token after the newest one, while the draft is right the one after that, and then those that are forced.
 
         Each is sampled from the logits behind exactly the tokens before it, and the sampler accepts no other token,
         so these are the tokens that would be sampled without a draft. Forced tokens need no logits, unless log
         probabilities are wanted.
         """
-        run: TokenRun = []
-        n_sampled, sequence = chunk.sequence.n_sampled, chunk.sequence
+        params, sequence = request.params, chunk.sequence
+        n_sampled, n_top = sequence.n_sampled, params.top_logprobs
         for row, drafted in zip(chunk.output_rows, (*chunk.draft, None)):
-            item = self._sample(sampler, request, row, n_sampled + len(run) + 1)
-            assert item is not None
-            run.append(item)
-            if self._ends(item, request):
-                return run
-            if token_of(item) != drafted:
-                break
-        n_most = min(len(run) + MAX_FORCED, sequence.max_length - len(sequence.tokens))
-        while len(run) < n_most and request.params.top_logprobs is None:
-            forced = self._sample(sampler, request, None, n_sampled + len(run) + 1)
-            if forced is None:
-                break
-            run.append(forced)
-            if self._ends(forced, request):
-                break
-        return run
-
-    def _ends(self, item: Sampled | EngineError, request: GenerationRequest) -> bool:
-        """Whether no token may follow."""
-        token = token_of(item)
-        return isinstance(item, EngineError) or self._backend.is_end(token) or token in request.params.stop_token_ids
-
-    def _sample(
-        self, sampler: Any, request: GenerationRequest, row: int | None, n_sampled: int
-    ) -> Sampled | EngineError | None:
-        """Samples the sequence's `n_sampled`th token; without a row a forced one, None if there is none."""
-        try:
-            token = self._backend.sample_forced(sampler) if row is None else self._backend.sample(sampler, row)
-            if token is None:
-                return None
-            params = request.params
+            token = self._backend.sample(sampler, row)
+            n_sampled += 1
             if n_sampled == params.min_tokens:
                 self._backend.allow_ends(sampler)
-            if params.top_logprobs is None or row is None:
-                return token
-            if params.post_sampling_probs:
-                return (token, *self._backend.sampled_logprobs(sampler, token, params.top_logprobs))
-            return (token, *self._backend.logprobs(row, token, params.top_logprobs))
-        except InvalidGrammar as error:
-            return error
-        except Exception as error:
-            log.exception("sampling a token failed")
-            return EngineError(f"sampling a token failed: {error}")
+            yield (
+                token if n_top is None else self._with_logprobs(sampler, row, token, n_top, params.post_sampling_probs)
+            )
+            if self._ends(token, request):
+                return
+            if token != drafted:
+                break
+        n_new = n_sampled - sequence.n_sampled
+        n_forced = 0 if n_top is not None else sequence.max_length - len(sequence.tokens) - n_new
+        for _ in range(min(n_forced, MAX_FORCED)):
+            forced = self._backend.sample_forced(sampler)
+            if forced is None:
+                return
+            n_sampled += 1
+            if n_sampled == params.min_tokens:
+                self._backend.allow_ends(sampler)
+            yield forced
+            if self._ends(forced, request):
+                return
+
+    def _ends(self, token: int, request: GenerationRequest) -> bool:
+        """Whether no token may follow."""
+        return self._backend.is_end(token) or token in request.params.stop_token_ids
+
+    def _with_logprobs(self, sampler: Any, row: int, token: int, n_top: int, is_post_sampling: bool) -> Sampled:
+        if is_post_sampling:
+            return (token, *self._backend.sampled_logprobs(sampler, token, n_top))
+        return (token, *self._backend.logprobs(row, token, n_top))
 
 
 def token_of(item: Sampled | EngineError) -> int:

@@ -93,7 +93,7 @@ class LoadOptions:
     """The capacity of the KV cache in tokens, for all sequences together; 0: chosen by `n_ctx` and the free memory."""
     kv_unified: bool = False
     """Whether all sequences share the cells of the KV cache even where memory holds a whole context for each."""
-    n_slots: int = 8
+    n_parallel: int = 8
     """Sequences that run at once."""
     n_gpu_layers: int = -1
     """Layers that are computed on GPUs; -1: all."""
@@ -134,7 +134,7 @@ class ModelFacts:
     """The limit of tokens of one request."""
     n_cells: int
     """The capacity of the KV cache, for all sequences together."""
-    n_slots: int
+    n_parallel: int
     """Sequences that run at once."""
     chat_template: str | None
     bos: str

@@ -235,7 +235,7 @@ class ByteAutomaton:
             node = _Node(_Kind.TOKEN)
             token = self._token_id(expr.name)
             if token is None:
-                raise GrammarError("", f"the grammar names {expr.name}, which is no token of this model")
+                raise GrammarError("", f"the grammar names {expr.name}, which is not a token of this model")
             node.token, node.is_excluded = token, expr.is_excluded
         return node
 
@@ -280,7 +280,9 @@ class ByteAutomaton:
                 todo += [one for one in unfolded if one not in seen]
                 seen.update(unfolded)
                 if len(seen) > MAX_STACKS_OF_STATE:
-                    raise TooMuchWork(f"its text may go on in more than {MAX_STACKS_OF_STATE:,} ways: make it simpler")
+                    raise TooMuchWork(
+                        f"its text can continue in more than {MAX_STACKS_OF_STATE:,} ways: make it simpler"
+                    )
         budget.spend(len(heads) + 2)
         return tuple(heads), tuple(token_stacks), may_end
 

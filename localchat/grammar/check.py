@@ -25,7 +25,7 @@ def check_grammar(text: str) -> None:
         raise GrammarError("", f"the grammar has {len(text)} characters, the limit is {MAX_CHARS}")
     rules = parse_gbnf(text)
     if "root" not in rules:
-        raise GrammarError("", "the grammar has no rule root, which is where a text begins")
+        raise GrammarError("", "the grammar does not define the rule root, with which each text begins")
     check_rules(rules)
 
 

@@ -76,7 +76,7 @@ class _Parser:
         while at < len(self._text):
             match = _TOKEN.match(self._text, at)
             if match is None:
-                raise GrammarError("", f"the grammar has no meaning at character {at}: {self._text[at : at + 20]!r}")
+                raise GrammarError("", f"the grammar cannot be read at character {at}: {self._text[at : at + 20]!r}")
             at = match.end()
             spend()
             if match["head"]:

@@ -64,7 +64,7 @@ def schema_rule(
         values = notation_of(rules, notation, indent, end_markers)
         expr = SchemaConverter(SchemaResolver(document), values, any_order=any_order).value((document.at(at),))
         if not rules.is_satisfiable(expr):
-            raise SchemaError(path, "no value can fit this schema")
+            raise SchemaError(path, "no value satisfies this schema")
     return expr
 
 
@@ -73,4 +73,4 @@ def check_is_json(schema: object, path: str) -> None:
     try:
         json.dumps(schema, allow_nan=False)
     except (ValueError, TypeError) as error:
-        raise SchemaError(path, f"is no JSON: {error}") from error
+        raise SchemaError(path, f"is not JSON: {error}") from error

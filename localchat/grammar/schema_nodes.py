@@ -189,14 +189,14 @@ class SchemaDocument:
         fragment = unquote(fragment)
         found = self._by_pointer(fragment) if fragment[:1] in ("", "/") else self._by_anchor(fragment)
         if found is None:
-            node.fail("$ref", f"{ref!r} names nothing in this schema")
+            node.fail("$ref", f"{ref!r} does not refer to anything in this schema")
         return found
 
     def at(self, pointer: str) -> SchemaNode:
         """The node at a JSON pointer (`#/properties/a`)."""
         found = self._by_pointer(unquote(pointer.partition("#")[2]))
         if found is None:
-            raise SchemaError(pointer, "names nothing in this schema")
+            raise SchemaError(pointer, "does not refer to anything in this schema")
         return found
 
     def _by_pointer(self, pointer: str) -> SchemaNode | None:

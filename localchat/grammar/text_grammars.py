@@ -37,6 +37,6 @@ def choice_to_grammar(choices: Sequence[str], *, root: str = "root") -> str:
         GrammarError: There are no choices, or one is empty or has a NUL, or too many are prefixes of others.
     """
     if not choices or not all(choices) or any("\0" in choice for choice in choices):
-        raise GrammarError("", "choices must be texts that are not empty and have no NUL, and at least one")
+        raise GrammarError("", "choices must be one or more strings that are not empty and have no NUL")
     with errors_located("", too_deep="too many of the choices begin with another one"):
         return Rules(root).render(left_factored(*map(Literal, choices)))

@@ -29,7 +29,7 @@ def props_body(
     version: str,
     *,
     n_ctx: int,
-    n_slots: int,
+    n_parallel: int,
     sampling: Mapping[str, Any],
     template: str,
     template_caps: Mapping[str, bool],
@@ -39,7 +39,7 @@ def props_body(
     """The body of GET /props, with llama.cpp's field names. The path of the model file is left out."""
     return {
         "default_generation_settings": {"params": dict(sampling), "n_ctx": n_ctx},
-        "total_slots": n_slots,
+        "total_slots": n_parallel,
         "model_alias": name,
         "modalities": {"vision": False, "audio": False},
         "endpoint_slots": True,
@@ -53,10 +53,10 @@ def props_body(
     }
 
 
-def slots_body(running: Sequence[SequenceStats], n_slots: int, n_ctx: int) -> list[dict[str, Any]]:
-    """The body of GET /slots: `n_slots` entries, of which those of running sequences come first."""
-    busy = [_slot(sequence) for sequence in running[:n_slots]]
-    idle = [{"is_processing": False}] * (n_slots - len(busy))
+def slots_body(running: Sequence[SequenceStats], n_parallel: int, n_ctx: int) -> list[dict[str, Any]]:
+    """The body of GET /slots: `n_parallel` entries, of which those of running sequences come first."""
+    busy = [_slot(sequence) for sequence in running[:n_parallel]]
+    idle = [{"is_processing": False}] * (n_parallel - len(busy))
     return [{"id": i, "n_ctx": n_ctx, **slot} for i, slot in enumerate([*busy, *idle])]
 
 

@@ -39,11 +39,17 @@ class Report:
     """The findings, with the field names of the JSON report."""
 
     versions: dict[str, str] = field(default_factory=dict)
+    """The versions of localchat, Python, llama-cpp-python and llama.cpp, and the system."""
     build: dict[str, Any] = field(default_factory=dict)
+    """The CPU features and devices that llama.cpp is built for."""
     memory: dict[str, Any] = field(default_factory=dict)
+    """The free bytes and what limits them; empty if they are not known."""
     model: dict[str, Any] = field(default_factory=dict)
+    """The path, size and training context of the model; empty if it cannot be loaded."""
     choice: dict[str, Any] = field(default_factory=dict)
+    """The context with its reason, the KV cache, the threads and the device that the server would use."""
     speed: dict[str, Any] = field(default_factory=dict)
+    """Tokens per second of a prompt and of output; empty if nothing could be generated."""
     problems: list[str] = field(default_factory=list)
     """Reasons why the model cannot be served."""
     advice: list[str] = field(default_factory=list)
@@ -142,7 +148,7 @@ def _choice(options: argparse.Namespace, facts: ModelFacts) -> dict[str, Any]:
         "n_ctx": facts.n_ctx,
         "n_ctx_reason": why,
         "kv_cache_tokens": facts.n_cells,
-        "parallel": facts.n_slots,
+        "parallel": facts.n_parallel,
     }
     if facts.resources is not None:
         choice["context_bytes"] = facts.resources.n_context_bytes

@@ -166,7 +166,7 @@ class Endpoints:
             model.name,
             __version__,
             n_ctx=facts.n_ctx,
-            n_slots=facts.n_slots,
+            n_parallel=facts.n_parallel,
             sampling=sampling,
             template=model.template.source,
             template_caps=model.template_caps(),
@@ -177,7 +177,7 @@ class Endpoints:
 
     def _slots(self, exchange: Exchange) -> None:
         engine = self._service.model().engine
-        exchange.send_json(200, slots_body(engine.running(), engine.facts.n_slots, engine.facts.n_ctx))
+        exchange.send_json(200, slots_body(engine.running(), engine.facts.n_parallel, engine.facts.n_ctx))
 
     def _metrics(self, exchange: Exchange) -> None:
         """Responds also while the model loads, and after its engine has failed."""

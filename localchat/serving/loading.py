@@ -103,7 +103,7 @@ def load_engine(options: argparse.Namespace, file: ModelFile, progress: Callable
         str(file.path),
         LoadOptions(
             n_ctx=options.ctx,
-            n_slots=options.parallel,
+            n_parallel=options.parallel,
             n_gpu_layers=options.gpu_layers,
             n_threads=options.threads,
             speculates=not options.no_speculation,

@@ -57,7 +57,7 @@ def of_engine(engine: Engine) -> Iterator[Metric]:
     stats = engine.stats()
     yield gauge("requests_running", "Sequences that are being computed.", stats.n_running)
     yield gauge("requests_waiting", "Sequences in the queue.", stats.n_waiting)
-    yield gauge("slots", "Sequences that can be computed at once.", engine.facts.n_slots)
+    yield gauge("slots", "Sequences that can be computed at once.", engine.facts.n_parallel)
     yield gauge("kv_cache_cells", "Capacity of the KV cache in tokens.", engine.facts.n_cells)
     yield gauge("kv_cache_cells_used", "Tokens in the KV cache of running sequences.", stats.n_cells_active)
     yield gauge("kv_cache_cells_idle", "Tokens in the KV cache of idle prefixes.", stats.n_cells_idle)

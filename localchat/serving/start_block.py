@@ -74,7 +74,7 @@ def _rows(file: ModelFile, facts: ModelFacts, seconds: float) -> Iterator[tuple[
     )
     yield (
         "context",
-        f"{facts.n_ctx} tokens for each request; KV cache of {facts.n_cells} for {facts.n_slots} requests at once",
+        f"{facts.n_ctx} tokens for each request; KV cache of {facts.n_cells} for {facts.n_parallel} requests at once",
     )
     if resources is not None:
         total = gigabytes(facts.n_bytes + resources.n_context_bytes)
@@ -97,7 +97,7 @@ def _fields(file: ModelFile, facts: ModelFacts, url: str, seconds: float) -> dic
         "n_ctx": facts.n_ctx,
         "n_ctx_train": facts.n_ctx_train,
         "kv_cache_tokens": facts.n_cells,
-        "parallel": facts.n_slots,
+        "parallel": facts.n_parallel,
         "load_seconds": round(seconds, 3),
     }
     if resources is not None:

@@ -46,7 +46,7 @@ def read_schema(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(schema, dict):
-        raise ValueError(f"{path} is no JSON Schema: it has to be an object")
+        raise ValueError(f"{path} is not a JSON Schema: it must be an object")
     return schema
 
 

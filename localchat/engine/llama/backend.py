@@ -233,8 +233,8 @@ class LlamaBackend:
     def _check(self, batch: Batch) -> None:
         if not 0 < batch.n_tokens <= self.limits.n_batch:
             raise ValueError(f"a batch of {batch.n_tokens} tokens; 1 to {self.limits.n_batch} are allowed")
-        if len(batch.chunks) > self.limits.n_running:
-            raise ValueError(f"a batch of {len(batch.chunks)} sequences; {self.limits.n_running} are allowed")
+        if len(batch.chunks) > self.limits.n_parallel:
+            raise ValueError(f"a batch of {len(batch.chunks)} sequences; {self.limits.n_parallel} are allowed")
         n_outputs = sum(len(chunk.rows_with_logits) for chunk in batch.chunks)
         if n_outputs > self.limits.n_outputs:
             raise ValueError(f"a batch with {n_outputs} rows of logits; {self.limits.n_outputs} are allowed")

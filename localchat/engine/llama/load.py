@@ -164,9 +164,9 @@ def _check_generates(model: Any, path: str) -> None:
 
 def _check_parallel(model: Any, options: LoadOptions) -> None:
     most = L.llama_max_parallel_sequences() // _n_ids(model) - 1  # One is for idle prefixes.
-    if options.n_slots > most:
+    if options.n_parallel > most:
         raise EngineError(
-            f"--parallel {options.n_slots} is more than llama.cpp can run at once: the limit of this model is {most}"
+            f"--parallel {options.n_parallel} is more than llama.cpp can run at once: the limit of this model is {most}"
         )
 
 
@@ -226,7 +226,7 @@ def _context_params(model: Any, options: LoadOptions, n_cells: int, n_streams: i
 
 def _n_outputs(model: Any, options: LoadOptions) -> int:
     """The limit of rows with logits in a batch; in the unified layout also the number of llama.cpp's sequences."""
-    return min((options.n_slots + _IDLE_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
+    return min((options.n_parallel + _IDLE_SLOTS) * _n_ids(model), int(L.llama_max_parallel_sequences()))
 
 
 def _can_truncate(model: Any) -> bool:
@@ -248,14 +248,14 @@ def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bo
     # A copied state has the cells of the window alone, so only a sequence that continues at its end can use it.
     can_copy = not can_truncate or not L.llama_model_n_swa(model)
     n_outputs = _n_outputs(model, options) // _n_ids(model)
-    n_spare_rows = min(n_outputs, n_batch) - options.n_slots
+    n_spare_rows = min(n_outputs, n_batch) - options.n_parallel
     return CacheLimits(
         n_cells=L.llama_n_ctx(context),
-        n_running=options.n_slots,
+        n_parallel=options.n_parallel,
         n_slots=n_slots,
         n_batch=n_batch,
         can_truncate=can_truncate,
-        n_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_truncate and options.speculates else 0,
+        max_drafted=min(_MAX_DRAFTED, n_spare_rows) if can_truncate and options.speculates else 0,
         can_copy=can_copy,
         is_unified=is_unified,
         n_outputs=n_outputs,
@@ -290,7 +290,7 @@ def _read_facts(
         n_ctx_train=L.llama_model_n_ctx_train(model),
         n_ctx=options.n_ctx,
         n_cells=L.llama_n_ctx(context),
-        n_slots=options.n_slots,
+        n_parallel=options.n_parallel,
         chat_template=None if template is None else template.decode("utf-8", "replace"),
         bos=vocabulary.bos,
         eos=vocabulary.eos,
