@@ -21,6 +21,8 @@ from localchat.engine.llama import load_backend
 from localchat.engine.llama.backend import LlamaBackend
 from localchat.engine.llama.candidates import largest_of_rows
 from localchat.engine.llama.sampler import Sampler
+from localchat.engine.self_test import passing_options
+from localchat.models.catalog import DEMO_PATH
 from localchat.protocol.params import SamplingParams
 
 from .generations import request_for, submit
@@ -36,10 +38,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def options_of(n_parallel: int) -> LoadOptions:
+    """Without the matrix instructions of the CPU where they crash."""
+    return passing_options(LoadOptions(n_parallel=n_parallel, n_ctx=512), str(DEMO_PATH))
+
+
 @pytest.fixture(scope="module")
 def backend(path: Path) -> Iterator[LlamaBackend]:
     """With the logits of three rows."""
-    backend = load_backend(str(path), LoadOptions(n_parallel=3, n_ctx=512))
+    backend = load_backend(str(path), options_of(3))
     chunks = [BatchChunk(Sequence(i, [7 + i, 8, 9], 20), i, 3 * i, 3, wants_output=True) for i in range(3)]
     backend.decode(Batch(chunks=tuple(chunks)))
     yield backend
@@ -105,7 +112,7 @@ def test_candidates_of_a_draft_are_selected_in_one_pass(backend: LlamaBackend):
 @pytest.mark.parametrize("n_others", [0, 1, 3])
 def test_drafts_are_sampled_as_one_by_one_however_the_work_is_shared(path: Path, n_others: int):
     """The penalties of a row count the draft's tokens before it, whichever thread selects its candidates."""
-    backend = load_backend(str(path), LoadOptions(n_parallel=4, n_ctx=512))
+    backend = load_backend(str(path), options_of(4))
     decode, steps = backend.decode, [0.0]
 
     def decode_alike(batch: Batch) -> None:
