@@ -182,13 +182,12 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
         return real(self, data, *others)
 
     monkeypatch.setattr(Vocabulary, "_tokenize_block", tokenized)
-    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+    with serving(is_ready=False) as running:
         running.server.service.ready(real_model)
-        client.request("POST", path, json.dumps({"model": "Fake", **fields}))
-        response = client.getresponse()
-        error = json.loads(response.read())["error"]
+        status, body = running.request("POST", path, json.dumps({"model": "Fake", **fields}))
         running.server.service._model = None  # It is closed by the fixture.
-    assert response.status == 400
+    assert status == 400
+    error = body["error"]
     assert re.search(r"the prompt has at least 56\d tokens and the context holds 512", str(error)), error
     assert path.startswith(("/api", "/v1/messages")) or error["code"] == "context_length_exceeded"
 
@@ -206,14 +205,12 @@ def test_text_of_more_tokens_than_any_context_holds_is_refused(
     from localchat.engine.llama import vocabulary
 
     monkeypatch.setattr(vocabulary, "MAX_TOKENS", 4)
-    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+    with serving(is_ready=False) as running:
         running.server.service.ready(real_model)
-        client.request("POST", path, json.dumps(fields))
-        response = client.getresponse()
-        error = json.loads(response.read())["error"]
+        status, body = running.request("POST", path, json.dumps(fields))
         running.server.service._model = None  # It is closed by the fixture.
-    assert (response.status, error["code"]) == (400, "context_length_exceeded")
-    assert "tokens, the limit is 4" in error["message"]
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+    assert "tokens, the limit is 4" in body["error"]["message"]
 
 
 def test_objects_of_the_server_are_not_collected_again():

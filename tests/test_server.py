@@ -16,7 +16,6 @@ from .serving import (
     dechunked,
     delta_text,
     payloads,
-    read_answer,
     read_until,
     says,
     serving,
@@ -206,9 +205,8 @@ def test_keep_alive_serves_many_requests_on_one_connection():
 )
 def test_models(path):
     """G1."""
-    with serving() as running, contextlib.closing(running.client()) as client:
-        client.request("GET", path)
-        status, body = read_answer(client)
+    with serving() as running:
+        status, body = running.request("GET", path)
     assert status == 200
     assert [model["id"] for model in body["data"]] == ["Fake"]
     assert body["data"][0]["meta"]["n_ctx"] == 256
@@ -216,12 +214,11 @@ def test_models(path):
 
 @pytest.mark.parametrize(("name", "status"), [("Fake", 200), ("FAKE", 200), ("%46ake", 200), ("other", 404)])
 def test_one_model(name, status):
-    with serving() as running, contextlib.closing(running.client()) as client:
-        client.request("GET", f"/v1/models/{name}")
-        assert read_answer(client)[0] == status
+    with serving() as running:
+        assert running.request("GET", f"/v1/models/{name}")[0] == status
 
 
-@pytest.mark.parametrize("path", ["/health", "/v1/models"])
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/models/Fake", "/props", "/slots", "/metrics"])
 def test_head_is_get_without_a_body(path):
     with serving() as running, running.connect() as sock:
         sock.sendall(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * 2)

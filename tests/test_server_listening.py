@@ -17,7 +17,7 @@ from localchat.serving.listener import listen_at, listening
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import DEADLINE_S, GOOD, ask, chat_request, delta_text, raw_request, read_answer, serving, wait_for
+from .serving import DEADLINE_S, GOOD, ask, chat_request, delta_text, raw_request, serving, wait_for
 
 CERTIFICATE = Path(__file__).with_name("data") / "tls" / "localhost.pem"
 TLS = Settings(port=0, tls_cert=CERTIFICATE)
@@ -169,6 +169,5 @@ def test_keys_of_a_file_are_those_of_its_lines(tmp_path):
 
 
 def test_query_of_a_list_of_models_is_ignored():
-    with serving() as running, contextlib.closing(running.client()) as client:
-        client.request("GET", "/v1/models?limit=20&after=x&unknown[]=%ff")
-        assert read_answer(client)[0] == 200
+    with serving() as running:
+        assert running.request("GET", "/v1/models?limit=20&after=x&unknown[]=%ff")[0] == 200
