@@ -114,13 +114,6 @@ def exchanged(running, method, path, headers):
         return response.status, response.headers, response.read()
 
 
-def test_options_list_the_methods_of_a_path():
-    with serving() as running:
-        assert exchanged(running, "OPTIONS", "/v1/completions", {})[1]["Allow"] == "POST, OPTIONS"
-        assert exchanged(running, "OPTIONS", "/props", {})[1]["Allow"] == "GET, HEAD, OPTIONS"
-        assert exchanged(running, "OPTIONS", "/nothing", {})[0] == 404
-
-
 @pytest.mark.parametrize("allowed", [PAGE, "*"])
 def test_allowed_page_may_send_and_read(allowed):
     with serving(settings=Settings(port=0, cors=(allowed,), api_keys=("secret",))) as running:

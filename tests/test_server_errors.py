@@ -77,12 +77,6 @@ def test_bad_request_gets_its_error_and_the_connection_goes_on(line, body, statu
     assert answer["error"]["message"]
 
 
-def test_wrong_method_gets_the_allowed_ones():
-    with serving() as running, contextlib.closing(running.client()) as client:
-        client.request("DELETE", "/v1/models")
-        assert client.getresponse().getheader("Allow") == "GET, HEAD, OPTIONS"
-
-
 @pytest.mark.parametrize(
     ("path", "body"),
     [
