@@ -7,8 +7,8 @@ be matched in finite time. Input is refused with a GrammarError, which has a pat
 From the schema to the text:
     schema_nodes       a schema document: nodes with paths, keywords, references
     intersection       several nodes at once -> branches; anyOf, oneOf (disjoint), allOf, not; merged_keywords
-    schema_rules       branches -> expressions, with object_rules, array_rules, integer_rules, decimal_rules (intervals),
-                       string_formats, regex
+    schema_rules       branches -> expressions, with object_rules, array_rules, integer_rules, decimal_rules
+                       (intervals), string_formats, regex
     regular_languages  patterns with intersection and complement -> automata -> expressions; excluded_markers
     json_notation      how values are written, in JSON or in a family's own way (call_notations)
     expressions, gbnf  expressions, and named rules -> text
