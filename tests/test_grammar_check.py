@@ -27,7 +27,7 @@ HARMFUL = {
     "no character": (r"root ::= [\U00110000]", "beyond"),
     "long": ("root ::= " + '"a" ' * 200_000, "characters"),
     "no root": ('other ::= "a"', "does not define the rule root"),
-    "no grammar": ("root ::= %", "cannot be read"),
+    "no grammar": ("root ::= %", "syntax error at character 9"),
     "no rule": ('"a"', "begin with a rule"),
     "nothing to repeat": ("root ::= *", "nothing before"),
     "group not closed": ('root ::= ("a"', "without its"),
