@@ -27,3 +27,12 @@ def engine() -> Iterator[Any]:
 
     with load(DEMO, LoadOptions(n_parallel=32), max_queue=256) as engine:
         yield engine
+
+
+@pytest.fixture(scope="module")
+def port(engine: Any) -> Iterator[int]:
+    """A server with this engine."""
+    from .demo_server import serving_demo
+
+    with serving_demo(engine) as port:
+        yield port

@@ -66,6 +66,14 @@ class Serving:
         with contextlib.closing(self.client()) as client:
             return ask(client, content, **members)
 
+    def request(
+        self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """One request on a connection of its own: status and body."""
+        with contextlib.closing(self.client()) as client:
+            client.request(method, path, body, headers or {})
+            return read_answer(client)
+
     def chat_read_late(self, **members: Any) -> Any:
         """The body of an answer that is only read when all of it is there."""
         request = parse_chat(bad(**members))

@@ -87,3 +87,12 @@ def test_instructions_that_a_build_does_not_use_are_found(monkeypatch: pytest.Mo
     monkeypatch.setattr(self_test, "_cpu_flags", lambda: ["avx", "avx2", "avx512f", "sse3"])
     assert self_test.missing_switches(["SSE3", "AVX", "FMA"]) == ["AVX2", "AVX512"]
     assert self_test.missing_switches(["AVX", "AVX2", "AVX512"]) == []
+
+
+def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(self_test, "_use_extra_bufts", lambda options, path: False)
+    done = run_check()
+    assert done.returncode == COULD_BE_BETTER
+    [advice] = [line for line in done.stdout.splitlines() if "AMX" in line and line.startswith("advice ")]
+    assert self_test.rebuild_command() in advice

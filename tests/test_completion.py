@@ -19,7 +19,6 @@ from localchat.protocol.completion_response import INTERFACE, CompletionBody
 from localchat.protocol.completions import CompletionRequest, parse_completion
 from localchat.protocol.errors import BadRequest, ContextLengthExceeded, ShuttingDown
 from localchat.protocol.events import ContentDelta, OutputEvent
-from localchat.serving.settings import Settings
 
 from .fakes import FakeBackend, echo, endless
 from .serving import Serving, dechunked, payloads, raw_request, read_until, serving, wait_for
@@ -305,30 +304,6 @@ def completion_request(**members: Any) -> bytes:
     return raw_request(json.dumps(members).encode(), path="/v1/completions")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_client_that_leaves_ends_its_completion(stream: bool):
-    with serving(endless, n_ctx=200_000, n_cells=400_000) as running:
-        sock = running.connect()
-        sock.sendall(completion_request(prompt=["a", "b"], stream=stream))
-        wait_for(lambda: running.engine.stats().n_running == 2)
-        sock.close()
-        running.wait_until_idle()
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_end_of_the_server_ends_completions_with_an_error(stream: bool):
-    with serving(endless, n_ctx=200_000, n_cells=200_000) as running, running.connect() as sock:
-        sock.sendall(completion_request(prompt="a", stream=stream))
-        if stream:
-            read_until(sock, b'"text":"')
-        wait_for(lambda: running.engine.stats().n_running == 1)
-        running.server.shutdown()
-        running.server.close()
-        raw = b"".join(iter(lambda: sock.recv(65536), b""))
-    assert b'"code":"shutting_down"' in raw
-    assert not stream or raw.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-
-
 @pytest.mark.parametrize("broken", [EngineError("it broke"), RuntimeError("a bug")], ids=["engine", "bug"])
 def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypatch, broken: Exception):
     gate = threading.Semaphore(0)
@@ -394,26 +369,6 @@ def test_ids_of_tokens_whole_and_streamed(prompt: Any):
     assert [choice.get("prompt_token_ids") for choice in choices] == [[97, 98, 99], *[None] * (len(choices) - 1)]
     assert [id for choice in choices for id in choice.get("token_ids", ())] == [97, 98, 99]
     assert [(choice["token_ids"], choice["prompt_token_ids"]) for choice in whole] == [([97, 98, 99], (97, 98, 99))] * 2
-
-
-def test_request_sets_the_ping_interval():
-    gate = threading.Semaphore(0)
-    with serving(gate=gate) as running, running.connect() as sock:
-        sock.sendall(completion_request(prompt="ab", stream=True, sse_ping_interval=0.01))
-        read_until(sock, b"\n:")
-        gate.release(100)
-        assert b"[DONE]" in read_until(sock, b"[DONE]")
-
-
-def test_silent_stream_shows_that_it_lives():
-    gate = threading.Semaphore(0)
-    with serving(gate=gate, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
-        sock.sendall(completion_request(prompt="ab", stream=True))
-        head = read_until(sock, b"\r\n\r\n")
-        assert b"200 OK" in head
-        read_until(sock, b"\n:")
-        gate.release(100)
-        assert b"[DONE]" in read_until(sock, b"[DONE]")
 
 
 def test_metrics_and_slots_while_the_model_loads():

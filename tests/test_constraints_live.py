@@ -147,7 +147,6 @@ PROMISES: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
         lambda said: is_calls(said) and len(said["calls"]) == 1,
     ),
     "json_schema": ({"response_format": JSON_SCHEMA}, is_said(lambda text: is_valid(text, PERSON))),
-    "top-level schema": ({"json_schema": PERSON}, is_said(lambda text: is_valid(text, PERSON))),
     "json_object": (
         {"response_format": {"type": "json_object"}, "max_tokens": 100},
         is_cut_or(is_said(lambda text: isinstance(json.loads(text), dict))),

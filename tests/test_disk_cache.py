@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,17 +26,15 @@ from localchat.engine import (
 )
 from localchat.engine.state_files import Data, StateFiles
 
-from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation, read
+from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, chat, conversation
+from .demo_model import read as read_tokens
+from .engines import DEADLINE_S, read, request
 from .fakes import FakeBackend, echo, endless
-from .generations import Generation, request_for, submit
+from .generations import request_for, submit
 from .live import running_server
+from .serving import wait_for
 
-DEADLINE_S = 20
 SYSTEM = "a system prompt of some length, which all of them begin with; "
-
-
-def request(text: str, **options: Any) -> GenerationRequest:
-    return request_for(tuple(text.encode()), **options)
 
 
 def files_in(folder: Path) -> StateFiles:
@@ -53,39 +50,32 @@ def keeping_engine(folder: Path, backend: FakeBackend | None = None) -> Iterator
     assert backend.n_samplers == 0
 
 
-def say(engine: Engine, text: str, **options: Any) -> tuple[str, Finish]:
+def complete(engine: Engine, text: str, **options: Any) -> tuple[str, Finish]:
     with submit(engine, request(text, **options)) as generation:
-        return heard(generation)
+        return read(generation)
 
 
-def heard(generation: Generation) -> tuple[str, Finish]:
-    items = list(generation)
-    assert isinstance(items[-1], Finish)
-    return "".join(item.text for item in items if isinstance(item, Delta)), items[-1]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.002)
+def save(folder: Path, text: str = SYSTEM, backend: FakeBackend | None = None, **options: Any) -> None:
+    """Completes one prompt, whose prefix the folder then has."""
+    with keeping_engine(folder, backend) as engine:
+        complete(engine, text, **options)
 
 
 def test_prefix_is_known_after_a_restart(tmp_path: Path):
     with keeping_engine(tmp_path) as engine:
-        assert say(engine, SYSTEM + "one")[1].usage.n_cached == 0
+        assert complete(engine, SYSTEM + "one")[1].usage.n_cached == 0
     with keeping_engine(tmp_path) as engine:
-        text, finish = say(engine, SYSTEM + "two")
+        text, finish = complete(engine, SYSTEM + "two")
         assert (text, finish.usage.n_cached) == (SYSTEM + "two", len(SYSTEM))
         # The first one's own part was there, too; only the last token is computed for its logits.
-        assert say(engine, SYSTEM + "one")[1].usage.n_cached == len(SYSTEM + "one") - 1
+        assert complete(engine, SYSTEM + "one")[1].usage.n_cached == len(SYSTEM + "one") - 1
 
 
 def test_conversation_goes_on_after_a_restart(tmp_path: Path):
     text = SYSTEM
     for _ in range(3):
         with keeping_engine(tmp_path, FakeBackend(endless, n_ctx=1000)) as engine:
-            said, finish = say(engine, text, max_tokens=20)
+            said, finish = complete(engine, text, max_tokens=20)
             assert finish.usage.n_cached in (0, len(text) - 1 - len("next"))
             text += said + "next"
     assert len(list(tmp_path.iterdir())) == 1  # the last one stands for those before
@@ -95,7 +85,7 @@ def test_idle_engine_saves_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(disk_cache, "_IDLE_S", 0.01)
     with keeping_engine(tmp_path) as engine:
         for text in ("one", "two", "three"):
-            say(engine, f"{text} {SYSTEM}")
+            complete(engine, f"{text} {SYSTEM}")
         wait_for(lambda: len(list(tmp_path.glob("*.state"))) == 3)
         wait_for(lambda: engine._cache.save_wait_s is None)
 
@@ -106,7 +96,7 @@ def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with keeping_engine(tmp_path, backend) as engine:
         running = submit(engine, request("x" * 40, max_tokens=900))
         next(running)
-        say(engine, SYSTEM + "one", max_tokens=5)
+        complete(engine, SYSTEM + "one", max_tokens=5)
         n_files = len(list(tmp_path.iterdir()))
         is_running = engine.stats().n_running
         assert not is_running or n_files == 0
@@ -114,47 +104,42 @@ def test_busy_engine_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_short_prefixes_are_not_worth_a_file(tmp_path: Path):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, "short")
+    save(tmp_path, "short")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_saved_is_not_saved_again(tmp_path: Path):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
+    save(tmp_path)
     (path,) = tmp_path.iterdir()
     before = path.stat().st_ino
     with keeping_engine(tmp_path) as engine:
-        text, finish = say(engine, SYSTEM, max_tokens=1)
+        text, finish = complete(engine, SYSTEM, max_tokens=1)
         assert (text, finish.usage.n_cached) == (SYSTEM[0], len(SYSTEM) - 1)
     assert [path.stat().st_ino for path in tmp_path.iterdir()] == [before]
 
 
 def test_what_is_in_the_memory_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
+    save(tmp_path)
     n_reads = []
     monkeypatch.setattr(StateFiles, "read", lambda self, prefix: n_reads.append(1))
     with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
-        say(engine, SYSTEM)
+        complete(engine, SYSTEM)
+        complete(engine, SYSTEM)
     assert n_reads == [1]
 
 
 def test_prompt_that_is_scored_fetches_nothing(tmp_path: Path):
+    save(tmp_path)
     with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
-    with keeping_engine(tmp_path) as engine:
-        assert say(engine, SYSTEM, prompt_logprobs=0)[1].usage.n_cached == 0
+        assert complete(engine, SYSTEM, prompt_logprobs=0)[1].usage.n_cached == 0
 
 
 def test_requests_that_come_together_fetch_once(tmp_path: Path):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
+    save(tmp_path)
     backend = FakeBackend(n_parallel=8)
     with keeping_engine(tmp_path, backend) as engine:
         generations = [submit(engine, request(SYSTEM + str(i), max_tokens=1)) for i in range(8)]
-        ends = [heard(generation)[1] for generation in generations]
+        ends = [read(generation)[1] for generation in generations]
         assert [end.usage.n_cached for end in ends] == [len(SYSTEM)] * 8
         assert engine.stats().n_computed == 8
 
@@ -172,20 +157,18 @@ class SlowFiles(StateFiles):
 
 
 def test_other_requests_do_not_wait_for_a_prefix_being_loaded(tmp_path: Path):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
+    save(tmp_path)
     files = SlowFiles(tmp_path)
     with Engine(FakeBackend(), state_files=files).start() as engine:
         fetching = submit(engine, request(SYSTEM))
-        assert say(engine, "hello")[0] == "hello"
+        assert complete(engine, "hello")[0] == "hello"
         assert not fetching.wait(0)
         files.gate.release()
-        assert heard(fetching)[1].usage.n_cached == len(SYSTEM) - 1
+        assert read(fetching)[1].usage.n_cached == len(SYSTEM) - 1
 
 
 def test_cancel_while_fetching(tmp_path: Path):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
+    save(tmp_path)
     files = SlowFiles(tmp_path)
     with Engine(FakeBackend(), state_files=files).start() as engine:
         generation = submit(engine, request(SYSTEM))
@@ -193,12 +176,11 @@ def test_cancel_while_fetching(tmp_path: Path):
         with pytest.raises(Cancelled):
             list(generation)
         files.gate.release()
-        assert say(engine, "hello")[0] == "hello"
+        assert complete(engine, "hello")[0] == "hello"
 
 
 def test_close_while_fetching_ends_the_request(tmp_path: Path):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
+    save(tmp_path)
     files = SlowFiles(tmp_path)
     with Engine(FakeBackend(), state_files=files).start() as engine:
         generation = submit(engine, request(SYSTEM))
@@ -208,14 +190,13 @@ def test_close_while_fetching_ends_the_request(tmp_path: Path):
 
 
 def test_damaged_file_costs_the_prefix_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
+    save(tmp_path)
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
     content[-50] ^= 1
     path.write_bytes(content)
     with keeping_engine(tmp_path) as engine:
-        text, finish = say(engine, SYSTEM)
+        text, finish = complete(engine, SYSTEM)
         assert (text, finish.usage.n_cached) == (SYSTEM, 0)
     assert len([message for message in caplog.messages if "ignored" in message]) == 1
 
@@ -225,10 +206,9 @@ def test_state_that_the_backend_refuses_costs_the_prefix_and_nothing_else(tmp_pa
         def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
             return False
 
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM)
+    save(tmp_path)
     with keeping_engine(tmp_path, Refusing()) as engine:
-        text, finish = say(engine, SYSTEM)
+        text, finish = complete(engine, SYSTEM)
         assert (text, finish.usage.n_cached) == (SYSTEM, 0)
 
 
@@ -240,7 +220,7 @@ def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monke
     monkeypatch.setattr(disk_cache, "_IDLE_S", 0.0)
     with keeping_engine(tmp_path, Refusing()) as engine:
         for _ in range(2):
-            assert say(engine, SYSTEM)[0] == SYSTEM
+            assert complete(engine, SYSTEM)[0] == SYSTEM
             wait_for(lambda: engine._cache.save_wait_s is None)
         assert engine.stats().n_cells_idle > 0
     assert list(tmp_path.iterdir()) == []
@@ -248,35 +228,32 @@ def test_state_that_the_backend_does_not_give_is_not_saved(tmp_path: Path, monke
 
 def test_prefix_of_a_state_larger_than_the_cache_is_computed(tmp_path: Path):
     """The saved one is longer than the memory; what is asked for is not."""
-    with keeping_engine(tmp_path, FakeBackend(n_ctx=1000, n_cells=4000)) as engine:
-        say(engine, SYSTEM * 8)
+    save(tmp_path, SYSTEM * 8, FakeBackend(n_ctx=1000, n_cells=4000))
     with keeping_engine(tmp_path, FakeBackend(n_ctx=200, n_cells=300)) as engine:
-        assert say(engine, SYSTEM)[0] == SYSTEM
+        assert complete(engine, SYSTEM)[0] == SYSTEM
 
 
 def test_loaded_prefix_takes_cells_of_idle_prefixes_and_not_of_running_sequences(tmp_path: Path):
-    with keeping_engine(tmp_path) as engine:
-        say(engine, SYSTEM, max_tokens=1)
+    save(tmp_path, max_tokens=1)
     backend = FakeBackend(endless, n_ctx=200, n_cells=200)
     with keeping_engine(tmp_path, backend) as engine:
         for i in range(3):
-            say(engine, f"{i}" * 50, max_tokens=2)
+            complete(engine, f"{i}" * 50, max_tokens=2)
         running = submit(engine, request("y" * 60, max_tokens=60))
         first = next(running)
         assert isinstance(first, Delta)
-        assert say(engine, SYSTEM + "?", max_tokens=3)[0] == "abc"
-        assert len(first.text + heard(running)[0]) == 60
+        assert complete(engine, SYSTEM + "?", max_tokens=3)[0] == "abc"
+        assert len(first.text + read(running)[0]) == 60
 
 
 def test_memory_that_cannot_be_cut_takes_only_what_is_whole(tmp_path: Path):
     """Of a longer prefix nothing can be used there."""
+    save(tmp_path, SYSTEM + "one", FakeBackend(can_truncate=False), max_tokens=2)
     with keeping_engine(tmp_path, FakeBackend(can_truncate=False)) as engine:
-        say(engine, SYSTEM + "one", max_tokens=2)
-    with keeping_engine(tmp_path, FakeBackend(can_truncate=False)) as engine:
-        text, finish = say(engine, SYSTEM + "two")
+        text, finish = complete(engine, SYSTEM + "two")
         assert (text, finish.usage.n_cached) == (SYSTEM + "two", 0)
         # What was idle after an output of two tokens: the prompt and the first of them.
-        text, finish = say(engine, SYSTEM + "one" + SYSTEM[0] + "!")
+        text, finish = complete(engine, SYSTEM + "one" + SYSTEM[0] + "!")
         assert finish.usage.n_cached == len(SYSTEM + "one") + 1
 
 
@@ -288,7 +265,7 @@ def test_generations_at_work_leave_what_they_computed(tmp_path: Path):
     with pytest.raises(EngineStopped):
         list(generation)
     with keeping_engine(tmp_path) as engine:
-        assert say(engine, SYSTEM)[1].usage.n_cached == len(SYSTEM) - 1
+        assert complete(engine, SYSTEM)[1].usage.n_cached == len(SYSTEM) - 1
 
 
 def test_engine_stepped_by_hand_saves_at_its_end(tmp_path: Path):
@@ -296,7 +273,7 @@ def test_engine_stepped_by_hand_saves_at_its_end(tmp_path: Path):
         generation = submit(engine, request(SYSTEM))
         while engine.step():
             pass
-        assert heard(generation)[0] == SYSTEM
+        assert read(generation)[0] == SYSTEM
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -306,7 +283,7 @@ def test_engine_stepped_by_hand_saves_at_its_end(tmp_path: Path):
 def ask(folder: Path, build: Callable[[Engine], GenerationRequest], **options: Any) -> tuple[Any, Finish]:
     """Tokens and end of one request to an engine that is made for it."""
     with load(DEMO, LoadOptions(n_parallel=2, **options), cache_folder=folder) as engine:
-        _, tokens, finish = read(engine, build(engine))
+        _, tokens, finish = read_tokens(engine, build(engine))
         return tokens, finish
 
 
@@ -339,11 +316,11 @@ def test_model_of_another_time_has_prefixes_of_its_own(tmp_path: Path):
     n_cached = []
     for _ in range(2):
         with load(str(model), LoadOptions(n_parallel=2), cache_folder=folder, self_test_model=DEMO) as engine:
-            n_cached.append(read(engine, long_request(engine))[2].usage.n_cached)
+            n_cached.append(read_tokens(engine, long_request(engine))[2].usage.n_cached)
     assert n_cached[1] > 0
     model.write_bytes(Path(DEMO).read_bytes())  # as it was, but newer
     with load(str(model), LoadOptions(n_parallel=2), cache_folder=folder, self_test_model=DEMO) as engine:
-        assert read(engine, long_request(engine))[2].usage.n_cached == 0
+        assert read_tokens(engine, long_request(engine))[2].usage.n_cached == 0
 
 
 def test_server_keeps_prefixes_across_restarts(tmp_path: Path):

@@ -14,9 +14,8 @@ import pytest
 from localchat.engine import Delta, Engine, EngineError, Finish, GenerationRequest, LoadOptions, WrongDraftModel, load
 from localchat.engine.batch import Sequence
 from localchat.engine.draft_model import DraftModel
-from localchat.protocol.params import SamplingParams
 
-from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read, wait_until_idle
+from .demo_model import DEMO, GREEDY, assert_same_or_near_tie, assert_together_as_alone, chat, read
 from .fakes import END, N_VOCAB, FakeBackend
 from .generations import request_for, submit
 
@@ -220,30 +219,12 @@ def test_greedy_text_is_the_same_with_the_model_as_its_own_draft(plain: Engine, 
     assert finish.usage.n_draft_accepted > finish.usage.n_drafted / 2
 
 
-def test_seeded_text_is_the_same_with_a_draft_model(plain: Engine, with_itself: Engine):
-    n_same = 0
-    for seed in range(4):
-        sampling = SamplingParams(seed=seed, repeat_penalty=1.1)
-        request = request_for(chat(plain, TEXTS[1]), sampling=sampling, max_tokens=60, ignore_eos=True)
-        n_same += read(plain, request)[0] == read(with_itself, request)[0]
-    assert n_same >= 3  # rounding may change one sampled token in thousands
-
-
 def test_streams_together_have_the_text_of_each_alone(plain: Engine, with_itself: Engine):
     requests = [
         request_for(chat(plain, text), sampling=GREEDY, max_tokens=50, ignore_eos=True, top_logprobs=5)
         for text in TEXTS
     ]
     assert_together_as_alone(plain, with_itself, requests)
-
-
-def test_cancelled_generations_leave_no_cells_in_the_large_model(with_itself: Engine):
-    for _ in range(5):
-        with submit(with_itself, request_for(chat(with_itself, TEXTS[0]), max_tokens=500, ignore_eos=True)) as it:
-            next(it)
-    with_itself.forget()
-    wait_until_idle(with_itself)
-    assert with_itself.backend.n_cells_used() == 0
 
 
 @pytest.fixture(scope="module")

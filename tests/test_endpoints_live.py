@@ -1,4 +1,4 @@
-"""The endpoints besides chat, on the real engine and the built-in model: plain HTTP and the openai package."""
+"""The endpoints besides chat, on the real engine and the built-in model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import Embedder, Engine, LoadOptions, load
+from localchat.engine import Embedder, Engine
 from localchat.models.catalog import DEMO, DEMO_PATH
-
-from .demo_server import serving_demo
-from .serving import openai_client
 
 DEADLINE_S = 60
 # The same text alone and beside others.
@@ -29,29 +26,10 @@ SAME = 1e-4
 SAME_IN_A_BATCH = 5e-4
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
-    with load(str(DEMO_PATH), LoadOptions(n_parallel=16), max_queue=256) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def port(engine: Engine) -> Iterator[int]:
-    with serving_demo(engine) as port:
-        yield port
-
-
 @pytest.fixture
 def connection(port: int) -> Iterator[http.client.HTTPConnection]:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
         yield connection
-
-
-@pytest.fixture
-def client(port: int) -> Iterator[Any]:
-    with openai_client(port) as client:
-        yield client
 
 
 def ask(
@@ -122,15 +100,6 @@ def test_logprobs_fit_the_text(connection: http.client.HTTPConnection):
         assert top[token] == value == max(top.values())
 
 
-def test_echo_repeats_the_prompt(connection: http.client.HTTPConnection):
-    _, plain = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY})
-    for stream in (False, True):
-        _, echoed = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY, "echo": True, "stream": stream})
-        chunks = echoed if stream else [echoed]
-        text = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
-        assert text == "Hello" + plain["choices"][0]["text"]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_echo_has_the_log_probabilities_of_the_prompt(connection: http.client.HTTPConnection, stream: bool):
     _, plain = ask(connection, "/v1/completions", {"prompt": "Hello, my name is Ada.", **GREEDY, "logprobs": 2})
@@ -196,16 +165,6 @@ def test_best_of_gives_the_likeliest(connection: http.client.HTTPConnection):
         assert 4 <= best["usage"]["completion_tokens"] <= 16
         n_alike += best["choices"][0]["text"] == max(all_of_them["choices"], key=likelihood)["text"]
     assert n_alike >= 7
-
-
-def test_stop_text_ends_a_completion(connection: http.client.HTTPConnection):
-    _, whole = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY})
-    text = whole["choices"][0]["text"]
-    stop = text[len(text) // 2 :][:2]
-    _, cut = ask(connection, "/v1/completions", {"prompt": "Hello", **GREEDY, "stop": [stop]})
-    choice = cut["choices"][0]
-    assert choice["text"] == text[: text.index(stop)]
-    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
 
 
 # --- vectors ---
@@ -277,11 +236,6 @@ def test_vectors_are_made_while_text_is_written(connection: http.client.HTTPConn
 # --- what is wrong with a request ---
 
 WRONG = [
-    pytest.param("/v1/completions", {}, 400, "prompt", None, id="no prompt"),
-    pytest.param("/v1/completions", {"prompt": [10**9]}, 400, "prompt", None, id="token beyond the vocabulary"),
-    pytest.param("/v1/completions", {"prompt": ["a", [10**9]]}, 400, "prompt[1]", None, id="in a list"),
-    pytest.param("/v1/completions", {"prompt": "a", "model": "gpt-9"}, 404, "model", "model_not_found", id="model"),
-    pytest.param("/v1/completions", {"prompt": "a", "suffix": "b"}, 400, "suffix", None, id="no suffix tokens"),
     pytest.param(
         "/v1/completions", {"prompt": "word " * 5000}, 400, "prompt", "context_length_exceeded", id="long prompt"
     ),
@@ -290,7 +244,6 @@ WRONG = [
     pytest.param(
         "/v1/embeddings", {"input": ["a", "word " * 5000]}, 400, "input[1]", "context_length_exceeded", id="long input"
     ),
-    pytest.param("/v1/rerank", {"query": "a", "documents": ["b"]}, 501, "model", "not_supported", id="no reranker"),
     pytest.param("/tokenize", {}, 400, "content", None, id="nothing to tokenize"),
     pytest.param("/detokenize", {"tokens": [10**9]}, 400, "tokens", None, id="unknown token"),
     pytest.param("/apply-template", {"messages": []}, 400, "messages", None, id="no messages"),
@@ -346,7 +299,7 @@ def test_template_is_applied_as_for_a_chat(connection: http.client.HTTPConnectio
 def test_props_describe_the_model(connection: http.client.HTTPConnection, engine: Engine):
     status, body = ask(connection, "/props")
     assert status == 200
-    assert (body["model_alias"], body["total_slots"]) == (DEMO, 16)
+    assert (body["model_alias"], body["total_slots"]) == (DEMO, engine.facts.n_parallel)
     assert body["default_generation_settings"]["n_ctx"] == engine.facts.n_ctx
     assert body["default_generation_settings"]["params"]["top_k"] > 0
     assert body["chat_template"] == engine.facts.chat_template
@@ -356,7 +309,7 @@ def test_props_describe_the_model(connection: http.client.HTTPConnection, engine
 def test_slots_show_what_runs(connection: http.client.HTTPConnection, port: int, engine: Engine):
     status, idle = ask(connection, "/slots")
     assert status == 200
-    assert [slot["id"] for slot in idle] == list(range(16))
+    assert [slot["id"] for slot in idle] == list(range(engine.facts.n_parallel))
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as other:
         members = {"prompt": "Hello", "ignore_eos": True, "max_tokens": 800, "stream": True}
         other.request("POST", "/v1/completions", json.dumps(members))
@@ -404,52 +357,6 @@ def figures(text: str) -> dict[str, float]:
             assert match, line
             found[match[1]] = float(match[2])
     return found
-
-
-@pytest.mark.parametrize("path", ["/props", "/slots", "/metrics", "/v1/models", f"/v1/models/{DEMO}"])
-def test_head_has_the_head_of_get(connection: http.client.HTTPConnection, path: str):
-    connection.request("HEAD", path)
-    response = connection.getresponse()
-    assert response.read() == b""
-    assert response.status == 200
-    assert int(response.getheader("Content-Length", "0")) > 0
-    assert ask(connection, "/health")[0] == 200
-
-
-# --- the openai package ---
-
-
-def test_openai_package_completes(client: Any):
-    reply = client.completions.create(model=DEMO, prompt="Hello", temperature=0, max_tokens=8, logprobs=1)
-    assert reply.object == "text_completion"
-    assert reply.choices[0].text == "".join(reply.choices[0].logprobs.tokens)
-    chunks = list(client.completions.create(model=DEMO, prompt="Hello", temperature=0, max_tokens=8, stream=True))
-    assert "".join(chunk.choices[0].text for chunk in chunks) == reply.choices[0].text
-    assert chunks[-1].choices[0].finish_reason == reply.choices[0].finish_reason
-
-
-def test_openai_package_embeds(client: Any):
-    coded = client.embeddings.create(model=DEMO, input=["hello", "world"])  # as base64, which it decodes
-    plain = client.embeddings.create(model=DEMO, input=["hello", "world"], encoding_format="float")
-    assert len(coded.data) == 2
-    for one, other in zip(coded.data, plain.data):
-        assert one.embedding == pytest.approx(other.embedding, abs=SAME)
-    assert coded.usage.total_tokens > 0
-
-
-def test_openai_package_finds_models(client: Any):
-    assert client.models.retrieve(DEMO).id == DEMO
-
-
-def test_openai_package_understands_errors(client: Any):
-    import openai
-
-    with pytest.raises(openai.BadRequestError) as wrong:
-        client.embeddings.create(model=DEMO, input="word " * 5000)
-    assert wrong.value.code == "context_length_exceeded"
-    with pytest.raises(openai.BadRequestError) as combined:
-        client.completions.create(model=DEMO, prompt="a", n=2, best_of=1)
-    assert combined.value.param == "best_of"
 
 
 def test_creating_the_context_is_logged_once(engine: Engine, caplog: pytest.LogCaptureFixture):

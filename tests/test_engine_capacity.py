@@ -140,37 +140,6 @@ def test_engine_that_fails_every_step_stops_with_the_error():
             submit(engine, request())
 
 
-def test_known_prompt_is_not_computed_again_and_counted_as_cached():
-    backend = FakeBackend()
-    with stepped(backend) as engine:
-        texts = []
-        for question in ("one", "two"):
-            generation = submit(engine, request("a long system prompt; " + question))
-            step_until_idle(engine)
-            text, finish = read(generation)
-            texts.append(text)
-            n_cached = finish.usage.n_cached
-        assert texts == ["a long system prompt; one", "a long system prompt; two"]
-        assert n_cached == len("a long system prompt; ")
-
-
-def test_requests_that_come_together_compute_their_prompt_once():
-    backend = FakeBackend(n_parallel=8)
-    with stepped(backend) as engine:
-        prompt = "the same prompt of some length"
-        generations = [submit(engine, request(prompt, max_tokens=1)) for _ in range(8)]
-        step_until_idle(engine)
-        assert [read(g)[0] for g in generations] == ["t"] * 8
-        assert engine.stats().n_computed == len(prompt) + 7
-
-
-def test_preempted_sequence_gives_the_same_text():
-    with stepped(FakeBackend(endless, n_ctx=24, n_cells=32, n_parallel=4)) as engine:
-        generations = [submit(engine, request("xxxx", max_tokens=18)) for _ in range(4)]
-        step_until_idle(engine)
-        assert [read(g)[0] for g in generations] == ["abcdefghijklmnopqr"] * 4
-
-
 # Slots that cannot be cut.
 
 LONG = "a prompt that is long enough to be worth a copy; "
@@ -190,15 +159,6 @@ def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batc
             n_cached.append((finish.usage.n_cached, len(text)))
             text += said.upper() + "; and what else?"
         assert [n for n, _ in n_cached] == [0, *(length - 1 for _, length in n_cached[:2])]
-
-
-def test_same_prompt_many_times_is_computed_once_where_slots_cannot_be_cut():
-    with stepped(FakeBackend(can_truncate=False, n_parallel=4)) as engine:
-        generations = [submit(engine, request(LONG, max_tokens=2)) for _ in range(6)]
-        step_until_idle(engine)
-        assert [read(generation)[0] for generation in generations] == [LONG[:2]] * 6
-        # All but the last token once; then for each request its last token and the first that was sampled.
-        assert engine.stats().n_computed == len(LONG) - 1 + 6 * 2
 
 
 def test_scored_prompt_uses_no_snapshot():

@@ -96,7 +96,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "many patternProperties": (
         {"type": "object", "patternProperties": {f"^{n}": INT for n in range(5)}},
         "#/patternProperties",
-        "more than 4",
+        "limit is 4",
     ),
     "oneOf overlapping": ({"oneOf": [INT, {"type": "number"}]}, "#/oneOf", "branches 0 and 1"),
     "oneOf of ranges that meet": (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
@@ -26,10 +25,7 @@ ERRORS = {"/v1/messages": "messages-error", "/api/chat": "api-error", "/api/gene
 
 
 def post(running: Any, path: str, body: Any) -> tuple[int, Any]:
-    with contextlib.closing(running.client()) as client:
-        client.request("POST", path, json.dumps({"max_tokens": 500, "stream": False, **body}))
-        response = client.getresponse()
-        return response.status, json.loads(response.read())
+    return running.request("POST", path, json.dumps({"max_tokens": 500, "stream": False, **body}))
 
 
 @pytest.mark.parametrize(

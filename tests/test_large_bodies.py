@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import re
@@ -182,13 +181,12 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
         return real(self, data, *others)
 
     monkeypatch.setattr(Vocabulary, "_tokenize_block", tokenized)
-    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+    with serving(is_ready=False) as running:
         running.server.service.ready(real_model)
-        client.request("POST", path, json.dumps({"model": "Fake", **fields}))
-        response = client.getresponse()
-        error = json.loads(response.read())["error"]
+        status, body = running.request("POST", path, json.dumps({"model": "Fake", **fields}))
         running.server.service._model = None  # It is closed by the fixture.
-    assert response.status == 400
+    assert status == 400
+    error = body["error"]
     assert re.search(r"the prompt has at least 56\d tokens and the context holds 512", str(error)), error
     assert path.startswith(("/api", "/v1/messages")) or error["code"] == "context_length_exceeded"
 
@@ -206,14 +204,12 @@ def test_text_of_more_tokens_than_any_context_holds_is_refused(
     from localchat.engine.llama import vocabulary
 
     monkeypatch.setattr(vocabulary, "MAX_TOKENS", 4)
-    with serving(is_ready=False) as running, contextlib.closing(running.client()) as client:
+    with serving(is_ready=False) as running:
         running.server.service.ready(real_model)
-        client.request("POST", path, json.dumps(fields))
-        response = client.getresponse()
-        error = json.loads(response.read())["error"]
+        status, body = running.request("POST", path, json.dumps(fields))
         running.server.service._model = None  # It is closed by the fixture.
-    assert (response.status, error["code"]) == (400, "context_length_exceeded")
-    assert "tokens, the limit is 4" in error["message"]
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+    assert "tokens, the limit is 4" in body["error"]["message"]
 
 
 def test_objects_of_the_server_are_not_collected_again():
@@ -265,10 +261,7 @@ LONG_TOOL = {"name": "f", "parameters": LONG}
 )
 def test_long_schema_is_refused_before_anything_is_made_of_it(path: str, fields: dict[str, Any], field: str):
     body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields})
-    with serving() as running, contextlib.closing(running.client()) as client:
-        client.request("POST", path, body)
-        response = client.getresponse()
-        text = response.read().decode()
-    assert response.status == 400
-    assert f"'{field}' has " in text
-    assert "more than 1048576 characters, which is the limit" in text
+    with serving() as running:
+        status, answer = running.request("POST", path, body)
+    assert status == 400
+    assert re.search(rf"'{field}' has .*more than 1048576 characters, which is the limit", json.dumps(answer))

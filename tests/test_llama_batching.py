@@ -12,7 +12,6 @@ from localchat.engine import (
     LoadOptions,
     load,
 )
-from localchat.protocol.params import SamplingParams
 
 from .demo_model import (
     DEMO,
@@ -67,18 +66,6 @@ def test_cached_prefix_gives_what_a_fresh_one_gives(engine: Engine):
     _, cached, second = read(engine, request)
     assert (first.usage.n_cached, second.usage.n_cached) == (0, len(request.prompt) - 1)
     assert_same_or_near_tie(fresh, cached)
-
-
-def test_8_choices_of_a_prompt_compute_it_once(engine: Engine):
-    engine.forget()
-    wait_until_idle(engine)
-    n_before = engine.stats().n_computed
-    prompt = conversation(engine, 10)
-    seeds = [SamplingParams(temperature=1, seed=seed) for seed in range(8)]
-    generations = [submit(engine, request_for(prompt, max_tokens=1, sampling=sampling)) for sampling in seeds]
-    for generation in generations:
-        list(generation)
-    assert engine.stats().n_computed - n_before == len(prompt) + 7
 
 
 def test_tokens_can_be_read_after_the_engine_was_closed():

@@ -82,37 +82,23 @@ def test_repeat_penalty_knows_the_prompt(engine: Engine):
     assert read(engine, request_for(prompt, sampling=strong, max_tokens=20))[0] != plain
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        SamplingParams(typical_p=0.5),
-        SamplingParams(top_n_sigma=1.0),
-        SamplingParams(xtc_probability=0.5),
-        SamplingParams(dynatemp_range=0.5),
-        SamplingParams(dry_multiplier=0.8),
-        SamplingParams(dry_multiplier=0.8, dry_sequence_breakers=()),
-        SamplingParams(mirostat=1),
-        SamplingParams(mirostat=2),
-        SamplingParams(adaptive_target=0.4, adaptive_decay=0.5),
-        SamplingParams(repeat_penalty=1.2, frequency_penalty=0.5, presence_penalty=0.5, penalty_last_n=-1),
-        SamplingParams(min_p=0.2, min_keep=3),
-        SamplingParams(samplers=("top_p", "temperature", "top_k"), temperature=0.3),
-    ],
-    ids=[
-        "typical",
-        "sigma",
-        "xtc",
-        "dynatemp",
-        "dry",
-        "dry alone",
-        "mirostat",
-        "mirostat 2",
-        "adaptive",
-        "all",
-        "min_p",
-        "order",
-    ],
-)
+SAMPLERS = {
+    "typical": SamplingParams(typical_p=0.5),
+    "sigma": SamplingParams(top_n_sigma=1.0),
+    "xtc": SamplingParams(xtc_probability=0.5),
+    "dynatemp": SamplingParams(dynatemp_range=0.5),
+    "dry": SamplingParams(dry_multiplier=0.8),
+    "dry alone": SamplingParams(dry_multiplier=0.8, dry_sequence_breakers=()),
+    "mirostat": SamplingParams(mirostat=1),
+    "mirostat 2": SamplingParams(mirostat=2),
+    "adaptive": SamplingParams(adaptive_target=0.4, adaptive_decay=0.5),
+    "all": SamplingParams(repeat_penalty=1.2, frequency_penalty=0.5, presence_penalty=0.5, penalty_last_n=-1),
+    "min_p": SamplingParams(min_p=0.2, min_keep=3),
+    "order": SamplingParams(samplers=("top_p", "temperature", "top_k"), temperature=0.3),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLERS.values(), ids=SAMPLERS)
 def test_every_sampler_repeats_with_its_seed(engine: Engine, sampling: SamplingParams):
     prompt = chat(engine, "Tell me about yourself.")
     texts = [

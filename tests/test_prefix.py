@@ -26,47 +26,10 @@ def run(tree: PrefixTree, slot: int, tokens: list[int]) -> int:
     return n_known
 
 
-def test_empty_tree_has_no_match():
-    assert PrefixTree().match([1, 2]) is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "length"),
-    [([1, 2, 3, 4], 4), ([1, 2, 3], 3), ([1], 1), ([1, 2, 9], 2), ([1, 2, 3, 4, 5], 4), ([9], 0), ([], 0)],
-    ids=["all", "shorter", "one", "fork", "longer", "other", "nothing"],
-)
-def test_match_is_the_longest_common_prefix(asked: list[int], length: int):
-    match = filled((0, [1, 2, 3, 4])).match(asked)
-    assert (0 if match is None else match.length) == length
-
-
 def test_match_names_a_slot_that_has_it():
     tree = filled((0, [1, 2, 3]), (1, [1, 2, 7, 8]), (2, [5]))
     assert tree.match([1, 2, 7]) == Match(1, 3)
     assert tree.match([5, 5]) == Match(2, 1)
-
-
-def test_shared_cells_count_once():
-    tree = filled((0, [1, 2, 3, 4]), (1, [1, 2, 7]))
-    assert (tree.n_cells, tree.n_cells_active) == (5, 5)
-    tree.set_idle(0)
-    assert (tree.n_cells, tree.n_cells_active) == (5, 3)
-    tree.drop(0)
-    assert (tree.n_cells, tree.n_cells_active) == (3, 3)
-    tree.drop(1)
-    assert (tree.n_cells, tree.n_cells_active) == (0, 0)
-
-
-def test_equal_tokens_computed_apart_count_twice():
-    tree = PrefixTree()
-    for slot in (0, 1):
-        tree.hold(slot)
-    for slot in (0, 1):
-        tree.extend(slot, [1, 2, 3])
-    assert tree.n_cells == 6
-    tree.drop(0)
-    assert tree.n_cells == 3
-    assert tree.match([1, 2]) == Match(1, 2)
 
 
 def test_growing_slot_stays_one_run_and_a_shared_one_forks():

@@ -84,19 +84,6 @@ def test_running_sequences_get_their_token_before_a_prompt_fills_the_batch():
     assert shape(run_step(scheduler)) == [(1, 1, True), (2, 1, True), (3, 8, False)]
 
 
-@pytest.mark.parametrize(
-    ("n_first", "n_second", "expected"),
-    [(30, 1, [(2, 1, True), (1, 9, False)]), (2, 4, [(1, 1, True), (2, 4, True)])],
-    ids=["newest tokens first", "newest tokens of the older"],
-)
-def test_new_sequence_joins_the_next_step(n_first: int, n_second: int, expected: list[tuple[int, int, bool]]):
-    scheduler = new_scheduler(100, 4, 10)
-    scheduler.add(sequence(1, n_first))
-    run_step(scheduler)
-    scheduler.add(sequence(2, n_second))
-    assert shape(run_step(scheduler)) == expected
-
-
 def test_rows_of_a_batch_are_contiguous():
     scheduler = new_scheduler(100, 4, 10)
     for id in (1, 2, 3):

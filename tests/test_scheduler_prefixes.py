@@ -88,15 +88,6 @@ def test_idle_prefixes_are_evicted_by_least_recent_use():
         assert scheduler.cache.n_cached(again.reusable_tokens) == n_known
 
 
-def test_slots_run_out_before_cells_and_the_oldest_prefix_goes():
-    scheduler = new_scheduler(1000, 1, 40, n_idle=2)
-    for id in range(1, 6):
-        scheduler.add(sequence(id, 5))
-        run_step(scheduler)
-        finish(scheduler)
-    assert scheduler.cache.n_cells_idle == 15
-
-
 def test_equal_outputs_take_one_idle_slot():
     scheduler = new_scheduler(400, 2, 100)
     for id in range(1, 6):

@@ -17,7 +17,7 @@ from localchat.serving.listener import listen_at, listening
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import DEADLINE_S, GOOD, ask, chat_request, delta_text, raw_request, read_answer, serving, wait_for
+from .serving import DEADLINE_S, GOOD, ask, chat_request, delta_text, raw_request, serving, wait_for
 
 CERTIFICATE = Path(__file__).with_name("data") / "tls" / "localhost.pem"
 TLS = Settings(port=0, tls_cert=CERTIFICATE)
@@ -150,6 +150,7 @@ def test_head_and_options(method, path, status, allowed):
             response = client.getresponse()
             assert (response.status, response.getheader("Allow")) == (status, allowed)
             assert (response.read() == b"") == (method == "HEAD" or status == 204)
+            assert status == 204 or int(response.getheader("Content-Length")) > 0
 
 
 def test_absolute_target_names_the_host_in_place_of_the_header():
@@ -166,9 +167,3 @@ def test_keys_of_a_file_are_those_of_its_lines(tmp_path):
     options = read_options(["--api-key-file", str(tmp_path / "keys"), "--api-key", "three"])
     assert options.api_keys == ["one", "two", "three"]
     assert os.environ.get("LOCALCHAT_API_KEY") is None
-
-
-def test_query_of_a_list_of_models_is_ignored():
-    with serving() as running, contextlib.closing(running.client()) as client:
-        client.request("GET", "/v1/models?limit=20&after=x&unknown[]=%ff")
-        assert read_answer(client)[0] == 200

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,15 @@ import pytest
 
 from localchat import server as server_module
 from localchat.engine import Engine
-from localchat.models.catalog import DEMO
 from localchat.protocol.params import NUMBERS
 
-from .demo_server import serving_demo
-from .serving import openai_client
+from .serving import wait_for
 
 DEADLINE_S = 60
 # Two log probabilities this close can change places when a batch rounds differently: those of one and the same
 # token were seen to differ by up to 0.2, without drafts, too.
 NEAR_TIE = 0.4
 QUESTIONS = ("What is your name?", "What can you do?", "Count from 1 to 9.", "Hello!", "I am Ada. Who am I?")
-
-
-@pytest.fixture(scope="module")
-def port(engine: Engine) -> Iterator[int]:
-    with serving_demo(engine) as port:
-        yield port
 
 
 ENDS = ("stop", "length")
@@ -99,13 +91,6 @@ def is_same_or_near_tie(alone: list[Any], batched: list[Any]) -> bool:
             is_second = other["bytes"] == second["bytes"]
             return is_second and first["logprob"] - second["logprob"] < NEAR_TIE
     return len(alone) == len(batched)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.005)
 
 
 def test_greedy_texts_in_a_batch_of_32_are_those_generated_alone(port: int, alone: dict[str, list[Any]]):
@@ -257,61 +242,6 @@ def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(port: int
     wait_for(lambda: threading.active_count() <= threads_before)
     wait_for(is_empty)
     assert stream(port, QUESTIONS[0])[-1]["choices"][0]["finish_reason"] in ENDS
-
-
-# --- the openai package ---
-
-
-@pytest.fixture
-def client(port: int) -> Iterator[Any]:
-    with openai_client(port) as client:
-        yield client
-
-
-MESSAGES = [{"role": "user", "content": QUESTIONS[0]}]
-
-
-def test_openai_package_chats(client: Any):
-    options: Any = {"model": DEMO, "messages": MESSAGES, "temperature": 0, "seed": 1, "max_tokens": 40}
-    reply = client.chat.completions.create(**options, logprobs=True, extra_body={"reasoning_format": "none"})
-    choice = reply.choices[0]
-    assert choice.message.role == "assistant"
-    assert choice.message.content == b"".join(bytes(entry.bytes) for entry in choice.logprobs.content).decode(
-        "utf-8", "replace"
-    )
-    assert choice.finish_reason in ENDS
-    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
-    assert reply.usage.prompt_tokens_details.cached_tokens is not None
-
-
-def test_openai_package_streams(client: Any):
-    options: Any = {"model": DEMO, "messages": MESSAGES, "temperature": 0, "max_tokens": 40}
-    whole = client.chat.completions.create(**options).choices[0].message.content
-    chunks = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
-    assert len({chunk.id for chunk in chunks}) == 1
-    assert chunks[0].choices[0].delta.role == "assistant"
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == whole
-    assert chunks[-2].choices[0].finish_reason in ENDS
-    assert chunks[-1].usage.completion_tokens > 0
-
-
-def test_openai_package_lists_models(client: Any):
-    assert [model.id for model in client.models.list()] == [DEMO]
-    assert client.models.retrieve(DEMO).id == DEMO
-
-
-def test_openai_package_understands_errors(client: Any):
-    import openai
-
-    with pytest.raises(openai.BadRequestError) as wrong:
-        client.chat.completions.create(model=DEMO, messages=MESSAGES, temperature=-1)
-    assert wrong.value.param == "temperature"
-    with pytest.raises(openai.BadRequestError) as long:
-        client.chat.completions.create(model=DEMO, messages=[{"role": "user", "content": "word " * 5000}])
-    assert long.value.code == "context_length_exceeded"
-    with pytest.raises(openai.NotFoundError) as unknown:
-        client.chat.completions.create(model="gpt-9", messages=MESSAGES)
-    assert unknown.value.code == "model_not_found"
 
 
 # --- the command ---

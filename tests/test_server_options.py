@@ -39,7 +39,6 @@ def test_short_options_and_numbers(line: str, name: str, value: object):
         ("-c many", "expected a whole number, such as 4096 or 4k, got 'many'"),
         ("-c 1.5k", "expected a whole number"),
         ("-c 4096M", "must be at most 2147483647, got 4294967296"),
-        ("-np 0", "must be at least 1, got 0"),
     ],
 )
 def test_wrong_options_end_with_2_and_the_reason(line: str, message: str, capsys: pytest.CaptureFixture[str]):

@@ -22,7 +22,7 @@ from localchat.serving.crashes import CrashRecord, RequestCrashed, fingerprint
 from localchat.serving.listener import listen_on
 from localchat.serving.supervisor import ENGINE_FAILED
 
-from .serving import GOOD, read_answer, serving, wait_for
+from .serving import GOOD, serving, wait_for
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="supervision needs POSIX")
 
@@ -114,9 +114,8 @@ def test_refused_request_gets_400_over_http(file):
     request = fingerprint("POST", "/v1/chat/completions", GOOD)
     crash(file, request)
     crash(file, request)
-    with serving(record=CrashRecord(file)) as running, contextlib.closing(running.client()) as client:
-        client.request("POST", "/v1/chat/completions", GOOD)
-        status, body = read_answer(client)
+    with serving(record=CrashRecord(file)) as running:
+        status, body = running.request("POST", "/v1/chat/completions", GOOD)
         assert (status, body["error"]["code"]) == (400, "request_crashed_server")
         assert running.chat("other")[0] == 200
         running.engine.failure = RuntimeError("broken")

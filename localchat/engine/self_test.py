@@ -48,6 +48,11 @@ _CPU_SWITCHES = {
     "avx512_bf16": "AVX512_BF16",
 }
 
+MATRIX_INSTRUCTIONS_OFF = (
+    "this build of llama.cpp crashes at this CPU's matrix instructions (AMX), so they are off; "
+    "for full speed rebuild it"
+)
+
 
 def passing_options(options: LoadOptions, model_path: str) -> LoadOptions:
     """The options with which llama.cpp decodes the model on this machine: a small and quantised one.
@@ -91,12 +96,7 @@ def _use_extra_bufts(options: LoadOptions, model_path: str) -> bool:
         raise EngineError(
             f"llama.cpp crashes with {killed_by} at its first tokens on this machine; rebuild it: {rebuild_command()}"
         )
-    log.warning(
-        "this build of llama.cpp crashes with %s on this machine's matrix instructions (AMX), so they stay off; "
-        "for full speed rebuild it: %s",
-        killed_by,
-        rebuild_command(),
-    )
+    log.warning("%s (%s): %s", MATRIX_INSTRUCTIONS_OFF, killed_by, rebuild_command())
     return False
 
 

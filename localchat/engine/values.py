@@ -119,6 +119,8 @@ class Resources:
     """Bytes of the KV cache and of the compute buffers, without the weights."""
     free: FreeMemory | None
     """The memory that is free after the model was loaded; None if it is not known."""
+    use_extra_bufts: bool = True
+    """False if llama.cpp crashed at the CPU's matrix instructions in the self-test, so that they are off."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Grammars for structured output: JSON Schemas, regular expressions, choices and tool calls as GBNF of llama.cpp.
 
 Needs only the standard library. The functions `*_to_grammar` return the text of a grammar. The functions `*_rule`
-return parts of a grammar that is composed with `Rules`. `check_grammar` rejects a grammar from a request that could not
-be matched in finite time. Input is refused by a GrammarError with a path and a message.
+return parts of a grammar that is composed with `Rules`. `check_grammar` refuses a grammar of a request that could not
+be matched in finite time. Input is refused with a GrammarError, which has a path and a message.
 
 From the schema to the text:
     schema_nodes       a schema document: nodes with paths, keywords, references
     intersection       several nodes at once -> branches; anyOf, oneOf (disjoint), allOf, not; merged_keywords
-    schema_rules       branches -> expressions, with object_rules, array_rules, number_ranges, string_formats, regex
+    schema_rules       branches -> expressions, with object_rules, array_rules, integer_rules, decimal_rules
+                       (intervals), string_formats, regex
     regular_languages  patterns with intersection and complement -> automata -> expressions; excluded_markers
     json_notation      how values are written, in JSON or in a family's own way (call_notations)
     expressions, gbnf  expressions, and named rules -> text

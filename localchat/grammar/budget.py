@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from .errors import TooLarge
 
-# A thread that compiles a grammar calls `pause` after this many steps, some milliseconds of work.
+# A thread that compiles a grammar calls `pause` after every so many steps, one or two milliseconds of work.
 SLICE = 1000
 
 
@@ -24,15 +24,17 @@ class Budget:
     """A number of steps that may be taken. Only one thread at a time may use a budget."""
 
     def __init__(self, n_steps: int, pause: Callable[[], None] | None = None, outer: Budget | None = None):
-        """`pause` is called after every `SLICE` steps; it may sleep, or raise to end the work.
-
-        Every step also counts for `outer`.
         """
-        self._outer = outer
+        Args:
+            pause: Called after every `SLICE` steps; it may sleep, or raise to end the work.
+            outer: A budget from which every step is taken, too.
+        """
         self.n_steps = n_steps
         self.n_left = n_steps
+        self._outer = outer
         self._pause = pause
-        self._slice_end = n_steps - SLICE if pause is not None else -1
+        # `pause` is called when `n_left` has fallen to this number; -1: never.
+        self._next_pause = n_steps - SLICE if pause is not None else -1
 
     def spend(self, n: int = 1) -> None:
         """Take steps.
@@ -42,16 +44,19 @@ class Budget:
         """
         self.n_left -= n
         if self.n_left < 0:
-            raise TooMuchWork(f"it takes more than {self.n_steps:,} steps of work: make it simpler")
+            raise TooMuchWork(
+                f"it takes more than {self.n_steps:,} steps of work, which is the limit: make it simpler, for example "
+                "with fewer alternatives or smaller counts"
+            )
         if self._outer is not None:
             self._outer.spend(n)
-        if self.n_left <= self._slice_end:
-            self._slice_end = self.n_left - SLICE
+        if self.n_left <= self._next_pause:
+            self._next_pause = self.n_left - SLICE
             assert self._pause is not None
             self._pause()
 
     def refill(self, n: int) -> None:
-        """Give back up to `n` steps, but no more than the budget had at first."""
+        """Add `n` steps, up to the number that the budget had at first."""
         self.n_left = min(self.n_left + n, self.n_steps)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 
 from .budget import Budget, TooMuchWork, spend
-from .check import check_rules
+from .check import all_parts, check_rules
 from .errors import GrammarError
 from .expressions import Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, TokenRef
 from .gbnf_parser import parse_gbnf
@@ -191,18 +191,11 @@ class ByteAutomaton:
     # From expressions to nodes
 
     def _resolve_tokens(self) -> bool:
-        todo: list[Expr] = list(self._rules.values())
-        found = False
-        while todo:
-            expr = todo.pop()
-            if isinstance(expr, TokenRef):
-                found = True
-                self._node(expr)
-            elif isinstance(expr, (Seq, Alt)):
-                todo += expr.items if isinstance(expr, Seq) else expr.options
-            elif isinstance(expr, Repeat):
-                todo.append(expr.item)
-        return found
+        """Make the nodes of all token rules, so that an unknown token is an error at once. False if there are none."""
+        tokens = [part for body in self._rules.values() for part in all_parts(body) if isinstance(part, TokenRef)]
+        for token in tokens:
+            self._node(token)
+        return bool(tokens)
 
     def _node(self, expr: Expr) -> _Node:
         node = self._nodes.get(expr)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from .budget import spend
 from .errors import GrammarError
-from .expressions import Alt, Expr, Repeat, RuleRef, Seq, TokenRef
+from .expressions import Alt, Expr, Repeat, RuleRef, Seq
 from .gbnf_parser import parse_gbnf
 
 MAX_CHARS = 500_000
@@ -39,11 +39,6 @@ def check_rules(rules: Mapping[str, Expr]) -> None:
     _check_left_recursion({name: list(_first_rules(body, nullable)) for name, body in rules.items()})
 
 
-def has_token_rules(rules: Mapping[str, Expr]) -> bool:
-    """Whether a grammar has token rules, such as <[5]> or <|end|>, which allow a token independently of its text."""
-    return any(isinstance(part, TokenRef) for body in rules.values() for part in _all_parts(body))
-
-
 def _parts(expr: Expr) -> tuple[Expr, ...]:
     if isinstance(expr, Seq):
         return expr.items
@@ -52,7 +47,8 @@ def _parts(expr: Expr) -> tuple[Expr, ...]:
     return (expr.item,) if isinstance(expr, Repeat) else ()
 
 
-def _all_parts(expr: Expr) -> Iterator[Expr]:
+def all_parts(expr: Expr) -> Iterator[Expr]:
+    """The expression and all expressions within it."""
     todo = [expr]
     while todo:
         part = todo.pop()
@@ -61,7 +57,7 @@ def _all_parts(expr: Expr) -> Iterator[Expr]:
 
 
 def _references(expr: Expr) -> Iterator[str]:
-    return (part.name for part in _all_parts(expr) if isinstance(part, RuleRef))
+    return (part.name for part in all_parts(expr) if isinstance(part, RuleRef))
 
 
 def _nullable_rules(rules: Mapping[str, Expr]) -> set[str]:
@@ -94,12 +90,15 @@ def _is_nullable(expr: Expr, nullable: set[str]) -> bool:
 
 
 def _first_rules(expr: Expr, nullable: set[str]) -> Iterator[str]:
-    """The rules with which a text of the expression may begin."""
+    """The rules with which a text of the expression may begin. Raises GrammarError for an endless repetition."""
     if isinstance(expr, RuleRef):
         yield expr.name
     elif isinstance(expr, Repeat):
         if (expr.high is None or expr.high > 1) and _is_nullable(expr.item, nullable):
-            raise GrammarError("", "the grammar repeats what may be empty, which never ends")
+            raise GrammarError(
+                "",
+                "the grammar repeats an expression that matches the empty text: such a repetition never ends",
+            )
         yield from _first_rules(expr.item, nullable)
     elif isinstance(expr, (Seq, Alt)):
         for part in _parts(expr):
@@ -120,7 +119,7 @@ def _check_left_recursion(first_rules: Mapping[str, list[str]]) -> None:
                 is_done.add(path.popitem()[0])
                 todo.pop()
             elif name in path:
-                raise GrammarError("", f"the rule {name} begins with itself (left recursion)")
+                raise GrammarError("", f"the rule {name} begins with itself (left recursion): let it end with itself")
             elif name not in is_done:
                 path[name] = None
                 todo.append(iter(first_rules[name]))

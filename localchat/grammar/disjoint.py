@@ -1,7 +1,7 @@
-"""Checks whether two schemas are disjoint.
+"""Checks whether two schemas are disjoint, that is, whether no value matches both.
 
-The alternatives of a grammar match the union of the branches of oneOf. The union is what oneOf allows only if the
-branches are disjoint.
+A grammar matches a value of any branch of oneOf. oneOf allows a value of exactly one branch, which is the same only if
+its branches are disjoint.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DisjointCheck:
 
     resolver: SchemaResolver
     is_alone: bool
-    """Whether no other schema applies to the value. Another schema could declare more property names."""
+    """Whether no other schema applies to the value. Another schema could declare names that a branch lacks."""
     depth: int = MAX_DEPTH
     """The levels that are still searched."""
 
@@ -45,29 +45,31 @@ class DisjointCheck:
             return False
         inner = replace(self, depth=self.depth - 1)
         branches = ((a, b) for a in self.resolver.branches(left) for b in self.resolver.branches(right))
-        return all(inner._branches(a, b) for a, b in branches)
+        return all(inner._disjoint_branches(a, b) for a, b in branches)
 
-    def _branches(self, a: Branch, b: Branch) -> bool:
+    def _disjoint_branches(self, a: Branch, b: Branch) -> bool:
         for one, two in ((a, b), (b, a)):
             if one.values is not None:
                 return not any(self.resolver.branch_accepts(two, value) for value in one.values)
-        return all(self._of_type(name, a.nodes, b.nodes) for name in a.types & b.types)
+        return all(self._disjoint_in(name, a.nodes, b.nodes) for name in a.types & b.types)
 
-    def _of_type(self, name: str, a: AllOf, b: AllOf) -> bool:
+    def _disjoint_in(self, name: str, a: AllOf, b: AllOf) -> bool:
+        """Whether no value of this type matches both."""
         if name in ("integer", "number"):
             return (number_interval(a) & number_interval(b)).is_empty()
         if name == "string":
             return _is_certainly_empty(intersection(string_language(a), string_language(b)))
         if name == "array":
-            return self._arrays(array_keywords(a), array_keywords(b))
-        return name == "object" and self._objects(a, b)
+            return self._disjoint_arrays(array_keywords(a), array_keywords(b))
+        return name == "object" and self._disjoint_objects(a, b)
 
-    def _arrays(self, a: ArrayKeywords, b: ArrayKeywords) -> bool:
-        if (b.high is not None and a.low > b.high) or (a.high is not None and b.low > a.high):
-            return True
-        return any(self.are_disjoint(a.item(n), b.item(n)) for n in range(min(a.low, b.low)))
+    def _disjoint_arrays(self, a: ArrayKeywords, b: ArrayKeywords) -> bool:
+        for one, two in ((a, b), (b, a)):
+            if two.max_items is not None and one.min_items > two.max_items:
+                return True
+        return any(self.are_disjoint(a.item(n), b.item(n)) for n in range(min(a.min_items, b.min_items)))
 
-    def _objects(self, a: AllOf, b: AllOf) -> bool:
+    def _disjoint_objects(self, a: AllOf, b: AllOf) -> bool:
         left, right = object_keywords(a), object_keywords(b)
         common = sorted(left.required & right.required)
         if any(self.are_disjoint(property_schemas(a, name), property_schemas(b, name)) for name in common):

@@ -43,15 +43,18 @@ class Interrupted(Exception):
 
 
 class TooLarge(ValueError):
-    """Only an unreasonably large grammar would enforce the constraints. Never leaves this package."""
+    """The constraints would need a grammar that is too large.
+
+    The public functions raise a SchemaError in its place. Of its subclass TooMuchWork they may raise both.
+    """
 
 
 @contextmanager
-def errors_located(path: str, *, too_deep: str = "is nested too deeply") -> Iterator[None]:
-    """Convert every exception of the block to a GrammarError with a path, so that no input causes any other exception.
+def errors_located(path: str, *, too_deep: str = "is nested too deeply: use fewer levels") -> Iterator[None]:
+    """Raise a GrammarError with this path in place of any other exception of the block.
 
-    A GrammarError, which has a more exact path, and Interrupted pass unchanged. `too_deep` is the message for a
-    RecursionError.
+    A GrammarError of the block passes unchanged, since its path is more exact, and so does Interrupted. `too_deep` is
+    the message for a RecursionError.
     """
     try:
         yield

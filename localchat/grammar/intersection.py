@@ -1,8 +1,8 @@
 """Resolves intersections of schema nodes: follows references, merges allOf, splits anyOf and oneOf into branches.
 
-An intersection is a tuple of nodes (`AllOf`); a value must match all of them. Two schemas are merged by joining their
-tuples, and so are the schemas of their properties and items. Recursive schemas terminate, because a document has
-finitely many nodes and thus finitely many tuples. This module produces no grammar.
+An intersection is a tuple of nodes (`AllOf`); a value must match all of them. To merge two schemas, their tuples are
+joined, and so are the tuples for their properties and items. This terminates for recursive schemas, since a document
+has finitely many nodes and thus finitely many tuples. This module produces no grammar.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from .budget import spend
 from .disjoint import DisjointCheck
 from .errors import SchemaError
+from .intervals import exact
 from .merged_keywords import (
     AllOf,
     array_keywords,
@@ -24,11 +25,11 @@ from .merged_keywords import (
     property_schemas,
     string_language,
 )
-from .number_ranges import exact
 from .regular_languages import Language, complement, contains, intersection, literals
 from .schema_nodes import TYPES, UNSUPPORTED, SchemaDocument, SchemaNode, common_values, equality_key, shortened
 
-# Limit of branches of one intersection. An allOf of several anyOf has a branch for each combination of their branches.
+# Limit of branches of one intersection. If a value must match several anyOf, there is a branch for each combination of
+# their branches.
 MAX_BRANCHES = 200
 
 _NUMBERS = frozenset(["integer", "number"])
@@ -66,8 +67,8 @@ class SchemaResolver:
     def branches(self, nodes: AllOf) -> tuple[Branch, ...]:
         """The ways to match all the nodes; none if nothing matches."""
         if nodes not in self._branches:
-            options = self._product(self._expanded(node, (), len(nodes) == 1) for node in nodes)
-            found = (self._branch(option) for option in options)
+            options = self._combinations(self._options(node, (), len(nodes) == 1) for node in nodes)
+            found = map(self._branch, options)
             self._branches[nodes] = tuple(branch for branch in found if branch is not None)
         return self._branches[nodes]
 
@@ -86,25 +87,15 @@ class SchemaResolver:
             node = self._document.resolve(node)
         return node
 
-    # References and combinations
+    # Options. A value matches a node if it matches all nodes of one option; their references and combining keywords
+    # are then already resolved.
 
-    def _product(self, factors: Iterable[list[AllOf]]) -> list[AllOf]:
-        """Every combination of one option of each factor."""
-        result: list[AllOf] = [()]
-        for factor in factors:
-            joined = [tuple(dict.fromkeys(left + right)) for left in result for right in factor]
-            result = list(dict.fromkeys(joined))
-            if len(result) > MAX_BRANCHES:
-                path = next(node.path for option in result for node in option)
-                raise SchemaError(path, f"combines more than {MAX_BRANCHES} branches of anyOf and oneOf")
-        return result
+    def _options(self, node: SchemaNode, outer: AllOf, is_alone: bool) -> list[AllOf]:
+        """The options of one node.
 
-    def _expanded(self, node: SchemaNode, trail: AllOf, is_alone: bool) -> list[AllOf]:
-        """The branches of one node.
-
-        `trail` contains the nodes through which this node applies to the same value; a node in its trail is a cycle.
-        With `is_alone` no other schema applies to the value: another schema could declare property names that a branch
-        of oneOf does not have.
+        Args:
+            outer: The nodes that apply this node to the same value, by `$ref` or a combining keyword.
+            is_alone: Whether no other schema applies to the value. `DisjointCheck` needs to know.
         """
         if node.schema is True or node.schema is False:
             return [()] if node.schema else []
@@ -113,51 +104,74 @@ class SchemaResolver:
             raise SchemaError(node.path, f"must be a schema (an object, true or false), got {shortened(node.schema)}")
         if not assertions:
             return [()]
-        if node in trail:
-            raise SchemaError(node.path, "refers to itself without any value in between")
+        if node in outer:
+            raise SchemaError(
+                node.path,
+                "applies itself to the same value, by $ref, allOf, anyOf or oneOf: a schema may only refer to itself "
+                "within properties or items",
+            )
         for keyword in sorted(UNSUPPORTED.keys() & node.schema.keys()):
             node.fail(keyword, f"is not supported: {UNSUPPORTED[keyword]}")
-        self._document.check_base(node)
+        self._document.check_id(node)
+        # The schemas of the only other keyword apply alone: `type` and `nullable` declare no property names.
         is_alone = is_alone and len(assertions - {"type", "nullable"}) == 1
-        return self._product([[(node,)], *self._combined(node, (*trail, node), is_alone)])
+        return self._combinations([[(node,)], *self._applied(node, (*outer, node), is_alone)])
 
-    def _combined(self, node: SchemaNode, trail: AllOf, is_alone: bool) -> Iterator[list[AllOf]]:
-        """For each schema that this node applies to the same value: its branches."""
+    def _applied(self, node: SchemaNode, outer: AllOf, is_alone: bool) -> Iterator[list[AllOf]]:
+        """For each keyword that applies schemas to the same value: the options of which one must match."""
         if node.has("$ref"):
-            yield self._expanded(self._document.resolve(node), trail, is_alone)
+            yield self._options(self._document.resolve(node), outer, is_alone)
         for part in node.children("allOf"):
-            yield self._expanded(part, trail, False)
+            yield self._options(part, outer, False)
         for keyword in ("anyOf", "oneOf"):
             if node.has(keyword):
-                yield self._union(node, keyword, trail, is_alone)
+                yield self._union(node, keyword, outer, is_alone)
         for name, needed in dependencies(node):
             absent = SchemaNode(f"{node.path}/no-{name}", {"propertyNames": {"not": {"const": name}}})
             present = SchemaNode(f"{node.path}/with-{name}", {"required": [name]})
-            yield [(absent,), *self._product([[(present,)], self._expanded(needed, trail, False)])]
+            yield [(absent,), *self._combinations([[(present,)], self._options(needed, outer, False)])]
 
-    def _union(self, node: SchemaNode, keyword: str, trail: AllOf, is_alone: bool) -> list[AllOf]:
+    def _union(self, node: SchemaNode, keyword: str, outer: AllOf, is_alone: bool) -> list[AllOf]:
+        """The options of all schemas of anyOf or oneOf."""
         parts = node.children(keyword)
         if not parts:
             node.fail(keyword, "must list at least one schema")
-        options = list(dict.fromkeys(option for part in parts for option in self._expanded(part, trail, is_alone)))
+        options = list(dict.fromkeys(option for part in parts for option in self._options(part, outer, is_alone)))
         if keyword == "oneOf":
             self._check_disjoint(node, parts, is_alone)
         return options
 
+    def _combinations(self, factors: Iterable[list[AllOf]]) -> list[AllOf]:
+        """Every combination of one option from each list."""
+        result: list[AllOf] = [()]
+        for factor in factors:
+            joined = [tuple(dict.fromkeys(left + right)) for left in result for right in factor]
+            result = list(dict.fromkeys(joined))
+            if len(result) > MAX_BRANCHES:
+                path = next(node.path for option in result for node in option)
+                raise SchemaError(
+                    path,
+                    f"has {len(result)} or more combinations of branches of anyOf and oneOf, the limit is "
+                    f"{MAX_BRANCHES}: use fewer branches",
+                )
+        return result
+
     def _check_disjoint(self, node: SchemaNode, parts: list[SchemaNode], is_alone: bool) -> None:
+        """Refuse a oneOf of which two schemas may both match a value."""
         check = DisjointCheck(self, is_alone)
         for n, part in enumerate(parts):
             for m in range(n):
                 if not check.are_disjoint((parts[m],), (part,)):
                     node.fail(
                         "oneOf",
-                        f"branches {m} and {n} may both fit one value: use anyOf, or give both a required property "
+                        f"branches {m} and {n} may both match one value: use anyOf, or give both a required property "
                         "with different constants",
                     )
 
     # Branches
 
     def _branch(self, nodes: AllOf) -> Branch | None:
+        """The branch of an option; None if no value matches."""
         types = frozenset.intersection(frozenset(TYPES), *(node.types() for node in nodes))
         listed = self._listed_values(nodes, types)
         if listed is not None:
@@ -196,7 +210,11 @@ class SchemaResolver:
             if all(value is None or isinstance(value, (bool, str)) for value in values):
                 return replace(branch, not_values=branch.not_values + values)
         if assertions != {"required"} or len(negated.names("required")) != 1:
-            node.fail("not", "is only supported for types, constant strings and one required name: say what is allowed")
+            node.fail(
+                "not",
+                "is only supported with a type, with constants that are strings, booleans or null, or with one "
+                "required name: say what is allowed instead",
+            )
         names = branch.not_names + tuple(negated.names("required"))
         return replace(branch, types=branch.types & {"object"}, not_names=names)
 
@@ -212,7 +230,7 @@ class SchemaResolver:
         return bool(_types_of(value) & branch.types) and self._nodes_accept(branch.nodes, value)
 
     def _nodes_accept(self, nodes: AllOf, value: Any) -> bool:
-        """Whether a value matches the nodes, without their references, combining keywords, enum and const."""
+        """Whether a value matches the nodes of a branch, apart from enum and const."""
         spend(10 * len(nodes))
         for node in nodes:
             if not _types_of(value) & node.types():
@@ -230,8 +248,8 @@ class SchemaResolver:
     def _array_accepts(self, nodes: AllOf, items: list[Any]) -> bool:
         keywords = array_keywords(nodes)
         return (
-            len(items) >= keywords.low
-            and (keywords.high is None or len(items) <= keywords.high)
+            len(items) >= keywords.min_items
+            and (keywords.max_items is None or len(items) <= keywords.max_items)
             and all(self.accepts(keywords.item(n), item) for n, item in enumerate(items))
             and not (keywords.is_unique and len(set(map(equality_key, items))) < len(items))
             and all(sum(self.accepts((one,), item) for item in items) >= n for one, n in keywords.contained)
@@ -240,8 +258,8 @@ class SchemaResolver:
     def _object_accepts(self, nodes: AllOf, value: dict[str, Any]) -> bool:
         keywords = object_keywords(nodes)
         return (
-            len(value) >= keywords.low
-            and (keywords.high is None or len(value) <= keywords.high)
+            len(value) >= keywords.min_properties
+            and (keywords.max_properties is None or len(value) <= keywords.max_properties)
             and keywords.required <= value.keys()
             and all(self.accepts(keywords.names, name) for name in value)
             and all(self.accepts(property_schemas(nodes, name), item) for name, item in value.items())
@@ -259,7 +277,8 @@ class SchemaResolver:
                 options.append(literals(value for value in branch.values if isinstance(value, str)))
             elif "string" in branch.types:
                 options.append(branch_strings(branch))
-        return complement(intersection(*map(complement, options))) if options else literals([])
+        # The union, as the complement of the intersection of the complements.
+        return complement(intersection(*map(complement, options)))
 
 
 def branch_strings(branch: Branch) -> Language:
@@ -268,6 +287,7 @@ def branch_strings(branch: Branch) -> Language:
 
 
 def _types_of(value: Any) -> frozenset[str]:
+    """The types of a value. An integer has two: "integer" and "number"."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return frozenset(("number", "integer") if exact(value).denominator == 1 else ("number",))
     return frozenset([_TYPE_NAMES[type(value)]])

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from .decimal_rules import any_number
 from .expressions import (
     CharClass,
     Expr,
@@ -24,7 +25,6 @@ from .expressions import (
     seq,
 )
 from .gbnf import Rules
-from .number_ranges import Interval, decimals
 from .regular_languages import ANY_CHAR, ANY_TEXT, Language, language_expr
 
 _ESCAPES = {0x22: '\\"', 0x5C: "\\\\", 8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
@@ -165,15 +165,12 @@ class JsonNotation:
         more = self.rules.repeat(seq(self.comma, item), 0, None)
         return alt(Literal(opening + closing), self.wrap(opening, seq(item, more), closing))
 
-    def _number(self) -> Expr:
-        return decimals(self.rules, Interval())
-
     def value(self) -> RuleRef:
         """Any value."""
         # The rules for values, objects and arrays refer to each other, so this one is declared before its body is made.
         if self._value is None:
             self._value = self.rules.declare("value")
-            kinds = (self.object(), self.array(), self.string(), self._number())
+            kinds = (self.object(), self.array(), self.string(), any_number(self.rules))
             self.rules.define(self._value, alt(*kinds, *map(self.constant, (True, False, None))))
         return self._value
 

@@ -1,8 +1,9 @@
-"""JSON Schemas as grammars for llama.cpp: every text that a grammar allows matches the schema.
+"""Converts JSON Schemas to grammars for llama.cpp. Every text that a grammar allows matches the schema.
 
 A keyword that no grammar enforces exactly raises SchemaError with its path. A grammar may allow less than the schema:
-properties come in the order of the schema (up to five arguments of a tool call in any order), numbers and spaces are
-bounded, and if a schema lists properties, other names are generated only with additionalProperties.
+- Properties come in the order of the schema. Up to `MAX_ANY_ORDER` arguments of a tool call come in any order.
+- The digits of numbers and the spaces between tokens are limited.
+- If a schema lists properties, other names are generated only with additionalProperties.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .schema_nodes import SchemaDocument
 from .schema_rules import SchemaConverter
 
 
-def schema_to_grammar(schema: object, *, root: str = "root", indent: int | None = None) -> str:
+def schema_to_grammar(schema: object, *, indent: int | None = None) -> str:
     """The grammar of the JSON documents that match a schema.
 
     With `indent` documents may also be broken into lines, indented by up to that many spaces.
@@ -26,33 +27,32 @@ def schema_to_grammar(schema: object, *, root: str = "root", indent: int | None 
     Raises:
         SchemaError: The schema is malformed, or no grammar enforces it.
     """
-    rules = Rules(root)
+    rules = Rules()
     return rules.render(schema_rule(rules, schema, indent=indent))
 
 
-def json_object_grammar(*, root: str = "root", indent: int | None = None) -> str:
+def json_object_grammar() -> str:
     """The grammar of every JSON object."""
-    return schema_to_grammar({"type": "object"}, root=root, indent=indent)
+    return schema_to_grammar({"type": "object"})
 
 
 def schema_rule(
     rules: Rules,
     schema: object,
     *,
-    at: str = "#",
     path: str = "#",
     indent: int | None = None,
     notation: str = "json",
     end_markers: tuple[str, ...] = (),
     any_order: bool = False,
 ) -> Expr:
-    """The values that match a schema, as part of a larger grammar.
+    """An expression for the values that match a schema, as part of a larger grammar.
 
     Args:
-        at: A JSON pointer to the schema to convert within `schema`.
-        path: The beginning of the paths in errors.
+        path: The path of the schema: the paths in errors begin with it.
+        indent: Documents may be broken into lines, indented by up to this many spaces. None: they are on one line.
         notation: The notation of values: a key of call_notations.NOTATIONS.
-        end_markers: Texts that no string may contain. JSON ignores them.
+        end_markers: Texts that no string may contain. The notation "json" ignores them.
         any_order: Allow up to MAX_ANY_ORDER properties of an object in any order.
 
     Raises:
@@ -62,9 +62,9 @@ def schema_rule(
         check_is_json(schema, path)
         document = SchemaDocument(schema, path)
         values = notation_of(rules, notation, indent, end_markers)
-        expr = SchemaConverter(SchemaResolver(document), values, any_order=any_order).value((document.at(at),))
+        expr = SchemaConverter(SchemaResolver(document), values, any_order=any_order).value((document.root,))
         if not rules.is_satisfiable(expr):
-            raise SchemaError(path, "no value satisfies this schema")
+            raise SchemaError(path, "no value matches this schema: remove a constraint that contradicts the others")
     return expr
 
 

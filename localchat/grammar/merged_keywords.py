@@ -1,7 +1,7 @@
 """Merges the keywords of several schema nodes: the constraints on a string, number, array or object.
 
-The nodes are those of a branch (intersection.py), with references and combinations resolved. All functions raise
-SchemaError.
+The nodes are those of a branch (intersection.py): their references and combining keywords are already resolved. All
+functions raise SchemaError.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NoReturn
 
 from .errors import PatternError
 from .expressions import Expr
-from .number_ranges import Bound, Interval
+from .intervals import Bound, Interval
 from .regex import parse_full, parse_pattern
 from .regular_languages import Language, complement, contains, intersection, literals, with_length
 from .schema_nodes import OBJECT_KEYWORDS, SchemaNode
@@ -20,6 +21,11 @@ from .string_formats import FORMATS
 
 # An intersection: a value must match all of these nodes.
 AllOf = tuple[SchemaNode, ...]
+
+
+def fail(nodes: AllOf, keyword: str, message: str) -> NoReturn:
+    """Raise SchemaError at the keyword of the first node that has it."""
+    next(node for node in nodes if node.has(keyword)).fail(keyword, message)
 
 
 # Strings
@@ -32,11 +38,12 @@ def string_language(nodes: AllOf, excluded: Iterable[str] = ()) -> Language:
     for node in nodes:
         languages += _languages(node)
         low = max(low, node.count("minLength") or 0)
-        high = _least(high, node.count("maxLength"))
+        high = _minimum(high, node.count("maxLength"))
     return with_length(intersection(*languages), low, high)
 
 
 def _languages(node: SchemaNode) -> Iterator[Language]:
+    """The strings that match the pattern of a node, and those that match its format."""
     if not isinstance(node.schema, dict):
         return
     pattern, format_name = node.text("pattern"), node.text("format")
@@ -75,20 +82,27 @@ def number_interval(nodes: AllOf) -> Interval:
         if step is not None and step <= 0:
             node.fail("multipleOf", "must be greater than 0")
         result &= Interval(step=step)
-        for interval in _bounds(node):
-            result &= interval
+        for low in _bounds(node, "minimum", "exclusiveMinimum"):
+            result &= Interval(low=low)
+        for high in _bounds(node, "maximum", "exclusiveMaximum"):
+            result &= Interval(high=high)
     return result
 
 
-def _bounds(node: SchemaNode) -> Iterator[Interval]:
-    for name, strict_name, is_low in (("minimum", "exclusiveMinimum", True), ("maximum", "exclusiveMaximum", False)):
-        # In draft 4 and OpenAPI 3.0 the exclusive keyword is true or false: it applies to `minimum` or `maximum`.
-        is_flag = isinstance(node.schema.get(strict_name), bool)
-        value, strict = node.number(name), None if is_flag else node.number(strict_name)
-        bounds = [] if value is None else [Bound(value, not (is_flag and node.schema[strict_name]))]
-        bounds += [] if strict is None else [Bound(strict, False)]
-        for bound in bounds:
-            yield Interval(low=bound) if is_low else Interval(high=bound)
+def _bounds(node: SchemaNode, keyword: str, exclusive_keyword: str) -> Iterator[Bound]:
+    """The bounds that `minimum` and `exclusiveMinimum`, or the same for the maximum, set."""
+    value = node.number(keyword)
+    is_exclusive = node.schema.get(exclusive_keyword)
+    # In draft 4 and OpenAPI 3.0 the exclusive keyword is true or false: it applies to the bound of the other keyword.
+    if isinstance(is_exclusive, bool):
+        if value is not None:
+            yield Bound(value, inclusive=not is_exclusive)
+        return
+    if value is not None:
+        yield Bound(value)
+    exclusive_value = node.number(exclusive_keyword)
+    if exclusive_value is not None:
+        yield Bound(exclusive_value, inclusive=False)
 
 
 # Arrays
@@ -102,10 +116,9 @@ class ArrayKeywords:
     """The nodes, without those that are true or false."""
     n_prefix: int
     """The number of items at the start that have schemas of their own (prefixItems)."""
-    low: int
-    """The minimum number of items."""
-    high: int | None
-    """The maximum number of items; None: no limit."""
+    min_items: int
+    max_items: int | None
+    """None: no limit."""
     is_unique: bool
     """Whether no two items may be equal."""
     contained: tuple[tuple[SchemaNode, int], ...]
@@ -120,12 +133,12 @@ def array_keywords(nodes: AllOf) -> ArrayKeywords:
     objects = tuple(node for node in nodes if isinstance(node.schema, dict))
     contained = [(node.child("contains"), _min_contains(node)) for node in objects if node.has("contains")]
     return ArrayKeywords(
-        objects,
-        max((len(_prefix(node)) for node in objects), default=0),
-        max((node.count("minItems") or 0 for node in objects), default=0),
-        _least(*(node.count("maxItems") for node in objects)),
-        any(node.flag("uniqueItems") for node in objects),
-        tuple((node, n) for node, n in contained if n > 0),
+        nodes=objects,
+        n_prefix=max((len(_prefix(node)) for node in objects), default=0),
+        min_items=max((node.count("minItems") or 0 for node in objects), default=0),
+        max_items=_minimum(*(node.count("maxItems") for node in objects)),
+        is_unique=any(node.flag("uniqueItems") for node in objects),
+        contained=tuple((node, n) for node, n in contained if n > 0),
     )
 
 
@@ -144,6 +157,7 @@ def _prefix(node: SchemaNode) -> list[SchemaNode]:
 
 
 def _item(node: SchemaNode, n: int) -> list[SchemaNode]:
+    """The schema of one node for the item at an index, if it has one."""
     prefix = _prefix(node)
     if n < len(prefix):
         return [prefix[n]]
@@ -164,10 +178,9 @@ class ObjectKeywords:
     """The names in `properties` and then those in `required`, without duplicates."""
     required: frozenset[str]
     """The names that every object must have."""
-    low: int
-    """The minimum number of properties."""
-    high: int | None
-    """The maximum number of properties; None: no limit."""
+    min_properties: int
+    max_properties: int | None
+    """None: no limit."""
     names: AllOf
     """The nodes that every name must match (propertyNames)."""
 
@@ -180,16 +193,17 @@ class ObjectKeywords:
         is_listed = any(node.has("properties", "patternProperties") for node in self.nodes)
         return is_listed and not any(node.has("additionalProperties") for node in self.nodes)
 
-    def is_counted(self) -> bool:
+    def limits_count(self) -> bool:
         """Whether minProperties or maxProperties restricts objects further than `required`."""
-        return self.high is not None or self.low > len(self.required)
+        return self.max_properties is not None or self.min_properties > len(self.required)
 
     def patterns(self) -> tuple[str, ...]:
+        """The patterns of `patternProperties`, without duplicates."""
         found = (pattern for node in self.nodes for pattern in node.mapping("patternProperties"))
         return tuple(dict.fromkeys(found))
 
     def generates(self, name: str) -> bool:
-        """Whether the name may be generated; its value may still have a schema that no value matches."""
+        """Whether the name may be generated, unless no value matches the schema of its value."""
         is_known = name in self.declared or any(_matching_patterns(node, name) for node in self.nodes)
         return is_known or not self.is_closed()
 
@@ -199,12 +213,12 @@ def object_keywords(nodes: AllOf) -> ObjectKeywords:
     declared = [name for node in objects for name in node.mapping("properties")]
     required = [name for node in objects for name in node.names("required")]
     return ObjectKeywords(
-        objects,
-        tuple(dict.fromkeys(declared + required)),
-        frozenset(required),
-        max((node.count("minProperties") or 0 for node in objects), default=0),
-        _least(*(node.count("maxProperties") for node in objects)),
-        tuple(node.child("propertyNames") for node in objects if node.has("propertyNames")),
+        nodes=objects,
+        declared=tuple(dict.fromkeys(declared + required)),
+        required=frozenset(required),
+        min_properties=max((node.count("minProperties") or 0 for node in objects), default=0),
+        max_properties=_minimum(*(node.count("maxProperties") for node in objects)),
+        names=tuple(node.child("propertyNames") for node in objects if node.has("propertyNames")),
     )
 
 
@@ -217,18 +231,28 @@ def undeclared_property_schemas(nodes: AllOf, patterns: tuple[str, ...]) -> AllO
     """The nodes that a value must match if its name is not declared and matches exactly these patterns."""
     found: list[SchemaNode] = []
     for node in nodes:
-        own = node.mapping("patternProperties") if node.has("patternProperties") else {}
-        found += _property(node, None, [pattern for pattern in patterns if pattern in own])
+        own_patterns = _own_patterns(node)
+        found += _property(node, None, [pattern for pattern in patterns if pattern in own_patterns])
     return tuple(found)
 
 
+def _own_patterns(node: SchemaNode) -> Iterable[str]:
+    """The patterns of one node. A node that is true or false has none."""
+    return node.mapping("patternProperties") if node.has("patternProperties") else ()
+
+
 def _matching_patterns(node: SchemaNode, name: str) -> list[str]:
-    patterns = node.mapping("patternProperties") if node.has("patternProperties") else {}
-    return [one for one in patterns if contains(pattern_language(node, "patternProperties", one), name)]
+    """The patterns of one node that match a name."""
+    return [one for one in _own_patterns(node) if contains(pattern_language(node, "patternProperties", one), name)]
 
 
 def _property(node: SchemaNode, name: str | None, patterns: list[str]) -> list[SchemaNode]:
-    """The schemas of one node for the value of a property; a `name` of None is any undeclared name."""
+    """The schemas of one node for the value of a property.
+
+    Args:
+        name: None: the name is not declared.
+        patterns: The patterns of the node that match the name.
+    """
     if not isinstance(node.schema, dict):
         return []
     found = [node.child("patternProperties", one) for one in patterns]
@@ -248,5 +272,6 @@ def dependencies(node: SchemaNode) -> Iterator[tuple[str, SchemaNode]]:
             yield name, replace(needed, schema={"required": needed.schema}) if is_list else needed
 
 
-def _least(*numbers: int | None) -> int | None:
+def _minimum(*numbers: int | None) -> int | None:
+    """The least of the numbers that are not None; None without any."""
     return min((n for n in numbers if n is not None), default=None)

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from .budget import spend
 from .errors import SchemaError
-from .number_ranges import exact
+from .intervals import exact
 
 TYPES = ("null", "boolean", "object", "array", "number", "integer", "string")
 
@@ -51,7 +51,7 @@ class SchemaNode:
     """
 
     path: str
-    """Where the schema is: a URI fragment (`#/properties/a`), perhaps after the name of the document."""
+    """The place of the schema: a URI fragment (`#/properties/a`), perhaps after the name of the document."""
     schema: Any = field(compare=False)
     """An object, true or false; anything else is an error that `SchemaResolver.branches` reports."""
 
@@ -94,7 +94,7 @@ class SchemaNode:
         value = self.schema.get(keyword)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value - value != 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
             self.fail(keyword, f"must be a number, got {value!r}")
         return exact(value)
 
@@ -135,10 +135,13 @@ class SchemaNode:
         """The values that enum and const allow, by their equality keys; None without these keywords."""
         if self.has("enum") and not isinstance(self.schema["enum"], list):
             self.fail("enum", "must be a list of values")
-        listed = [self.schema["enum"]] if self.has("enum") else []
-        listed += [[self.schema["const"]]] if self.has("const") else []
-        spend(sum(map(len, listed)))
-        return common_values([{equality_key(value): value for value in values} for values in listed])
+        lists = []
+        if self.has("enum"):
+            lists.append(self.schema["enum"])
+        if self.has("const"):
+            lists.append([self.schema["const"]])
+        spend(sum(map(len, lists)))
+        return common_values([{equality_key(value): value for value in values} for values in lists])
 
 
 def common_values(tables: list[dict[Hashable, Any]]) -> dict[Hashable, Any] | None:
@@ -149,6 +152,7 @@ def common_values(tables: list[dict[Hashable, Any]]) -> dict[Hashable, Any] | No
 
 
 def _escaped(name: str) -> str:
+    """A name as a part of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
@@ -166,25 +170,24 @@ class SchemaDocument:
 
     def __init__(self, root: object, path: str = "#"):
         self.root = SchemaNode(path, root)
-        self._ids = {
-            node.schema["$id"].rstrip("#"): node
-            for node in [self.root]
-            if node.has("$id") and isinstance(node.schema["$id"], str)
-        }
+        own_id = root.get("$id") if isinstance(root, dict) else None
+        # A reference may begin with the `$id` of the document; None if it has none.
+        self._id = own_id.rstrip("#") if isinstance(own_id, str) else None
 
-    def check_base(self, node: SchemaNode) -> None:
+    def check_id(self, node: SchemaNode) -> None:
         """Refuse an $id below the root if the node contains references: the $id changes their base URI."""
-        if node == self.root or not isinstance(node.schema.get("$id"), str) or node.schema["$id"].startswith("#"):
+        inner_id = node.schema.get("$id")
+        if node == self.root or not isinstance(inner_id, str) or inner_id.startswith("#"):
             return
         if any(inner.has("$ref") for inner in _all_nodes(node)):
             node.fail("$id", "changes what the references below it mean: only the root may have an $id")
 
     def resolve(self, node: SchemaNode) -> SchemaNode:
         """The node that the `$ref` of a node refers to."""
-        self.check_base(node)
+        self.check_id(node)
         ref = node.text("$ref") or ""
         base, _, fragment = ref.partition("#")
-        if base and base not in self._ids:
+        if base and base != self._id:
             node.fail("$ref", f"{ref!r} is in another document: copy it into $defs")
         fragment = unquote(fragment)
         found = self._by_pointer(fragment) if fragment[:1] in ("", "/") else self._by_anchor(fragment)
@@ -192,14 +195,8 @@ class SchemaDocument:
             node.fail("$ref", f"{ref!r} does not refer to anything in this schema")
         return found
 
-    def at(self, pointer: str) -> SchemaNode:
-        """The node at a JSON pointer (`#/properties/a`)."""
-        found = self._by_pointer(unquote(pointer.partition("#")[2]))
-        if found is None:
-            raise SchemaError(pointer, "does not refer to anything in this schema")
-        return found
-
     def _by_pointer(self, pointer: str) -> SchemaNode | None:
+        """The node at a JSON pointer (`/properties/a`)."""
         node = self.root
         for part in pointer.split("/")[1:]:
             name: object = part.replace("~1", "/").replace("~0", "~")
@@ -210,7 +207,7 @@ class SchemaDocument:
             except (KeyError, IndexError, TypeError):
                 return None
             if isinstance(node.schema, dict):
-                self.check_base(node)
+                self.check_id(node)
         return node
 
     def _by_anchor(self, name: str) -> SchemaNode | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from .array_rules import array_expr
+from .decimal_rules import decimals
 from .errors import SchemaError, TooLarge
 from .expressions import NEVER, Expr, Literal, RuleRef, alt, left_factored
+from .integer_rules import integers
 from .intersection import Branch, SchemaResolver, branch_strings
 from .json_notation import JsonNotation
 from .merged_keywords import AllOf, number_interval, object_keywords
-from .number_ranges import decimals, integers
 from .object_rules import object_expr
 from .schema_nodes import equality_key
 

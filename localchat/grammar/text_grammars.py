@@ -11,18 +11,19 @@ from .regex import parse_full
 from .regular_languages import PlainEncoding, language_expr
 
 
-def regex_to_grammar(pattern: str, *, root: str = "root") -> str:
+def regex_to_grammar(pattern: str) -> str:
     """The grammar of the texts that a regular expression matches as a whole.
 
     Raises:
-        PatternError: The pattern is malformed, no grammar expresses it, or it matches nothing.
+        PatternError: The pattern is malformed, no grammar expresses it, or it matches no text.
     """
-    rules = Rules(root)
+    too_deep = "the pattern is nested too deeply, or has too many anchors and alternatives: make it simpler"
+    rules = Rules()
     try:
-        with errors_located("", too_deep="the pattern is nested too deeply, or has too many anchors and choices"):
+        with errors_located("", too_deep=too_deep):
             expr = language_expr(rules, parse_full(pattern), PlainEncoding(), "text")
             if not rules.is_satisfiable(expr):
-                raise PatternError(f"the pattern {pattern!r} matches nothing")
+                raise PatternError(f"the pattern {pattern!r} matches no text: check its anchors and character classes")
             return rules.render(expr)
     except PatternError:
         raise
@@ -30,13 +31,13 @@ def regex_to_grammar(pattern: str, *, root: str = "root") -> str:
         raise PatternError(error.message) from error
 
 
-def choice_to_grammar(choices: Sequence[str], *, root: str = "root") -> str:
+def choice_to_grammar(choices: Sequence[str]) -> str:
     """The grammar of exactly these texts.
 
     Raises:
-        GrammarError: There are no choices, or one is empty or has a NUL, or too many are prefixes of others.
+        GrammarError: There are no choices, or one is empty or has a NUL, or too many begin with another one.
     """
     if not choices or not all(choices) or any("\0" in choice for choice in choices):
-        raise GrammarError("", "choices must be one or more strings that are not empty and have no NUL")
-    with errors_located("", too_deep="too many of the choices begin with another one"):
-        return Rules(root).render(left_factored(*map(Literal, choices)))
+        raise GrammarError("", "choices must be one or more strings, each of which is not empty and has no NUL")
+    with errors_located("", too_deep="too many of the choices begin with another one: use fewer"):
+        return Rules().render(left_factored(*map(Literal, choices)))

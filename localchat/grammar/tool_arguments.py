@@ -99,7 +99,7 @@ class _Arguments:
             raise _NotExact
         keywords = object_keywords(branches[0].nodes)
         has_names = bool(keywords.declared) or keywords.is_closed()
-        if "object" not in branches[0].types or keywords.is_counted() or not has_names:
+        if "object" not in branches[0].types or keywords.limits_count() or not has_names:
             raise _NotExact
         if self._has_undeclared_names(keywords):
             raise _NotExact
@@ -165,7 +165,7 @@ class _Arguments:
         if keywords.is_unique or keywords.contained or keywords.n_prefix or not keywords.item(0):
             raise _NotExact
         item = self._rules.add("item", self._pair(keywords.item(0), self._layout.item, (*path, None)))
-        return self._rules.repeat(item, keywords.low, keywords.high)
+        return self._rules.repeat(item, keywords.min_items, keywords.max_items)
 
     # Values
 

@@ -17,7 +17,7 @@ from typing import Any
 from .. import __version__
 from ..engine import Engine, EngineError, Finish, GenerationRequest, ModelFacts, WritesNoText
 from ..engine.memory import free_memory
-from ..engine.self_test import missing_switches, rebuild_command
+from ..engine.self_test import MATRIX_INSTRUCTIONS_OFF, missing_switches, rebuild_command
 from ..models.catalog import ModelFile
 from ..models.sizes import gigabytes
 from ..protocol.params import GenerationParams, SamplingParams
@@ -129,6 +129,8 @@ def _check_model(report: Report, options: argparse.Namespace, file: ModelFile) -
         report.speed = _speed(engine)
     finally:
         engine.close()
+    if facts.resources is not None and not facts.resources.use_extra_bufts:
+        report.advice.append(f"{MATRIX_INSTRUCTIONS_OFF}: {rebuild_command()}")
     if facts.chat_template is None:
         report.advice.append("the file has no chat template, so chats use a general one: prefer an instruct model")
     if facts.resources is not None and report.build["gpu"] and options.gpu_layers and not facts.resources.n_gpu_layers:

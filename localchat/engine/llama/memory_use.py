@@ -74,7 +74,7 @@ def resources_of(
     else:
         device = f"{', '.join(names)}, {n_on_gpu} of {n_layers} layers; {cpu} for the others"
     n_bytes = sum(int(memory.per_token * n_cells) + memory.fixed for memory in memories)
-    return Resources(device, n_on_gpu, n_threads, n_bytes, free_memory())
+    return Resources(device, n_on_gpu, n_threads, n_bytes, free_memory(), options.use_extra_bufts)
 
 
 def _layers_on_gpus(model: Any, options: LoadOptions) -> tuple[list[Device], int, int]:
