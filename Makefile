@@ -16,8 +16,9 @@ INSTALL := $(CHECKED) tools/install.py $(VENV)
 run: $(VENV)/server.stamp  ## start the server with the built-in model; MODEL=file.gguf for another
 	$(BIN)/python -m localchat.server $(MODEL) $(ARGS)
 
+# After a native crash, pytest-xdist would start another process and wait for ever.
 test: $(VENV)/test.stamp  ## run the tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --max-worker-restart 0 $(ARGS)
 
 check: lint types test  ## lint, types and tests: what CI runs
 

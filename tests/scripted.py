@@ -100,7 +100,7 @@ def scripted(*answers: Answer) -> Iterator[Script]:
 
 
 @contextlib.contextmanager
-def playing(*answers: Answer, **options: Any) -> Iterator[tuple[Client, Script]]:
+def playing(*answers: Answer, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
     """The same with a client."""
-    with scripted(*answers) as script, Client(script.base_url, model="m", **options) as client:
+    with scripted(*answers) as script, client_class(script.base_url, model="m", **options) as client:
         yield client, script

@@ -10,7 +10,7 @@
        test_wire.py::test_dialect_cut_anywhere_is_never_another_answer,
        test_acceptance.py::test_fuzz_wire, test_acceptance.py::test_openai_differs_from_the_dialects
 3. Truncation matrix
-       test_client.py::test_truncation_matrix, test_aio.py::test_truncation_matrix,
+       test_client.py::test_truncation_matrix,
        test_response.py::test_response_that_is_cut_is_never_whole
 4. Timeouts, cancelling and Ctrl-C
        test_client_timeouts.py::test_timeout_runs_out, test_client_timeouts.py::test_connect_timeout,
@@ -18,15 +18,14 @@
        test_client_timeouts.py::test_connect_timeout_holds_for_the_tunnel_of_a_proxy,
        test_client_timeouts.py::test_connect_timeout_holds_for_the_handshake,
        test_client_timeouts.py::test_first_event_timeout_holds_while_the_request_is_sent,
-       test_aio_connections.py::test_timeout_runs_out, test_aio_connections.py::test_connect_timeout,
        test_client_cancel.py::test_cancel_from_another_thread_http,
        test_client_cancel.py::test_cancel_from_another_thread_https,
        test_client_cancel.py::test_cancel_from_another_thread_unix,
        test_client_cancel.py::test_close_while_the_models_are_listed,
        test_client_cancel.py::test_close_while_the_resolver_hangs,
        test_client_cancel.py::test_close_while_it_connects, test_client_cancel.py::test_close_while_the_request_is_sent,
-       test_aio_connections.py::test_cancelled_task_closes_the_connection_at_once,
-       test_aio_connections.py::test_close_while_it_connects,
+       test_aio.py::test_cancelled_task_closes_the_connection_at_once,
+       test_aio.py::test_close_while_it_connects,
        test_acceptance.py::test_ctrl_c_ends_the_stream_at_once
 5. Redirects, proxies and the key
        test_client_errors.py::test_key_is_in_no_error, test_client_errors.py::test_key_is_not_sent_to_a_redirect_target,
@@ -41,8 +40,8 @@
        test_client_connections.py::test_connection_closed_as_we_write_is_retried_once_without_counting,
        test_client_connections.py::test_client_survives_a_fork,
        test_client_connections.py::test_stream_of_the_parent_is_not_cut_by_a_child,
-       test_aio_connections.py::test_cancels_at_any_moment_do_not_disturb_other_calls,
-       test_aio_connections.py::test_many_calls_at_once_and_then_one_connection_each
+       test_aio.py::test_cancels_at_any_moment_do_not_disturb_other_calls,
+       test_aio.py::test_many_calls_at_once_and_then_one_connection_each
 7. Weight and speed; the rows of bench/client.py carry this number
        test_acceptance.py::test_memory, test_vendor.py::test_size_of_the_one_file,
        test_imports.py::test_import_of_the_client_loads_nothing_heavy,

@@ -11,7 +11,7 @@ import pytest
 
 from localchat import Cancelled, Client, Timeout
 
-from .clients import hanging_resolver, make_client
+from .clients import client_class, hanging_resolver, make_client
 from .raw_server import (
     DEADLINE_S,
     HELLO,
@@ -30,7 +30,7 @@ from .raw_server import (
     with_tls,
 )
 
-__all__ = ["certificate", "clean_environment", "hanging_resolver"]  # Fixtures: used by name.
+__all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver"]  # Fixtures: used by name.
 
 
 def cancel_while_reading(client: Client, stream: Any) -> float:
@@ -112,7 +112,7 @@ def test_cancel_while_the_server_thinks():
             next(stream)
 
 
-def test_leaving_the_with_cancels():
+def test_leaving_the_with_cancels(client_class):
     gone = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -121,7 +121,7 @@ def test_leaving_the_with_cancels():
         if peer.is_disconnected():
             gone.set()
 
-    with Server(handle) as server, make_client(server) as client:
+    with Server(handle) as server, make_client(server, client_class) as client:
         with client.stream("hi") as stream:
             assert next(stream.text) == "a"
         assert gone.wait(DEADLINE_S)

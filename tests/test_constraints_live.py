@@ -288,3 +288,11 @@ def test_plain_completion_is_bound_too(port: int, wanted: str):
         status, raw = post(port, "/v1/completions", logit_bias=bias, **members)
         assert status == 200, raw
         assert {choice["text"] for choice in json.loads(raw)["choices"]} <= expected
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_schema_that_cannot_be_enforced_is_named(port: int, stream: bool):
+    bad = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"if": {}}}}}}
+    status, raw = post(port, response_format=bad, stream=stream)
+    assert status == 400
+    assert json.loads(raw)["error"]["param"] == "response_format.json_schema.schema#/properties/a/if"

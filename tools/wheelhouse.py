@@ -38,7 +38,12 @@ ACCELERATORS = {
 # The compiler that each needs, where else than in PATH it usually is, and what brings it.
 COMPILERS = {
     "cuda": ("nvcc", "/usr/local/cuda/bin", "NVIDIA's CUDA toolkit, with its development files"),
-    "vulkan": ("glslc", "", "the Vulkan SDK; on Debian and Ubuntu: sudo apt install glslc libvulkan-dev"),
+    "vulkan": (
+        "glslc",
+        "",
+        "the Vulkan SDK 1.3.272 or newer; on Debian 13, Ubuntu 24.04 and newer: sudo apt install glslc libvulkan-dev "
+        "spirv-headers",
+    ),
     "hip": ("hipcc", "/opt/rocm/bin", "AMD's ROCm, with its development files"),
     "metal": ("xcrun", "", "Apple's command line tools, on a Mac: xcode-select --install"),
 }
