@@ -14,7 +14,7 @@ from .grammar_cases import CASES
 from .test_grammar import own_matches
 
 HARMFUL = {
-    "counts in the wrong order": ('root ::= "a"{5,4}', "order"),
+    "counts in the wrong order": ('root ::= "a"{5,4}', "smaller number first"),
     "left recursion": ('root ::= root "a" | "b"', "left recursion"),
     "left recursion by way of others": ('root ::= a "x"\na ::= b | "y"\nb ::= root "z"', "left recursion"),
     "left recursion behind an empty rule": ('root ::= a root "x" | "y"\na ::= b\nb ::= "z"?', "left recursion"),
