@@ -113,7 +113,7 @@ class _Parser:
 
     def _open(self) -> None:
         if len(self._groups) > MAX_GROUP_DEPTH:
-            raise GrammarError("", f"the grammar nests more than {MAX_GROUP_DEPTH} groups: write some as rules")
+            raise GrammarError("", f"the grammar nests groups deeper than {MAX_GROUP_DEPTH}: write some as rules")
         self._groups.append(([], []))
 
     def _close(self) -> None:
