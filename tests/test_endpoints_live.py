@@ -261,12 +261,6 @@ def test_wrong_request_gets_an_error_and_the_connection_goes_on(
     assert ask(connection, "/health")[0] == 200
 
 
-def test_errors_of_length_have_both_numbers(connection: http.client.HTTPConnection, engine: Engine):
-    n_tokens = engine.facts.n_ctx + 1
-    _, body = ask(connection, "/v1/embeddings", {"input": [[1] * n_tokens]})
-    assert re.search(rf"{n_tokens} .* {engine.facts.n_ctx}\b", body["error"]["message"])
-
-
 # --- tokens ---
 
 
