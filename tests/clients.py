@@ -3,84 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 import localchat.sockets
 from localchat import AsyncClient, Client
+from localchat.conversation import AsyncConversation
 
 from .raw_server import DEADLINE_S, Server
 
 
-class WaitingClient:
-    """An AsyncClient whose methods wait for their results, so that the tests of Client run with it too."""
+class Waiting:
+    """An AsyncClient, or what it returns, whose methods wait for their results: the tests of Client run with it too."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._client = AsyncClient(*arguments, **options)
-        self._loop = asyncio.new_event_loop()
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._target, self._loop = target, loop
 
-    def __enter__(self) -> WaitingClient:
+    def __enter__(self) -> Waiting:
+        self._waited(self._target.__aenter__())
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._run(self._client.close())
-        self._loop.close()
+        self._waited(self._target.__aexit__(*exception))
+        if isinstance(self._target, AsyncClient):
+            self._loop.close()
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-        return lambda *arguments, **options: self._run(method(*arguments, **options))
-
-    def _run(self, coroutine: Any) -> Any:
-        return self._loop.run_until_complete(asyncio.wait_for(coroutine, DEADLINE_S))
-
-    def stream(self, *arguments: Any, **options: Any) -> WaitingStream:
-        return WaitingStream(self._run, self._client.stream(*arguments, **options))
-
-    def run_stream(self, *arguments: Any, **options: Any) -> WaitingStream:
-        return WaitingStream(self._run, self._client.run_stream(*arguments, **options))
-
-
-class WaitingStream:
-    """A stream of an AsyncClient, to be iterated without `async`."""
-
-    def __init__(self, run: Any, stream: Any) -> None:
-        self._run, self._stream = run, stream
-
-    def __enter__(self) -> WaitingStream:
-        self._run(self._stream.__aenter__())
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        value = getattr(self._target, name)
+        if callable(value):
+            return lambda *arguments, **options: self._waited(value(*arguments, **options))
+        return self._waited(value)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         try:
-            return self._run(self._stream.__anext__())
+            return self._waited(self._target.__anext__())
         except StopAsyncIteration:
             raise StopIteration from None
 
-    @property
-    def text(self) -> Iterator[str]:
-        texts = self._stream.text
-        with contextlib.suppress(StopAsyncIteration):
-            while True:
-                yield self._run(texts.__anext__())
-
-    def close(self) -> None:
-        self._run(self._stream.close())
+    def _waited(self, value: Any) -> Any:
+        if inspect.isawaitable(value):
+            value = self._loop.run_until_complete(asyncio.wait_for(value, DEADLINE_S))
+        return Waiting(value, self._loop) if isinstance(value, (AsyncIterator, AsyncConversation)) else value
 
 
-@pytest.fixture(params=[Client, WaitingClient], ids=["Client", "AsyncClient"])
+def waiting_client(*arguments: Any, **options: Any) -> Waiting:
+    return Waiting(AsyncClient(*arguments, **options), asyncio.new_event_loop())
+
+
+@pytest.fixture(params=[Client, waiting_client], ids=["Client", "AsyncClient"])
 def client_class(request: pytest.FixtureRequest) -> Any:
     """Each of the two clients: a test that takes this runs with both."""
     return request.param

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from localchat import AsyncClient, Client, IncompleteStream, LocalChatError, ServerError, StreamError, replay
 from localchat.record import Recorder
 
+from .clients import client_class
 from .raw_server import (
     ANSWER,
     DONE,
@@ -33,7 +33,7 @@ from .raw_server import (
     with_tls,
 )
 
-__all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
+__all__ = ["certificate", "clean_environment", "client_class"]  # Fixtures: used by name.
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -44,20 +44,23 @@ def joined(path: Path, kind: str) -> str:
     return "".join(item.get(kind, "") for item in lines(path))
 
 
-def events(client: Client) -> list[Any]:
+def events(client: Any) -> list[Any]:
     with client.stream("hi") as stream:
         return list(stream)
 
 
-def test_replay_gives_the_events_of_the_server(tmp_path):
+def test_replay_gives_the_events_of_the_server(tmp_path, client_class):
     path = tmp_path / "r.jsonl"
-    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
+    with always(HELLO) as server, client_class(server.url, KEY, "m", record=path) as client:
         seen = [events(client) for _ in range(2)]
         assert server.connections == 1
-    replayed = Client(transport=replay(path), model="m", max_retries=0)
-    assert [events(replayed) for _ in range(2)] == seen
-    with pytest.raises(LocalChatError, match="no further answer to POST /v1/chat/completions"):
-        replayed.chat("hi")
+    assert joined(path, "received") == 2 * HELLO.decode()
+    assert KEY not in path.read_text(encoding="ascii")
+    assert events(Client(transport=replay(path), model="m")) == seen[0]
+    with client_class(transport=replay(path), model="m", max_retries=0) as replayed:
+        assert [events(replayed) for _ in range(2)] == seen
+        with pytest.raises(LocalChatError, match="no further answer to POST /v1/chat/completions"):
+            replayed.chat("hi")
 
 
 def test_recording_is_readable_at_once_and_holds_the_wire(tmp_path):
@@ -305,21 +308,6 @@ def test_tls_is_recorded_as_plain_text(certificate, tmp_path):
     with server, Client(server.url, model="m", verify=False, record=path) as client:
         client.chat("hi")
     assert Client("https://h/v1", transport=replay(path), model="m").chat("hi").text == "Hello"
-
-
-def test_asynchronous_client_records_and_replays(tmp_path):
-    path = tmp_path / "r.jsonl"
-
-    async def ask(client: AsyncClient) -> list[Any]:
-        async with client, client.stream("hi") as stream:
-            return [event async for event in stream]
-
-    with always(HELLO) as server:
-        seen = asyncio.run(ask(AsyncClient(server.url, KEY, "m", record=path)))
-    assert joined(path, "received") == HELLO.decode()
-    assert KEY not in path.read_text(encoding="ascii")
-    assert asyncio.run(ask(AsyncClient(transport=replay(path), model="m"))) == seen
-    assert events(Client(transport=replay(path), model="m")) == seen
 
 
 def test_replay_of_one_path_in_two_threads_of_a_recording(tmp_path):
