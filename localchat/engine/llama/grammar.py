@@ -85,7 +85,7 @@ class Grammar:
         except TooMuchWork as error:
             raise self._error(error) from error
         if not len(ids):
-            raise InvalidGrammar("it requires text here for which this model has no tokens", self._origin)
+            raise InvalidGrammar("it requires text for which this model has no tokens", self._origin)
         return candidates(ids, logits[ids])
 
     def forced_tokens(self) -> tuple[int, ...]:
