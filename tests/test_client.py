@@ -292,10 +292,7 @@ NO_ANSWER = {
 @pytest.mark.parametrize(("body", "words"), NO_ANSWER.values(), ids=NO_ANSWER)
 def test_no_chat_answer_is_a_protocol_error(body, words):
     raw = with_length(body, headers="Content-Type: text/html\r\n")
-    with always(raw) as server, make_client(server) as client:
-        with pytest.raises(ProtocolError, match=words) as caught:
-            client.chat("hi")
-        assert caught.value.partial is not None
+    assert failure(always(raw), ProtocolError, words).partial is not None
 
 
 @pytest.mark.parametrize("indent", [None, 2], ids=["one-line", "pretty"])
@@ -342,18 +339,14 @@ def test_json_error_at_status_200_is_raised():
 
 @pytest.mark.parametrize(("raw", "expected"), list(truncations()))
 def test_truncation_matrix(raw, expected, client_class):
-    def handle(peer: Peer, server: Server) -> None:
-        if peer.request() is not None:
-            peer.send(raw)
-
-    with Server(handle) as server, make_client(server, client_class) as client:
-        if expected is None:
+    server = answering_once(raw)
+    if expected is None:
+        with server, make_client(server, client_class) as client:
             assert client.chat("hi").text == "Hello"
-            return
-        with pytest.raises(expected) as caught:
-            client.chat("hi")
-        if b"Hel" in raw:
-            assert caught.value.partial.text == "Hello"
+        return
+    error = failure(server, expected, client_class=client_class)
+    if b"Hel" in raw:
+        assert error.partial.text == "Hello"
 
 
 ENDINGS = {
@@ -388,21 +381,10 @@ def test_body_after_done_is_ignored(client_class):
         assert client.chat("hi").text == "a"
 
 
-def test_finish_without_done_ends_although_the_connection_stays_open(monkeypatch):
+@pytest.mark.parametrize("going_on", [waiting, pinging])
+def test_finish_without_done_ends_although_the_connection_stays_open(going_on, monkeypatch):
     monkeypatch.setattr(localchat.timeouts, "_AFTER_FINISH_S", 0.05)
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(chunked(piece("Hello"), STOP, end=False))
-        assert peer.is_disconnected()
-
-    with Server(handle) as server, make_client(server) as client:
-        assert client.chat("hi").text == "Hello"
-
-
-def test_finish_without_done_ends_although_the_server_pings_for_ever(monkeypatch):
-    monkeypatch.setattr(localchat.timeouts, "_AFTER_FINISH_S", 0.05)
-    with pinging(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
+    with going_on(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 
 

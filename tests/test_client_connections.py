@@ -21,6 +21,7 @@ from .raw_server import (
     DEADLINE_S,
     DONE,
     HELLO,
+    KEY,
     MODELS,
     OPEN,
     STOP,
@@ -28,6 +29,7 @@ from .raw_server import (
     Server,
     always,
     answering_once,
+    at_unix_socket,
     certificate,
     chunked,
     clean_environment,
@@ -147,17 +149,9 @@ def test_stream_of_the_parent_is_not_cut_by_a_child():
 
 
 def test_unix_socket(tmp_path, client_class):
-    if not hasattr(socket, "AF_UNIX"):
-        pytest.skip("no unix sockets here")
     path = tmp_path / "s"
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
-    server = always(HELLO)
-    server.listener.close()
-    server.listener = listener
     quoted = str(path).replace("/", "%2F")
-    with server:
+    with at_unix_socket(always(HELLO), path) as server:
         for url in (f"unix:{path}", f"unix://{path}", f"http+unix://{quoted}/v1"):
             with client_class(url, model="m") as client:
                 assert client.chat("hi").text == "Hello"
@@ -265,18 +259,20 @@ def test_https_goes_through_a_tunnel(certificate, client_class):
         request = peer.request()
         assert request is not None
         connects.append(f"{request.method} {request.path}")
+        assert "authorization" not in request.headers
         peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
         inner = Peer(context.wrap_socket(peer.sock, server_side=True))
         request = inner.request()
         assert request is not None
         assert "proxy-authorization" not in request.headers
+        assert request.headers["authorization"] == f"Bearer {KEY}"
         inner.send(HELLO)
         inner.is_disconnected()
         inner.close()
 
     with Server(handle) as server:
         proxy = f"http://127.0.0.1:{server.port}"
-        with client_class("https://h.example/v1", model="m", proxy=proxy, verify=False) as client:
+        with client_class("https://h.example/v1", KEY, "m", proxy=proxy, verify=False) as client:
             assert client.chat("hi").text == "Hello"
     assert connects == ["CONNECT h.example:443"]
 

@@ -44,6 +44,7 @@ __all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver
 
 CLOCKS = {
     "first-no-headers": (waiting, (), Timeout(first=0.05), "first"),
+    "first-from-a-number": (waiting, (), 0.05, "first"),
     "first-headers-only": (waiting, (chunked(end=False),), Timeout(first=0.05, idle=0.001), "first"),
     "first-only-pings": (pinging, (chunked(end=False),), Timeout(first=0.1), "first"),
     "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
@@ -136,8 +137,10 @@ def test_first_event_timeout_holds_while_the_request_is_sent():
 
 
 def test_timeout_of_one_call():
-    with waiting() as server, make_client(server) as client, pytest.raises(TimedOut):
-        client.chat("hi", timeout=Timeout(first=0.05))
+    with waiting() as server, make_client(server) as client:
+        for timeout in (Timeout(first=0.05), 0.05):
+            with pytest.raises(TimedOut, match="first"):
+                client.chat("hi", timeout=timeout)
 
 
 def test_timeout_of_one_call_is_that_of_the_models_too():

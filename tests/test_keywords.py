@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 
-from localchat import Client, NotFoundError, TimedOut, Timeout
+from localchat import Client, NotFoundError, Timeout
 
 from .clients import client_class, make_client
 from .raw_server import HELLO, Peer, Server, always, with_length
@@ -83,36 +82,12 @@ def test_wrong_text_of_a_completion_is_explained(prompt, client_class):
         client.complete(prompt)
 
 
-def test_number_as_timeout_limits_the_first_event():
-    """A server that accepts and says nothing was waited for 600 seconds."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        assert peer.is_disconnected()
-
-    with Server(handle) as server:
-        start = time.monotonic()
-        with pytest.raises(TimedOut, match="first"):
-            Client(server.url, model="m", timeout=0.2, max_retries=0).chat("hi")
-        with pytest.raises(TimedOut, match="first"):
-            Client(server.url, model="m", max_retries=0).chat("hi", timeout=0.2)
-        assert time.monotonic() - start < 5
-
-
 def test_number_as_timeout_and_its_limits():
     assert Timeout.of(60) == Timeout(connect=5, first=60, idle=60)
     assert Timeout.of(1) == Timeout(connect=1, first=1, idle=1)
     for wrong in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="above 0"):
             Timeout.of(wrong)
-
-
-def test_retries_of_one_call(monkeypatch):
-    monkeypatch.setattr("localchat.failures._FIRST_DELAY_S", 0.001)
-    with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=0) as client:
-        with pytest.raises(Exception, match="503"):
-            client.chat("hi", max_retries=2)
-        assert len(server.requests) == 3
 
 
 def test_other_options_share_the_connections():
