@@ -95,7 +95,7 @@ def _check_build(report: Report) -> None:
         "devices": [asdict(device) for device in build.devices],
     }
     missing = missing_switches(build.features)
-    if missing:
+    if missing and not build.supports_gpu:
         advice = f"this CPU has {', '.join(missing)}, which llama.cpp is not built for; rebuild it: {rebuild_command()}"
         report.advice.append(advice)
     if not build.supports_gpu:
@@ -220,7 +220,7 @@ def _model_lines(model: dict[str, Any], choice: dict[str, Any], speed: dict[str,
             f"KV cache {choice['kv_cache_tokens']} tokens for {choice['parallel']} requests at once: "
             f"{gigabytes(choice['context_bytes'])}"
         )
-        yield f"runs on  {choice['device']}; up to {choice['threads']} CPU threads"
+        yield f"runs on  {choice['device']}; CPU threads: up to {choice['threads']}"
     yield f"loaded   in {choice['load_seconds']} s"
     if speed:
         yield (
