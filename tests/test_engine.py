@@ -49,6 +49,14 @@ def test_generation_gives_text_then_one_finish(model: Any, options: Any, text: s
         assert list(generation) == []
 
 
+def test_first_tokens_and_cached_prompt_tokens_are_counted():
+    with stepped(FakeBackend()) as engine:
+        for _ in range(2):
+            submit(engine, request("hello"))
+            step_until_idle(engine)
+        assert (engine.stats().first_token_s.n, engine.stats().n_cached) == (2, 4)
+
+
 def test_first_delta_comes_with_the_first_token():
     with stepped(FakeBackend()) as engine:
         generation = submit(engine, request("abc"))

@@ -10,15 +10,7 @@ from localchat.engine import GenerationRequest, InvalidGrammar
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import (
-    BIG,
-    LAST_MESSAGE,
-    THOUGHT,
-    TOOLS,
-    delta_text,
-    says,
-    serving,
-)
+from .serving import BIG, LAST_MESSAGE, THOUGHT, TOOLS, delta_text, says, serving
 
 
 def test_v18_continuous_usage_grows_over_all_choices():
@@ -130,7 +122,7 @@ def test_error_of_a_refused_grammar_names_the_field_it_came_from(members, param)
         running.backend.new_sampler = refusing  # type: ignore[method-assign]  # llama.cpp alone knows what it takes
         status, body = running.chat(**members)
     assert (status, body["error"]["param"]) == (400, param)
-    assert f"'{param}' makes a grammar" in body["error"]["message"]
+    assert f"'{param}' cannot be enforced" in body["error"]["message"]
 
 
 def test_t8_usage_is_exact_when_choices_differ():

@@ -72,8 +72,8 @@ def exactly_without_markers(language: Language, markers: Sequence[str]) -> Langu
     # An estimate: each counted character needs one state for each prefix of the marker, and half as many others.
     if any(n_counted(language) * len(marker) * 3 / 2 > MAX_STATES for marker in possible):
         raise TooLarge(
-            f"its strings are too long to keep out {' and '.join(map(repr, possible))}, which ends a value or the "
-            "tool calls: allow fewer characters"
+            f"its strings are too long to keep out the markers {' and '.join(map(repr, possible))}: allow fewer "
+            "characters"
         )
     return intersection(language, *map(without_marker, possible))
 

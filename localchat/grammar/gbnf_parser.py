@@ -174,7 +174,10 @@ def _codes(text: str, position: int) -> list[tuple[int, bool]]:
         elif escape in _ESCAPES:
             codes.append((_ESCAPES[escape], True))
         else:
-            raise GrammarError("", f"the grammar has the unknown escape \\{escape} near character {position}")
+            known = '\\n, \\r, \\t, \\\\, \\", \\[, \\], \\xHH, \\uHHHH and \\UHHHHHHHH'
+            raise GrammarError(
+                "", f"the grammar has the unknown escape \\{escape} near character {position}: known are {known}"
+            )
     if any(code > MAX_CODE_POINT for code, _ in codes):
         raise GrammarError("", f"the grammar has a character beyond U+10FFFF near character {position}")
     return codes

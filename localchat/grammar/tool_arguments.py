@@ -186,15 +186,15 @@ class _Arguments:
             return NEVER
         start = layout_text(self._rules, layout.start, name)
         end = layout_text(self._rules, layout.end, name)
-        if not layout.end_marker:
+        if not layout.end_marker:  # JSON
             return seq(start, self._on_lines(self._converter.value(nodes)), end)
         nested = self._nested(nodes, path, parsed_types)
         if nested is not None:
             return seq(start, nested, end)
-        if not parsed_types & STRING:
+        if not parsed_types & STRING:  # JSON, since bare text is only for strings
             words = alt(self._converter.value(nodes), *_python_words(branches))
             return seq(start, self._on_lines(words), end)
-        if all(branch.values is not None for branch in branches):
+        if all(branch.values is not None for branch in branches):  # an enum
             return seq(start, self._on_lines(self._one_of(branches, layout, parsed_types)), end)
         language = self._bare_language(nodes, branches, parsed_types)
         if language == ANY_TEXT:
