@@ -90,7 +90,7 @@ def times_ms(vocabulary: Vocabulary, constraint: Constraint | None, n_tokens: in
         seed += 1
         sampler = new_sampler(vocabulary, constraint, seed)
         token = -1
-        while n_sampled < n_tokens and token not in vocabulary.ends:
+        while n_sampled < n_tokens and token not in vocabulary.eog_tokens:
             logits = (chance.standard_normal(vocabulary.n_tokens) * LOGIT_WIDTH).astype(np.float32)
             start = time.perf_counter()
             likeliest = largest(logits, sampler.n_likeliest) if sampler.n_likeliest else None

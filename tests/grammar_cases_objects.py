@@ -22,9 +22,6 @@ OBJECTS = {
         '{"c":1} {"a":1,"c":2} {"b":1,"c":1} {"a":1,"b":2,"c":3}',
         '{} {"a":1} {"b":2} {"a":1,"b":2}',
     ),
-    "optional after required": case(
-        obj("a", a=INT, b=INT, c=INT), '{"a":1} {"a":1,"b":2} {"a":1,"c":3} {"a":1,"b":2,"c":3}', '{} {"b":2}'
-    ),
     "optional between required": case(
         obj("a", "c", a=INT, b=INT, c=INT), '{"a":1,"c":3} {"a":1,"b":2,"c":3}', '{"a":1} {"c":3}'
     ),
@@ -55,7 +52,6 @@ OBJECTS = {
     "additional alone": case(
         {"type": "object", "additionalProperties": INT}, '{} {"a":1,"b":2}', '{"a":"x"} {"a":null}'
     ),
-    "additional false alone": case({"type": "object", "additionalProperties": False}, "{}", '{"a":1}'),
     "additional excludes required names": case(
         {"type": "object", "required": ["a"], "additionalProperties": INT},
         '{"a":1} {"a":1,"b":2}',
@@ -71,11 +67,6 @@ OBJECTS = {
         '{} {"x-a":"1"} {"x-":"","x-b":"2"}',
         '{"x-a":1}',
         '{"y":1}',
-    ),
-    "patternProperties, nothing else": case(
-        {"type": "object", "patternProperties": {"^x": INT}, "additionalProperties": False},
-        '{"x":1}',
-        '{"y":1} {"x":"a"}',
     ),
     "patternProperties, others by schema": case(
         {"type": "object", "patternProperties": {r"^\d+$": INT}, "additionalProperties": STR},
@@ -95,9 +86,6 @@ OBJECTS = {
     "propertyNames pattern": case(
         {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}}, '{} {"abc":1}', '{"A":1} {"":1}'
     ),
-    "propertyNames length": case(
-        {"type": "object", "propertyNames": {"maxLength": 2}, "additionalProperties": INT}, '{"ab":1}', '{"abc":1}'
-    ),
     "propertyNames enum": case(
         {"type": "object", "propertyNames": {"enum": ["a", "b", 1]}}, '{"a":1} {"a":1,"b":2}', '{"c":1}'
     ),
@@ -115,11 +103,6 @@ OBJECTS = {
         '{"a":1,"b":2} {"a":1,"c":2} {"b":1,"c":2} {"a":1,"b":2,"c":3}',
         '{} {"a":1} {"c":1}',
     ),
-    "maxProperties of declared": case(
-        {**obj(a=INT, b=INT, c=INT), "maxProperties": 2},
-        '{} {"a":1} {"a":1,"b":2} {"b":1,"c":2}',
-        '{"a":1,"b":2,"c":3}',
-    ),
     "both counts, with required": case(
         {**obj("b", a=INT, b=INT, c=INT), "minProperties": 2, "maxProperties": 2},
         '{"a":1,"b":2} {"b":1,"c":2}',
@@ -132,11 +115,6 @@ OBJECTS = {
         {**obj("a", a=INT), "additionalProperties": INT, "maxProperties": 2},
         '{"a":1} {"a":1,"b":2}',
         '{"a":1,"b":2,"c":3} {"b":1}',
-    ),
-    "minProperties with one additional": case(
-        {**obj("a", a=INT), "additionalProperties": INT, "minProperties": 2},
-        '{"a":1,"b":2} {"a":1,"b":1,"c":2}',
-        '{"a":1}',
     ),
     "minProperties of which one may be additional": case(
         {**obj(a=INT), "additionalProperties": INT, "minProperties": 2},
@@ -162,9 +140,6 @@ OBJECTS = {
     "property true": case(obj("a", a=True), '{"a":null} {"a":{}}', "{}"),
     "property impossible": case(obj(a=INT, b={"allOf": [INT, STR]}), '{"a":1} {}', '{"b":1}'),
     "not required": case({**obj(a=INT, b=INT), "not": {"required": ["b"]}}, '{} {"a":1}', '{"b":1} {"a":1,"b":2}'),
-    "nested": case(
-        obj("o", o=obj("p", p=obj("q", q=INT))), '{"o":{"p":{"q":1}}}', '{"o":{"p":{}}} {"o":{}} {"o":{"p":{"q":"1"}}}'
-    ),
     "no properties": case({"type": "object", "properties": {}}, "{}", "[]", '{"a":1}'),
     "names like the common rules": case(
         obj("root", "value", "string", root=INT, value=STR, string=BOOL, char=INT),
@@ -175,14 +150,11 @@ OBJECTS = {
 
 ARRAYS = {
     "items": case({"type": "array", "items": INT}, "[] [1] [1,2,_3]", '["a"] [1,"a"] [1,]'),
-    "items true": case({"type": "array", "items": True}, '[1,"a",[]]', "{}"),
     "items false": case({"type": "array", "items": False}, "[]", "[1]"),
     "minItems": case({"type": "array", "items": INT, "minItems": 2}, "[1,2] [1,2,3]", "[] [1]"),
     "minItems without items": case({"type": "array", "minItems": 1}, '[1] ["a",{}]', "[]"),
     "maxItems": case({"type": "array", "items": INT, "maxItems": 2}, "[] [1] [1,2]", "[1,2,3]"),
     "maxItems 0": case({"type": "array", "maxItems": 0}, "[]", "[1]"),
-    "maxItems 1": case({"type": "array", "items": INT, "maxItems": 1}, "[] [1]", "[1,2]"),
-    "exact number": case({"type": "array", "items": INT, "minItems": 3, "maxItems": 3}, "[1,2,3]", "[1,2] [1,2,3,4]"),
     "maxItems 500": Case(
         {"type": "array", "items": INT, "maxItems": 500},
         ("[]", f"[{','.join('1' * 500)}]"),
@@ -194,9 +166,6 @@ ARRAYS = {
         (f"[{','.join('1' * 2499)}]",),
     ),
     "prefixItems": case({"type": "array", "prefixItems": [INT, STR]}, '[] [1] [1,"a"] [1,"a",null]', '["a"] [1,2]'),
-    "prefixItems, all of them": case(
-        {"type": "array", "prefixItems": [INT, STR], "minItems": 2, "items": False}, '[1,"a"]', '[] [1] [1,"a",2]'
-    ),
     "prefixItems, some of them": case(
         {"type": "array", "prefixItems": [INT, STR, BOOL], "minItems": 1, "items": False},
         '[1] [1,"a"] [1,"a",true]',
@@ -214,9 +183,6 @@ ARRAYS = {
     "prefixItems impossible": case({"type": "array", "prefixItems": [INT, False]}, "[] [1]", "[1,2]"),
     "items as a list": case(
         {"type": "array", "items": [INT, STR], "additionalItems": False}, '[1,"a"] [1]', '["a"] [1,"a",2]'
-    ),
-    "items as a list, more": case(
-        {"type": "array", "items": [INT], "additionalItems": BOOL}, "[1,true]", "[1,2] [true]"
     ),
     "contains": case({"type": "array", "contains": INT}, '[1] ["a",1] [1,"a",2]', '[] ["a"]'),
     "contains with items": case(
@@ -245,27 +211,14 @@ ARRAYS = {
     ),
     "uniqueItems of one": case({"type": "array", "items": INT, "uniqueItems": True, "maxItems": 1}, "[] [5]", "[5,5]"),
     "uniqueItems false": case({"type": "array", "items": INT, "uniqueItems": False}, "[1,1]", '["a"]'),
-    "nested arrays": case(
-        {"type": "array", "items": {"type": "array", "items": INT, "minItems": 1}}, "[] [[1],[2,3]]", "[[]] [1]"
-    ),
-    "array of objects": case({"type": "array", "items": obj("a", a=INT)}, '[{"a":1},{"a":2}]', "[{}] [1]"),
-}
-
-TREE = {
-    "$defs": {"node": obj("v", v=INT, l={"$ref": "#/$defs/node"}, r={"$ref": "#/$defs/node"})},
-    "$ref": "#/$defs/node",
 }
 
 REFERENCES = {
     "$defs": case({"$defs": {"n": INT}, "$ref": "#/$defs/n"}, "1", '"a"'),
-    "definitions": case({"definitions": {"n": INT}, **obj("a", a={"$ref": "#/definitions/n"})}, '{"a":1}', '{"a":"x"}'),
     "recursive root": case(
         {**obj("v", v=INT, next={"$ref": "#"})},
         '{"v":1} {"v":1,"next":{"v":2,"next":{"v":3}}}',
         '{"v":1,"next":1} {"next":{"v":1}}',
-    ),
-    "recursive tree at the root": case(
-        TREE, '{"v":1} {"v":1,"l":{"v":2},"r":{"v":3,"l":{"v":4}}}', '{"l":{"v":1}} {"v":1,"l":{}}'
     ),
     "recursive array": case({"type": "array", "items": {"$ref": "#"}}, "[] [[],[[]]]", "[1] {}"),
     "mutual recursion": case(
@@ -297,9 +250,6 @@ REFERENCES = {
         '1 "a" true null',
         "1.5 []",
     ),
-    "pointer into properties": case(
-        obj("a", "b", a={"enum": ["x"]}, b={"$ref": "#/properties/a"}), '{"a":"x","b":"x"}', '{"a":"x","b":"y"}'
-    ),
     "pointer into a list": case(
         {"prefixItems": [INT, {"$ref": "#/prefixItems/0"}], "type": "array", "minItems": 2, "items": False},
         "[1,2]",
@@ -308,9 +258,6 @@ REFERENCES = {
     "anchor": case({"$defs": {"x": {"$anchor": "num", **INT}}, "$ref": "#num"}, "1", '"a"'),
     "id of the root": case({"$id": "https://e.x/s", "$defs": {"n": INT}, "$ref": "https://e.x/s#/$defs/n"}, "1", '"a"'),
     "siblings of $ref": case({"$defs": {"n": INT}, "$ref": "#/$defs/n", "minimum": 5}, "5 99", '4 "a"'),
-    "reference chain": case(
-        {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/c"}, "c": INT}, "$ref": "#/$defs/a"}, "1", '"a"'
-    ),
     "optional recursion that never ends": case(
         {**obj(a=INT, b={"$ref": "#/$defs/loop"}), "$defs": {"loop": obj("x", x={"$ref": "#/$defs/loop"})}},
         '{"a":1} {}',
@@ -326,13 +273,8 @@ REFERENCES = {
             "$defs": {
                 "Node": {
                     "properties": {
-                        "name": {"title": "Name", "type": "string"},
-                        "children": {
-                            "default": [],
-                            "items": {"$ref": "#/$defs/Node"},
-                            "title": "Children",
-                            "type": "array",
-                        },
+                        "name": STR,
+                        "children": {"default": [], "items": {"$ref": "#/$defs/Node"}, "type": "array"},
                         "parent": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}], "default": None},
                     },
                     "required": ["name"],
@@ -377,27 +319,8 @@ COMBINATIONS = {
         '{"kind":"cat","lives":9} {"kind":"dog","bark":"woof"}',
         '{"kind":"cat","bark":"x"} {"kind":"cow"}',
     ),
-    "oneOf by reference": case(
-        {
-            "$defs": {"c": CAT, "d": DOG},
-            "type": "array",
-            "items": {"oneOf": [{"$ref": "#/$defs/c"}, {"$ref": "#/$defs/d"}]},
-        },
-        '[{"kind":"cat","lives":9},{"kind":"dog","bark":"w"}]',
-        '[{"kind":"cat"}]',
-    ),
     "oneOf by the names generated": case(
         {"oneOf": [obj("a", a=INT), obj("b", b=INT)]}, '{"a":1} {"b":1}', '{} {"a":"x"} {"a":1,"b":1}'
-    ),
-    "oneOf by closed names": case(
-        {
-            "oneOf": [
-                {**obj("a", a=INT), "additionalProperties": False},
-                {**obj("b", b=INT), "additionalProperties": False},
-            ]
-        },
-        '{"a":1} {"b":1}',
-        '{} {"a":1,"b":1}',
     ),
     "oneOf ranges": case(
         {"oneOf": [{"type": "integer", "maximum": 3}, {"type": "integer", "minimum": 7}]}, "3 7 -1 10", "4 6"
@@ -420,7 +343,6 @@ COMBINATIONS = {
         '{"h":{"t":1}} {"h":{"t":2}}',
         '{"h":{"t":3}} {"h":{}}',
     ),
-    "oneOf of one": case({"oneOf": [INT]}, "1", '"a"'),
     "oneOf with null": case({"oneOf": [{"type": "null"}, obj("a", a=INT)]}, 'null {"a":1}', "{} 1"),
     "allOf types": case({"allOf": [{"type": ["integer", "string"]}, {"type": ["string", "null"]}]}, '"a"', "1 null"),
     "allOf number and integer": case({"allOf": [NUM, INT]}, "1", "1.5"),
@@ -444,11 +366,6 @@ COMBINATIONS = {
         {"allOf": [{**obj(a=INT), "additionalProperties": INT}, obj(b={"minimum": 3})]},
         '{"a":1,"b":3}',
         '{"b":"x"} {"b":2} {"b":3.5}',
-    ),
-    "allOf with $ref": case(
-        {"$defs": {"base": obj("id", id=INT)}, "allOf": [{"$ref": "#/$defs/base"}, obj("n", n=STR)]},
-        '{"id":1,"n":"x"}',
-        '{"id":1} {"n":"x"}',
     ),
     "allOf of anyOf": case(
         {

@@ -309,7 +309,7 @@ def pinging_with_pieces(*parts: bytes) -> Server:
     return dripping(*parts, drop=b"%x\r\n%s\r\n" % (len(empty), empty))
 
 
-# TLS
+# TLS and unix sockets
 
 
 @pytest.fixture(scope="module")
@@ -323,6 +323,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no openssl to make a certificate with: {error}")
     path.write_bytes(Path(f"{path}.crt").read_bytes() + Path(f"{path}.key").read_bytes())
     return path
+
+
+def at_unix_socket(server: Server, path: Path) -> Server:
+    if not hasattr(socket, "AF_UNIX"):
+        pytest.skip("no unix sockets here")
+    server.listener.close()
+    server.listener = socket.socket(socket.AF_UNIX)
+    server.listener.bind(str(path))
+    server.listener.listen()
+    return server
 
 
 def with_tls(server: Server, certificate: Path) -> Server:

@@ -168,11 +168,12 @@ def ask(client: http.client.HTTPConnection, content: str = "hello", **members: A
 
 
 def read_answer(client: http.client.HTTPConnection) -> tuple[int, Any]:
+    """Status, and the JSON, the payloads of the stream or the text."""
     response = client.getresponse()
-    raw = response.read()
-    if response.getheader("Content-Type") == "text/event-stream":
+    raw, kind = response.read(), response.getheader("Content-Type", "").partition(";")[0]
+    if kind == "text/event-stream":
         return response.status, payloads(raw)
-    return response.status, json.loads(raw)
+    return response.status, json.loads(raw) if kind == "application/json" else raw.decode()
 
 
 def payloads(raw: bytes) -> list[Any]:

@@ -18,7 +18,7 @@ import localchat.timeouts
 from localchat import Client, IncompleteStream, ProtocolError, StreamError, TimedOut, Timeout, chat, vendor
 from localchat.settings import Settings
 
-from .clients import failure, make_client
+from .clients import client_class, failure, make_client
 from .raw_server import (
     ANSWER,
     DEADLINE_S,
@@ -44,22 +44,22 @@ from .raw_server import (
 )
 from .scripted import playing
 
-__all__ = ["clean_environment"]  # Fixtures: used by name.
+__all__ = ["clean_environment", "client_class"]  # Fixtures: used by name.
 
 
 # Asking
 
 
-def test_chat_returns_the_reply():
-    with always(HELLO) as server, make_client(server) as client:
+def test_chat_returns_the_reply(client_class):
+    with always(HELLO) as server, make_client(server, client_class) as client:
         reply = client.chat("hi")
         assert (str(reply), reply.finish_reason, reply.id, reply.model) == ("Hello", "stop", "1", "m")
         assert reply.usage is not None
         assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.total_tokens) == (3, 2, 5)
 
 
-def test_stream_yields_typed_events():
-    with always(HELLO) as server, make_client(server) as client, client.stream("hi") as stream:
+def test_stream_yields_typed_events(client_class):
+    with always(HELLO) as server, make_client(server, client_class) as client, client.stream("hi") as stream:
         assert [event.type for event in stream] == [
             "message_start",
             "content_delta",
@@ -70,20 +70,20 @@ def test_stream_yields_typed_events():
         assert stream.reply.text == "Hello"
 
 
-def test_stream_text_yields_pieces():
-    with always(HELLO) as server, make_client(server) as client, client.stream("hi") as stream:
+def test_stream_text_yields_pieces(client_class):
+    with always(HELLO) as server, make_client(server, client_class) as client, client.stream("hi") as stream:
         assert list(stream.text) == ["Hel", "lo"]
 
 
-def test_stream_without_with_is_sent_by_the_first_step():
-    with always(HELLO) as server, make_client(server) as client:
+def test_stream_without_with_is_sent_by_the_first_step(client_class):
+    with always(HELLO) as server, make_client(server, client_class) as client:
         stream = client.stream("hi")
         assert server.requests == []
         assert "".join(stream.text) == "Hello"
 
 
-def test_request_carries_what_was_asked():
-    with always(HELLO) as server, make_client(server, api_key=KEY, headers={"X-Mine": "1"}) as client:
+def test_request_carries_what_was_asked(client_class):
+    with always(HELLO) as server, make_client(server, client_class, api_key=KEY, headers={"X-Mine": "1"}) as client:
         client.chat("hi", system="be brief", temperature=0, top_k=5, tools=[], extra_headers={"X-Other": "2"})
         request = server.requests[0]
         assert (request.method, request.path) == ("POST", "/v1/chat/completions")
@@ -107,8 +107,8 @@ def test_no_key_sends_no_authorization_c4():
         assert "authorization" not in server.requests[0].headers
 
 
-def test_chat_without_streaming_on_the_wire():
-    with always(with_length(WHOLE)) as server, make_client(server) as client:
+def test_chat_without_streaming_on_the_wire(client_class):
+    with always(with_length(WHOLE)) as server, make_client(server, client_class) as client:
         assert client.chat("hi", extra_body={"stream": False}).text == "Hello"
         assert server.requests[0].json["stream"] is False
         assert "stream_options" not in server.requests[0].json
@@ -128,13 +128,19 @@ def test_body_too_large_to_be_held_is_refused():
         client.models()
 
 
-def test_models_lists_names():
-    with always(HELLO) as server, make_client(server) as client:
+def test_models_lists_names(client_class):
+    with always(HELLO) as server, make_client(server, client_class) as client:
         assert client.models() == ["first"]
 
 
-def test_only_model_of_a_server_is_requested_once():
-    with always(HELLO) as server, Client(server.url) as client:
+def test_models_that_are_no_list(client_class):
+    server = serving(lambda request, number: with_length(b"<html>"))
+    with server, make_client(server, client_class) as client, pytest.raises(ProtocolError, match="not JSON"):
+        client.models()
+
+
+def test_only_model_of_a_server_is_requested_once(client_class):
+    with always(HELLO) as server, client_class(server.url) as client:
         client.chat("hi")
         client.chat("hi")
         assert [request.method for request in server.requests] == ["GET", "POST", "POST"]
@@ -142,13 +148,13 @@ def test_only_model_of_a_server_is_requested_once():
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "501 Unsupported method ('GET')"])
-def test_server_without_list_of_models_gets_no_model(status):
+def test_server_without_list_of_models_gets_no_model(status, client_class):
     """501 is what an http.server says that answers nothing but POST; asking it again would change nothing."""
 
     def answer(request: Request, number: int) -> bytes:
         return with_length(b"", status) if request.method == "GET" else HELLO
 
-    with serving(answer) as server, Client(server.url) as client:
+    with serving(answer) as server, client_class(server.url) as client:
         assert client.chat("hi").text == "Hello"
         assert "model" not in server.requests[-1].json
         assert len(server.requests) == 2
@@ -169,13 +175,13 @@ def test_empty_environment_is_like_none(monkeypatch):
     assert Client().base_url == "http://127.0.0.1:8080/v1"
 
 
-def test_old_server_that_refuses_stream_options_is_asked_without():
+def test_old_server_that_refuses_stream_options_is_asked_without(client_class):
     def answer(request: Request, number: int) -> bytes:
         if "stream_options" in request.json:
             return with_length(b'{"detail": "extra field stream_options"}', "422 Unprocessable")
         return HELLO
 
-    with serving(answer) as server, make_client(server) as client:
+    with serving(answer) as server, make_client(server, client_class) as client:
         assert client.chat("hi").text == "Hello"
         assert client.chat("hi").text == "Hello"
         assert ["stream_options" in request.json for request in server.requests] == [True, False, False]
@@ -234,6 +240,10 @@ def with_chunks_of_one(body: bytes) -> bytes:
     return chunked(*(bytes([byte]) for byte in body)).replace(b"text/event-stream", b"text/plain")
 
 
+JSON_LINES = b"""{"message": {"content": "Hel"}, "done": false}
+{"message": {"content": "lo"}, "done": true, "done_reason": "stop"}
+"""
+
 FORMS = {
     "chunked": HELLO,
     "one-chunk": chunked(b"".join(ANSWER)),
@@ -247,12 +257,13 @@ FORMS = {
     "pretty-json": with_length(json.dumps(json.loads(WHOLE), indent=2).encode() + b"\n"),
     "json-after-bom": with_length(b"\xef\xbb\xbf" + WHOLE),
     "bom-in-pieces-of-no-type": with_chunks_of_one(b"\xef\xbb\xbf" + b"".join(ANSWER)),
+    "json-lines": with_length(JSON_LINES),
     "gzip": with_length(gzip.compress(b"".join(ANSWER)), headers="Content-Encoding: gzip\r\n"),
 }
 
 
 @pytest.mark.parametrize("raw", FORMS.values(), ids=FORMS)
-def test_answer_in_every_form(raw):
+def test_answer_in_every_form(raw, client_class):
     close = b"Connection: close" in raw or b"HTTP/1.0" in raw
 
     def handle(peer: Peer, server: Server) -> None:
@@ -261,7 +272,7 @@ def test_answer_in_every_form(raw):
             if close:
                 return
 
-    with Server(handle) as server, make_client(server) as client:
+    with Server(handle) as server, make_client(server, client_class) as client:
         for _ in range(3):
             reply = client.chat("hi")
             assert (reply.text, reply.finish_reason) == ("Hello", "stop")
@@ -281,10 +292,7 @@ NO_ANSWER = {
 @pytest.mark.parametrize(("body", "words"), NO_ANSWER.values(), ids=NO_ANSWER)
 def test_no_chat_answer_is_a_protocol_error(body, words):
     raw = with_length(body, headers="Content-Type: text/html\r\n")
-    with always(raw) as server, make_client(server) as client:
-        with pytest.raises(ProtocolError, match=words) as caught:
-            client.chat("hi")
-        assert caught.value.partial is not None
+    assert failure(always(raw), ProtocolError, words).partial is not None
 
 
 @pytest.mark.parametrize("indent", [None, 2], ids=["one-line", "pretty"])
@@ -305,8 +313,8 @@ STREAM_ERRORS = {
 
 
 @pytest.mark.parametrize("body", STREAM_ERRORS.values(), ids=STREAM_ERRORS)
-def test_error_in_the_stream_k5(body):
-    with always(chunked(body)) as server, make_client(server) as client:
+def test_error_in_the_stream_k5(body, client_class):
+    with always(chunked(body)) as server, make_client(server, client_class) as client:
         seen = []
         with pytest.raises(StreamError, match="bad luck") as caught:
             seen += list(iter_into(client.stream("hi"), seen))
@@ -330,19 +338,15 @@ def test_json_error_at_status_200_is_raised():
 
 
 @pytest.mark.parametrize(("raw", "expected"), list(truncations()))
-def test_truncation_matrix(raw, expected):
-    def handle(peer: Peer, server: Server) -> None:
-        if peer.request() is not None:
-            peer.send(raw)
-
-    with Server(handle) as server, make_client(server) as client:
-        if expected is None:
+def test_truncation_matrix(raw, expected, client_class):
+    server = answering_once(raw)
+    if expected is None:
+        with server, make_client(server, client_class) as client:
             assert client.chat("hi").text == "Hello"
-            return
-        with pytest.raises(expected) as caught:
-            client.chat("hi")
-        if b"Hel" in raw:
-            assert caught.value.partial.text == "Hello"
+        return
+    error = failure(server, expected, client_class=client_class)
+    if b"Hel" in raw:
+        assert error.partial.text == "Hello"
 
 
 ENDINGS = {
@@ -353,46 +357,34 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize(("ending", "kind"), ENDINGS.values(), ids=ENDINGS)
-def test_text_held_back_for_a_tag_comes_before_the_error(ending, kind):
+def test_text_held_back_for_a_tag_comes_before_the_error(ending, kind, client_class):
     seen: list[Any] = []
-    with answering_once(until_close(piece("a <thi") + ending)) as server:
-        client = make_client(server)
-        with pytest.raises(kind) as caught:
-            iter_into(client.stream("hi"), seen)
+    server = answering_once(until_close(piece("a <thi") + ending))
+    with server, make_client(server, client_class) as client, pytest.raises(kind) as caught:
+        iter_into(client.stream("hi"), seen)
     assert "".join(event.delta for event in seen if event.type == "content_delta") == "a <thi"
     assert caught.value.partial.text == "a <thi"
 
 
-def test_text_held_back_comes_before_a_timeout():
+def test_text_held_back_comes_before_a_timeout(client_class):
     seen: list[Any] = []
-    with waiting(chunked(piece("a <thi"), end=False)) as server:
-        client = make_client(server, timeout=Timeout(idle=0.05))
-        with pytest.raises(TimedOut) as caught:
-            iter_into(client.stream("hi"), seen)
+    server = waiting(chunked(piece("a <thi"), end=False))
+    client = make_client(server, client_class, timeout=Timeout(idle=0.05))
+    with server, client, pytest.raises(TimedOut) as caught:
+        iter_into(client.stream("hi"), seen)
     assert [event.delta for event in seen if event.type == "content_delta"] == ["a ", "<thi"]
     assert caught.value.partial is not None
 
 
-def test_body_after_done_is_ignored():
-    with always(chunked(piece("a"), DONE, piece("b"))) as server, make_client(server) as client:
+def test_body_after_done_is_ignored(client_class):
+    with always(chunked(piece("a"), DONE, piece("b"))) as server, make_client(server, client_class) as client:
         assert client.chat("hi").text == "a"
 
 
-def test_finish_without_done_ends_although_the_connection_stays_open(monkeypatch):
+@pytest.mark.parametrize("going_on", [waiting, pinging])
+def test_finish_without_done_ends_although_the_connection_stays_open(going_on, monkeypatch):
     monkeypatch.setattr(localchat.timeouts, "_AFTER_FINISH_S", 0.05)
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(chunked(piece("Hello"), STOP, end=False))
-        assert peer.is_disconnected()
-
-    with Server(handle) as server, make_client(server) as client:
-        assert client.chat("hi").text == "Hello"
-
-
-def test_finish_without_done_ends_although_the_server_pings_for_ever(monkeypatch):
-    monkeypatch.setattr(localchat.timeouts, "_AFTER_FINISH_S", 0.05)
-    with pinging(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
+    with going_on(chunked(piece("Hello"), STOP, end=False)) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
 
 
@@ -411,7 +403,7 @@ BROKEN = b"zz\r\nno chunk\r\n"
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_once):
+def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_once, client_class):
     """And before it, an error that holds what came."""
 
     def handle(peer: Peer, server: Server) -> None:
@@ -420,7 +412,7 @@ def test_wrong_framing_after_the_finish_is_only_the_end_of_the_connection(at_onc
             peer.send(*([b"".join(parts)] if at_once else parts))
 
     pieces = [piece("Hello"), STOP]
-    with Server(handle) as server, make_client(server) as client:
+    with Server(handle) as server, make_client(server, client_class) as client:
         for _ in range(2):
             assert client.chat("hi").text == "Hello"
         assert server.connections == 2
@@ -455,9 +447,9 @@ def test_the_files_work_in_another_package(tmp_path):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_complete_goes_on_with_a_text(stream: bool):
+def test_complete_goes_on_with_a_text(stream: bool, client_class):
     answer = {"choices": [{"index": 0, "text": "<think> on", "finish_reason": "stop"}]}
-    with playing([answer]) as (client, script):
+    with playing([answer], client_class=client_class) as (client, script):
         reply = client.complete("go", extra_body={"stream": stream}, max_tokens=3)
     assert reply.text == "<think> on"
     assert script.paths == ["/v1/completions"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from localchat import Cancelled, Client, Timeout
 
-from .clients import hanging_resolver, make_client
+from .clients import client_class, hanging_resolver, make_client
 from .raw_server import (
     DEADLINE_S,
     HELLO,
@@ -19,6 +18,7 @@ from .raw_server import (
     Peer,
     Server,
     always,
+    at_unix_socket,
     certificate,
     clean_environment,
     full_listener,
@@ -30,7 +30,7 @@ from .raw_server import (
     with_tls,
 )
 
-__all__ = ["certificate", "clean_environment", "hanging_resolver"]  # Fixtures: used by name.
+__all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver"]  # Fixtures: used by name.
 
 
 def cancel_while_reading(client: Client, stream: Any) -> float:
@@ -59,45 +59,34 @@ def cancel_while_reading(client: Client, stream: Any) -> float:
     return spent
 
 
-def check_cancel(server: Server, client: Client) -> None:
-    """Five tries, since this machine may be busy; the best one tells what the client adds."""
-    with server, client:
+@pytest.mark.parametrize("kind", ["http", "https", "unix", "until-close"])
+def test_cancel_from_another_thread(kind, certificate, tmp_path):
+    """An answer that ends with its connection is cut by a cancel, too."""
+    server = waiting(until_close(piece("a")) if kind == "until-close" else OPEN)
+    if kind == "https":
+        with_tls(server, certificate)
+    elif kind == "unix":
+        at_unix_socket(server, tmp_path / "s")
+    url = f"unix:{tmp_path}/s" if kind == "unix" else server.url
+    with server, Client(url, model="m", verify=False) as client:
+        # Five tries, since this machine may be busy; the best one tells what the client adds.
         assert min(cancel_while_reading(client, client.stream("hi")) for _ in range(5)) < 0.05
 
 
-def test_cancel_from_another_thread_http():
-    server = waiting(OPEN)
-    check_cancel(server, make_client(server))
+def check_close_when(event: threading.Event, stream: Any) -> None:
+    """Close a stream in another thread while this one waits for its first event."""
+    thread = threading.Thread(target=lambda: (event.wait(DEADLINE_S), stream.close()))
+    thread.start()
+    start = time.monotonic()
+    with pytest.raises(Cancelled):
+        next(stream)
+    assert time.monotonic() - start < DEADLINE_S / 2
+    thread.join(DEADLINE_S)
 
 
-@pytest.mark.parametrize("raw", [until_close(piece("a"))], ids=["until-close"])
-def test_cancel_is_not_taken_for_the_end(raw):
-    server = waiting(raw)
-    check_cancel(server, make_client(server))
-
-
-@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no unix sockets here")
-def test_cancel_from_another_thread_unix(tmp_path):
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(tmp_path / "s"))
-    listener.listen()
-    check_cancel(waiting_on(listener, OPEN), Client(f"unix:{tmp_path}/s", model="m"))
-
-
-def waiting_on(listener: socket.socket, *parts: bytes) -> Server:
-    server = waiting(*parts)
-    server.listener.close()
-    server.listener = listener
-    return server
-
-
-def test_cancel_from_another_thread_https(certificate):
-    server = with_tls(waiting(OPEN), certificate)
-    check_cancel(server, make_client(server, verify=False))
-
-
-def test_cancel_while_the_server_thinks():
-    """Before any byte of an answer."""
+@pytest.mark.parametrize("model", ["m", None])
+def test_close_before_the_first_byte_of_an_answer(model):
+    """Without a model, it is the answer to the request for the list of models."""
     arrived = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -105,14 +94,11 @@ def test_cancel_while_the_server_thinks():
         arrived.set()
         assert peer.is_disconnected()
 
-    with Server(handle) as server, make_client(server) as client:
-        stream = client.stream("hi")
-        threading.Thread(target=lambda: (arrived.wait(DEADLINE_S), stream.close())).start()
-        with pytest.raises(Cancelled):
-            next(stream)
+    with Server(handle) as server, make_client(server, model=model) as client:
+        check_close_when(arrived, client.stream("hi"))
 
 
-def test_leaving_the_with_cancels():
+def test_leaving_the_with_cancels(client_class):
     gone = threading.Event()
 
     def handle(peer: Peer, server: Server) -> None:
@@ -121,7 +107,7 @@ def test_leaving_the_with_cancels():
         if peer.is_disconnected():
             gone.set()
 
-    with Server(handle) as server, make_client(server) as client:
+    with Server(handle) as server, make_client(server, client_class) as client:
         with client.stream("hi") as stream:
             assert next(stream.text) == "a"
         assert gone.wait(DEADLINE_S)
@@ -167,29 +153,9 @@ def test_close_before_the_request_is_sent():
 
 def test_close_while_waiting_to_retry():
     waits = threading.Event()
-    with always(with_length(b"{}", "503 Loading", "Retry-After: 60\r\n")) as server:
-        client = make_client(server, max_retries=2, on_retry=lambda *_: waits.set())
-        stream = client.stream("hi")
-        thread = threading.Thread(target=lambda: (waits.wait(DEADLINE_S), stream.close()))
-        thread.start()
-        with client, pytest.raises(Cancelled):
-            next(stream)
-        thread.join(DEADLINE_S)
-
-
-def test_close_while_the_models_are_listed():
-    listing = threading.Event()
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        listing.set()
-        assert peer.is_disconnected()
-
-    with Server(handle) as server, Client(server.url) as client:
-        stream = client.stream("hi")
-        threading.Thread(target=lambda: (listing.wait(DEADLINE_S), stream.close())).start()
-        with pytest.raises(Cancelled):
-            next(stream)
+    server = always(with_length(b"{}", "503 Loading", "Retry-After: 60\r\n"))
+    with server, make_client(server, max_retries=2, on_retry=lambda *_: waits.set()) as client:
+        check_close_when(waits, client.stream("hi"))
 
 
 @pytest.mark.parametrize(("scheme", "listening"), [("http", full_listener), ("https", silent_server)])
@@ -213,12 +179,8 @@ def test_close_while_the_request_is_sent():
 
 
 def test_close_while_the_resolver_hangs(hanging_resolver):
-    stream = Client("http://h.example/v1", model="m", timeout=Timeout(connect=None)).stream("hi")
-    threading.Thread(target=lambda: (hanging_resolver.wait(DEADLINE_S), stream.close())).start()
-    start = time.monotonic()
-    with pytest.raises(Cancelled):
-        next(stream)
-    assert time.monotonic() - start < DEADLINE_S / 2
+    client = Client("http://h.example/v1", model="m", timeout=Timeout(connect=None))
+    check_close_when(hanging_resolver, client.stream("hi"))
 
 
 def test_step_while_another_thread_closes(monkeypatch):

@@ -13,14 +13,15 @@ import traceback
 import pytest
 
 import localchat.network
-from localchat import Client, ConnectError
+from localchat import ConnectError
 from localchat.settings import Settings
 
-from .clients import failure, make_client
+from .clients import client_class, failure, failure_at, make_client
 from .raw_server import (
     DEADLINE_S,
     DONE,
     HELLO,
+    KEY,
     MODELS,
     OPEN,
     STOP,
@@ -28,6 +29,7 @@ from .raw_server import (
     Server,
     always,
     answering_once,
+    at_unix_socket,
     certificate,
     chunked,
     clean_environment,
@@ -35,7 +37,7 @@ from .raw_server import (
     with_tls,
 )
 
-__all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
+__all__ = ["certificate", "clean_environment", "client_class"]  # Fixtures: used by name.
 
 
 # Connections
@@ -81,7 +83,7 @@ def test_connection_closed_while_idle_is_noticed():
         assert server.connections == 3
 
 
-def test_connection_closed_as_we_write_is_retried_once_without_counting():
+def test_connection_closed_as_we_write_is_retried_once_without_counting(client_class):
     """The second request of a connection is read, and the connection closed instead of an answer."""
 
     def handle(peer: Peer, server: Server) -> None:
@@ -89,7 +91,7 @@ def test_connection_closed_as_we_write_is_retried_once_without_counting():
         peer.send(HELLO)
         peer.request()
 
-    with Server(handle) as server, make_client(server, max_retries=0) as client:
+    with Server(handle) as server, make_client(server, client_class, max_retries=0) as client:
         for _ in range(4):
             assert client.chat("hi").text == "Hello"
         assert server.connections == 4
@@ -146,20 +148,12 @@ def test_stream_of_the_parent_is_not_cut_by_a_child():
         assert done.returncode == 0
 
 
-def test_unix_socket(tmp_path):
-    if not hasattr(socket, "AF_UNIX"):
-        pytest.skip("no unix sockets here")
+def test_unix_socket(tmp_path, client_class):
     path = tmp_path / "s"
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
-    server = always(HELLO)
-    server.listener.close()
-    server.listener = listener
     quoted = str(path).replace("/", "%2F")
-    with server:
+    with at_unix_socket(always(HELLO), path) as server:
         for url in (f"unix:{path}", f"unix://{path}", f"http+unix://{quoted}/v1"):
-            with Client(url, model="m") as client:
+            with client_class(url, model="m") as client:
                 assert client.chat("hi").text == "Hello"
         assert {request.path for request in server.requests} == {"/v1/chat/completions"}
 
@@ -170,12 +164,12 @@ def test_localhost_tries_ipv4_first():
 
 
 @pytest.mark.parametrize("verify", ["path", "context", False], ids=str)
-def test_tls(certificate, verify):
+def test_tls(certificate, verify, client_class):
     if verify == "path":
         verify = f"{certificate}.crt"
     elif verify == "context":
         verify = ssl.create_default_context(cafile=f"{certificate}.crt")
-    with with_tls(always(HELLO), certificate) as server, make_client(server, verify=verify) as client:
+    with with_tls(always(HELLO), certificate) as server, make_client(server, client_class, verify=verify) as client:
         for _ in range(3):
             assert client.chat("hi").text == "Hello"
 
@@ -185,19 +179,18 @@ def test_verify_that_is_no_file_of_certificates(content, tmp_path):
     path = tmp_path / "ca.pem"
     if content:
         path.write_text(content)
-    with always(HELLO) as server, pytest.raises(ValueError, match=r"verify must name a file of certificates.*ca\.pem"):
-        Client(server.url.replace("http:", "https:"), model="m", verify=str(path)).chat("hi")
+    words = r"verify must name a file of certificates.*ca\.pem"
+    with always(HELLO) as server:
+        failure_at(server.url.replace("http:", "https:"), ValueError, words, verify=str(path))
 
 
-def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate):
-    failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH")
+def test_tls_error_of_an_untrusted_certificate_names_the_option(certificate, client_class):
+    failure(with_tls(always(HELLO), certificate), ConnectError, "verify=PATH", client_class=client_class)
 
 
 def test_tls_to_a_plain_server_is_named_in_the_error():
     with Server(lambda peer, server: peer.send(b"HTTP/1.1 400 Bad\r\n\r\n")) as server:
-        client = Client(server.url.replace("http:", "https:"), model="m", max_retries=0)
-        with pytest.raises(ConnectError, match="does not use TLS"):
-            client.chat("hi")
+        failure_at(server.url.replace("http:", "https:"), ConnectError, "does not use TLS")
 
 
 # Proxies
@@ -246,10 +239,10 @@ def test_proxy_by_argument(monkeypatch):
 
 
 @pytest.mark.parametrize("scheme", ["http://", ""])
-def test_http_goes_through_the_proxy_with_its_whole_address(scheme):
+def test_http_goes_through_the_proxy_with_its_whole_address(scheme, client_class):
     with always(HELLO) as server:
         proxy = f"{scheme}user:pass@127.0.0.1:{server.port}"
-        with Client("http://h.example/v1", model="m", proxy=proxy, max_retries=0) as client:
+        with client_class("http://h.example/v1", model="m", proxy=proxy, max_retries=0) as client:
             assert client.chat("hi").text == "Hello"
         request = server.requests[0]
         assert request.path == "http://h.example/v1/chat/completions"
@@ -257,7 +250,7 @@ def test_http_goes_through_the_proxy_with_its_whole_address(scheme):
         assert request.headers["proxy-authorization"] == "Basic dXNlcjpwYXNz"
 
 
-def test_https_goes_through_a_tunnel(certificate):
+def test_https_goes_through_a_tunnel(certificate, client_class):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     connects: list[str] = []
@@ -266,18 +259,20 @@ def test_https_goes_through_a_tunnel(certificate):
         request = peer.request()
         assert request is not None
         connects.append(f"{request.method} {request.path}")
+        assert "authorization" not in request.headers
         peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
         inner = Peer(context.wrap_socket(peer.sock, server_side=True))
         request = inner.request()
         assert request is not None
         assert "proxy-authorization" not in request.headers
+        assert request.headers["authorization"] == f"Bearer {KEY}"
         inner.send(HELLO)
         inner.is_disconnected()
         inner.close()
 
     with Server(handle) as server:
         proxy = f"http://127.0.0.1:{server.port}"
-        with Client("https://h.example/v1", model="m", proxy=proxy, verify=False) as client:
+        with client_class("https://h.example/v1", KEY, "m", proxy=proxy, verify=False) as client:
             assert client.chat("hi").text == "Hello"
     assert connects == ["CONNECT h.example:443"]
 
@@ -285,18 +280,15 @@ def test_https_goes_through_a_tunnel(certificate):
 @pytest.mark.parametrize(
     "raw", [b"HTTP/1.1 407 Log in\r\n\r\n", b"nonsense\r\n\r\n", b""], ids=["407", "nonsense", "closed"]
 )
-def test_proxy_that_gives_no_tunnel(raw):
+def test_proxy_that_gives_no_tunnel(raw, client_class):
     with answering_once(raw) as server:
         proxy = f"http://127.0.0.1:{server.port}"
-        client = Client("https://h.example/v1", model="m", proxy=proxy, max_retries=0)
-        with pytest.raises(ConnectError, match="through the proxy"):
-            client.chat("hi")
+        failure_at("https://h.example/v1", ConnectError, "through the proxy", client_class, proxy=proxy)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
-def test_host_that_does_not_exist(host):
-    with pytest.raises(ConnectError, match=r"not known|no connection"):
-        Client(f"http://{host}/v1", model="m", max_retries=0).chat("hi")
+def test_host_that_does_not_exist(host, client_class):
+    failure_at(f"http://{host}/v1", ConnectError, "not known|no connection", client_class)
 
 
 def test_tunnel_to_an_ipv6_address():
@@ -307,9 +299,8 @@ def test_tunnel_to_an_ipv6_address():
 
 def test_proxy_with_a_wrong_url_is_a_connect_error():
     for proxy in ("http://p:99999", "http://user:sec/ret@p:80"):
-        with pytest.raises(ConnectError, match="the proxy's URL cannot be read") as caught:
-            Client("http://h.example/v1", model="m", proxy=proxy, max_retries=0).chat("hi")
-        assert "sec" not in "".join(traceback.format_exception(None, caught.value, None))
+        error = failure_at("http://h.example/v1", ConnectError, "the proxy's URL cannot be read", proxy=proxy)
+        assert "sec" not in "".join(traceback.format_exception(None, error, None))
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "https://127.0.0.1:1"])
@@ -317,5 +308,4 @@ def test_proxy_of_another_kind_is_an_error_only_when_used(proxy, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", proxy)
     with always(HELLO) as server, make_client(server) as client:
         assert client.chat("hi").text == "Hello"
-    with pytest.raises(ConnectError, match="only http:// proxies"):
-        Client("http://h.example/v1", model="m", max_retries=0).chat("hi")
+    failure_at("http://h.example/v1", ConnectError, "only http:// proxies")

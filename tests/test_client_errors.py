@@ -25,7 +25,7 @@ from localchat import (
     Timeout,
 )
 
-from .clients import failure, make_client
+from .clients import client_class, failure, failure_at, make_client
 from .raw_server import (
     HELLO,
     KEY,
@@ -42,7 +42,7 @@ from .raw_server import (
     with_length,
 )
 
-__all__ = ["clean_environment"]  # Fixtures: used by name.
+__all__ = ["clean_environment", "client_class"]  # Fixtures: used by name.
 
 
 # Statuses and retries
@@ -86,34 +86,31 @@ def test_status_becomes_its_error(status, body, kind, words):
         assert server.connections == 1
 
 
-def test_unknown_model_names_those_on_offer():
+def test_unknown_model_names_those_on_offer(client_class):
     raw = with_length(b'{"error": {"message": "no such model", "code": "model_not_found"}}', "404 Not Found")
-    failure(always(raw), NotFoundError, "it offers first")
+    failure(always(raw), NotFoundError, "it offers first", client_class)
 
 
 def test_missing_v1_is_pointed_out():
     with always(with_length(b"", "404 Not Found")) as server:
-        client = Client(server.url[: -len("/v1")], model="m")
-        with client, pytest.raises(NotFoundError, match="is /v1 missing"):
-            client.chat("hi")
+        failure_at(server.url[: -len("/v1")], NotFoundError, "is /v1 missing")
 
 
-def test_nothing_listens():
+def test_nothing_listens(client_class):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(ConnectError, match=f"nothing listens on 127.0.0.1:{port}: start a server"):
-        Client(f"http://127.0.0.1:{port}/v1", model="m", max_retries=0).chat("hi")
+    words = f"nothing listens on 127.0.0.1:{port}: start a server"
+    failure_at(f"http://127.0.0.1:{port}/v1", ConnectError, words, client_class)
 
 
-def test_upload_refused_early_still_gives_the_status():
+def test_upload_refused_early_still_gives_the_status(client_class):
     def handle(peer: Peer, server: Server) -> None:
         peer.send(with_length(b'{"error": "too big"}', "413 Too Large", "Connection: close\r\n"))
         peer.sock.shutdown(socket.SHUT_WR)
         while peer.sock.recv(65536):
             pass
 
-    with Server(handle) as server, make_client(server) as client, pytest.raises(StatusError, match="too big"):
-        client.chat("x" * 10_000_000)
+    failure(Server(handle), StatusError, "too big", client_class, prompt="x" * 10_000_000)
 
 
 @pytest.fixture
@@ -137,27 +134,27 @@ RETRIED = {
 
 
 @pytest.mark.parametrize(("status", "headers", "retried"), RETRIED.values(), ids=RETRIED)
-def test_retry_by_status(status, headers, retried, no_delay):
+def test_retry_by_status(status, headers, retried, no_delay, client_class):
     def answer(request: Request, number: int) -> bytes:
         return HELLO if number == 3 else with_length(b"{}", status, headers)
 
     reports: list[int] = []
     with serving(answer) as server:
-        client = make_client(server, max_retries=2, on_retry=lambda number, *_: reports.append(number))
-        if retried:
-            assert client.chat("hi").text == "Hello"
-            assert reports == [1, 2]
-        else:
-            with pytest.raises(StatusError):
-                client.chat("hi")
-            assert reports == []
-        client.close()
+        client = make_client(server, client_class, max_retries=2, on_retry=lambda number, *_: reports.append(number))
+        with client:
+            if retried:
+                assert client.chat("hi").text == "Hello"
+                assert reports == [1, 2]
+            else:
+                with pytest.raises(StatusError):
+                    client.chat("hi")
+                assert reports == []
 
 
-def test_retries_end(no_delay):
-    with always(with_length(b"{}", "500 Bad")) as server, make_client(server, max_retries=2) as client:
+def test_retries_of_one_call_end(no_delay, client_class):
+    with always(with_length(b"{}", "500 Bad")) as server, make_client(server, client_class) as client:
         with pytest.raises(ServerError):
-            client.chat("hi")
+            client.chat("hi", max_retries=2)
         assert len(server.requests) == 3
 
 
@@ -168,35 +165,21 @@ def test_error_is_raised_where_the_total_timeout_leaves_no_time_to_wait():
     assert error.retry_after == 60
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    with pytest.raises(ConnectError, match="nothing listens"):
-        Client(url, model="m", timeout=Timeout(total=0.2)).chat("hi")
+    failure_at(url, ConnectError, "nothing listens", max_retries=2, timeout=Timeout(total=0.2))
 
 
-def test_dropped_request_is_retried(no_delay):
-    server = serving(lambda request, number: None if number < 3 else HELLO)
-    with server, make_client(server, max_retries=2) as client:
-        assert client.chat("hi").text == "Hello"
-
-
-def test_answer_that_is_cut_in_its_head_is_retried(no_delay):
-    server = answering_once(b"")
-    raws = [b"HTTP/1.1 200 OK\r\nContent-Le", HELLO]
-    server.handle = lambda peer, server: (peer.request(), peer.send(raws.pop(0)))
-    with server, make_client(server, max_retries=2) as client:
+def test_answer_that_is_cut_before_the_end_of_its_head_is_retried(no_delay, client_class):
+    raws = [b"", b"HTTP/1.1 200 OK\r\nContent-Le", HELLO]
+    server = Server(lambda peer, server: (peer.request(), peer.send(raws.pop(0))))
+    with server, make_client(server, client_class, max_retries=2) as client:
         assert client.chat("hi").text == "Hello"
 
 
 def test_nothing_is_retried_once_the_answer_has_begun(no_delay):
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + piece("a")
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(raw)
-
-    with Server(handle) as server, make_client(server, max_retries=2) as client:
-        with pytest.raises(IncompleteStream):
-            client.chat("hi")
-        assert server.connections == 1
+    server = answering_once(raw)
+    failure(server, IncompleteStream, max_retries=2)
+    assert server.connections == 1
 
 
 DELAYS = {
@@ -233,19 +216,19 @@ def test_delay_grows_to_a_limit_with_jitter():
 # The key
 
 
-def test_key_is_in_no_error(no_delay):
+def test_key_is_in_no_error(no_delay, client_class):
     echo = f'{{"error": "wrong key {KEY}"}}'.encode()
-    answers = {
-        "status": with_length(echo, "401 No"),
-        "stream": chunked(b"data: " + echo + b"\n\n"),
-        "flat": chunked(sse({"object": "error", "message": KEY})),
-        "detail": with_length(f'{{"detail": "{KEY}"}}'.encode()),
-        "protocol": with_length(f"hello {KEY}".encode()),
-        "broken": f"{KEY}\r\n\r\n".encode(),
-    }
-    for raw in answers.values():
-        with always(raw + b"\r\n") as server, make_client(server, api_key=KEY) as client:
-            with pytest.raises(localchat.LocalChatError) as caught:
+    answers = [
+        ("wrong key", with_length(echo, "401 No")),
+        ("wrong key", chunked(b"data: " + echo + b"\n\n")),
+        (r"\*\*\*", chunked(sse({"object": "error", "message": KEY}))),
+        (r"\*\*\*", with_length(f'{{"detail": "{KEY}"}}'.encode())),
+        ("hello", with_length(f"hello {KEY}".encode())),
+        ("this is no HTTP", f"SSH {KEY}\r\n\r\n".encode()),
+    ]
+    for words, raw in answers:
+        with always(raw + b"\r\n") as server, make_client(server, client_class, api_key=KEY) as client:
+            with pytest.raises(localchat.LocalChatError, match=words) as caught:
                 client.chat("hi")
             error = caught.value
             assert KEY not in f"{error!s} {error!r} {vars(error)} {client!r}"
@@ -300,7 +283,7 @@ def test_redirect_names_a_base_url_that_works(model):
     failure(serving(answer), StatusError, "redirects to http://elsewhere/v1: use that as the base URL", model=model)
 
 
-def test_redirect_on_the_same_server_is_followed_on_request():
+def test_redirect_on_the_same_server_is_followed_on_request(client_class):
     """The body is kept, and so is the key: it goes to the same server."""
 
     def answer(request: Request, number: int) -> bytes:
@@ -308,7 +291,7 @@ def test_redirect_on_the_same_server_is_followed_on_request():
             return HELLO
         return with_length(b"", f"{307 + number % 2} Moved", f"Location: {MOVES[request.path]}\r\n")
 
-    with serving(answer) as server, make_client(server, api_key=KEY, follow_redirects=True) as client:
+    with serving(answer) as server, make_client(server, client_class, api_key=KEY, follow_redirects=True) as client:
         assert client.chat("hi").text == "Hello"
         assert [request.path for request in server.requests] == ["/v1/chat/completions", "/v2/a", "/v2/b?c=d"]
         assert len({request.body for request in server.requests}) == 1
@@ -348,10 +331,9 @@ def serving_raw(raw: bytes) -> Any:
 
 def test_redirects_in_a_circle_end():
     raw = with_length(b"", "307 Moved", "Location: /v1/chat/completions\r\n")
-    with always(raw) as server, make_client(server, follow_redirects=True) as client:
-        with pytest.raises(StatusError, match="it redirects to"):
-            client.chat("hi")
-        assert len(server.requests) == 6
+    server = always(raw)
+    failure(server, StatusError, "it redirects to", follow_redirects=True)
+    assert len(server.requests) == 6
 
 
 @pytest.mark.parametrize("key", ["a\nb", "a\r\nX: y", "a\0b", "k\u00e9y"], ids=["lf", "crlf", "nul", "non-ascii"])

@@ -11,7 +11,6 @@ import threading
 import time
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from localchat import Accumulator, AsyncClient, Client, NotFoundError, ProtocolE
 from localchat.http1 import Inflate
 from localchat.network import find_proxy, numeric_addresses, parse_base_url
 
-from .clients import failure, make_client
+from .clients import client_class, failure, make_client
 from .raw_server import (
     ANSWER,
     DONE,
@@ -40,24 +39,9 @@ from .raw_server import (
     with_length,
 )
 
-__all__ = ["clean_environment"]  # Fixtures: used by name.
+__all__ = ["clean_environment", "client_class"]  # Fixtures: used by name.
 
 ZIPPED = "Content-Encoding: gzip\r\n"
-
-
-def failure_of_both(server: Any, kind: type[Exception], words: str, **options: Any) -> Any:
-    """The error in which a chat of the asynchronous client ends, after that of the other."""
-
-    async def ask() -> None:
-        async with AsyncClient(server.url, model="m", max_retries=0, **options) as client:
-            await client.chat("hi")
-
-    with server, make_client(server, **options) as client:
-        with pytest.raises(kind, match=words):
-            client.chat("hi")
-        with pytest.raises(kind, match=words) as caught:
-            asyncio.run(ask())
-    return caught.value
 
 
 # Compressed bodies
@@ -87,26 +71,25 @@ def test_inflated_pieces_are_bounded_and_whole(size):
     assert [max(map(len, pieces)) <= 2**20, sum(map(len, pieces))] == [True, size]
 
 
-def test_error_that_unpacks_to_63_mb_is_cut():
+def test_error_that_unpacks_to_63_mb_is_cut(client_class):
     raw = with_length(gzip.compress(b"x" * 63_000_000, 9), "500 No", ZIPPED)
-    assert len(failure_of_both(always(raw), ServerError, "500").body) == localchat.call.MAX_ERROR_BYTES
+    assert len(failure(always(raw), ServerError, "500", client_class).body) == localchat.call.MAX_ERROR_BYTES
 
 
-def test_answer_that_unpacks_without_end_is_bounded_in_bytes_and_time():
+def test_answer_that_unpacks_without_end_is_bounded_in_bytes_and_time(client_class):
     raw = with_length(gzip.compress(b": ping\n" * 5_000_000, 1), headers=ZIPPED)
-    error = failure_of_both(always(raw), ProtocolError, "more than 3000000 bytes", max_bytes=3_000_000)
+    error = failure(always(raw), ProtocolError, "more than 3000000 bytes", client_class, max_bytes=3_000_000)
     assert error.partial is not None
-    assert failure_of_both(always(raw), TimedOut, "total", timeout=Timeout(total=0.05)).kind == "total"
+    assert failure(always(raw), TimedOut, "total", client_class, timeout=Timeout(total=0.05)).kind == "total"
 
 
-def test_sum_of_a_stream_is_bounded():
+def test_sum_of_a_stream_is_bounded(client_class):
     pieces = b"%x\r\n%s\r\n" % (len(piece("more")), piece("more"))
-    error = failure_of_both(dripping(OPEN, drop=pieces), ProtocolError, "max_bytes", max_bytes=1000)
+    error = failure(dripping(OPEN, drop=pieces), ProtocolError, "more than 1000", client_class, max_bytes=1000)
     assert error.partial.text.startswith("amore")
-    failure(dripping(OPEN, drop=pieces), ProtocolError, "more than 1000", max_bytes=1000)
 
 
-def test_many_choices_and_calls_take_linear_time_or_are_refused():
+def test_many_choices_and_calls_take_linear_time_or_are_refused(client_class):
     accumulator, start = Accumulator(), time.process_time()  # Other programs are no part of it.
     for index in range(5000):
         accumulator.add({"choices": [{"index": index, "delta": {"content": "x"}, "finish_reason": "stop"}]})
@@ -115,7 +98,7 @@ def test_many_choices_and_calls_take_linear_time_or_are_refused():
     call = {"id": "a", "function": {"name": "f", "arguments": "{"}}
     calls = [choice({"tool_calls": [{**call, "index": index, "id": f"a{index}"}]}) for index in range(1001)]
     raw = chunked(piece("Hello"), *(sse({"choices": [item]}) for item in calls))
-    assert failure_of_both(always(raw), ProtocolError, "more than 1000 tool calls").partial.text == "Hello"
+    assert failure(always(raw), ProtocolError, "more than 1000 tool calls", client_class).partial.text == "Hello"
     assert time.process_time() - start < 5
 
 
@@ -143,15 +126,15 @@ def test_text_that_is_no_utf8_gives_one_warning(raw, text):
 # Time
 
 
-def test_explanation_of_a_404_gets_a_short_time_and_no_retries(monkeypatch):
+def test_explanation_of_a_404_gets_a_short_time_and_no_retries(monkeypatch, client_class):
     monkeypatch.setattr(localchat.call, "_EXPLANATION_S", 0.1)
     unknown = with_length(b'{"error": {"message": "no such model", "code": "model_not_found"}}', "404 Not Found")
     for models in (with_length(b"", "503 Busy", "Retry-After: 1\r\n"), b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"):
         start = time.monotonic()
         server = serving(lambda request, number, models=models: models if request.method == "GET" else unknown)
-        failure_of_both(server, NotFoundError, "no such model")
+        failure(server, NotFoundError, "no such model", client_class)
         assert time.monotonic() - start < 2
-        assert [request.method for request in server.requests] == ["POST", "GET", "POST", "GET"]
+        assert [request.method for request in server.requests] == ["POST", "GET"]
 
 
 @pytest.mark.parametrize("host", ["127.example.com", "localhost", "x.localhost", "1.2.3.4.5", "999.1.1.1", "f.example"])

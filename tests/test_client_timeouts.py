@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import localchat.aio_call
 import localchat.blocking_call
 import localchat.sockets
 from localchat import Accumulator, Client, ServerError, TimedOut, Timeout
@@ -14,7 +15,7 @@ from localchat.call import Answer, CallState
 from localchat.settings import Settings
 from localchat.timeouts import Deadlines
 
-from .clients import failure, hanging_resolver, make_client
+from .clients import client_class, failure, failure_at, hanging_resolver, make_client
 from .raw_server import (
     DEADLINE_S,
     DONE,
@@ -38,11 +39,12 @@ from .raw_server import (
     with_tls,
 )
 
-__all__ = ["certificate", "clean_environment", "hanging_resolver"]  # Fixtures: used by name.
+__all__ = ["certificate", "clean_environment", "client_class", "hanging_resolver"]  # Fixtures: used by name.
 
 
 CLOCKS = {
     "first-no-headers": (waiting, (), Timeout(first=0.05), "first"),
+    "first-from-a-number": (waiting, (), 0.05, "first"),
     "first-headers-only": (waiting, (chunked(end=False),), Timeout(first=0.05, idle=0.001), "first"),
     "first-only-pings": (pinging, (chunked(end=False),), Timeout(first=0.1), "first"),
     "idle": (waiting, (OPEN,), Timeout(idle=0.05), "idle"),
@@ -63,12 +65,10 @@ CLOCKS = {
 
 
 @pytest.mark.parametrize(("kind_of_server", "parts", "timeout", "kind"), CLOCKS.values(), ids=CLOCKS)
-def test_timeout_runs_out(kind_of_server, parts, timeout, kind):
-    with kind_of_server(*parts) as server, make_client(server, timeout=timeout) as client:
-        with pytest.raises(TimedOut, match=f"Timeout.{kind}") as caught:
-            client.chat("hi")
-        assert caught.value.kind == kind
-        assert caught.value.partial is not None or not parts
+def test_timeout_runs_out(kind_of_server, parts, timeout, kind, client_class):
+    error = failure(kind_of_server(*parts), TimedOut, f"Timeout.{kind}", client_class, timeout=timeout)
+    assert error.kind == kind
+    assert error.partial is not None or not parts
 
 
 def test_clocks_do_not_run_while_nobody_reads():
@@ -105,50 +105,42 @@ def test_timeout_runs_out_on_https(certificate):
     assert failure(server, TimedOut, timeout=Timeout(idle=0.05), verify=False).kind == "idle"
 
 
-def test_connect_timeout():
+def test_connect_timeout(client_class):
     with full_listener() as port:
-        client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0)
-        with pytest.raises(TimedOut) as caught:
-            client.chat("hi")
-    assert caught.value.kind == "connect"
+        url, timeout = f"http://127.0.0.1:{port}/v1", Timeout(connect=0.1)
+        assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
 def test_connect_timeout_holds_while_the_resolver_hangs(hanging_resolver):
-    client = Client("http://h.example/v1", model="m", timeout=Timeout(connect=0.05), max_retries=0)
-    with pytest.raises(TimedOut) as caught:
-        client.chat("hi")
-    assert caught.value.kind == "connect"
+    assert failure_at("http://h.example/v1", TimedOut, timeout=Timeout(connect=0.05)).kind == "connect"
 
 
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["silent", "dripping"])
-def test_connect_timeout_holds_for_the_tunnel_of_a_proxy(raw):
-    server = dripping(raw) if raw else waiting()
-    with server:
-        proxy, timeout = f"http://127.0.0.1:{server.port}", Timeout(connect=0.1)
-        client = Client("https://h.example/v1", model="m", proxy=proxy, timeout=timeout, max_retries=0)
-        with pytest.raises(TimedOut) as caught:
-            client.chat("hi")
-    assert caught.value.kind == "connect"
+def test_connect_timeout_holds_for_the_tunnel_of_a_proxy(raw, client_class):
+    with dripping(raw) if raw else waiting() as server:
+        options = {"proxy": f"http://127.0.0.1:{server.port}", "timeout": Timeout(connect=0.1)}
+        error = failure_at("https://h.example/v1", TimedOut, client_class=client_class, **options)
+    assert error.kind == "connect"
 
 
-def test_connect_timeout_holds_for_the_handshake():
-    with silent_server() as port, pytest.raises(TimedOut) as caught:
-        Client(f"https://127.0.0.1:{port}/v1", model="m", timeout=Timeout(connect=0.1), max_retries=0).chat("hi")
-    assert caught.value.kind == "connect"
+def test_connect_timeout_holds_for_the_handshake(client_class):
+    with silent_server() as port:
+        url, timeout = f"https://127.0.0.1:{port}/v1", Timeout(connect=0.1)
+        assert failure_at(url, TimedOut, client_class=client_class, timeout=timeout).kind == "connect"
 
 
 def test_first_event_timeout_holds_while_the_request_is_sent():
     """The server reads nothing, and the request is larger than any buffer."""
     with silent_server() as port:
-        client = Client(f"http://127.0.0.1:{port}/v1", model="m", timeout=Timeout(first=0.1), max_retries=0)
-        with pytest.raises(TimedOut) as caught:
-            client.chat("x" * 30_000_000)
-    assert caught.value.kind == "first"
+        url, timeout = f"http://127.0.0.1:{port}/v1", Timeout(first=0.1)
+        assert failure_at(url, TimedOut, prompt="x" * 30_000_000, timeout=timeout).kind == "first"
 
 
 def test_timeout_of_one_call():
-    with waiting() as server, make_client(server) as client, pytest.raises(TimedOut):
-        client.chat("hi", timeout=Timeout(first=0.05))
+    with waiting() as server, make_client(server) as client:
+        for timeout in (Timeout(first=0.05), 0.05):
+            with pytest.raises(TimedOut, match="first"):
+                client.chat("hi", timeout=timeout)
 
 
 def test_timeout_of_one_call_is_that_of_the_models_too():
@@ -167,12 +159,13 @@ def test_total_is_that_of_all_requests_of_a_call():
     assert clocks.at_most(1000) <= left <= 100
 
 
-def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch):
-    monkeypatch.setattr(localchat.blocking_call, "ERROR_BODY_S", 0.05)
+def test_body_of_an_error_is_waited_for_a_short_time_only(monkeypatch, client_class):
     raw = b'HTTP/1.1 503 Busy\r\nContent-Length: 100\r\n\r\n{"error": '
-    assert failure(waiting(raw), ServerError).body == '{"error": '
-    monkeypatch.setattr(localchat.blocking_call, "ERROR_BODY_S", DEADLINE_S)
-    assert failure(waiting(raw), ServerError, timeout=Timeout(total=0.1)).body == '{"error": '
+    for limit, timeout in ((0.05, Timeout()), (DEADLINE_S, Timeout(total=0.1))):
+        monkeypatch.setattr(localchat.blocking_call, "ERROR_BODY_S", limit)
+        monkeypatch.setattr(localchat.aio_call, "ERROR_BODY_S", limit)
+        error = failure(waiting(raw), ServerError, client_class=client_class, timeout=timeout)
+        assert error.body == '{"error": '
 
 
 def test_timeouts_hold_where_waits_are_cut_in_steps(monkeypatch):

@@ -230,13 +230,6 @@ def test_usage_counts_each_prompt_once(engine: Engine):
     assert run.summary.endswith(", 4 stop")
 
 
-def test_timings_report_drafts():
-    prompts = ["the same words, the same words, the same words", "ab"]
-    with Engine(FakeBackend(echo, max_drafted=16)).start() as engine:
-        timings = body(engine, prompt=prompts, n=2)["timings"]
-    assert timings["draft_n"] >= timings["draft_n_accepted"] > 0
-
-
 def test_take_returns_after_its_timeout():
     gate = threading.Semaphore(0)
     with Engine(FakeBackend(echo, gate=gate)).start() as engine, complete(engine, prompt="abc") as run:
@@ -286,15 +279,6 @@ def test_histogram_counts_up_to_each_bound():
         histogram.add(value)
     values = histogram.values()
     assert (values.counts, values.n, values.total) == ((2, 3), 4, 12.0)
-
-
-def test_engine_counts_first_tokens_and_what_was_cached(engine: Engine):
-    for _ in range(2):
-        texts(engine, prompt="a long enough prompt for a prefix to be shared")
-    stats = engine.stats()
-    assert stats.first_token_s.n == 2
-    assert stats.n_cached > 0
-    assert engine.running() == []
 
 
 # --- on the server ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
@@ -11,9 +10,12 @@ from typing import Any, List
 
 import pytest
 
-from localchat import AsyncClient, Client, Conversation, DoesNotFit, IncompleteStream, TooManyRounds
+from localchat import Client, Conversation, DoesNotFit, IncompleteStream, TooManyRounds
 
-from .scripted import Answer, Script, calls, chunk, scripted, text
+from .clients import client_class
+from .scripted import Answer, Script, calls, chunk, playing, text
+
+__all__ = ["client_class"]  # A fixture: used by name.
 
 SYSTEM = {"role": "system", "content": "be brief"}
 
@@ -27,8 +29,8 @@ def assistant(content: str, **members: Any) -> Any:
 
 
 @contextlib.contextmanager
-def talking(*answers: Answer, **options: Any) -> Iterator[tuple[Conversation, Script]]:
-    with scripted(*answers) as script, Client(script.base_url, model="m") as client:
+def talking(*answers: Answer, client_class: Any = Client, **options: Any) -> Iterator[tuple[Any, Script]]:
+    with playing(*answers, client_class=client_class) as (client, script):
         yield client.conversation(**options), script
 
 
@@ -37,8 +39,9 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def test_turns_are_added_and_sent_again():
-    with talking(text("Hello."), text("Bye."), system="be brief", temperature=0) as (talk, script):
+def test_turns_are_added_and_sent_again(client_class: Any):
+    answers, options = (text("Hello."), text("Bye.")), {"system": "be brief", "temperature": 0}
+    with talking(*answers, client_class=client_class, **options) as (talk, script):
         assert talk.say("hi").text == "Hello."
         assert talk.say("bye", temperature=1).text == "Bye."
     assert talk.messages == [SYSTEM, user("hi"), assistant("Hello."), user("bye"), assistant("Bye.")]
@@ -56,8 +59,8 @@ def test_turn_is_added_with_its_last_event():
         assert talk.messages == [user("hi"), assistant("ab")]
 
 
-def test_text_of_a_turn_is_streamed():
-    with talking(text("a", "b")) as (talk, _):
+def test_text_of_a_turn_is_streamed(client_class: Any):
+    with talking(text("a", "b"), client_class=client_class) as (talk, _):
         assert list(talk.stream("hi").text) == ["a", "b"]
         assert talk.messages[-1] == assistant("ab")
 
@@ -78,16 +81,16 @@ def test_turn_with_tools_is_added_whole():
     ],
     ids=["cut", "rounds", "cut-in-the-second-round", "misfit"],
 )
-def test_nothing_is_added_after_an_error(answers: List[Any], options: Any, error: Any):
-    with talking(text("Hello."), *answers) as (talk, _):
+def test_nothing_is_added_after_an_error(answers: List[Any], options: Any, error: Any, client_class: Any):
+    with talking(text("Hello."), *answers, client_class=client_class) as (talk, _):
         talk.say("hi")
         with pytest.raises(error):
             talk.say("more", **options)
         assert talk.messages == [user("hi"), assistant("Hello.")]
 
 
-def test_nothing_is_added_after_a_cancel():
-    with talking(text("a", "b", "c")) as (talk, _):
+def test_nothing_is_added_after_a_cancel(client_class: Any):
+    with talking(text("a", "b", "c"), client_class=client_class) as (talk, _):
         with talk.stream("hi") as answer:
             assert next(event for event in answer if event.type == "content_delta").delta == "a"
         assert talk.messages == []
@@ -184,23 +187,3 @@ def test_save_keeps_links_and_permissions(tmp_path: Path):
     assert Conversation.load(path, Client()).messages == talk.messages
     assert path.stat().st_mode & 0o777 == 0o600
     assert sorted(tmp_path.iterdir()) == [link, path]
-
-
-def test_async_conversation_adds_whole_turns():
-    async def main() -> Any:
-        async with AsyncClient(script.base_url, model="m") as client:
-            talk = client.conversation(system="be brief")
-            assert [piece async for piece in talk.stream("hi").text] == ["Hel", "lo."]
-            async with talk.stream("more") as answer:
-                async for event in answer:
-                    if event.type == "content_delta":
-                        break
-            with pytest.raises(IncompleteStream):
-                await talk.say("again")
-            assert len(talk.messages) == 3
-            assert (await talk.say("at last")).text == "Yes."
-            return talk.messages
-
-    with scripted(text("Hel", "lo."), text("a", "b"), [chunk(content="half")], text("Yes.")) as script:
-        messages = asyncio.run(main())
-    assert [message["content"] for message in messages] == ["be brief", "hi", "Hello.", "at last", "Yes."]

@@ -28,15 +28,33 @@ from .fakes import END, FakeBackend, echo, endless
 from .generations import request_for, submit
 
 
-def test_generation_gives_text_then_one_finish():
-    with stepped(FakeBackend()) as engine:
-        generation = submit(engine, request("hello"))
+@pytest.mark.parametrize(
+    ("model", "options", "text", "end", "n_completion"),
+    [
+        pytest.param(echo, {}, "hello", ("stop", None), 6, id="the model's end"),
+        pytest.param(endless, {"max_tokens": 5}, "abcde", ("length", None), 5, id="limit"),
+        pytest.param(endless, {}, "abcdefghijk", ("length", None), 11, id="end of the context"),
+        pytest.param(endless, {"max_tokens": 10_000}, "abcdefghijk", ("length", None), 11, id="limit beyond it"),
+        pytest.param(endless, {"stop": ("de",)}, "abc", ("stop", "de"), 5, id="stop text, which is cut"),
+        pytest.param(endless, {"stop_token_ids": (ord("c"),)}, "ab", ("stop", ord("c")), 3, id="stop token"),
+    ],
+)
+def test_generation_gives_text_then_one_finish(model: Any, options: Any, text: str, end: Any, n_completion: int):
+    with stepped(FakeBackend(model, n_ctx=16)) as engine:
+        generation = submit(engine, request("hello", **options))
         step_until_idle(engine)
-        text, finish = read(generation)
-        assert text == "hello"
-        assert (finish.reason, finish.stop) == ("stop", None)
-        assert (finish.usage.n_prompt, finish.usage.n_completion, finish.usage.n_cached) == (5, 6, 0)
+        said, finish = read(generation)
+        assert (said, (finish.reason, finish.stop)) == (text, end)
+        assert (finish.usage.n_prompt, finish.usage.n_completion, finish.usage.n_cached) == (5, n_completion, 0)
         assert list(generation) == []
+
+
+def test_first_tokens_and_cached_prompt_tokens_are_counted():
+    with stepped(FakeBackend()) as engine:
+        for _ in range(2):
+            submit(engine, request("hello"))
+            step_until_idle(engine)
+        assert (engine.stats().first_token_s.n, engine.stats().n_cached) == (2, 4)
 
 
 def test_first_delta_comes_with_the_first_token():
@@ -90,42 +108,6 @@ def test_take_is_empty_after_its_timeout():
         assert generation.wait(None)
         text, finish = read(generation)
         assert (text, generation.run.usage(0).n_completion) == ("ab", finish.usage.n_completion)
-
-
-def test_max_tokens_ends_with_length():
-    with stepped(FakeBackend(endless)) as engine:
-        generation = submit(engine, request("x", max_tokens=5))
-        step_until_idle(engine)
-        text, finish = read(generation)
-        assert (text, finish.reason, finish.usage.n_completion) == ("abcde", "length", 5)
-
-
-@pytest.mark.parametrize("max_tokens", [None, 10_000], ids=["absent", "too large"])
-def test_context_end_is_length_too(max_tokens: int | None):
-    with stepped(FakeBackend(endless, n_ctx=16)) as engine:
-        generation = submit(engine, request("x" * 6, max_tokens=max_tokens))
-        step_until_idle(engine)
-        _, finish = read(generation)
-        assert (finish.reason, finish.usage.n_completion) == ("length", 10)
-
-
-def test_stop_text_is_cut_and_reported():
-    with stepped(FakeBackend(endless)) as engine:
-        generation = submit(engine, request("x", stop=("de",)))
-        for _ in range(10):
-            engine.step()
-        text, finish = read(generation)
-        assert (text, finish.reason, finish.stop, finish.usage.n_completion) == ("abc", "stop", "de", 5)
-        step_until_idle(engine)
-        assert engine.stats().n_running == 0
-
-
-def test_stop_token_is_not_shown_and_reported():
-    with stepped(FakeBackend(endless)) as engine:
-        generation = submit(engine, request("x", stop_token_ids=(ord("c"),)))
-        step_until_idle(engine)
-        text, finish = read(generation)
-        assert (text, finish.reason, finish.stop) == ("ab", "stop", ord("c"))
 
 
 def test_logprobs_only_on_request():

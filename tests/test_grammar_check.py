@@ -14,7 +14,7 @@ from .grammar_cases import CASES
 from .test_grammar import own_matches
 
 HARMFUL = {
-    "counts in the wrong order": ('root ::= "a"{5,4}', "order"),
+    "counts in the wrong order": ('root ::= "a"{5,4}', "smaller number first"),
     "left recursion": ('root ::= root "a" | "b"', "left recursion"),
     "left recursion by way of others": ('root ::= a "x"\na ::= b | "y"\nb ::= root "z"', "left recursion"),
     "left recursion behind an empty rule": ('root ::= a root "x" | "y"\na ::= b\nb ::= "z"?', "left recursion"),
@@ -27,7 +27,7 @@ HARMFUL = {
     "no character": (r"root ::= [\U00110000]", "beyond"),
     "long": ("root ::= " + '"a" ' * 200_000, "characters"),
     "no root": ('other ::= "a"', "does not define the rule root"),
-    "no grammar": ("root ::= %", "cannot be read"),
+    "no grammar": ("root ::= %", "syntax error at character 9"),
     "no rule": ('"a"', "begin with a rule"),
     "nothing to repeat": ("root ::= *", "nothing before"),
     "group not closed": ('root ::= ("a"', "without its"),

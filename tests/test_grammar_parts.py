@@ -206,7 +206,7 @@ def test_generated_calls_validate():
     schemas = {tool.name: tool.parameters or {"maxProperties": 0} for tool in TOOLS}
     calls = [load(text) for _ in range(30) if (text := generate(grammar, random_, 200))]
     assert {call["name"] for call in calls} == set(schemas)
-    assert all(is_valid(json.dumps(call["arguments"], default=float), schemas[call["name"]]) for call in calls)
+    assert all(is_valid(json.dumps(call["arguments"]), schemas[call["name"]]) for call in calls)
 
 
 @pytest.mark.parametrize("required", [(), ("a",), ("a", "c")], ids=len)

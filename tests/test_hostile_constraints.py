@@ -127,7 +127,7 @@ def sample(grammar: str, vocabulary: Vocabulary) -> None:
         found = one.candidates(logits, 64, np.zeros(0, int))
         token = int(found["id"][found["logit"].argmax()])
         one.accept(token)
-        if token in vocabulary.ends:
+        if token in vocabulary.eog_tokens:
             return
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
 
-from localchat import AsyncClient, Client, NotFoundError, TimedOut, Timeout
+from localchat import Client, NotFoundError, Timeout
 
-from .clients import make_client
+from .clients import client_class, make_client
 from .raw_server import HELLO, Peer, Server, always, with_length
+
+__all__ = ["client_class"]  # A fixture: used by name.
 
 UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"temprature": 0}, r"chat has no option 'temprature': is temperature meant\?; extra_body"),
@@ -25,14 +25,11 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("options", "words"), UNKNOWN.values(), ids=UNKNOWN)
-def test_unknown_option_is_refused_and_nothing_is_sent(options, words):
-    with always(HELLO) as server, make_client(server) as client:
-        with pytest.raises(TypeError, match=words):
-            client.chat("hi", **options)
-        asynchronous = AsyncClient(server.url, model="m")
-        with pytest.raises(TypeError, match=words):
-            asyncio.run(asynchronous.chat("hi", **options))
-        assert server.requests == []
+def test_unknown_option_is_refused_and_nothing_is_sent(options, words, client_class):
+    refused = pytest.raises(TypeError, match=words)
+    with always(HELLO) as server, make_client(server, client_class) as client, refused:
+        client.chat("hi", **options)
+    assert server.requests == []
 
 
 def test_unknown_option_of_other_methods_and_clients():
@@ -79,28 +76,10 @@ def test_wrong_prompt_is_explained(prompt, words):
 
 
 @pytest.mark.parametrize("prompt", [None, 3, b"hi", {"role": "user", "content": "hi"}])
-def test_wrong_text_of_a_completion_is_explained(prompt):
-    words = f"complete takes text, .* not {type(prompt).__name__}"
-    with pytest.raises(TypeError, match=words):
-        Client("http://127.0.0.1:1", model="m").complete(prompt)
-    with pytest.raises(TypeError, match=words):
-        asyncio.run(AsyncClient("http://127.0.0.1:1", model="m").complete(prompt))
-
-
-def test_number_as_timeout_limits_the_first_event():
-    """A server that accepts and says nothing was waited for 600 seconds."""
-
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        assert peer.is_disconnected()
-
-    with Server(handle) as server:
-        start = time.monotonic()
-        with pytest.raises(TimedOut, match="first"):
-            Client(server.url, model="m", timeout=0.2, max_retries=0).chat("hi")
-        with pytest.raises(TimedOut, match="first"):
-            Client(server.url, model="m", max_retries=0).chat("hi", timeout=0.2)
-        assert time.monotonic() - start < 5
+def test_wrong_text_of_a_completion_is_explained(prompt, client_class):
+    refused = pytest.raises(TypeError, match=f"complete takes text, .* not {type(prompt).__name__}")
+    with client_class("http://127.0.0.1:1", model="m") as client, refused:
+        client.complete(prompt)
 
 
 def test_number_as_timeout_and_its_limits():
@@ -109,14 +88,6 @@ def test_number_as_timeout_and_its_limits():
     for wrong in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="above 0"):
             Timeout.of(wrong)
-
-
-def test_retries_of_one_call(monkeypatch):
-    monkeypatch.setattr("localchat.failures._FIRST_DELAY_S", 0.001)
-    with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=0) as client:
-        with pytest.raises(Exception, match="503"):
-            client.chat("hi", max_retries=2)
-        assert len(server.requests) == 3
 
 
 def test_other_options_share_the_connections():
@@ -134,7 +105,7 @@ def test_other_options_share_the_connections():
             elsewhere.chat("hi")
 
 
-def test_any_request():
+def test_any_request(client_class):
     answers = {
         "/v1/rerank": with_length(b'{"results": [1]}'),
         "/health": with_length(b"ok"),
@@ -146,19 +117,14 @@ def test_any_request():
             server.requests.append(request)
             peer.send(answers.get(request.path, with_length(b'{"error": "no such thing"}', "404 Not Found")))
 
-    with Server(handle) as server, make_client(server) as client:
-        assert client.request("POST", "rerank", {"query": "q"}) == {"results": [1]}
+    with Server(handle) as server, make_client(server, client_class) as client:
+        headers = {"X-A": "1"}
+        assert client.request("POST", "rerank", {"query": "q"}, extra_headers=headers) == {"results": [1]}
         assert json.loads(server.requests[0].body) == {"query": "q"}
+        assert server.requests[0].headers["x-a"] == "1"
         assert client.request("GET", "/health") == "ok"
         assert client.request("GET", "/empty?a=b") is None
         with pytest.raises(NotFoundError, match="no such thing"):
             client.request("GET", "nowhere")
         with pytest.raises(ValueError, match="no method of HTTP"):
             client.request("GET /x", "y")
-
-        async def ask() -> Any:
-            async with AsyncClient(server.url) as asynchronous:
-                return await asynchronous.request("POST", "rerank", [1], extra_headers={"X-A": "1"})
-
-        assert asyncio.run(ask()) == {"results": [1]}
-        assert (server.requests[-1].headers["x-a"], server.requests[-1].body) == ("1", b"[1]")

@@ -17,33 +17,21 @@ def draft_of(tokens: list[int], n_tokens: int = 4) -> list[int]:
     return lookup.draft(tokens, n_tokens)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        ([], []),
-        ([1], []),
-        ([1, 2, 3], []),
-        ([1, 2, 3, 4, 5], []),
-        ([1, 2, 3, 4, 5, 6, 1, 2], []),
-        ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3], [4, 5, 6, 7]),
-        ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [5, 1, 2, 3]),
-        ([0, 1, 2, 3, 4, 9, 1, 2, 3, 5, 0, 1, 2, 3], [4, 9, 1, 2]),
-        ([7, 7, 7, 7], [7, 7, 7, 7]),
-        ([5, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),
-    ],
-    ids=[
-        "nothing",
-        "one",
-        "one run",
-        "no repetition",
-        "a shorter run only",
-        "repetition",
-        "the newest of two places",
-        "the place with more in common",
-        "one token again and again",
-        "two tokens again and again",
-    ],
-)
+DRAFTS: dict[str, tuple[list[int], list[int]]] = {
+    "nothing": ([], []),
+    "one": ([1], []),
+    "one run": ([1, 2, 3], []),
+    "no repetition": ([1, 2, 3, 4, 5], []),
+    "a shorter run only": ([1, 2, 3, 4, 5, 6, 1, 2], []),
+    "repetition": ([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3], [4, 5, 6, 7]),
+    "the newest of two places": ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [5, 1, 2, 3]),
+    "the place with more in common": ([0, 1, 2, 3, 4, 9, 1, 2, 3, 5, 0, 1, 2, 3], [4, 9, 1, 2]),
+    "one token again and again": ([7, 7, 7, 7], [7, 7, 7, 7]),
+    "two tokens again and again": ([5, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2]),
+}
+
+
+@pytest.mark.parametrize(("tokens", "expected"), DRAFTS.values(), ids=DRAFTS)
 def test_draft_is_what_followed_the_longest_earlier_run(tokens: list[int], expected: list[int]):
     assert draft_of(tokens) == expected
 

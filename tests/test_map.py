@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -10,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from localchat import AsyncClient, Client, LocalChatError, Reply, StatusError
+from localchat import Client, StatusError
 
-from .clients import make_client
+from .clients import client_class, make_client
 from .raw_server import HELLO, Peer, Server, always, chunked, piece, with_length
-from .scripted import Json, refusal, scripted, text
+from .scripted import Json, playing, refusal, text
+
+__all__ = ["client_class"]  # A fixture: used by name.
 
 PROMPTS = [f"{number}" for number in range(20)]
 
@@ -24,38 +25,17 @@ def echo(body: Json) -> list[Json]:
     return refusal("I do not like 7") if prompt == "7" else text(f"<{prompt}>")
 
 
-def check(answers: list[Reply[Any] | LocalChatError], progress: list[tuple[int, int]]) -> None:
+def test_many_prompts_in_order_with_errors_as_values(client_class):
+    progress: list[tuple[int, int]] = []
+    with playing(echo, client_class=client_class) as (client, script):
+        answers = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
     assert isinstance(answers[7], StatusError)
     assert [str(answer) for answer in answers if answer is not answers[7]] == [f"<{n}>" for n in PROMPTS if n != "7"]
     assert progress == [(n, 20) for n in range(1, 21)]
-
-
-def test_many_prompts_in_order_with_errors_as_values():
-    progress: list[tuple[int, int]] = []
-    with scripted(echo) as script, Client(script.base_url, model="m") as client:
-        answers = client.map(iter(PROMPTS), concurrency=4, on_progress=lambda *n: progress.append(n), temperature=0)
-    check(answers, progress)
     assert all(request["temperature"] == 0 for request in script.requests)
 
 
-def test_many_prompts_asynchronously():
-    progress: list[tuple[int, int]] = []
-
-    async def ask(url: str) -> Any:
-        async with AsyncClient(url, model="m") as client:
-            return await client.map(PROMPTS, concurrency=4, on_progress=lambda *n: progress.append(n))
-
-    with scripted(echo) as script:
-        check(asyncio.run(ask(script.base_url)), progress)
-
-
-async def ask_all(url: str) -> Any:
-    async with AsyncClient(url, model="m") as client:
-        return await client.map(PROMPTS[:9], concurrency=3)
-
-
-@pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_concurrency_is_used_and_bounded(kind):
+def test_concurrency_is_used_and_bounded(client_class):
     """Three requests are let go together: fewer would wait for ever, and there are never more."""
     gate, running, most = threading.Barrier(3), 0, 0
     lock = threading.Lock()
@@ -71,11 +51,8 @@ def test_concurrency_is_used_and_bounded(kind):
                 running -= 1
             peer.send(HELLO)
 
-    with Server(handle) as server:
-        if kind == "threads":
-            answers = make_client(server).map(PROMPTS[:9], concurrency=3)
-        else:
-            answers = asyncio.run(ask_all(server.url))
+    with Server(handle) as server, make_client(server, client_class) as client:
+        answers = client.map(PROMPTS[:9], concurrency=3)
     assert [str(answer) for answer in answers] == ["Hello"] * 9
     assert most == 3
 

@@ -14,9 +14,11 @@ import pytest
 from localchat import Client, IncompleteReply, Model, ModelNotNamed, ProtocolError, chat
 from localchat.embeddings import parse_embeddings
 
-from .clients import make_client
+from .clients import client_class, make_client
 from .raw_server import HELLO, Peer, Server, always, with_length
 from .scripted import chunk, playing
+
+__all__ = ["client_class"]  # A fixture: used by name.
 
 ENTRIES: dict[str, tuple[dict[str, Any], int | None]] = {
     "llama-server": ({"id": "a", "meta": {"n_ctx_train": 4096, "n_params": 5}}, 4096),
@@ -69,9 +71,9 @@ CHOICES: dict[str, tuple[list[str], str | None, str | None]] = {
 
 
 @pytest.mark.parametrize(("names", "default", "used"), CHOICES.values(), ids=CHOICES)
-def test_embeddings_never_use_a_chat_model_by_accident(names, default, used):
+def test_embeddings_never_use_a_chat_model_by_accident(names, default, used, client_class):
     entries = [{"id": name} for name in names]
-    with serving(listing(*entries), VECTORS) as server, Client(server.url, model=default) as client:
+    with serving(listing(*entries), VECTORS) as server, client_class(server.url, model=default) as client:
         if used is None:
             with pytest.raises(ModelNotNamed, match="embed"):
                 client.embed("text")
@@ -164,9 +166,9 @@ def test_function_takes_the_options_of_the_client():
             chat("hi", base_ulr=server.url)
 
 
-def test_embed_keeps_the_order_of_the_texts():
+def test_embed_keeps_the_order_of_the_texts(client_class):
     data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
-    with playing([{"data": data}], [{"data": data[1:]}]) as (client, script):
+    with playing([{"data": data}], [{"data": data[1:]}], client_class=client_class) as (client, script):
         assert client.embed(["a", "b"], dimensions=1) == [[1.0], [2.0]]
         assert client.embed("a", extra_body={"truncate": True}) == [1.0]
     assert script.requests[1] == {"model": "m", "input": ["a"], "truncate": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from localchat import AsyncClient, Client, IncompleteStream, LocalChatError, ServerError, StreamError, replay
 from localchat.record import Recorder
 
+from .clients import client_class, failure
 from .raw_server import (
     ANSWER,
     DONE,
@@ -33,7 +33,7 @@ from .raw_server import (
     with_tls,
 )
 
-__all__ = ["certificate", "clean_environment"]  # Fixtures: used by name.
+__all__ = ["certificate", "clean_environment", "client_class"]  # Fixtures: used by name.
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -44,20 +44,31 @@ def joined(path: Path, kind: str) -> str:
     return "".join(item.get(kind, "") for item in lines(path))
 
 
-def events(client: Client) -> list[Any]:
+def recording(folder: Path, raw: bytes = HELLO, **fields: Any) -> Path:
+    """The recording of one chat with a server that answers this."""
+    path = folder / "r.jsonl"
+    with always(raw) as server, Client(server.url, model="m", record=path) as client:
+        client.chat("hi", **fields)
+    return path
+
+
+def events(client: Any) -> list[Any]:
     with client.stream("hi") as stream:
         return list(stream)
 
 
-def test_replay_gives_the_events_of_the_server(tmp_path):
+def test_replay_gives_the_events_of_the_server(tmp_path, client_class):
     path = tmp_path / "r.jsonl"
-    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
+    with always(HELLO) as server, client_class(server.url, KEY, "m", record=path) as client:
         seen = [events(client) for _ in range(2)]
         assert server.connections == 1
-    replayed = Client(transport=replay(path), model="m", max_retries=0)
-    assert [events(replayed) for _ in range(2)] == seen
-    with pytest.raises(LocalChatError, match="no further answer to POST /v1/chat/completions"):
-        replayed.chat("hi")
+    assert joined(path, "received") == 2 * HELLO.decode()
+    assert KEY not in path.read_text(encoding="ascii")
+    assert events(Client(transport=replay(path), model="m")) == seen[0]
+    with client_class(transport=replay(path), model="m", max_retries=0) as replayed:
+        assert [events(replayed) for _ in range(2)] == seen
+        with pytest.raises(LocalChatError, match="no further answer to POST /v1/chat/completions"):
+            replayed.chat("hi")
 
 
 def test_recording_is_readable_at_once_and_holds_the_wire(tmp_path):
@@ -73,15 +84,8 @@ def test_recording_is_readable_at_once_and_holds_the_wire(tmp_path):
     "raw", [chunked(piece("a"), end=False), until_close(piece("a"))], ids=["chunked", "until-close"]
 )
 def test_cut_answer_is_cut_in_the_replay(raw, tmp_path):
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(raw)
-
     path = tmp_path / "r.jsonl"
-    with Server(handle) as server:
-        client = Client(server.url, model="m", record=path)
-        with pytest.raises(IncompleteStream):
-            client.chat("hi")
+    failure(answering_once(raw), IncompleteStream, record=path)
     with pytest.raises(IncompleteStream) as caught:
         Client(transport=replay(path), model="m").chat("hi")
     assert caught.value.partial is not None
@@ -90,11 +94,8 @@ def test_cut_answer_is_cut_in_the_replay(raw, tmp_path):
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_replay_is_not_recorded(kind, tmp_path):
-    path = tmp_path / "r.jsonl"
-    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
-        client.chat("hi")
     with pytest.raises(ValueError, match="record and transport"):
-        kind(record=tmp_path / "second", transport=replay(path))
+        kind(record=tmp_path / "second", transport=replay(recording(tmp_path)))
 
 
 def test_each_path_has_its_own_answers(tmp_path):
@@ -121,9 +122,7 @@ RECORDED: dict[str, Any] = {"temperature": 0, "n": 1, "stop": "END"}
 
 @pytest.mark.parametrize(("prompt", "options", "words"), OTHERS.values(), ids=OTHERS)
 def test_request_that_is_not_in_the_recording_is_an_error_that_says_how_it_differs(prompt, options, words, tmp_path):
-    path = tmp_path / "r.jsonl"
-    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
-        client.chat("hi", **RECORDED, seed=1)
+    path = recording(tmp_path, **RECORDED, seed=1)
     replayed = Client(transport=replay(path), model="m", max_retries=0)
     changed = {name: value for name, value in {**RECORDED, **options}.items() if value is not None}
     with pytest.raises(LocalChatError) as caught:
@@ -252,8 +251,7 @@ def test_secrets_in_headers_of_answers_are_masked(tmp_path):
 def test_secrets_in_a_head_that_is_cut_are_masked(tmp_path):
     path = tmp_path / "r.jsonl"
     raw = b"HTTP/1.1 200 OK\r\nSet-Cookie: confidential\r\nContent-"
-    with answering_once(raw) as server, pytest.raises(IncompleteStream):
-        Client(server.url, model="m", record=path, max_retries=0).chat("hi")
+    failure(answering_once(raw), IncompleteStream, record=path)
     assert "Set-Cookie: ************\r\n********" in joined(path, "received")
 
 
@@ -268,11 +266,10 @@ def test_head_with_bare_line_ends_is_a_head(tmp_path):
 
 @pytest.mark.parametrize("blanks", ["", "   ", "\t"])
 def test_masked_header_keeps_its_length_whatever_its_blanks(blanks, tmp_path):
-    path = tmp_path / "r.jsonl"
     raw = HELLO.replace(b"Content-Type", f"Set-Cookie:{blanks}confidential\r\nContent-Type".encode())
-    with always(raw) as server, Client(server.url, model="m", record=path) as client:
-        client.chat("hi")
-    assert joined(path, "received") == raw.decode().replace("confidential", "*" * len("confidential"))
+    assert joined(recording(tmp_path, raw), "received") == raw.decode().replace(
+        "confidential", "*" * len("confidential")
+    )
 
 
 def test_short_key_does_not_damage_the_recording(tmp_path):
@@ -305,21 +302,6 @@ def test_tls_is_recorded_as_plain_text(certificate, tmp_path):
     with server, Client(server.url, model="m", verify=False, record=path) as client:
         client.chat("hi")
     assert Client("https://h/v1", transport=replay(path), model="m").chat("hi").text == "Hello"
-
-
-def test_asynchronous_client_records_and_replays(tmp_path):
-    path = tmp_path / "r.jsonl"
-
-    async def ask(client: AsyncClient) -> list[Any]:
-        async with client, client.stream("hi") as stream:
-            return [event async for event in stream]
-
-    with always(HELLO) as server:
-        seen = asyncio.run(ask(AsyncClient(server.url, KEY, "m", record=path)))
-    assert joined(path, "received") == HELLO.decode()
-    assert KEY not in path.read_text(encoding="ascii")
-    assert asyncio.run(ask(AsyncClient(transport=replay(path), model="m"))) == seen
-    assert events(Client(transport=replay(path), model="m")) == seen
 
 
 def test_replay_of_one_path_in_two_threads_of_a_recording(tmp_path):

@@ -1,4 +1,4 @@
-"""The requests of other servers' documentation, to the real engine: through a raw socket and the real `openai` package.
+"""The requests of other servers' documentation, to the real engine: over HTTP and through the real `openai` package.
 
 Each gets an answer, or an error that names what is wrong. The shapes are those of the documentation of OpenAI,
 llama-server and vLLM; the words are ours.
@@ -7,8 +7,9 @@ llama-server and vLLM; the words are ours.
 from __future__ import annotations
 
 import base64
+import contextlib
+import http.client
 import json
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import pytest
 
 from localchat.models.catalog import DEMO
 
-from .serving import BIG, dechunked, openai_client, says, serving
+from .serving import BIG, openai_client, read_answer, says, serving
 
 DEADLINE_S = 60
 MAX_TOKENS = 12
@@ -257,20 +258,11 @@ EXAMPLES = {
 STREAMED = ("/v1/chat/completions", "/v1/completions")
 
 
-def ask_raw(port: int, example: Example) -> tuple[int, Any]:
-    """Bytes on a socket: the status, and the JSON, the chunks or the text."""
-    body = b"" if example.members is None else json.dumps(example.members).encode()
-    lines = [f"{example.method} {example.path} HTTP/1.1", "Host: localhost", "Connection: close"]
-    lines += [f"Content-Length: {len(body)}"] if example.method == "POST" else []
-    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as sock:
-        sock.sendall("\r\n".join([*lines, "", ""]).encode() + body)
-        head, _, rest = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")
-    status = int(head.split()[1])
-    if b"text/event-stream" in head:
-        *events, done, empty = dechunked(rest).decode().split("\n\n")
-        assert (done, empty) == ("data: [DONE]", "")
-        return status, [json.loads(event[len("data: ") :]) for event in events]
-    return status, json.loads(rest) if b"application/json" in head else rest.decode()
+def ask_http(port: int, example: Example) -> tuple[int, Any]:
+    body = None if example.members is None else json.dumps(example.members)
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
+        client.request(example.method, example.path, body)
+        return read_answer(client)
 
 
 # How the package sends what has a place in it; the rest it cannot send.
@@ -312,10 +304,10 @@ def ask_openai(port: int, example: Example) -> tuple[int, Any]:
 
 
 def can_send(client: str, example: Example) -> bool:
-    return client == "raw" or f"{example.method} {example.path}" in PACKAGE
+    return client == "http" or f"{example.method} {example.path}" in PACKAGE
 
 
-CLIENTS = {"raw": ask_raw, "openai": ask_openai}
+CLIENTS = {"http": ask_http, "openai": ask_openai}
 
 
 def cases() -> Iterator[Any]:
@@ -394,7 +386,7 @@ CHECKS: dict[str, Callable[[list[Any], dict[str, Any]], None]] = {
 
 
 def test_error_of_an_unserved_path_names_another(port: int):
-    _, body = ask_raw(port, absent("/embedding", {}))
+    _, body = ask_http(port, absent("/embedding", {}))
     assert "POST /v1/" in body["error"]["message"].partition(";")[0]
 
 

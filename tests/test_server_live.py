@@ -26,7 +26,7 @@ from localchat import server as server_module
 from localchat.engine import Engine
 from localchat.protocol.params import NUMBERS
 
-from .serving import wait_for
+from .serving import payloads, wait_for
 
 DEADLINE_S = 60
 # Two log probabilities this close can change places when a batch rounds differently: those of one and the same
@@ -58,9 +58,7 @@ def post(port: int, body: bytes) -> bytes:
 
 def stream(port: int, question: str, **members: Any) -> list[Any]:
     """All chunks of a greedy answer, with log probabilities."""
-    *events, done, empty = post(port, request_body(question, stream=True, **PROOF, **members)).decode().split("\n\n")
-    assert (done, empty) == ("data: [DONE]", "")
-    return [json.loads(event[len("data: ") :]) for event in events]
+    return payloads(post(port, request_body(question, stream=True, **PROOF, **members)))
 
 
 def whole(port: int, question: str, **members: Any) -> list[Any]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, List, Optional, Union
 
 import pytest
 
-from localchat import AsyncClient, BadRequestError, Client, DoesNotFit, ToolCall
+from localchat import BadRequestError, Client, DoesNotFit, ToolCall
 from localchat.events import Choice, Reply
 from localchat.schema import json_schema
 from localchat.structured import read_reply, response_format
 
+from .clients import client_class
 from .scripted import Script, playing, refusal, scripted
+
+__all__ = ["client_class"]  # A fixture: used by name.
 
 ADA = '{"name": "Ada", "age": 36}'
 
@@ -78,29 +79,11 @@ def test_answer_that_does_not_fit_is_asked_for_again():
     assert "not JSON" in messages[5]["content"]
 
 
-def test_retries_on_mismatch_end():
-    with scripted(*[answer("no")] * 2) as script, AsyncClientOf(script) as client:
-        refused = pytest.raises(DoesNotFit, match="not JSON")
-        with refused:
-            client(lambda c: c.chat("Who?", response_format=Person, retries_on_mismatch=1))
+def test_retries_on_mismatch_end(client_class):
+    refused = pytest.raises(DoesNotFit, match="not JSON")
+    with playing(*[answer("no")] * 2, client_class=client_class) as (client, script), refused:
+        client.chat("Who?", response_format=Person, retries_on_mismatch=1)
     assert len(script.requests) == 2
-
-
-class AsyncClientOf:
-    """An asynchronous client whose coroutines are run one at a time."""
-
-    def __init__(self, script: Script) -> None:
-        self._url = script.base_url
-
-    def __enter__(self) -> Callable[[Callable[[AsyncClient], Any]], Any]:
-        async def run(ask: Callable[[AsyncClient], Any]) -> Any:
-            async with AsyncClient(self._url, model="m") as client:
-                return await ask(client)
-
-        return lambda ask: asyncio.run(run(ask))
-
-    def __exit__(self, *exception: object) -> None:
-        """Each client is closed where it was used."""
 
 
 NO_SCHEMA = refusal("response_format.type json_schema is not supported")
@@ -120,9 +103,10 @@ def test_server_without_schemas_is_asked_for_json_with_the_schema_in_the_prompt(
     assert user == {"role": "user", "content": "Who?"}
 
 
-def test_server_without_any_response_format_is_asked_in_the_prompt():
-    with scripted(NO_SCHEMA, NO_JSON, answer(f"```json\n{ADA}\n```")) as script, AsyncClientOf(script) as client:
-        reply = client(lambda c: c.chat("Who?", response_format=Person))
+def test_server_without_any_response_format_is_asked_in_the_prompt(client_class):
+    answers = (NO_SCHEMA, NO_JSON, answer(f"```json\n{ADA}\n```"))
+    with playing(*answers, client_class=client_class) as (client, script):
+        reply = client.chat("Who?", response_format=Person)
     assert reply.parsed == Person("Ada", 36)
     assert asked(script) == ["json_schema", "json_object", None]
     assert [message["role"] for message in script.requests[2]["messages"]] == ["system", "user"]

@@ -125,7 +125,6 @@ THINKING = CHATML.replace(
     ("final", "options", "opening"),
     [
         pytest.param({"content": "It is"}, {}, "It is", id="content"),
-        pytest.param({"content": [{"type": "text", "text": "It is"}]}, {}, "It is", id="content parts"),
         pytest.param(
             {"content": "It is"},
             {"variables": {"think": True}},
@@ -144,8 +143,6 @@ THINKING = CHATML.replace(
             "<think>\nhm",
             id="thinking goes on",
         ),
-        pytest.param({"content": "It is"}, {"prefix": " so"}, "It is so", id="with a prefix"),
-        pytest.param({"content": "It is"}, {"add_generation_prompt": False}, "It is", id="also without a new message"),
     ],
 )
 def test_final_message_is_the_assistant_prefill(final, options, opening):

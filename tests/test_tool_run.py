@@ -22,9 +22,12 @@ from localchat import (
     TooManyRounds,
 )
 
+from .clients import client_class
 from .raw_server import DEADLINE_S, Peer, Server, chunked, piece
 from .scripted import calls, chunk, playing, scripted, text
-from .test_tools import Place, add, fail
+from .test_tools import Place, add
+
+__all__ = ["client_class"]  # A fixture: used by name.
 
 # Rounds
 
@@ -77,14 +80,14 @@ def test_text_of_a_run_is_that_of_all_rounds():
         assert "".join(client.run_stream("x", tools=[add]).text) == "Let me see. 3"
 
 
-def test_round_limit_is_an_error_with_the_last_reply():
+def test_round_limit_is_an_error_with_the_last_reply(client_class: Any):
     ran = []
 
     def again() -> str:
         ran.append(1)
         return "more"
 
-    with playing(calls(("again", ""))) as (client, script):
+    with playing(calls(("again", "")), client_class=client_class) as (client, script):
         with pytest.raises(TooManyRounds, match="still calls again after 3 rounds") as caught:
             client.run("x", tools=[again], max_rounds=3)
         assert len(script.requests) == 3
@@ -124,19 +127,6 @@ def test_run_takes_images():
 def test_answer_that_is_cut_is_an_error():
     with playing([chunk(content="a")]) as (client, _), pytest.raises(IncompleteStream):
         client.run("x")
-
-
-def test_async_run_raises_and_limits_as_the_other():
-    async def main(**options: Any) -> None:
-        async with AsyncClient(script.base_url, model="m") as client:
-            await client.run("x", tools=[fail], **options)
-
-    with scripted(calls(("fail", ""))) as script:
-        for parallel in (False, True):
-            with pytest.raises(RuntimeError, match="no luck"):
-                asyncio.run(main(raise_errors=True, parallel=parallel))
-        with pytest.raises(TooManyRounds):
-            asyncio.run(main(max_rounds=2))
 
 
 # What goes back to the server

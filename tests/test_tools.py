@@ -15,14 +15,16 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 from localchat import (
-    AsyncClient,
     Client,
     Tool,
     ToolCall,
 )
 from localchat.tools import Toolbox, result_text
 
-from .scripted import Script, calls, playing, scripted, text
+from .clients import client_class, waiting_client
+from .scripted import Script, calls, playing, text
+
+__all__ = ["client_class"]  # A fixture: used by name.
 
 DEADLINE_S = 10
 
@@ -177,31 +179,23 @@ def test_exception_of_a_tool_is_sent_in_short_and_logged(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_exception_of_a_tool_is_raised_on_request(parallel: bool):
-    with playing(calls(("fail", ""), ("add", '{"a": 1, "b": 1}'))) as (client, script):
+def test_exception_of_a_tool_is_raised_on_request(parallel: bool, client_class: Any):
+    with playing(calls(("fail", ""), ("add", '{"a": 1, "b": 1}')), client_class=client_class) as (client, script):
         with pytest.raises(RuntimeError, match="no luck"):
             client.run("x", tools=[fail, add], raise_errors=True, parallel=parallel)
         assert len(script.requests) == 1
 
 
-def test_stop_iteration_of_a_tool_is_an_exception_like_others():
+def test_stop_iteration_of_a_tool_is_an_exception_like_others(client_class: Any):
     def find(name: str) -> str:
         return next(known for known in ["a"] if known == name)
 
-    async def ask(base_url: str) -> None:
-        async with AsyncClient(base_url, model="m") as client:
-            await asyncio.wait_for(client.run("x", tools=[find]), DEADLINE_S)
-
     made = calls(("find", '{"name": "z"}'), ("find", '{"name": "a"}'))
-    told = ["Error: RuntimeError: the function raised StopIteration: ", "a"]
-    with playing(made, text("ok"), made) as (client, script):
+    with playing(made, text("ok"), made, client_class=client_class) as (client, script):
         client.run("x", tools=[find])
-        assert results(script) == told
+        assert results(script) == ["Error: RuntimeError: the function raised StopIteration: ", "a"]
         with pytest.raises(RuntimeError, match="StopIteration"):
             client.run("x", tools=[find], raise_errors=True)
-    with scripted(made, text("ok")) as script:
-        asyncio.run(ask(script.base_url))
-        assert results(script) == told
 
 
 async def later(a: int) -> int:
@@ -236,17 +230,10 @@ class Promise:
 @pytest.mark.parametrize("function", [Later(), lambda a: later(a), lambda a: Promise(a)])
 def test_coroutine_of_a_function_that_is_none_is_awaited_or_refused(function: Any):
     tool = Tool.of(function, name="later")
-    with playing(calls(("later", '{"a": 1}')), text("x")) as (client, script):
-        client.run("x", tools=[tool])
-        assert "only an AsyncClient can run" in script.requests[1]["messages"][-1]["content"]
-
-    async def ask(base_url: str) -> None:
-        async with AsyncClient(base_url, model="m") as client:
-            await client.run("x", tools=[tool])
-
-    with scripted(calls(("later", '{"a": 1}')), text("x")) as script:
-        asyncio.run(ask(script.base_url))
-        assert script.requests[1]["messages"][-1]["content"] == "2"
+    for kind, told in ((Client, "only an AsyncClient can run"), (waiting_client, "2")):
+        with playing(calls(("later", '{"a": 1}')), text("x"), client_class=kind) as (client, script):
+            client.run("x", tools=[tool])
+        assert told in results(script)[0]
 
 
 # Approval
@@ -281,13 +268,9 @@ def test_approval_hook_that_is_a_coroutine_function_is_awaited_or_refused():
         await asyncio.sleep(0)
         return False
 
-    async def ask(base_url: str) -> None:
-        async with AsyncClient(base_url, model="m") as client:
-            await client.run("x", tools=[add], on_call=refuse)
-
     made = calls(("add", '{"a": 1, "b": 2}'))
-    with scripted(made, text("ok")) as script:
-        asyncio.run(ask(script.base_url))
+    with playing(made, text("ok"), client_class=waiting_client) as (client, script):
+        client.run("x", tools=[add], on_call=refuse)
         assert results(script) == ["Error: this call was not approved and did not run"]
     with playing(made) as (client, _), pytest.raises(TypeError, match="only an AsyncClient can await on_call"):
         client.run("x", tools=[add], on_call=refuse)
@@ -343,16 +326,9 @@ def test_calls_run_one_after_another_by_default():
 @pytest.mark.parametrize("parallel", [False, True])
 def test_async_run_awaits_coroutines_and_runs_functions(parallel: bool):
     made = calls(("later", '{"a": 1}'), ("add", '{"a": 1, "b": 2}'), ("fail", ""), ("sub", "{}"))
-    with scripted(made, text("ok")) as script:
-
-        async def main() -> List[str]:
-            async with AsyncClient(script.base_url, model="m") as client:
-                run = client.run_stream("x", tools=[later, add, fail], parallel=parallel)
-                types = [event.type async for event in run]
-                assert (run.done, run.reply.text) == (True, "ok")
-            return types
-
-        types = asyncio.run(main())
-        assert types.count("tool_result") == 4
+    with playing(made, text("ok"), client_class=waiting_client) as (client, script):
+        run = client.run_stream("x", tools=[later, add, fail], parallel=parallel)
+        assert [event.type for event in run].count("tool_result") == 4
+        assert (run.done, run.reply.text) == (True, "ok")
         assert results(script)[:2] == ["2", "3"]
         assert [told[:7] for told in results(script)[2:]] == ["Error: ", "Error: "]

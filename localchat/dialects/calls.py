@@ -32,7 +32,8 @@ class Calls:
         self._new_id = new_id
         self._ids: set[str] = set()
         self.made = 0
-        # Whether a call has begun and its arguments are incomplete. An output cut here has the finish reason "length".
+        # Whether a call has begun and its arguments are incomplete. An output that ends here has the finish reason
+        # "length".
         self.is_open = False
 
     @property
@@ -48,7 +49,7 @@ class Calls:
         """The JSON schema for the arguments of the tool `name`."""
         return self._schemas.get(name, {})
 
-    def head(self, name: str, call_id: str | None = None) -> Event:
+    def start(self, name: str, call_id: str | None = None) -> Event:
         """Begin a call. `call_id` is the id that the model generated; an invalid or repeated one is replaced."""
         if call_id is None or not _ID.fullmatch(call_id) or call_id in self._ids:
             call_id = self._new_id()

@@ -12,7 +12,7 @@ from .dialect import Dialect
 from .json_scan import stream_value
 from .reader import OutputReader
 from .reasoning import ReasoningStart
-from .scan import Markers, Reader, closing, is_next, one_of, read, space, stream, until
+from .scan import Markers, Reader, is_next, one_of, read_end, read_marker, read_space, stream, until
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
@@ -61,6 +61,7 @@ class ChannelReader(OutputReader):
         yield from stream(self._cursor, Markers(START, CHANNEL), ContentDelta, holds_space=False)
 
     def _message(self, header: str) -> Reader[None]:
+        """Read the body of a message."""
         kind, name = self._kind(header)
         raw = self._cursor.recorded()
         if kind is Kind.CALL:
@@ -72,7 +73,7 @@ class ChannelReader(OutputReader):
             yield ContentDelta(raw)
         end = yield from self._body(kind, ReasoningDelta if is_reasoning and self._splits_reasoning else ContentDelta)
         if end in self._dialect.ends:
-            read(self._cursor, end)
+            read_marker(self._cursor, end)
             if shows_header:
                 yield ContentDelta(end)
 
@@ -88,10 +89,11 @@ class ChannelReader(OutputReader):
             if marker not in self._openers:
                 return marker or ""
             if (yield from self._call(marker, event)):
-                yield from closing(self._cursor, *self._dialect.ends)
+                yield from read_end(self._cursor, *self._dialect.ends)
                 return ""
 
     def _kind(self, header: str) -> tuple[Kind, str]:
+        """The kind of the message with this header, and its recipient."""
         if self._dialect.is_reasoning(header):
             return Kind.REASONING, ""
         match = _RECIPIENT.search(header)
@@ -103,8 +105,8 @@ class ChannelReader(OutputReader):
     def _message_call(self, name: str, raw: str) -> Reader[None]:
         """Read the body of a call of the tool `name`. `raw` is the header."""
         cursor, calls, ends = self._cursor, self._calls, self._dialect.ends
-        yield calls.head(name)
-        yield from space(cursor)
+        yield calls.start(name)
+        yield from read_space(cursor)
         end = yield from one_of(cursor, *ends)
         if end:
             yield calls.arguments("{}")
@@ -114,7 +116,7 @@ class ChannelReader(OutputReader):
                 yield from stream_value(cursor, calls.arguments)
             end = yield from stream(cursor, Markers(*ends, START), calls.arguments)
             if end in ends:
-                read(cursor, end)
+                read_marker(cursor, end)
         if end in ends:
             calls.close()
 

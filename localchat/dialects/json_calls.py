@@ -10,7 +10,7 @@ from .call_layout import A_SPACE, CallLayout
 from .call_style import CallStyle
 from .calls import Calls
 from .json_scan import decoded, read_value, stream_value
-from .scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream
+from .scan import Cursor, Markers, Reader, is_next, one_of, read_end, read_marker, read_space, stream
 
 # Some models nest the name and the arguments in an object with this name.
 _WRAPPER = "function"
@@ -66,17 +66,18 @@ class JsonCalls(CallStyle):
 
     @property
     def layouts(self) -> tuple[CallLayout, ...]:
-        opener, end = self.opener + self.line, self.line + self.end if self.end else ""
-        id_field = f'"{self.id}": "{self.id_placeholder}"' if self.id_placeholder else ""
-        first, last = ("", id_field) if self.id_is_last else (id_field, "")
-        before_name = f'{{{self.space}{first}{first and ", "}"{self.name}": "'
-        after_call = f"{last and ', '}{last}{self.space}}}"
-        begin, separator = opener, self.separator
+        begin, end = self.opener + self.line, self.line + self.end if self.end else ""
+        separator = self.separator
+        id_field = f'"{self.id}": "{self.id_placeholder}"'
+        has_first_id = bool(self.id_placeholder) and not self.id_is_last
+        has_last_id = bool(self.id_placeholder) and self.id_is_last
+        before_name = "{" + self.space + (f"{id_field}, " if has_first_id else "") + f'"{self.name}": "'
+        after_call = (f", {id_field}" if has_last_id else "") + self.space + "}"
         if self.is_list:
             begin, end = f"{self.opener.removesuffix('[')}{self.line}[{A_SPACE}", f"{A_SPACE}]{end}"
             separator = f",{A_SPACE}"
         elif self.is_each:
-            before_name, after_call, begin, end = opener + before_name, after_call + end, "", ""
+            before_name, after_call, begin, end = begin + before_name, after_call + end, "", ""
         layout = CallLayout(
             opener=self.opener,
             begin=begin,
@@ -96,11 +97,11 @@ class JsonCalls(CallStyle):
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
         ends = tuple(filter(None, (self.end, *self.other_ends)))
-        yield from space(cursor)
+        yield from read_space(cursor)
         is_list = opener.endswith("[") or (yield from one_of(cursor, "["))
         is_call = False
         while True:
-            yield from space(cursor)
+            yield from read_space(cursor)
             if not (yield from is_next(cursor, "{")):
                 break
             if is_call:
@@ -113,12 +114,12 @@ class JsonCalls(CallStyle):
             if outcome is not Outcome.CALL:
                 return is_call or outcome is Outcome.BROKEN
             is_call = True
-            yield from space(cursor)
+            yield from read_space(cursor)
             yield from one_of(cursor, ",", ";")
         if is_call:
             if is_list:
-                yield from closing(cursor, "]")
-            yield from closing(cursor, *ends)
+                yield from read_end(cursor, "]")
+            yield from read_end(cursor, *ends)
         return is_call
 
     @property
@@ -136,7 +137,7 @@ def raw_arguments(cursor: Cursor, calls: Calls, *ends: str) -> Reader[str | None
     """Emit the text of a broken call as its arguments, up to one of the markers `ends`. Returns the marker, if any."""
     end = yield from stream(cursor, Markers(*ends), calls.arguments)
     if end:
-        read(cursor, end)
+        read_marker(cursor, end)
         calls.close()
     return end
 
@@ -151,7 +152,7 @@ class _CallObject:
         self._is_wrapped = False
         # The name of the tool. None: not read yet, so the object may not be a call.
         self._called: str | None = None
-        self._has_head = False
+        self._has_started = False
         self._has_arguments = False
         self._id: str | None = None
         # Arguments that were read before the start of the call could be emitted.
@@ -162,7 +163,7 @@ class _CallObject:
         complete = yield from self._fields()
         if self._called is None:
             return Outcome.NO_CALL
-        yield from self._head(self._called)
+        yield from self._start(self._called)
         if not complete:
             return Outcome.BROKEN
         if not self._has_arguments:
@@ -173,32 +174,33 @@ class _CallObject:
     def _fields(self) -> Reader[bool]:
         separator = yield from one_of(self._cursor, "{")
         while separator in ("{", ","):
-            yield from space(self._cursor)
+            yield from read_space(self._cursor)
             if (yield from one_of(self._cursor, "}")):
                 return True
             if self._called is not None:
                 self._cursor.begin()
             complete = yield from self._field()
-            # Broken JSON before the name is content. After the name, it is emitted as arguments.
-            broken = self._cursor.recorded() if self._called is not None else ""
-            if broken and not complete and self._called is not None:
-                yield from self._head(self._called)
-                yield self._calls.arguments(broken)
+            if self._called is not None:
+                broken = self._cursor.recorded()
+                # Broken JSON before the name is content. After the name, it is emitted as arguments.
+                if broken and not complete:
+                    yield from self._start(self._called)
+                    yield self._calls.arguments(broken)
             if not complete:
                 return False
-            yield from space(self._cursor)
+            yield from read_space(self._cursor)
             separator = yield from one_of(self._cursor, ",", "}")
         return separator == "}"
 
     def _field(self) -> Reader[bool]:
         raw, _ = yield from read_value(self._cursor)
         key = decoded(raw)
-        yield from space(self._cursor)
+        yield from read_space(self._cursor)
         if not isinstance(key, str) or not self._style.may_have(key):
             return False
         if (yield from one_of(self._cursor, ":")) is None:
             return False
-        yield from space(self._cursor)
+        yield from read_space(self._cursor)
         if key == self._style.name and self._called is None:
             return (yield from self._name())
         if key in self._style.argument_fields and not self._has_arguments:
@@ -220,15 +222,15 @@ class _CallObject:
         self._called = name
         self._cursor.commit()
         if not self._style.id_is_last:
-            yield from self._head(name)
+            yield from self._start(name)
         return True
 
-    def _head(self, name: str) -> Reader[None]:
+    def _start(self, name: str) -> Reader[None]:
         """Emit the start of the call and the arguments so far, unless this was done."""
-        if self._has_head:
+        if self._has_started:
             return
-        self._has_head = True
-        yield self._calls.head(name, self._id)
+        self._has_started = True
+        yield self._calls.start(name, self._id)
         if self._held is not None:
             yield self._calls.arguments(self._held)
 
@@ -236,14 +238,14 @@ class _CallObject:
         is_text = yield from is_next(self._cursor, '"')
         if self._called is not None:
             self._cursor.commit()
-        if self._has_head and not is_text:
+        if self._has_started and not is_text:
             self._has_arguments = True
             return (yield from stream_value(self._cursor, self._calls.arguments))
         raw, complete = yield from read_value(self._cursor)
         # Arguments may be JSON within a JSON string. Emit the decoded string.
         text = (decoded(raw) if is_text else None) or raw
         self._has_arguments = True
-        if self._has_head:
+        if self._has_started:
             yield self._calls.arguments(text)
         else:
             self._held = text

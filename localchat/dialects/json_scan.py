@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Any, Callable
 
 from ..protocol.events import Event
-from .scan import Cursor, Reader, more, space
+from .scan import Cursor, Reader, has_text, read_space
 
 
 class State(Enum):
@@ -150,8 +150,8 @@ def maybe_nested(cursor: Cursor) -> Reader[str]:
     Its strings may contain markers.
     """
     cursor.begin()
-    yield from space(cursor)
-    if (yield from more(cursor)) and cursor.peek() in "{[":
+    yield from read_space(cursor)
+    if (yield from has_text(cursor)) and cursor.peek() in "{[":
         _, is_complete = yield from read_value(cursor)
         if is_complete:
             return cursor.recorded()

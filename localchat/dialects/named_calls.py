@@ -10,7 +10,7 @@ from .call_style import CallStyle
 from .calls import Calls
 from .json_calls import raw_arguments
 from .json_scan import stream_value
-from .scan import Cursor, Markers, Reader, closing, is_next, one_of, space, until
+from .scan import Cursor, Markers, Reader, is_next, one_of, read_end, read_space, until
 
 _PLACEHOLDERS = re.compile(f"([{A_NUMBER}{AN_ID}])")
 
@@ -66,18 +66,21 @@ class NamedCalls(CallStyle):
         return tuple(filter(None, self.section[1:]))
 
     def read(self, cursor: Cursor, calls: Calls, opener: str) -> Reader[bool]:
-        before = yield from _fixed_text(cursor, self.before_name)
-        first, *others = _pieces(self.before_arguments) or [""]
-        white_space = self.before_arguments[: self.before_arguments.index(first)]
-        name = None if before is None else (yield from offered_name(cursor, calls, first, white_space + first))
-        after = None if name is None else (yield from _fixed_text(cursor, *others))
-        if name is None or before is None or after is None:
+        ids_before = yield from _fixed_text(cursor, self.before_name)
+        if ids_before is None:
             return False
-        if not self.before_arguments and not (yield from is_next(cursor, "{")):
+        # A marker ends the name. There may be white space before the marker.
+        end, *others = _pieces(self.before_arguments) or [""]
+        white_space = self.before_arguments[: self.before_arguments.index(end)]
+        name = yield from offered_name(cursor, calls, end, white_space + end)
+        if name is None:
             return False
-        call_id = "".join([*before, *after]) or None
+        ids_after = yield from _fixed_text(cursor, *others)
+        if ids_after is None or (not self.before_arguments and not (yield from is_next(cursor, "{"))):
+            return False
+        call_id = "".join([*ids_before, *ids_after]) or None
         if self.has_own_id:
-            call_id = f"{self.before_name}{name}{first}{call_id}"
+            call_id = f"{self.before_name}{name}{end}{call_id}"
         yield from json_arguments(cursor, calls, name, *filter(None, (self.after_call.strip(),)), call_id=call_id)
         return True
 
@@ -102,10 +105,10 @@ def _fixed_text(cursor: Cursor, *texts: str) -> Reader[list[str] | None]:
                 return None
             found.append(text.strip())
         else:
-            yield from space(cursor)
+            yield from read_space(cursor)
             if (yield from one_of(cursor, piece)) is None:
                 return None
-    yield from space(cursor)
+    yield from read_space(cursor)
     return found
 
 
@@ -123,9 +126,9 @@ def json_arguments(
     cursor: Cursor, calls: Calls, name: str, *ends: str, call_id: str | None = None
 ) -> Reader[str | None]:
     """Emit a call whose name was read, and read its arguments, one JSON object. Returns the marker after it, if any."""
-    yield calls.head(name, call_id)
+    yield calls.start(name, call_id)
     cursor.commit()
-    yield from space(cursor)
+    yield from read_space(cursor)
     if not (yield from is_next(cursor, "{")):
         end = yield from one_of(cursor, *ends)
         if end:
@@ -136,5 +139,5 @@ def json_arguments(
         return end
     if (yield from stream_value(cursor, calls.arguments)):
         calls.close()
-        return (yield from closing(cursor, *ends))
+        return (yield from read_end(cursor, *ends))
     return (yield from raw_arguments(cursor, calls, *ends))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable
 from ..protocol.events import ContentDelta, Event, ReasoningDelta
 from .calls import Calls
 from .reasoning import ReasoningStart
-from .scan import Cursor, Markers, Reader, is_next, one_of, read, space, stream
+from .scan import Cursor, Markers, Reader, is_next, one_of, read_marker, read_space, stream
 
 if TYPE_CHECKING:
     from .dialect import Dialect
@@ -45,20 +45,25 @@ class OutputReader:
 
     def read(self) -> Reader[None]:
         """Read the whole output."""
-        cursor, calls, dialect = self._cursor, self._calls, self._dialect
         end = yield from self._first_reasoning()
-        is_call = calls.made > 0
+        # A call may have ended the reasoning.
+        is_call = self._calls.made > 0
         if self._is_constrained and not is_call:
-            if end in dialect.sections:
-                yield from space(cursor)
-            opening = yield from one_of(cursor, dialect.text_start[end == dialect.reasoning.end])
-            if opening and opening.isspace() and not self._splits_reasoning:
-                yield ContentDelta(opening)
+            yield from self._text_start(end)
         if not is_call:
             is_call = yield from self._bare_call()
         if self._is_constrained and not is_call and not (yield from self._first_call()):
-            yield from stream(cursor, Markers(), ContentDelta)
+            yield from stream(self._cursor, Markers(), ContentDelta)
         yield from self._text_and_calls()
+
+    def _text_start(self, end: str | None) -> Reader[None]:
+        """Read the text that the grammar has before the content. `end` is the marker that ended reasoning."""
+        dialect = self._dialect
+        if end in dialect.sections:
+            yield from read_space(self._cursor)
+        text = yield from one_of(self._cursor, dialect.text_start[end == dialect.reasoning.end])
+        if text and text.isspace() and not self._splits_reasoning:
+            yield ContentDelta(text)
 
     # Calls
 
@@ -68,9 +73,9 @@ class OutputReader:
         if style is None or not self._calls.offered:
             return False
         self._cursor.begin()
-        yield from space(self._cursor)
+        yield from read_space(self._cursor)
         is_call = (yield from is_next(self._cursor, "{")) and (yield from style.read(self._cursor, self._calls, ""))
-        yield from self._after_first(is_call)
+        yield from self._commit_or_put_back(is_call)
         return is_call
 
     def _first_call(self) -> Reader[bool]:
@@ -78,24 +83,25 @@ class OutputReader:
         self._cursor.begin()
         marker: str | None = ""
         while marker is not None and marker not in self._openers:
-            yield from space(self._cursor)
+            yield from read_space(self._cursor)
             marker = yield from one_of(self._cursor, *self._openers, *self._dialect.ignored)
         is_call = marker is not None and (yield from self._styles(marker))
-        yield from self._after_first(is_call)
+        yield from self._commit_or_put_back(is_call)
         return is_call
 
-    def _after_first(self, is_call: bool) -> Reader[None]:
+    def _commit_or_put_back(self, is_call: bool) -> Reader[None]:
+        """End the record of an attempt to read a call: if it was none, its text is unread again."""
         if is_call:
-            yield from self._after(True, ContentDelta)
+            yield from self._commit_or_emit(True, ContentDelta)
         else:
             self._cursor.put_back()
 
     def _call(self, opener: str, event: Callable[[str], Event]) -> Reader[bool]:
         """Read a call, beginning with its opener. Text that is not a call after all is emitted with `event`."""
         self._cursor.begin()
-        read(self._cursor, opener)
+        read_marker(self._cursor, opener)
         is_call = yield from self._styles(opener)
-        yield from self._after(is_call, event)
+        yield from self._commit_or_emit(is_call, event)
         return is_call
 
     def _styles(self, opener: str) -> Reader[bool]:
@@ -108,10 +114,11 @@ class OutputReader:
                 self._cursor.put_back(n_read)
         return False
 
-    def _after(self, is_call: bool, event: Callable[[str], Event]) -> Reader[None]:
+    def _commit_or_emit(self, is_call: bool, event: Callable[[str], Event]) -> Reader[None]:
+        """End the record of an attempt to read a call: if it was none, its text is emitted."""
         if is_call:
             self._cursor.commit()
-            yield from space(self._cursor)
+            yield from read_space(self._cursor)
         else:
             yield event(self._cursor.recorded())
 
@@ -130,8 +137,8 @@ class OutputReader:
             elif marker in self._openers:
                 yield from self._call(marker, ContentDelta)
             else:
-                read(self._cursor, marker)
-                yield from space(self._cursor)
+                read_marker(self._cursor, marker)
+                yield from read_space(self._cursor)
 
     # Reasoning
 
@@ -142,7 +149,7 @@ class OutputReader:
         """
         cursor, dialect = self._cursor, self._dialect
         cursor.begin()
-        yield from space(cursor)
+        yield from read_space(cursor)
         if not self.reasoning_is_open:
             start = yield from one_of(cursor, *filter(None, (dialect.reasoning.start, dialect.no_reasoning)))
             if start is None:
@@ -154,19 +161,19 @@ class OutputReader:
                 yield from self._after_end_tag()
                 return None
         self.reasoning_is_open = True
-        yield from space(cursor)
+        yield from read_space(cursor)
         yield from self._tag(cursor.recorded())
         end = yield from self._reasoning()
         if end == dialect.reasoning.end:
             cursor.begin()
-            read(cursor, end)
+            read_marker(cursor, end)
             yield from self._after_end_tag()
         return end
 
     def _after_end_tag(self) -> Reader[None]:
         """Read the white space after an end tag, except in a constrained output, whose content may begin with it."""
         if not self._is_constrained:
-            yield from space(self._cursor)
+            yield from read_space(self._cursor)
         yield from self._tag(self._cursor.recorded())
 
     def _reasoning_in_text(self, tag: str) -> Reader[None]:
@@ -175,17 +182,17 @@ class OutputReader:
         before = cursor.text[cursor.at : cursor.text.index(tag, cursor.at)]
         if before:
             yield ContentDelta(before)
-        read(cursor, tag)
+        read_marker(cursor, tag)
         if tag == self._dialect.reasoning.end:
             return
         self.reasoning_is_open = True
         cursor.begin()
-        yield from space(cursor)
+        yield from read_space(cursor)
         yield from self._tag(tag + cursor.recorded())
         end = yield from self._reasoning()
         if end == self._dialect.reasoning.end:
             cursor.begin()
-            read(cursor, end)
+            read_marker(cursor, end)
             yield from self._tag(cursor.recorded())
 
     def _tag(self, text: str) -> Reader[None]:

@@ -41,7 +41,7 @@ class Cursor:
         return len(self.text) - self.at
 
     def peek(self) -> str:
-        """The next character. There must be one; see `more`."""
+        """The next character. There must be one; see `has_text`."""
         return self.text[self.at]
 
     def take(self, size: int) -> str:
@@ -53,7 +53,7 @@ class Cursor:
         return piece
 
     def begin(self) -> None:
-        """Start recording."""
+        """Start a new record of the text that is read."""
         self._record = []
 
     def commit(self) -> None:
@@ -107,7 +107,7 @@ class Markers:
         return len(text)
 
 
-def more(cursor: Cursor) -> Reader[bool]:
+def has_text(cursor: Cursor) -> Reader[bool]:
     """Wait until there is unread text. Returns False at the end of the output."""
     while not cursor.left():
         if cursor.ended:
@@ -118,10 +118,10 @@ def more(cursor: Cursor) -> Reader[bool]:
 
 def is_next(cursor: Cursor, character: str) -> Reader[bool]:
     """Whether this is the next character, which stays unread."""
-    return (yield from more(cursor)) and cursor.peek() == character
+    return (yield from has_text(cursor)) and cursor.peek() == character
 
 
-def space(cursor: Cursor) -> Reader[None]:
+def read_space(cursor: Cursor) -> Reader[None]:
     """Read white space."""
     while True:
         match = _SPACE.match(cursor.text, cursor.at)
@@ -145,12 +145,12 @@ def one_of(cursor: Cursor, *literals: str) -> Reader[str | None]:
     return found
 
 
-def closing(cursor: Cursor, *literals: str) -> Reader[str | None]:
+def read_end(cursor: Cursor, *literals: str) -> Reader[str | None]:
     """Read white space and one of these literals. At the end of the output, a literal may be incomplete.
 
     If another text follows, only the white space is read, and None is returned.
     """
-    yield from space(cursor)
+    yield from read_space(cursor)
     found = yield from one_of(cursor, *literals)
     rest = cursor.text[cursor.at :]
     if found is None and cursor.ended and any(text.startswith(rest) for text in literals):
@@ -197,6 +197,6 @@ def stream(
         yield None
 
 
-def read(cursor: Cursor, marker: str) -> None:
+def read_marker(cursor: Cursor, marker: str) -> None:
     """Read the white space and the marker before which `stream` stopped."""
     cursor.take(cursor.text.index(marker, cursor.at) + len(marker) - cursor.at)

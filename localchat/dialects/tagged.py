@@ -15,7 +15,7 @@ from .call_style import CallStyle
 from .calls import Calls
 from .json_scan import maybe_nested
 from .named_calls import json_arguments
-from .scan import Cursor, Markers, Reader, closing, is_next, one_of, read, space, stream, until
+from .scan import Cursor, Markers, Reader, is_next, one_of, read_end, read_marker, read_space, stream, until
 from .values import is_text_only, parameter_types, text_json, value_json
 
 
@@ -113,13 +113,14 @@ class TaggedCalls(CallStyle):
         if not (yield from self._call(cursor, calls)):
             return False
         # Some models leave out the start tag around all calls, and generate the end tag.
-        yield from closing(cursor, *(end for _, end in self.around))
+        yield from read_end(cursor, *(end for _, end in self.around))
         return True
 
     def _all(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
+        """Read the calls after a start tag of `around`."""
         is_call = False
         while True:
-            yield from space(cursor)
+            yield from read_space(cursor)
             if is_call:
                 cursor.begin()
             if (yield from one_of(cursor, self.call)) is None:
@@ -130,7 +131,7 @@ class TaggedCalls(CallStyle):
                 return is_call
             is_call = True
         if is_call:
-            yield from closing(cursor, *(end for _, end in self.around))
+            yield from read_end(cursor, *(end for _, end in self.around))
         return is_call
 
     def _call(self, cursor: Cursor, calls: Calls) -> Reader[bool]:
@@ -144,13 +145,13 @@ class TaggedCalls(CallStyle):
         tag = yield from one_of(cursor, self.key, self.call_end)
         if tag is None:
             return False
-        yield calls.head(name)
+        yield calls.start(name)
         cursor.commit()
         opening = "{"
         while tag == self.key:
             is_end = yield from self._argument(cursor, calls, name, opening)
             opening = ", "
-            tag = self.call_end if is_end else (yield from closing(cursor, self.key, self.call_end))
+            tag = self.call_end if is_end else (yield from read_end(cursor, self.key, self.call_end))
         if tag in (None, self.call_end):
             # Any other text ends the call as well, and is content.
             yield calls.arguments("{}" if opening == "{" else "}")
@@ -158,13 +159,14 @@ class TaggedCalls(CallStyle):
         return True
 
     def _name(self, cursor: Cursor, calls: Calls) -> Reader[str | None]:
-        yield from space(cursor)
+        """Read the name of an offered tool and the text after it; None if another text follows."""
+        yield from read_space(cursor)
         name = yield from one_of(cursor, *calls.offered)
         if name is None or (self.name_end and (yield from one_of(cursor, self.name_end)) is None):
             return None
         if self.attributes_end:
             yield from until(cursor, Markers(self.attributes_end))
-        yield from space(cursor)
+        yield from read_space(cursor)
         return name
 
     def _argument(self, cursor: Cursor, calls: Calls, name: str, opening: str) -> Reader[bool]:
@@ -188,18 +190,20 @@ class TaggedCalls(CallStyle):
             yield from _text_value(cursor, calls, ends)
         else:
             # Read an object or list by JSON syntax first, since its strings may contain an end marker.
-            begun = yield from maybe_nested(cursor)
-            raw, end = yield from until(cursor, Markers(*ends))
-            yield calls.arguments(value_json(begun + raw, types) if end else begun + raw)
+            nested = yield from maybe_nested(cursor)
+            rest, end = yield from until(cursor, Markers(*ends))
+            yield calls.arguments(value_json(nested + rest, types) if end else nested + rest)
         return False
 
 
 def _text_value(cursor: Cursor, calls: Calls, ends: tuple[str, ...]) -> Reader[None]:
+    """Emit a value that is a string, up to one of the markers `ends`."""
+
     def piece(text: str) -> Event:
         return calls.arguments(text_json(text))
 
     yield calls.arguments('"')
     end = yield from stream(cursor, Markers(*ends), piece, holds_space=False)
     if end:
-        read(cursor, end)
+        read_marker(cursor, end)
         yield calls.arguments('"')

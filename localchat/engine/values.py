@@ -171,7 +171,7 @@ class InvalidGrammar(EngineError):
     """A grammar that cannot be parsed, or allows no token of the model; `origin` is that of its constraint."""
 
     def __init__(self, reason: str, origin: str):
-        super().__init__(f"'{origin}' makes a grammar that cannot be followed: {reason}")
+        super().__init__(f"'{origin}' cannot be enforced: {reason}")
         self.origin = origin
 
 

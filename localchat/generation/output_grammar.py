@@ -219,7 +219,7 @@ class OutputGrammar:
         tool = ToolSchema(
             function["name"],
             parameters,
-            read_types=lambda *path: parameter_types(schema, *path),
+            parsed_types=lambda *path: parameter_types(schema, *path),
             path=f"tools[{place}].function.parameters",
         )
         if not self._key.must_call and function.get("strict") is not True and parameters is not None:

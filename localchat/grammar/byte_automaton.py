@@ -180,6 +180,7 @@ class ByteAutomaton:
         return frozenset(set(excluded[:1]) - included if len(set(excluded)) == 1 else ()), True
 
     def _below_tokens(self, state: State, token: int) -> list[Stack]:
+        """The stacks that remain after a token, for each token rule that allows it."""
         return [
             stack.below
             for stack in state.token_stacks
@@ -274,12 +275,14 @@ class ByteAutomaton:
                 seen.update(unfolded)
                 if len(seen) > MAX_STACKS_OF_STATE:
                     raise TooMuchWork(
-                        f"its text can continue in more than {MAX_STACKS_OF_STATE:,} ways: make it simpler"
+                        f"its text can continue in more than {MAX_STACKS_OF_STATE:,} ways, which is the limit: make it "
+                        "less ambiguous"
                     )
         budget.spend(len(heads) + 2)
         return tuple(heads), tuple(token_stacks), may_end
 
     def _unfold(self, stack: Stack, node: _Node) -> tuple[Stack, ...]:
+        """Replace a stack by stacks with a part of its top node on top."""
         below, position = stack.below, stack.position
         assert below is not None
         if node.kind == _Kind.RULE:
@@ -313,7 +316,7 @@ class ByteAutomaton:
             return _ONE_BYTE[byte], (((0, after),),)
         key = tuple((head.node, head.position) for head in heads if head.node is not None)
         if key not in self._partitions:
-            self._partitions[key] = _partition(heads, budget)
+            self._partitions[key] = _sweep(heads, budget)
         return self._partitions[key]
 
     def _target(self, heads: tuple[Stack, ...], moves: _Moves) -> State:
@@ -333,7 +336,7 @@ def _ranges(head: Stack) -> tuple[tuple[int, int, int], ...]:
     return ((byte, byte, COMPLETE if position + 1 == len(node.data) else position + 1),)
 
 
-def _partition(heads: tuple[Stack, ...], budget: Budget) -> tuple[bytes, tuple[_Moves, ...]]:
+def _sweep(heads: tuple[Stack, ...], budget: Budget) -> tuple[bytes, tuple[_Moves, ...]]:
     """Compute `ByteAutomaton._partition` by a sweep over the bytes: moves change only where a range begins or ends."""
     begins: dict[int, list[tuple[int, int]]] = {}
     ends: dict[int, list[tuple[int, int]]] = {}

@@ -1,7 +1,7 @@
 """Notations of tool arguments other than JSON: those of Gemma 4 and LFM2.
 
-They differ from JSON in quotes, names and constants. The parser searches for the marker at the end of the calls before
-it parses the values, so no string may contain that marker.
+They differ from JSON in quotes, names and constants. Their parsers search for the marker at the end of the calls before
+they parse the values, so no string may contain this marker.
 """
 
 from __future__ import annotations
@@ -24,36 +24,58 @@ _NAME_CHARS = chars("az", "AZ", "09", "_", ".", "-")
 _NOT_IN_PYTHON = dict.fromkeys(map(chr, (*range(0x0A), *range(0x0B, 0x20), 0x7F)), NEVER)
 
 
-class GemmaNotation(JsonNotation):
+class _WithoutMarkers(JsonNotation):
+    """A notation in which no string contains an end marker."""
+
+    def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
+        super().__init__(rules, indent)
+        self._end_markers = tuple(end_markers)
+        # The result of `string` for any text.
+        self._any_string: Expr | None = None
+
+    def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
+        if language != ANY_TEXT:
+            return self._string_of(language, hint)
+        if self._any_string is None:
+            self._any_string = self._new_any_string()
+        return self._any_string
+
+    def _string_of(self, language: Language, hint: str) -> Expr:
+        """The strings of a language that restricts them."""
+        return super().string(language, hint)
+
+    def _new_any_string(self) -> Expr:
+        """The strings with any text, apart from the markers."""
+        raise NotImplementedError
+
+    def _string_content(self, language: Language, hint: str) -> Expr:
+        return language_expr(self.rules, without_markers(language, self._end_markers), self._encoding, hint)
+
+
+class GemmaNotation(_WithoutMarkers):
     """Gemma 4: names are unquoted and sorted; strings have special quotes and no escapes."""
 
     def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
         super().__init__(rules, indent, (GEMMA_QUOTE, *end_markers))
-        # The result of `string` for any text.
-        self._any_string: Expr | None = None
 
     def name(self, name: str) -> Expr:
         return Literal(name) if _UNQUOTED_NAME.fullmatch(name) else super().constant(name)
 
     def any_name(self, language: Language) -> Expr:
-        quoted = super().string(language, "name")
+        quoted = JsonNotation.string(self, language, "name")  # with the quotes and escapes of JSON
         return alt(self.rules.repeat(_NAME_CHARS, 1, None), quoted) if language == ANY_TEXT else quoted
 
     def order(self, names: Iterable[str]) -> list[str]:
         return sorted(names, key=str.lower)
 
-    def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
-        if language == ANY_TEXT:
-            if self._any_string is None:
-                markers = {**dict.fromkeys(self._end_markers, NEVER), GEMMA_QUOTE: EMPTY}
-                self._any_string = seq(Literal(GEMMA_QUOTE), free_text(self.rules, markers, may_end=False))
-            return self._any_string
+    def _new_any_string(self) -> Expr:
+        markers = {**dict.fromkeys(self._end_markers, NEVER), GEMMA_QUOTE: EMPTY}
+        return seq(Literal(GEMMA_QUOTE), free_text(self.rules, markers, may_end=False))
+
+    def _string_of(self, language: Language, hint: str) -> Expr:
         content = without_markers(language, self._end_markers)
         inner = language_expr(self.rules, content, PlainEncoding(), hint)
         return seq(Literal(GEMMA_QUOTE), inner, Literal(GEMMA_QUOTE))
-
-    def _string_content(self, language: Language, hint: str) -> Expr:
-        return language_expr(self.rules, without_markers(language, self._end_markers), self._encoding, hint)
 
     def constant(self, value: Any) -> Expr:
         if isinstance(value, str) and GEMMA_QUOTE not in value:
@@ -61,25 +83,14 @@ class GemmaNotation(JsonNotation):
         return super().constant(value)
 
 
-class PythonNotation(JsonNotation):
+class PythonNotation(_WithoutMarkers):
     """LFM2: Python literals. Strings only use the escapes that Python and JSON share."""
 
-    def __init__(self, rules: Rules, indent: int | None = None, end_markers: Sequence[str] = ()):
-        super().__init__(rules, indent, end_markers)
-        # The result of `string` for any text.
-        self._any_string: Expr | None = None
-
-    def string(self, language: Language = ANY_TEXT, hint: str = "string") -> Expr:
-        if language != ANY_TEXT:
-            return super().string(language, hint)
-        if self._any_string is None:
-            self._any_string = alt(*(self._quoted(quote) for quote in "\"'"))
-        return self._any_string
-
-    def _string_content(self, language: Language, hint: str) -> Expr:
-        return language_expr(self.rules, without_markers(language, self._end_markers), self._encoding, hint)
+    def _new_any_string(self) -> Expr:
+        return alt(*(self._quoted(quote) for quote in "\"'"))
 
     def _quoted(self, quote: str) -> Expr:
+        """The strings between two of these quotation marks."""
         text = self.rules.declare("string")
         escaped = seq(chars(quote, "\\", "b", "n", "r", "t"), text)
         markers = {quote: EMPTY, "\\": escaped, **dict.fromkeys(self._end_markers, NEVER), **_NOT_IN_PYTHON}

@@ -119,7 +119,9 @@ def _check_left_recursion(first_rules: Mapping[str, list[str]]) -> None:
                 is_done.add(path.popitem()[0])
                 todo.pop()
             elif name in path:
-                raise GrammarError("", f"the rule {name} begins with itself (left recursion): let it end with itself")
+                raise GrammarError(
+                    "", f"the rule {name} begins with itself (left recursion): write the recursion at its end"
+                )
             elif name not in is_done:
                 path[name] = None
                 todo.append(iter(first_rules[name]))

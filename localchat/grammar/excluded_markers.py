@@ -1,4 +1,4 @@
-"""Excludes markers from strings: a string may not contain the marker at its own end or at the end of the tool calls."""
+"""Excludes markers from strings: a string may not contain the marker that ends it or the marker that ends the calls."""
 
 from __future__ import annotations
 
@@ -72,14 +72,15 @@ def exactly_without_markers(language: Language, markers: Sequence[str]) -> Langu
     # An estimate: each counted character needs one state for each prefix of the marker, and half as many others.
     if any(n_counted(language) * len(marker) * 3 / 2 > MAX_STATES for marker in possible):
         raise TooLarge(
-            f"its texts are too long to keep out {' and '.join(map(repr, possible))}: allow fewer characters"
+            f"its strings are too long to keep out the markers {' and '.join(map(repr, possible))}: allow fewer "
+            "characters"
         )
     return intersection(language, *map(without_marker, possible))
 
 
 @lru_cache(maxsize=1024)
 def n_counted(language: Language) -> int:
-    """The number of characters that the language distinguishes by position, about the number of its states."""
+    """The number of positions that the language distinguishes, which is about the number of its states."""
     if isinstance(language, Literal):
         return len(language.text)
     if isinstance(language, Repeat):

@@ -76,7 +76,9 @@ class _Parser:
         while at < len(self._text):
             match = _TOKEN.match(self._text, at)
             if match is None:
-                raise GrammarError("", f"the grammar cannot be read at character {at}: {self._text[at : at + 20]!r}")
+                raise GrammarError(
+                    "", f"the grammar has a syntax error at character {at}: {self._text[at : at + 20]!r}"
+                )
             at = match.end()
             spend()
             if match["head"]:
@@ -111,7 +113,7 @@ class _Parser:
 
     def _open(self) -> None:
         if len(self._groups) > MAX_GROUP_DEPTH:
-            raise GrammarError("", f"the grammar nests groups deeper than {MAX_GROUP_DEPTH}")
+            raise GrammarError("", f"the grammar nests groups deeper than {MAX_GROUP_DEPTH}: write some as rules")
         self._groups.append(([], []))
 
     def _close(self) -> None:
@@ -129,7 +131,7 @@ class _Parser:
             raise GrammarError("", f"the grammar has {match['count']} with nothing before it to repeat")
         low, high = _COUNTS.get(match["count"]) or (int(match["low"]), _high(match))
         if high is not None and high < low:
-            raise GrammarError("", f"the grammar repeats {match['count']}: the order is wrong")
+            raise GrammarError("", f"the grammar repeats {match['count']} times: write the smaller number first")
         items.append(Repeat(items.pop(), low, high))
 
 
@@ -138,6 +140,7 @@ def _sequence(items: list[Expr]) -> Expr:
 
 
 def _high(match: re.Match[str]) -> int | None:
+    """The upper number of a count in braces; None: no limit."""
     return int(match["low"]) if not match["comma"] else int(match["high"]) if match["high"] else None
 
 
@@ -171,13 +174,17 @@ def _codes(text: str, position: int) -> list[tuple[int, bool]]:
         elif escape in _ESCAPES:
             codes.append((_ESCAPES[escape], True))
         else:
-            raise GrammarError("", f"the grammar has the unknown escape \\{escape} near character {position}")
+            known = '\\n, \\r, \\t, \\\\, \\", \\[, \\], \\xHH, \\uHHHH and \\UHHHHHHHH'
+            raise GrammarError(
+                "", f"the grammar has the unknown escape \\{escape} near character {position}: known are {known}"
+            )
     if any(code > MAX_CODE_POINT for code, _ in codes):
         raise GrammarError("", f"the grammar has a character beyond U+10FFFF near character {position}")
     return codes
 
 
 def _class(codes: list[tuple[int, bool]]) -> Expr:
+    """A character class from the code points between its brackets."""
     is_excluding = codes[:1] == [(0x5E, False)]
     del codes[:is_excluding]
     if not codes:

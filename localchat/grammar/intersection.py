@@ -94,8 +94,9 @@ class SchemaResolver:
         """The options of one node.
 
         Args:
-            outer: The nodes that apply this node to the same value, by `$ref` or a combining keyword.
-            is_alone: Whether no other schema applies to the value. `DisjointCheck` needs to know.
+            outer: The nodes that apply this node to the same value, by `$ref` or a combining keyword. A node among
+                them refers to itself without end.
+            is_alone: Whether no other schema applies to the value; see `DisjointCheck`.
         """
         if node.schema is True or node.schema is False:
             return [()] if node.schema else []
@@ -107,8 +108,8 @@ class SchemaResolver:
         if node in outer:
             raise SchemaError(
                 node.path,
-                "applies itself to the same value, by $ref, allOf, anyOf or oneOf: a schema may only refer to itself "
-                "within properties or items",
+                "refers to itself by $ref, allOf, anyOf or oneOf alone: a schema may refer to itself only within "
+                "properties or items",
             )
         for keyword in sorted(UNSUPPORTED.keys() & node.schema.keys()):
             node.fail(keyword, f"is not supported: {UNSUPPORTED[keyword]}")

@@ -7,7 +7,7 @@ indentation. Other notations of values are subclasses (call_notations.py). schem
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -34,9 +34,9 @@ _HEX = chars("09", "AF", "af")
 
 
 class JsonEncoding:
-    """Writes each character of a JSON string in exactly one spelling.
+    """Represents each character of a JSON string by exactly one text.
 
-    With a second spelling of a character, a name that the schema excludes could be generated.
+    With a second text for a character, such as \\u0061 for a, a name that the schema excludes could be generated.
     """
 
     def chars(self, chars: CharClass) -> Expr:
@@ -47,26 +47,28 @@ class JsonEncoding:
 
 
 @lru_cache(maxsize=1024)
-def _json_chars(chars: CharClass) -> Expr:
-    unescaped = char_intersection(chars, _UNESCAPED)
-    short = "".join(text[1] for char, text in _ESCAPES.items() if char in chars)
-    escapes: list[Expr] = [_one_of(short)] if short else []
-    escapes += [seq(Literal(f"u00{row:x}"), _one_of(found)) for row in (0, 1, 7) if (found := _last_digits(chars, row))]
-    escaped = [seq(Literal("\\"), alt(*escapes))] if escapes else []
-    return alt(*([unescaped] if unescaped.ranges else []), *escaped)
+def _json_chars(allowed: CharClass) -> Expr:
+    options: list[Expr] = []
+    unescaped = char_intersection(allowed, _UNESCAPED)
+    if unescaped.ranges:
+        options.append(unescaped)
+    escapes = list(_escapes(allowed))
+    if escapes:
+        options.append(seq(Literal("\\"), alt(*escapes)))
+    return alt(*options)
 
 
-def _last_digits(chars: CharClass, row: int) -> str:
-    """The last hexadecimal digits of the control characters of the class that have no short escape.
-
-    `row` is the first of their two hexadecimal digits.
-    """
-    codes = (char for char in range(16 * row, 16 * row + 16) if char in _CONTROLS and char not in _ESCAPES)
-    return "".join(f"{char % 16:x}" for char in codes if char in chars)
-
-
-def _one_of(characters: str) -> CharClass:
-    return chars(*characters)
+def _escapes(allowed: CharClass) -> Iterator[Expr]:
+    """The escapes of the allowed characters, without the backslash."""
+    short = [text[1] for char, text in _ESCAPES.items() if char in allowed]
+    if short:
+        yield chars(*short)
+    # Control characters without a short escape are written as \u00XY. All of them have X = 0, 1 or 7.
+    for row in (0, 1, 7):
+        codes = range(16 * row, 16 * row + 16)
+        found = [code for code in codes if code in allowed and code in _CONTROLS and code not in _ESCAPES]
+        if found:
+            yield seq(Literal(f"u00{row:x}"), chars(*(f"{code % 16:x}" for code in found)))
 
 
 def _json_char(char: str) -> str:
@@ -84,14 +86,15 @@ class JsonNotation:
         Args:
             indent: Allow a line break and up to this many spaces wherever an indented document has them. None:
                 documents are on one line.
-            end_markers: Texts at which the parser ends the tool calls, so no string contains them. JSON ignores them.
+            end_markers: Texts at which the parser ends the tool calls. JSON ignores them; in the notations of
+                call_notations.py no string contains them.
         """
         self.rules = rules
-        self._end_markers = tuple(end_markers)
         self._encoding = JsonEncoding()
         self._strings: dict[Language, Expr] = {}
         self._value: RuleRef | None = None
         one_space = rules.repeat(Literal(" "), 0, 1)
+        # The text after an opening bracket and before a closing one.
         self._gap = self._line_break(indent)
         after_comma = one_space if indent is None else alt(Literal(" "), self._gap)
         self.comma = rules.add("comma", seq(Literal(","), after_comma))

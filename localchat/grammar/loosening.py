@@ -1,4 +1,4 @@
-"""Loosens a JSON Schema that no grammar can enforce: drops the constraint that an error names, and no other."""
+"""Loosens a JSON Schema that no grammar can enforce: drops the constraint that the error names, and no other."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .schema_nodes import ASSERTIONS
 MAX_DROPPED = 40
 # Limit of steps to convert one schema once: about a hundred times the steps for a large schema.
 MAX_STEPS = 150_000
-# Steps that are left for the rest of a grammar when all its schemas are converted.
+# Steps that are kept for the rest of a grammar: with fewer steps left, no schema is converted.
 RESERVED_STEPS = 200_000
 
 _ANY_OBJECT = {"type": "object"}
 
-# Keywords whose value is one schema, and keywords whose value is an object or a list of schemas.
+# Keywords with one schema as their value, and keywords with an object or a list of schemas.
 _ONE = frozenset(("additionalItems", "additionalProperties", "contains", "items", "not", "propertyNames"))
 _SEVERAL = frozenset(
     ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies")
 ) | {"allOf", "anyOf", "oneOf", "prefixItems"}
-# Keywords that are dropped with their schema if the pointer of an error ends with one of them.
-_REFUSED = frozenset(("contains", "not"))
+# Keywords with one schema that are dropped as a whole if the pointer of an error ends with one of them.
+_DROPPED_WHOLE = frozenset(("contains", "not"))
 
 # If an error names a whole schema, the keywords of one group are dropped: the first group with a keyword in the schema.
 _GROUPS = (
@@ -54,14 +54,15 @@ class _Target:
 
     schemas: list[dict[str, Any]]
     """The schemas on the way to the target, the root first."""
-    holder: dict[str, Any] | list[Any]
-    """The last schema, or the list or object of schemas in one of its keywords."""
+    container: dict[str, Any] | list[Any]
+    """The last schema, or the list or object of schemas that is the value of one of its keywords."""
     key: Any
-    """The key of the target in the holder; None if the target is the last schema."""
+    """The key of the target in the container; None if the target is the last schema."""
 
     def drop(self) -> None:
-        if self.holder is not self.schemas[-1]:
-            self.holder[self.key] = True  # the value is not a schema: allow everything instead
+        if self.container is not self.schemas[-1]:
+            # A value that is not a schema, in a place for schemas: allow every value instead.
+            self.container[self.key] = True
             return
         value = self.schemas[-1].pop(self.key)
         # Unlike oneOf, anyOf can be enforced if its branches overlap.
@@ -76,7 +77,8 @@ def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> 
         path: The path of the schema: the paths of its errors begin with it.
 
     Returns:
-        The result, and one error for each constraint that was dropped.
+        The result, and one error for each constraint that was dropped. Every object is allowed after `MAX_DROPPED`
+        errors, or if too few steps of work are left.
     """
     errors: list[SchemaError] = []
     n_too_much = 0
@@ -93,15 +95,19 @@ def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> 
             else:
                 schema = loosened(schema, pointer)
     if not errors:
-        errors.append(SchemaError(path, "the schemas together take too much work"))
+        reason = (
+            f"the schemas of all tools take too much work: {steps_left():,.0f} steps are left, and {RESERVED_STEPS:,} "
+            "must remain; offer fewer tools or make their schemas simpler"
+        )
+        errors.append(SchemaError(path, reason))
     return convert(_ANY_OBJECT), errors
 
 
 def loosened(schema: object, pointer: str) -> Any:
     """A schema of an object without the keyword at a JSON pointer.
 
-    If the pointer names a schema instead, the first group of `_GROUPS` that the schema has is dropped. If it has none,
-    the schema around it is loosened in the same way.
+    If the pointer leads to a schema instead, the first group of `_GROUPS` that this schema has is dropped. If it has
+    none, the schema around it is loosened in the same way.
     """
     target = _target(schema, pointer)
     if target.key is not None:
@@ -112,9 +118,12 @@ def loosened(schema: object, pointer: str) -> Any:
 
 
 def _without_constraints(schema: object, pointer: str, n_levels: int) -> Any:
-    """A schema of an object in which the schema `n_levels` above the one at a JSON pointer keeps only its type."""
+    """A schema of an object in which the schema `n_levels` above the one at a JSON pointer keeps only its type.
+
+    If that schema has nothing else, the next schema above is reduced instead.
+    """
     schemas = _target(schema, pointer).schemas
-    for node in schemas[len(schemas) - 1 - n_levels :: -1] if n_levels < len(schemas) else ():
+    for node in schemas[::-1][n_levels:]:
         found = (ASSERTIONS - {"type", "nullable"}) & node.keys()
         for keyword in found:
             del node[keyword]
@@ -128,30 +137,34 @@ def _target(schema: object, pointer: str) -> _Target:
     root = copy.deepcopy(schema) if isinstance(schema, dict) else dict(_ANY_OBJECT)
     root.setdefault("type", "object")
     schemas: list[dict[str, Any]] = [root]
-    holder: Any = root  # an object, or a list of schemas
-    keyword = None
-    parts: list[Any] = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    container: Any = root
+    keyword = None  # the keyword of the last schema that has the container as its value
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     for n, part in enumerate(parts):
-        key = int(part) if isinstance(holder, list) and part.isdigit() else part
-        if not _has(holder, key):
+        key = int(part) if isinstance(container, list) and part.isdigit() else part
+        if not _has(container, key):
             break
-        below = holder[key]
-        if holder is schemas[-1]:
-            is_refused = key in _REFUSED and n == len(parts) - 1
-            if is_refused or key in ASSERTIONS - _ONE - _SEVERAL:
-                return _Target(schemas, holder, key)
-            if isinstance(below, list) or (key in _SEVERAL and isinstance(below, dict)):
-                holder, keyword = below, key
+        value = container[key]
+        if container is schemas[-1]:
+            if _is_dropped(part, is_last=n == len(parts) - 1):
+                return _Target(schemas, container, key)
+            if isinstance(value, list) or (key in _SEVERAL and isinstance(value, dict)):
+                container, keyword = value, key
                 continue
-        if not isinstance(below, dict):
-            return _Target(schemas, holder, key)
-        schemas.append(below)
-        holder = below
-    return _Target(schemas, schemas[-1], None if holder is schemas[-1] else keyword)
+        if not isinstance(value, dict):
+            return _Target(schemas, container, key)
+        schemas.append(value)
+        container = value
+    return _Target(schemas, schemas[-1], None if container is schemas[-1] else keyword)
 
 
-def _has(holder: Any, key: Any) -> bool:
-    return key in holder if isinstance(holder, dict) else isinstance(key, int) and key < len(holder)
+def _is_dropped(keyword: str, *, is_last: bool) -> bool:
+    """Whether a keyword is the target itself, and not a schema within its value."""
+    return (keyword in _DROPPED_WHOLE and is_last) or keyword in ASSERTIONS - _ONE - _SEVERAL
+
+
+def _has(container: Any, key: Any) -> bool:
+    return key in container if isinstance(container, dict) else isinstance(key, int) and key < len(container)
 
 
 def _drop_group(node: dict[str, Any]) -> bool:

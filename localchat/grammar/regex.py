@@ -1,6 +1,6 @@
 """Parses regular expressions of ECMA-262, as in JSON Schema's `pattern`, into expressions.
 
-`parse_pattern` parses a pattern that may match anywhere in the text, `parse_full` one for the whole text.
+`parse_pattern` parses a pattern that may match anywhere in the text, `parse_full` one that must match the whole text.
 Lookaround and backreferences raise PatternError. `\\d`, `\\w` and `\\s` are those of ECMA-262: ASCII digits, ASCII
 letters with digits and `_`, and Unicode's white space.
 """
@@ -31,8 +31,9 @@ MAX_COUNT = 100_000
 # Limit of characters. The time to parse a pattern grows with the square of its length: about 0.1 s for this length.
 MAX_PATTERN = 5000
 
-# The alternatives of an expression by their anchors: (whether ^ precedes the texts, whether $ follows them).
-Anchored = dict[tuple[bool, bool], Expr]
+# An expression with anchors, as one expression without anchors for each case: (whether the text that it matches must be
+# at the start of the whole text, whether it must be at the end).
+Variants = dict[tuple[bool, bool], Expr]
 
 
 def parse_pattern(pattern: str) -> Expr:
@@ -40,8 +41,8 @@ def parse_pattern(pattern: str) -> Expr:
     variants = _Parser(pattern).parse()
     return alt(
         *(
-            seq(EMPTY if start else ANY_TEXT, node, EMPTY if end else ANY_TEXT)
-            for (start, end), node in variants.items()
+            seq(EMPTY if at_start else ANY_TEXT, node, EMPTY if at_end else ANY_TEXT)
+            for (at_start, at_end), node in variants.items()
         )
     )
 
@@ -51,19 +52,20 @@ def parse_full(pattern: str) -> Expr:
     return alt(*_Parser(pattern).parse().values())
 
 
-def _sequence(left: Anchored, right: Anchored) -> Anchored:
-    """The concatenation. Only the empty text may precede ^ or follow $."""
-    result: Anchored = {}
-    for (start, end), first in left.items():
-        for (late_start, late_end), second in right.items():
-            if (late_start and not nullable(first)) or (end and not nullable(second)):
+def _sequence(left: Variants, right: Variants) -> Variants:
+    """Two expressions one after the other. Only the empty text may precede ^ or follow $."""
+    result: Variants = {}
+    for (left_at_start, left_at_end), first in left.items():
+        for (right_at_start, right_at_end), second in right.items():
+            if (right_at_start and not nullable(first)) or (left_at_end and not nullable(second)):
                 continue
-            node = seq(EMPTY if late_start else first, EMPTY if end else second)
-            _include(result, (start or late_start, end or late_end), node)
+            node = seq(EMPTY if right_at_start else first, EMPTY if left_at_end else second)
+            _include(result, (left_at_start or right_at_start, left_at_end or right_at_end), node)
     return result
 
 
-def _include(variants: Anchored, key: tuple[bool, bool], node: Expr) -> None:
+def _include(variants: Variants, key: tuple[bool, bool], node: Expr) -> None:
+    """Add an alternative for a case."""
     variants[key] = alt(variants.get(key, NEVER), node)
 
 
@@ -72,31 +74,31 @@ class _Parser:
 
     def __init__(self, pattern: str):
         if len(pattern) > MAX_PATTERN:
-            raise PatternError(f"the pattern has {len(pattern)} characters, the limit is {MAX_PATTERN}")
+            raise PatternError(f"the pattern has {len(pattern)} characters, the limit is {MAX_PATTERN}: shorten it")
         self._pattern = pattern
         self._at = 0
 
-    def parse(self) -> Anchored:
+    def parse(self) -> Variants:
         result = self._alternatives()
         if self._at < len(self._pattern):
             self._fail("has a `)` without its `(`")
         return result
 
-    def _alternatives(self) -> Anchored:
-        result: Anchored = {}
+    def _alternatives(self) -> Variants:
+        result: Variants = {}
         while True:
             for key, node in self._terms().items():
                 _include(result, key, node)
             if not self._take("|"):
                 return result
 
-    def _terms(self) -> Anchored:
-        result: Anchored = {(False, False): EMPTY}
+    def _terms(self) -> Variants:
+        result: Variants = {(False, False): EMPTY}
         while self._peek() not in ("", "|", ")"):
             result = _sequence(result, self._term())
         return result
 
-    def _term(self) -> Anchored:
+    def _term(self) -> Variants:
         if self._take("^"):
             return {(True, False): EMPTY}
         if self._take("$"):
@@ -105,7 +107,7 @@ class _Parser:
         count = self._quantifier()
         return atom if count is None else self._counted(atom, *count)
 
-    def _counted(self, atom: Anchored, low: int, high: int | None) -> Anchored:
+    def _counted(self, atom: Variants, low: int, high: int | None) -> Variants:
         if set(atom) == {(False, False)}:
             return {key: repeated(node, low, high) for key, node in atom.items()}
         if high != 1:
@@ -137,12 +139,12 @@ class _Parser:
         self._at += len(inside) + 2
         count = int(low), (int(high) if high else None) if comma else int(low)
         if max(count[0], count[1] or 0) > MAX_COUNT:
-            self._fail(f"repeats more than {MAX_COUNT} times")
+            self._fail(f"repeats {high or low} times, the limit is {MAX_COUNT}")
         if count[1] is not None and count[0] > count[1]:
-            self._fail(f"has a repetition from {low} to {high}: the order is wrong")
+            self._fail(f"has a repetition of {low} to {high} times: write the smaller number first")
         return count
 
-    def _group(self) -> Anchored:
+    def _group(self) -> Variants:
         if self._take("?"):
             self._group_kind()
         result = self._alternatives()
@@ -156,10 +158,10 @@ class _Parser:
             return
         self._take("P")
         if not self._take("<") or self._peek() in ("=", "!"):
-            self._fail("looks ahead or behind, or sets flags: no grammar can do that")
+            self._fail("looks ahead or behind, or sets flags: no grammar can do that, so leave it out")
         name, closing, _ = self._pattern[self._at :].partition(">")
         if not closing or not name.isidentifier():
-            self._fail("has a group without a proper name")
+            self._fail("has a group with `(?<` and no name that is an identifier: write (...) for a plain group")
         self._at += len(name) + 1
 
     def _atom(self) -> Expr:
@@ -183,7 +185,7 @@ class _Parser:
             ranges += self._class_ranges()
         found = chars(*ranges)
         if not ranges and not negated:
-            self._fail("has an empty class []: it matches nothing")
+            self._fail("has an empty class []: it matches no character")
         # Surrogates and NUL cannot be generated.
         return char_complement(found) if negated else char_intersection(found, ANY_CHAR)
 
@@ -195,7 +197,7 @@ class _Parser:
         last = self._class_char()
         low, high = _single(first), _single(last)
         if low is None or high is None or low > high:
-            self._fail("has a range in a class that is none")
+            self._fail("has a range in a class that is not of two characters in ascending order, such as a-z")
         return ((low, high),)
 
     def _class_char(self) -> CharClass:
@@ -219,7 +221,7 @@ class _Parser:
         if char == "c" and self._peek().isascii() and self._peek().isalpha():
             return chars((ord(self._next()) % 32,) * 2)
         if char.isalnum() or char == "":
-            self._fail(f"has \\{char}, which no grammar can do or which is unknown")
+            self._fail(f"has \\{char}, which is unknown or which no grammar can do")
         return chars(char)
 
     def _hex(self, n: int) -> CharClass:
@@ -233,7 +235,7 @@ class _Parser:
         digits = self._pattern[self._at :].partition("}")[0]
         found = self._hex(len(digits) or 1)
         if not self._take("}") or (_single(found) or 0) > 0x10FFFF:
-            self._fail("has a \\u{} that is no character")
+            self._fail("has a \\u{...} beyond \\u{10FFFF} or without its `}`")
         return found
 
     def _surrogates(self, high: CharClass) -> CharClass:
@@ -267,5 +269,6 @@ def _is_number(text: str) -> bool:
 
 
 def _single(found: CharClass) -> int | None:
+    """The code point of a class of one character; None for other classes."""
     (first, last), *more = found.ranges
     return first if first == last and not more else None

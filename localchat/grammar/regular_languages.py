@@ -1,9 +1,10 @@
 """Regular languages: expressions with intersection and complement, and the rules that match them.
 
-A language is a set of texts: an expression without rule references, an `Intersection` of languages, or the `Complement`
-of a language. A plain expression needs no automaton. For an intersection or a complement, an automaton is computed by
-Brzozowski derivatives: the derivative of a language by a character is the language of the texts that may follow the
-character. A `CharEncoding` defines how the text that the grammar matches represents a character.
+A language is a set of texts: a plain expression (one without rule references), an `Intersection` of languages, or the
+`Complement` of a language. GBNF has no intersection and no complement, so these are converted to an automaton, whose
+states become rules. A state is a language, too: the texts that may still follow. The next state after a character is
+the Brzozowski derivative of the language by this character. A `CharEncoding` defines how the text that the grammar
+matches represents a character.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ class PlainEncoding:
 
 
 def repeated(item: Expr, low: int, high: int | None) -> Expr:
-    """The item `low` to `high` times (None: no limit), in the form in which the item does not match the empty text."""
+    """The item `low` to `high` times (None: no limit).
+
+    An item that matches the empty text is replaced by one that does not, which gives the same texts.
+    """
     if nullable(item):
         item, low = _without_empty(item), 0
     if high is not None and low > high:
@@ -261,6 +265,7 @@ def parts_of(language: Language) -> tuple[Language, ...]:
 
 
 def _upper_bounds(pairs: list[tuple[int, int | None]]) -> list[int] | None:
+    """The upper bounds of the parts; None if a part has none."""
     highs = [high for _, high in pairs if high is not None]
     return highs if len(highs) == len(pairs) else None
 
@@ -305,6 +310,7 @@ def is_empty(language: Language) -> bool:
 
 
 def _is_dead(state: Language) -> bool:
+    """Whether a text may not end in this state. A plain expression matches some text unless it is NEVER."""
     return not nullable(state) if isinstance(state, (Intersection, Complement)) else state == NEVER
 
 
@@ -317,10 +323,16 @@ def automaton(language: Language) -> dict[Language, dict[Language, CharClass]]:
         if state in states:
             continue
         if len(states) >= MAX_STATES:
-            raise TooLarge(f"these constraints together need more than {MAX_STATES} states")
+            raise TooLarge(
+                f"pattern, lengths and other constraints together need an automaton of more than {MAX_STATES} states, "
+                "which is the limit: allow fewer characters or make the pattern simpler"
+            )
         n_parts += _n_parts(state)
         if n_parts > MAX_PARTS:
-            raise TooLarge(f"these constraints together need states of more than {MAX_PARTS} parts")
+            raise TooLarge(
+                f"pattern, lengths and other constraints together need an automaton of more than {MAX_PARTS} parts, "
+                "which is the limit: make the pattern simpler"
+            )
         # A plain expression is converted directly and needs no further states.
         states[state] = dict(_transitions(state)) if isinstance(state, (Intersection, Complement)) else {}
         todo += reversed(states[state])
@@ -328,6 +340,7 @@ def automaton(language: Language) -> dict[Language, dict[Language, CharClass]]:
 
 
 def _n_parts(language: Language) -> int:
+    """The number of expressions and languages within a language, with the language itself."""
     n, todo = 0, [language]
     while todo:
         part = todo.pop()
@@ -342,6 +355,7 @@ def _n_parts(language: Language) -> int:
 
 
 def _transitions(state: Language) -> Iterator[tuple[Language, CharClass]]:
+    """The next states, each with the characters that lead to it."""
     ranges: dict[Language, list[tuple[int, int]]] = {}
     for sample, part in _partition(state):
         ranges.setdefault(derivative(state, sample), []).extend(part)
@@ -357,6 +371,7 @@ def _partition(state: Language) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     cuts = sorted(edges | {cut for first in classes for a, b in first.ranges for cut in (a, b + 1)})
     groups: dict[tuple[bool, ...], list[tuple[int, int]]] = {}
     for a, b in zip(cuts, cuts[1:]):
+        # All characters from one cut to the next are in the same classes.
         if a in ANY_CHAR:
             groups.setdefault(tuple(a in first for first in classes), []).append((a, b - 1))
     for part in groups.values():

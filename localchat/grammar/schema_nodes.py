@@ -87,7 +87,7 @@ class SchemaNode:
             return None
         # 3 and 3.0 are the same number in JSON.
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0 or number % 1:
-            self.fail(keyword, f"must be an integer that is not negative, got {number!r}")
+            self.fail(keyword, f"must be an integer that is not negative, got {shortened(number)}")
         return int(number)
 
     def number(self, keyword: str) -> Fraction | None:
@@ -95,31 +95,31 @@ class SchemaNode:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.fail(keyword, f"must be a number, got {value!r}")
+            self.fail(keyword, f"must be a number, got {shortened(value)}")
         return exact(value)
 
     def text(self, keyword: str) -> str | None:
         value = self.schema.get(keyword)
         if value is not None and not isinstance(value, str):
-            self.fail(keyword, f"must be a string, got {value!r}")
+            self.fail(keyword, f"must be a string, got {shortened(value)}")
         return value
 
     def flag(self, keyword: str) -> bool:
         value: object = self.schema.get(keyword, False)
         if not isinstance(value, bool):
-            self.fail(keyword, f"must be true or false, got {value!r}")
+            self.fail(keyword, f"must be true or false, got {shortened(value)}")
         return value is True
 
     def names(self, keyword: str) -> list[str]:
         value = self.schema.get(keyword, [])
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            self.fail(keyword, f"must be a list of strings, got {value!r}")
+            self.fail(keyword, f"must be a list of strings, got {shortened(value)}")
         return list(dict.fromkeys(value))
 
     def mapping(self, keyword: str) -> Mapping[str, Any]:
         value = self.schema.get(keyword, {})
         if not isinstance(value, dict):
-            self.fail(keyword, f"must be an object, got {value!r}")
+            self.fail(keyword, f"must be an object, got {shortened(value)}")
         return value
 
     def types(self) -> frozenset[str]:
@@ -127,7 +127,7 @@ class SchemaNode:
         value = self.schema.get("type", list(TYPES))
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not found or not all(name in TYPES for name in found):
-            self.fail("type", f"must be one or several of {', '.join(TYPES)}, got {value!r}")
+            self.fail("type", f"must be one or several of {', '.join(TYPES)}, got {shortened(value)}")
         wider = {"integer"} if "number" in found else set()
         return frozenset(found) | wider | ({"null"} if self.flag("nullable") else set())
 

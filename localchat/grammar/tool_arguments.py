@@ -1,8 +1,8 @@
 """Expressions for tool arguments that are written one by one between tags, with values as bare text or as JSON.
 
-Bare text has no quotes: the parser decides by the schema which type the value has. A value may be bare text only if the
-parser turns that text into a value that matches the schema. If a layout cannot enforce a schema, `arguments_expr`
-returns None, and the caller should use one JSON object for the arguments.
+Bare text has no quotes: the parser chooses the type of the value by the schema. A value may be bare text only if the
+parser turns this text into a value that matches the schema. If a layout cannot enforce a schema, `arguments_expr`
+returns None, and the caller uses one JSON object for the arguments.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from .schema_rules import SchemaConverter
 # Strings that no parser converts to a value of another type.
 _CERTAINLY_TEXT = re.compile(r"(?!(true|false|none|null)\Z)[A-Za-z][\w .-]*", re.IGNORECASE)
 
-# The names that lead to a value within the arguments; None stands for the items of an array.
+# The names on the way to a value within the arguments; None stands for the items of an array.
 Path = tuple[Optional[str], ...]
-# Returns the types to which the parser may convert bare text at a path (one positional argument for each name).
-ReadTypes = Callable[..., frozenset[str]]
+# Returns the types that the parser may give a value in bare text; its positional arguments are a path.
+ParsedTypes = Callable[..., frozenset[str]]
 
 
 def arguments_expr(
     rules: Rules,
     parameters: object,
     layout: ArgumentsLayout,
-    read_types: ReadTypes,
+    parsed_types: ParsedTypes,
     *,
     end_markers: tuple[str, ...] = (),
     path: str = "#",
@@ -58,20 +58,22 @@ def arguments_expr(
         document = SchemaDocument(parameters, path)
         notation = notation_of(rules, layout.notation, None, end_markers)
         converter = SchemaConverter(SchemaResolver(document), notation)
-        return _Arguments(converter, layout, read_types).expr(document.root)
+        return _Arguments(converter, layout, parsed_types).expr(document.root)
 
 
 class _NotExact(Exception):
-    """The layout cannot enforce the schema: some text would be parsed as a value that does not match."""
+    """The layout cannot enforce the schema: it cannot write some value, or a text would be parsed as a wrong value."""
 
 
 class _Arguments:
-    def __init__(self, converter: SchemaConverter, layout: ArgumentsLayout, read_types: ReadTypes):
+    """Converts the schema of the arguments. The methods without a stated result for it raise _NotExact."""
+
+    def __init__(self, converter: SchemaConverter, layout: ArgumentsLayout, parsed_types: ParsedTypes):
         self._converter = converter
         self._rules = converter.rules
         self._resolver = converter.resolver
         self._layout = layout
-        self._read_types = read_types
+        self._parsed_types = parsed_types
         # The results of `_up_to_marker`.
         self._any_texts: dict[ValueLayout, Expr] = {}
         # Intersections that are being converted, to stop at one that contains itself.
@@ -110,8 +112,10 @@ class _Arguments:
 
         Undeclared names with the schema `true` do not count, like those without a schema: none is generated.
         """
-        cases = [*((pattern,) for pattern in keywords.patterns()), *([] if keywords.is_closed() else [()])]
-        schemas = [undeclared_property_schemas(keywords.nodes, case) for case in cases]
+        matching: list[tuple[str, ...]] = [(pattern,) for pattern in keywords.patterns()]
+        if not keywords.is_closed():
+            matching.append(())
+        schemas = [undeclared_property_schemas(keywords.nodes, patterns) for patterns in matching]
         restricted = [nodes for nodes in schemas if any(node.schema is not True for node in nodes)]
         return any(self._resolver.branches(nodes) for nodes in restricted)
 
@@ -121,13 +125,13 @@ class _Arguments:
         if 1 < len(pairs) <= MAX_ANY_ORDER:
             none = NEVER if any(is_required for _, is_required in pairs) else EMPTY
             return alt(none, in_any_order(self._rules, pairs, separator))
-        # Computed from the last pair to the first: `first` is the text from this pair or a later one on, and `more` is
-        # the text that may follow the pair before.
-        first, more = EMPTY, EMPTY
+        # Made from the last pair to the first: `first` is the text from this pair or a later one on, and `rest` is the
+        # same after an earlier pair, with a separator before it.
+        first, rest = EMPTY, EMPTY
         for pair, is_required in reversed(pairs):
-            more = self._rules.add("arguments", more) if more != EMPTY else more
-            first = alt(seq(pair, more), NEVER if is_required else first)
-            more = alt(seq(separator, pair, more), NEVER if is_required else more)
+            rest = self._rules.add("arguments", rest) if rest != EMPTY else rest
+            first = alt(seq(pair, rest), NEVER if is_required else first)
+            rest = alt(seq(separator, pair, rest), NEVER if is_required else rest)
         return first
 
     def _declared(self, keywords: ObjectKeywords, path: Path) -> Expr:
@@ -177,32 +181,32 @@ class _Arguments:
         branches = self._resolver.branches(nodes)
         # If the text of the layout names the type, the parser does not use the schema.
         is_typed = layout.types != ALL_TYPES and layout.names_type
-        types_read = layout.types if is_typed else self._read_types(*path)
-        if not branches or not types_read <= layout.types:
+        parsed_types = layout.types if is_typed else self._parsed_types(*path)
+        if not branches or not parsed_types <= layout.types:
             return NEVER
         start = layout_text(self._rules, layout.start, name)
         end = layout_text(self._rules, layout.end, name)
-        if not layout.end_marker:
+        if not layout.end_marker:  # JSON
             return seq(start, self._on_lines(self._converter.value(nodes)), end)
-        nested = self._nested(nodes, path, types_read)
+        nested = self._nested(nodes, path, parsed_types)
         if nested is not None:
             return seq(start, nested, end)
-        if not types_read & STRING:
+        if not parsed_types & STRING:  # JSON, since bare text is only for strings
             words = alt(self._converter.value(nodes), *_python_words(branches))
             return seq(start, self._on_lines(words), end)
-        if all(branch.values is not None for branch in branches):
-            return seq(start, self._on_lines(self._one_of(branches, layout, types_read)), end)
-        language = self._bare_language(nodes, branches, types_read)
+        if all(branch.values is not None for branch in branches):  # an enum
+            return seq(start, self._on_lines(self._one_of(branches, layout, parsed_types)), end)
+        language = self._bare_language(nodes, branches, parsed_types)
         if language == ANY_TEXT:
             after_marker = layout_text(self._rules, layout.end.removeprefix(layout.end_marker), name)
             return seq(start, self._up_to_marker(layout), after_marker)
         return seq(start, self._bare_text(language, layout, name), end)
 
-    def _bare_language(self, nodes: AllOf, branches: tuple[Branch, ...], types_read: frozenset[str]) -> Language:
+    def _bare_language(self, nodes: AllOf, branches: tuple[Branch, ...], parsed_types: frozenset[str]) -> Language:
         """The texts that the parser converts to values that match the schema."""
-        if types_read == STRING:
+        if parsed_types == STRING:
             return self._resolver.strings(nodes) or ANY_TEXT
-        if all(any(_allows_all(branch, name) for branch in branches) for name in types_read):
+        if all(any(_allows_all(branch, name) for branch in branches) for name in parsed_types):
             return ANY_TEXT
         raise _NotExact
 
@@ -225,13 +229,13 @@ class _Arguments:
         language = intersection(without_marker(layout.end_marker), _not_another_layout(layout))
         return seq(language_expr(self._rules, language, PlainEncoding(), "text"), Literal(layout.end_marker))
 
-    def _one_of(self, branches: tuple[Branch, ...], layout: ValueLayout, types_read: frozenset[str]) -> Expr:
+    def _one_of(self, branches: tuple[Branch, ...], layout: ValueLayout, parsed_types: frozenset[str]) -> Expr:
         """One of the values that the schema lists."""
         values = [value for branch in branches for value in branch.values or ()]
         for text in (value for value in values if isinstance(value, str)):
             is_plain = layout.end_marker not in text and text == text.strip("\n")
             is_another_layout = layout.not_start and text.startswith(layout.not_start)
-            if not is_plain or is_another_layout or not (types_read == STRING or _CERTAINLY_TEXT.fullmatch(text)):
+            if not is_plain or is_another_layout or not (parsed_types == STRING or _CERTAINLY_TEXT.fullmatch(text)):
                 raise _NotExact
         return alt(*map(self._bare_constant, values))
 

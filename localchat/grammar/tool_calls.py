@@ -16,7 +16,7 @@ from .expressions import EMPTY, Expr, left_factored, seq
 from .gbnf import Rules
 from .json_schema import schema_rule
 from .layout_text import layout_text
-from .tool_arguments import ReadTypes, arguments_expr
+from .tool_arguments import ParsedTypes, arguments_expr
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class ToolSchema:
     """The schema of the arguments; None if the tool takes none."""
     rule: Expr | None = None
     """The result of `arguments_rule` for this tool; None: it is made when it is needed."""
-    read_types: ReadTypes = lambda *path: ALL_TYPES
-    """Returns the types to which the parser may convert bare text at a path within the arguments."""
+    parsed_types: ParsedTypes = lambda *path: ALL_TYPES
+    """Returns the types that the parser may give a value in bare text, at a path within the arguments."""
     path: str = ""
     """The path of the parameters in the request, for errors; "" for the name of the tool."""
 
@@ -55,7 +55,9 @@ def calls_rule(
     max_calls: int | None = None,
     is_opened: bool = False,
 ) -> Expr:
-    """One to `max_calls` calls (None: no limit). With `is_opened` they follow the opener, which is left out.
+    """One to `max_calls` calls (None: no limit).
+
+    With `is_opened` the opener of the layout has been generated, so it is left out.
 
     Raises:
         SchemaError: No grammar enforces the schema of a tool. Its path begins with the path of the tool.
@@ -95,7 +97,7 @@ def _arguments(rules: Rules, tool: ToolSchema, layout: CallLayout, end_markers: 
     found = None
     if layout.arguments is not None:
         found = arguments_expr(
-            rules, tool.schema, layout.arguments, tool.read_types, end_markers=end_markers, path=tool.error_path
+            rules, tool.schema, layout.arguments, tool.parsed_types, end_markers=end_markers, path=tool.error_path
         )
     return _object_rule(rules, tool, layout.indent, layout.notation, end_markers) if found is None else found
 

@@ -55,6 +55,10 @@ def _sequences(first: int, last: int) -> Iterator[_Sequence]:
 
 
 def _same_length(first: tuple[int, ...], last: tuple[int, ...]) -> Iterator[_Sequence]:
+    """The encodings from `first` to `last`, which have the same length.
+
+    The first byte is that of `first`, that of `last` or one between; then all continuation bytes may follow.
+    """
     if len(first) == 1:
         yield ((first[0], last[0]),)
         return
@@ -62,8 +66,8 @@ def _same_length(first: tuple[int, ...], last: tuple[int, ...]) -> Iterator[_Seq
         for rest in _same_length(first[1:], last[1:]):
             yield ((first[0], first[0]), *rest)
         return
-    n = len(first) - 1
-    lowest, highest = (0x80,) * n, (0xBF,) * n
+    n_rest = len(first) - 1
+    lowest, highest = (0x80,) * n_rest, (0xBF,) * n_rest
     start, end = first[0], last[0]
     if first[1:] != lowest:
         for rest in _same_length(first[1:], highest):
@@ -72,7 +76,7 @@ def _same_length(first: tuple[int, ...], last: tuple[int, ...]) -> Iterator[_Seq
     if last[1:] != highest:
         end -= 1
     if start <= end:
-        yield ((start, end), *(((0x80, 0xBF),) * n))
+        yield ((start, end), *(((0x80, 0xBF),) * n_rest))
     if last[1:] != highest:
         for rest in _same_length(lowest, last[1:]):
             yield ((last[0], last[0]), *rest)

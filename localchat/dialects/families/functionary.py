@@ -17,8 +17,8 @@ from ..dialect import Dialect
 from ..named_calls import json_arguments
 from ..reader import OutputReader
 from ..reasoning import ReasoningStart
-from ..scan import Markers, Reader, one_of, read, stream
-from ..tool_call import FUNCTION_TAGS
+from ..scan import Markers, Reader, one_of, read_marker, stream
+from ..shared_formats import FUNCTION_TAGS
 
 V31 = Dialect(
     "functionary-3.1",
@@ -49,7 +49,7 @@ class _Reader(OutputReader):
             mark = yield from stream(cursor, text_markers, ContentDelta, holds_space=not self._is_constrained)
             if mark is None:
                 return
-            read(cursor, mark)
+            read_marker(cursor, mark)
 
 
 class _V32(Dialect):

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from ..dialect import Dialect
 from ..reasoning import ReasoningTags
+from ..shared_formats import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
 from ..tagged import TaggedCalls
-from ..tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
 
 DIALECT = Dialect(
     "glm",

@@ -11,7 +11,7 @@ from ...protocol.events import ContentDelta
 from ..dialect import Dialect
 from ..json_calls import JsonCalls
 from ..reader import OutputReader
-from ..scan import Markers, Reader, one_of, read, space, stream
+from ..scan import Markers, Reader, one_of, read_marker, read_space, stream
 
 _START, _END = "<response>", "</response>"
 
@@ -20,9 +20,9 @@ class _Reader(OutputReader):
     def _text_and_calls(self) -> Reader[None]:
         cursor = self._cursor
         cursor.begin()
-        yield from space(cursor)
+        yield from read_space(cursor)
         is_opened = (yield from one_of(cursor, _START)) is not None
-        yield from self._after_first(is_opened)
+        yield from self._commit_or_put_back(is_opened)
         # Without the start tag, an end tag belongs to the text.
         markers = Markers(*self._openers, *((_END,) if is_opened else ()))
         while True:
@@ -30,14 +30,16 @@ class _Reader(OutputReader):
             if marker is None:
                 return
             cursor.begin()
-            read(cursor, marker)
+            read_marker(cursor, marker)
             if marker == _END:
-                yield from space(cursor)
+                yield from read_space(cursor)
                 marker = yield from one_of(cursor, *self._openers)
-            is_mark = not cursor.left()
             if marker:
-                is_mark = yield from self._styles(marker)
-            yield from self._after(is_mark, ContentDelta)
+                is_format = yield from self._styles(marker)
+            else:
+                # An end tag that other text follows belongs to the text.
+                is_format = not cursor.left()
+            yield from self._commit_or_emit(is_format, ContentDelta)
 
 
 _CALLS = JsonCalls(opener="<|tool_call|>", is_list=True, other_ends=("<|/tool_call|>", "</tool_call>"))

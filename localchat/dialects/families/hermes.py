@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..dialect import Dialect
-from ..tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
+from ..shared_formats import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
 
 DIALECT = Dialect(
     "hermes",

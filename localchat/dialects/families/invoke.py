@@ -11,24 +11,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..call_layout import ALL_TYPES, STRING
 from ..dialect import Dialect
-from ..tagged import TaggedCalls
-
-_MINIMAX_TAGS = TaggedCalls(
-    call='<invoke name="',
-    name_end='">',
-    key='<parameter name="',
-    key_end='">',
-    value_ends=("</parameter>",),
-    call_end="</invoke>",
-    around=(("<minimax:tool_call>", "</minimax:tool_call>"),),
-)
+from ..shared_formats import invoke_tags
 
 MINIMAX = Dialect(
     "minimax-m2",
     detected_by=(("<minimax:tool_call>",),),
-    calls=(_MINIMAX_TAGS,),
+    calls=(invoke_tags("", "minimax:tool_call"),),
 )
 
 
@@ -37,14 +29,10 @@ def _dsml_types(attribute: str) -> frozenset[str] | None:
     return STRING if attribute == "true" else None
 
 
-_DSML_TAGS = TaggedCalls(
-    call='<｜DSML｜invoke name="',
-    name_end='">',
-    key='<｜DSML｜parameter name="',
+_DSML_TAGS = replace(
+    invoke_tags("｜DSML｜", ""),
     key_end='" string="',
     value='">',
-    value_ends=("</｜DSML｜parameter>",),
-    call_end="</｜DSML｜invoke>",
     around=(
         ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
         ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),

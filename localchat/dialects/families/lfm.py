@@ -132,7 +132,7 @@ class _PythonCalls(CallStyle):
         if not found or not all(calls.may_call(name) for name, _ in found):
             return False
         for name, arguments in found:
-            yield calls.head(name)
+            yield calls.start(name)
             yield calls.arguments(arguments)
             calls.close()
         return True

@@ -15,18 +15,11 @@ from ...protocol.events import ContentDelta
 from ..call_layout import A_BREAK, THE_NAME, CallLayout
 from ..channels import MESSAGE, START, ChannelDialect, ChannelReader
 from ..reasoning import ReasoningTags
-from ..scan import Reader, closing, one_of, space
-from ..tagged import TaggedCalls
+from ..scan import Reader, one_of, read_end, read_space
+from ..shared_formats import invoke_tags
 
-_TAGS = TaggedCalls(
-    call='<atem:invoke name="',
-    name_end='">',
-    key='<atem:parameter name="',
-    key_end='">',
-    value_ends=("</atem:parameter>",),
-    call_end="</atem:invoke>",
-    around=(("<atem:function_calls>", "</atem:function_calls>"),),
-)
+_TAGS = invoke_tags("atem:", "atem:function_calls")
+_START, _END = _TAGS.around[0]
 
 
 class _Reader(ChannelReader):
@@ -34,10 +27,10 @@ class _Reader(ChannelReader):
         """Read a call in tags. The tags also have the name of the tool."""
         cursor = self._cursor
         cursor.begin()
-        yield from space(cursor)
+        yield from read_space(cursor)
         opener = yield from one_of(cursor, *_TAGS.openers)
         if opener and (yield from _TAGS.read(cursor, self._calls, opener)):
-            yield from closing(cursor, *self._dialect.ends)
+            yield from read_end(cursor, *self._dialect.ends)
         else:
             yield ContentDelta(raw + cursor.recorded())
 
@@ -45,8 +38,8 @@ class _Reader(ChannelReader):
 _TEXT_END = f"<|eom|>{START}assistant"
 _CALL = CallLayout(
     before_name=" to=",
-    before_arguments=f'{MESSAGE}<atem:function_calls>\n<atem:invoke name="{THE_NAME}">',
-    after_call=f"{A_BREAK}</atem:invoke>{A_BREAK}</atem:function_calls>",
+    before_arguments=f"{MESSAGE}{_START}\n{_TAGS.call}{THE_NAME}{_TAGS.name_end}",
+    after_call=A_BREAK + _TAGS.call_end + A_BREAK + _END,
     separator=_TEXT_END,
     json_name=False,
     is_native=False,
@@ -56,7 +49,7 @@ _CALL = CallLayout(
 
 DIALECT = ChannelDialect(
     "muse",
-    detected_by=(("<atem:function_calls>",),),
+    detected_by=((_START,),),
     calls=(_TAGS,),
     reasoning=ReasoningTags("to=self" + MESSAGE, "<|eom|>"),
     ends=("<|eom|>", "<|eot|>"),

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ..dialect import Dialect
 from ..reasoning import ReasoningTags
-from ..tool_call import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
+from ..shared_formats import FUNCTION_TAGS, JSON_OBJECT, KEY_VALUE_TAGS
 
 DIALECT = Dialect(
     "qwen-coder",

@@ -23,7 +23,7 @@ from .library import L, Model, problems
 from .sampler import Sampler
 from .vocabulary import Vocabulary
 
-# One more pass costs about as much as this many unused rows.
+# Limit of unused rows that close a gap between two slots. More of them would cost as much as another pass.
 _MAX_GAP = 4
 
 
@@ -54,8 +54,8 @@ class LlamaBackend:
         n_ids = L.llama_n_seq_max(context) // limits.n_slots
         self._ids = [range(slot, n_ids * limits.n_slots, limits.n_slots) for slot in range(limits.n_slots)]
         self._rows = _BatchRows(limits.n_batch, self._ids)
-        # Of the last batch: the number of the output for each row with logits, the logits [outputs, vocabulary], and
-        # the ids of the likeliest tokens by row.
+        # Results of the last batch: for each row with logits the index of its output, the logits [outputs, vocabulary],
+        # and for some rows the ids of the likeliest tokens.
         self._outputs: dict[int, int] = {}
         self._logits: Any = None
         self._candidates: dict[int, Any] = {}
@@ -116,7 +116,7 @@ class LlamaBackend:
         data = np.empty(n_bytes, np.uint8)
         n_read = L.llama_state_seq_get_data(self._context, _bytes_at(data), n_bytes, slot)
         if n_read == 0:
-            raise EngineError(f"llama.cpp does not give the state of a sequence: {problems()}")
+            raise EngineError(f"llama.cpp cannot copy the state of a sequence: {problems()}")
         return data[:n_read].data
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
@@ -134,7 +134,7 @@ class LlamaBackend:
         L.llama_set_n_threads(self._context, n, n)
 
     def decode(self, batch: Batch) -> None:
-        """Computes a batch. If that fails, the cells that it may have used are freed."""
+        """Compute a batch. If that fails, the cells that it may have used are freed."""
         self._check(batch)
         # llama.cpp stores the logits in the order of the rows.
         self._outputs = {
@@ -163,7 +163,7 @@ class LlamaBackend:
         return sampler.sample(self._context, self._outputs[row] - len(self._outputs), logits, self._candidates.get(row))
 
     def select_candidates(self, samples: list[tuple[Sampler, int, int]]) -> bool:
-        # Penalties may change the logits of the tokens that are sampled before, too.
+        # Penalties may also change the logits of the tokens that are sampled before this row.
         wanted = [(row, n + n_before) for sampler, row, n_before in samples if (n := sampler.n_likeliest) is not None]
         n = max((n for _, n in wanted), default=0)
         if not wanted or not is_quick(self.vocabulary.n_tokens, n):

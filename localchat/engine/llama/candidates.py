@@ -12,7 +12,7 @@ from .library import L
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
-# The maxima of columns of so many logits are compared first, which takes a fifth of the time.
+# The fast search first compares the maxima of columns of this many logits. It takes a fifth of the time.
 _COLUMN = 64
 
 
@@ -22,19 +22,19 @@ def is_quick(n_logits: int, n: int) -> bool:
 
 
 def largest(logits: Any, n: int) -> Any:
-    """The indexes of the `n` largest, and perhaps of some of the next ones."""
+    """The indexes of the `n` largest logits, and perhaps of some of the next ones."""
     found = largest_of_rows(logits[None], n)[0] if is_quick(len(logits), n) else None
     return np.argpartition(logits, -n)[-n:] if found is None else found
 
 
 def largest_of_rows(logits: Any, n: int) -> list[Any]:
-    """The same for each row [rows, tokens] by the fast search; None for a row in which too many are equal."""
+    """The same for each row [rows, tokens] by the fast search; None for a row with too many equal logits."""
     n_rows, n_logits = logits.shape
     n_columns = n_logits // _COLUMN
     row_step, step = logits.strides
     columns = as_strided(logits, (n_rows, _COLUMN, n_columns), (row_step, n_columns * step, step), writeable=False)
-    # `least` is the n-th largest maximum. So at least n logits reach it, all of them in columns whose maximum reaches
-    # it, or behind the last column.
+    # `least` is the n-th largest maximum of a column, so at least n logits are as large. They are all in columns with
+    # such a maximum, or among the logits after the last column.
     highest = columns.max(axis=1)
     least = np.partition(highest, -n, axis=1)[:, -n, None]
     rows, among = np.nonzero(highest >= least)
@@ -51,6 +51,7 @@ def largest_of_rows(logits: Any, n: int) -> list[Any]:
 
 
 def with_others(ids: Any, others: Any) -> Any:
+    """The ids of both arrays."""
     return np.union1d(ids, others) if len(others) else ids
 
 

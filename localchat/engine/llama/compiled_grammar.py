@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 COMPILE_STEPS = 1_000_000
 """The limit of work to parse a grammar and to find its first tokens: a second or two of one thread, in slices."""
 MAX_GRAMMARS = 32
-"""Grammars in the cache of a vocabulary."""
+"""Limit of grammars in the cache of a vocabulary."""
 MAX_CHARS = 1_000_000
-"""Characters of all cached grammars. A compiled grammar takes some hundred times as much memory."""
+"""Limit of characters of all cached grammars. A compiled grammar takes some hundred times as much memory."""
 MAX_BYTES = 1 << 24
-"""Bytes of all cached sets of allowed tokens of one grammar."""
+"""Limit of bytes of all cached sets of allowed tokens of one grammar."""
 MANY = 4096
 """For a set of more tokens than this, an array of booleans over the vocabulary is cached too."""
 VISITS_BEFORE_ALL = 64
-"""After so many tokens sampled in a state, all of its allowed tokens are found at once and cached."""
-# A token rarely spans more than this many others.
+"""After this many visits of a state by sampling, all tokens that it allows are found at once and cached."""
 MAX_OPEN_TOKENS = 16
+"""The number of last tokens that are searched for the beginning of a longer token, which rarely spans more."""
 MAX_COUNTED = 10_000
-"""States whose visits are counted."""
+"""Limit of states whose visits are counted, and of states whose forced tokens are cached."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CompiledGrammar:
         if self._automaton.has_token_rules:
             self._is_hidden[:] = False
         # End-of-generation tokens have no text for the grammar. They are allowed where the text may end.
-        self._is_hidden[list(vocabulary.ends)] = True
+        self._is_hidden[list(vocabulary.eog_tokens)] = True
         self._hidden = frozenset(np.flatnonzero(self._is_hidden).tolist())
         self._allowed: dict[State, AllowedTokens] = {}
         self._n_bytes = 0
@@ -74,7 +74,7 @@ class CompiledGrammar:
 
     def after(self, state: State, token: int, budget: Budget) -> State | None:
         """The state after a token; None if it is not allowed. A token that ends the text changes nothing."""
-        if token in self._vocabulary.ends:
+        if token in self._vocabulary.eog_tokens:
             self._automaton.expand(state, budget)
             if state.may_end:
                 return state
@@ -86,7 +86,7 @@ class CompiledGrammar:
         return self._automaton.walk(state, text, budget)
 
     def allowed_among(self, state: State, tokens: Any, n_needed: int, budget: Budget) -> Any:
-        """The allowed ones of these tokens, as an array. It may stop after `n_needed` of them."""
+        """An array of those of the tokens that are allowed. The search may stop after `n_needed` of them."""
         known = self._allowed.get(state)
         if known is None and self._count_visit(state) > VISITS_BEFORE_ALL:
             known = self.allowed(state, budget)
@@ -100,7 +100,7 @@ class CompiledGrammar:
         return np.array(found, np.int32)
 
     def _walk_all(self, state: State, tokens: list[int], n_needed: int, budget: Budget) -> list[int]:
-        """The same by `after`, inlined: this loop takes most of the time of sampling."""
+        """The tokens that `after` allows. It is inlined, since this loop takes most of the time of sampling."""
         pieces, expand, hidden = self._vocabulary.all_pieces, self._automaton.expand, self._hidden
         found: list[int] = []
         for token in tokens:
@@ -123,6 +123,7 @@ class CompiledGrammar:
         return found
 
     def _count_visit(self, state: State) -> int:
+        """Count a visit of a state. Returns the number of visits so far."""
         n = self._n_visits.get(state, 0) + 1
         if len(self._n_visits) > MAX_COUNTED:
             self._n_visits.clear()
@@ -161,7 +162,7 @@ class CompiledGrammar:
             is_named[list(named)] = True
             is_allowed |= ~is_named if is_excluding else is_named
         if state.may_end:
-            is_allowed[list(self._vocabulary.ends)] = True
+            is_allowed[list(self._vocabulary.eog_tokens)] = True
         return is_allowed
 
     def forced_tokens(self, state: State, budget: Budget) -> tuple[int, ...]:

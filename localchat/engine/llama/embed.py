@@ -1,8 +1,8 @@
 """A llama.cpp context for embeddings: the engine's `EmbeddingBackend`.
 
-A model that generates text computes the logits of every row that gives a vector, so its steps are short, and its
-vectors are pooled here. llama.cpp pools those of models without causal attention, whose inputs are computed in one
-step, and of models that score pairs (rerank).
+A model that generates text computes logits for every row with a vector. Its steps are therefore short, an input may
+take several steps, and this module pools the vectors of its rows. llama.cpp pools the vectors of models without causal
+attention, which compute an input in one step, and of models that score pairs (rerank).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _IN_GRAPH = {
 
 
 def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, int]) -> LlamaEmbedding:
-    """An embedding context for a loaded model: the largest that fits into memory, up to the limit of an input.
+    """Create an embedding context for a loaded model, as large as fits into memory, up to `_MAX_INPUT`.
 
     Raises:
-        EngineError: Not even a small one fits.
+        EngineError: Not even a context of `_MIN_INPUT` tokens fits into memory.
     """
     is_whole = reads_whole_texts(facts.metadata) or bool(L.llama_model_has_encoder(model.pointer))
-    # A step has many rows, so it begins with all threads.
+    # A step has many rows, so all threads are used from the start.
     threads = (max(threads), threads[1])
     # Beyond the length of its training such a model has no positions, and llama.cpp would abort.
     n_ctx = min(facts.n_ctx_train if is_whole else facts.n_ctx, _MAX_INPUT)
@@ -166,7 +166,7 @@ class LlamaEmbedding:
             L.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
     def _check(self, step: Sequence[Piece]) -> None:
-        """Checks what would make llama.cpp abort the process."""
+        """Refuse a step that would make llama.cpp abort the process."""
         n_tokens = sum(piece.stop - piece.start for piece in step)
         if not 0 < n_tokens <= self.limits.n_step or len(step) > self.limits.n_inputs:
             raise ValueError(f"a step of {n_tokens} tokens of {len(step)} inputs; the limits are {self.limits}")
@@ -181,7 +181,7 @@ class _Rows:
         self._slots = np.zeros(n_rows, np.int32)
         self._counts = np.ones(n_rows, np.int32)
         self._outputs = np.ones(n_rows, np.int8)
-        # Row i's list of slots is the number slots[i].
+        # The list of slots of row i has one element, slots[i].
         starts = self._slots.ctypes.data + np.arange(n_rows, dtype=np.uintp) * self._slots.itemsize
         self._slot_lists = starts.astype(np.uintp)
         self._batch = L.llama_batch(
@@ -211,7 +211,7 @@ def _pointer(array: Any, kind: Any) -> Any:
 
 
 def pair_tokens(vocabulary: Vocabulary, query: str, document: str, template: str) -> list[int]:
-    """A query and a document as a model that scores pairs wants them: by its template, or its marks between them."""
+    """The tokens of a query and a document for a model that scores pairs: by its template, or with its separators."""
     if template:
         return _filled(vocabulary, template, {"{query}": query, "{document}": document})
     pointer = vocabulary.pointer

@@ -1,6 +1,6 @@
 """The state of a grammar while the tokens of one request are sampled: which tokens may come next.
 
-Usually some of the likeliest tokens are allowed, so only those are checked first. If too few of them are, all allowed
+Usually enough of the likeliest tokens are allowed, so these are checked first. If too few of them are, all allowed
 tokens are found at once and cached for this state of the grammar.
 """
 
@@ -18,7 +18,7 @@ from .candidates import candidates, largest, with_others
 from .vocabulary import Vocabulary
 
 _SPARE = 1.5
-"""So many times more of the likeliest tokens are checked than are needed, since some are not allowed."""
+"""The ratio of likeliest tokens that are checked to those that are needed, since some are not allowed."""
 
 MAX_STEPS = 50_000
 """The limit of work for one token: about 50 ms. States are computed once, so only the first tokens need much of it."""
@@ -54,7 +54,7 @@ class Grammar:
             raise self._error(error) from error
 
     def accept(self, token: int) -> None:
-        """Enter the token that was sampled.
+        """Advance the grammar by the token that was sampled.
 
         Raises:
             InvalidGrammar: The grammar does not allow it, or takes too much work.
@@ -65,16 +65,17 @@ class Grammar:
         except TooMuchWork as error:
             raise self._error(error) from error
         if after is None:
-            raise InvalidGrammar(f"it does not allow the token {token} that comes next", self._origin)
+            raise InvalidGrammar(f"it does not allow the token {token} that was sampled", self._origin)
         if self._watch is not None and self._watch.feed(self._vocabulary.piece(token, special=True)) is not None:
             self._watch = None
         self._state = after
 
     def candidates(self, logits: Any, n_needed: int | None, others: Any) -> Any:
-        """Candidates: sampling from them has the same result as sampling from all allowed tokens.
+        """Candidates from which sampling has the same result as from all allowed tokens.
 
-        They are at least the `n_needed` likeliest of the allowed tokens, or all of them if it is None, and the allowed
-        ones of `others`, whose logits the sampler changes.
+        Args:
+            n_needed: The candidates include so many of the likeliest allowed tokens. None: all allowed tokens.
+            others: Tokens whose logits the sampler changes. The candidates include those of them that are allowed.
 
         Raises:
             InvalidGrammar: No token is allowed, or it takes too much work to find one.
@@ -84,7 +85,7 @@ class Grammar:
         except TooMuchWork as error:
             raise self._error(error) from error
         if not len(ids):
-            raise InvalidGrammar("it allows only what this model has no tokens for", self._origin)
+            raise InvalidGrammar("it requires text for which this model has no tokens", self._origin)
         return candidates(ids, logits[ids])
 
     def forced_tokens(self) -> tuple[int, ...]:
@@ -98,7 +99,7 @@ class Grammar:
         known = self._compiled.remembered(self._state)
         are_few = known is not None and known.is_allowed is None
         if n_needed is not None:
-            # Some of the likeliest may be among `others`, and less likely after their logits are changed.
+            # Some of the likeliest may be among `others`, and become less likely when their logits are changed.
             n_needed += len(others)
             n_tried = int(n_needed * _SPARE) + 8
             if not are_few and n_tried < len(logits):

@@ -80,7 +80,7 @@ def problems() -> str:
 
 
 def quick(function: Any) -> Any:
-    """A function of a microsecond, called without releasing the GIL, which halves the time of the call."""
+    """A function that is called without releasing the GIL. For functions of a microsecond, this halves the time."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(address)

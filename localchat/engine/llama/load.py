@@ -1,4 +1,4 @@
-"""Loads a GGUF file and creates its context: sizes, threads, metadata.
+"""Loads a GGUF file and creates its context: sizes, threads and metadata.
 
 Struct layouts change between releases of llama.cpp, so fields are set by name on its default structs.
 """
@@ -25,11 +25,11 @@ from .vocabulary import Vocabulary
 
 log = logging.getLogger("localchat.engine")
 
-# Slots for idle prefixes. Each costs memory for one row of logits.
+# Slots for idle prefixes. Each costs the memory of one row of logits.
 _IDLE_SLOTS = 24
 # The limit of tokens of a step (n_batch), and of one pass through the layers (n_ubatch).
 _BATCH, _PASS = 2048, 512
-# Draft tokens of a step, of all sequences together. They use the rows of logits that idle slots do not need.
+# Limit of draft tokens of a step, of all sequences together. They use the rows of logits of the idle slots.
 _MAX_DRAFTED = _IDLE_SLOTS
 
 # With a model of 3 MB on 2 cores, one of them busy, one thread is 2 to 4 times as fast as two.
@@ -63,9 +63,9 @@ _SAMPLING_KEYS: dict[str, tuple[str, Callable[[str], object]]] = {
 
 
 def load_backend(path: str, options: LoadOptions, progress: Callable[[float], None] | None = None) -> LlamaBackend:
-    """Loads a GGUF file and creates a context for it.
+    """Load a GGUF file and create a context for it.
 
-    `progress` gets numbers from 0 to 1 while the weights load.
+    `progress` is called with numbers from 0 to 1 while the weights load.
 
     Raises:
         EngineError: The file cannot be loaded, does not generate text, or there is not enough memory.
@@ -92,7 +92,7 @@ def load_backend(path: str, options: LoadOptions, progress: Callable[[float], No
 
 
 def load_draft_backend(path: str, options: LoadOptions, target: LlamaBackend) -> LlamaBackend:
-    """Loads a draft model for a loaded model.
+    """Load a draft model for a loaded model.
 
     Raises:
         WrongDraftModel: It has another vocabulary, or a KV cache that cannot be truncated.
@@ -133,7 +133,7 @@ def default_threads(n_model_bytes: int) -> int:
 
 
 def _max_threads(options: LoadOptions) -> int:
-    """The most threads that the engine may choose when it has measured steps; on a GPU the number does not matter."""
+    """The maximum number of threads that the engine may choose by measured steps. On a GPU it has no effect."""
     if options.n_gpu_layers and supports_gpu():
         return 1
     return options.n_threads or default_threads(_TINY_MODEL_BYTES)
@@ -200,7 +200,7 @@ def _new_context(model: Any, options: LoadOptions, memories: list[CacheMemory]) 
 
 
 def _warm_up(context: Any) -> None:
-    """Computes one token: the weights are then in memory and llama.cpp's threads started before the first request."""
+    """Compute one token, so that the weights are in memory and the threads have started before the first request."""
     memory = L.llama_get_memory(context)
     if memory is None:  # An encoder has no KV cache.
         return
@@ -331,7 +331,7 @@ def _meta(model: Any, name: str, buffer: Any, n_buffer: int) -> int:
 
 
 def _read_text(read: Callable[[Any, int], int]) -> str:
-    """Calls a function that writes a text and returns its length, again with a larger buffer if it was longer."""
+    """The text that a function writes to a buffer. It returns the length; if that is too long, it is called again."""
     n_buffer = 256
     while True:
         buffer = ctypes.create_string_buffer(n_buffer)

@@ -1,7 +1,7 @@
 """Samples one request's tokens: a sampler chain in C, and a grammar beside it.
 
-The grammar is not part of the chain. It finds the tokens that the chain may sample from: all that it allows, or as many
-of the likeliest as the chain keeps at its first step.
+The grammar is not part of the chain. It selects the candidates of the chain: all tokens that it allows, or only as many
+of the likeliest of these as the first step of the chain keeps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .grammar import Grammar
 from .library import L
 from .vocabulary import Vocabulary
 
-# Steps that change each token's logit by itself.
-_REORDERING = ("penalties", "dry")
+# Steps that change logits of some tokens, and so which tokens are the likeliest.
+_REORDERING_STEPS = ("penalties", "dry")
 
 
 class Sampler:
@@ -33,33 +33,33 @@ class Sampler:
     def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, n_ctx: int):
         """
         Raises:
-            InvalidGrammar: the grammar cannot be read or followed, or takes too much work.
+            InvalidGrammar: The grammar cannot be parsed, has no tokens here, or takes too much work.
             EngineError: llama.cpp refuses a sampling step.
         """
         self._vocabulary = vocabulary
         self._sampling = _resolved(request.sampling, n_ctx)
         self._steps = chain_steps(self._sampling)
         self._is_greedy = self._steps[-1] == GREEDY
-        # Tokens that must not be sampled: among the first `min_tokens`, and ever.
+        # Tokens that must not be among the first `min_tokens`, and tokens that must never be sampled.
         self._withheld = _withheld(request, vocabulary)
-        self._forbidden = sorted(vocabulary.ends) if request.params.ignore_eos else []
+        self._forbidden = sorted(vocabulary.eog_tokens) if request.params.ignore_eos else []
         self._biased = [id for id, _ in self._sampling.logit_bias]
-        # Tokens whose logits are changed whatever was sampled before.
-        self._moved = self._moved_always()
+        # Tokens whose logits the chain changes at every step, in ascending order. Penalties change others as well.
+        self._always_changed = self._find_always_changed()
         self._reasoning = request.reasoning_limit.tracker() if request.reasoning_limit else None
         constraint, visible = request.constraint, request.visible_tokens
         self._grammar = Grammar(constraint, vocabulary, visible) if constraint else None
-        # The next tokens where the grammar allows no others; all are used before it is asked again.
+        # The next tokens, if the grammar allows no others. It finds the next ones when all of these have been used.
         self._forced: deque[int] = deque()
         # The candidates that the last token was sampled from, kept only if the request wants their probabilities.
         self._keeps_candidates = request.params.post_sampling_probs and request.params.top_logprobs is not None
         self._sampled_from: Any = None
-        # None where the likeliest token is always sampled.
+        # The sampler chain; None: the likeliest token is always sampled.
         self._chain: Any = None
         # The tokens that penalties apply to.
         self._recent: deque[int] = deque(maxlen=0)
         try:
-            if self._steps != [GREEDY] or len(self._moved):
+            if self._steps != [GREEDY] or len(self._always_changed):
                 self._build_chain(request.prompt)
         except BaseException:
             self.close()
@@ -67,20 +67,20 @@ class Sampler:
 
     @property
     def n_likeliest(self) -> int | None:
-        """How many of the likeliest tokens are enough to sample from; None if all are needed, or are as fast.
+        """The number of likeliest tokens that are enough to sample from; None if all are needed, or are as fast.
 
-        llama.cpp first copies a whole vocabulary, which takes three times as much memory as its logits.
+        Fewer candidates save time: llama.cpp copies them first, to three times as much memory as their logits have.
         """
         n_needed = self._n_needed()
         if self._chain is None or n_needed is None or (self._grammar is not None and self._grammar.is_active):
             return None
-        n_needed += len(self._reordered())
+        n_needed += len(self._changed_tokens())
         return n_needed if is_quick(self._vocabulary.n_tokens, n_needed) else None
 
     def sample(self, context: Any, row: int, logits: Any, likeliest: Any = None) -> int:
-        """The next token, by the logits of a row, which are left as they are.
+        """Sample the next token from the logits of a row, which are not changed.
 
-        `likeliest` are the ids of `n_likeliest` tokens or more, where they are known.
+        `likeliest` are the ids of at least `n_likeliest` tokens; None: not known.
         """
         token = self.sample_forced()
         if token is None:
@@ -89,7 +89,7 @@ class Sampler:
         return token
 
     def sample_forced(self) -> int | None:
-        """The next token where the reasoning limit or the grammar allows no other; None where the logits decide."""
+        """The next token if the reasoning limit or the grammar allows only one; None if it must be sampled."""
         token = self._reasoning.forced_token if self._reasoning is not None else None
         if token is None:
             self._find_forced()
@@ -106,14 +106,15 @@ class Sampler:
         return token
 
     def _find_forced(self) -> None:
+        """Find the next tokens that the grammar forces, if all found before have been used."""
         if self._grammar is not None and not self._forced:
             found = self._grammar.forced_tokens()
-            # A bias against one of them has the model choose other tokens for the same text.
-            if found and not np.isin(found, self._moved).any():
+            # The model can write the same text with other tokens, so a token with a changed logit is sampled as usual.
+            if found and not np.isin(found, self._always_changed).any():
                 self._forced.extend(found)
 
     def _follow(self, token: int) -> None:
-        """Enters the newest token in the grammar and in the reasoning limit."""
+        """Advance the grammar and the reasoning limit by a token."""
         if self._grammar is not None:
             self._grammar.accept(token)
         if self._reasoning is not None:
@@ -123,7 +124,7 @@ class Sampler:
         if self._grammar is not None:
             return self._sample_constrained(logits, likeliest)
         if self._chain is None:
-            # A tenth of the time that the library takes, since it copies the candidates first.
+            # This takes a tenth of the time of llama.cpp, which copies the candidates first.
             return int(logits.argmax())
         if likeliest is not None or self._keeps_candidates:
             return self._choose_and_accept(self._candidates(logits, likeliest))
@@ -132,15 +133,16 @@ class Sampler:
         return token
 
     def _sample_constrained(self, logits: Any, likeliest: Any) -> int:
-        """As if all tokens that the grammar refuses had been taken out before the first step of the chain."""
+        """Sample as if the tokens that the grammar does not allow were removed before the first step of the chain."""
         assert self._grammar is not None
         if self._chain is None:
             token = int(logits.argmax())
             if self._grammar.allows(token):
                 return token
         if self._grammar.is_active:
-            return self._choose_and_accept(self._grammar.candidates(logits, self._n_needed(), self._reordered()))
-        # Before the trigger a token is refused only if it has the trigger and then text that the grammar refuses.
+            return self._choose_and_accept(self._grammar.candidates(logits, self._n_needed(), self._changed_tokens()))
+        # Before the trigger, the grammar allows every token unless it contains the trigger and then text that is not
+        # allowed. Such a token is rare, so the token is sampled first and checked afterwards.
         token = self._choose(self._candidates(logits, likeliest))
         left = logits
         while not self._grammar.allows(token):
@@ -153,7 +155,7 @@ class Sampler:
     def _candidates(self, logits: Any, likeliest: Any) -> Any:
         if likeliest is None:
             return candidates(self._vocabulary.ids, logits)
-        ids = with_others(likeliest, self._reordered())
+        ids = with_others(likeliest, self._changed_tokens())
         return candidates(ids, logits[ids])
 
     def _choose_and_accept(self, some: Any) -> int:
@@ -162,9 +164,9 @@ class Sampler:
         return token
 
     def sampled_logprobs(self, token: int, n_top: int) -> tuple[float, list[tuple[int, float]]]:
-        """The log probability that the last token was sampled with, and the `n_top` likeliest with theirs.
+        """The log probability of the last token in the chain, and the `n_top` likeliest candidates with theirs.
 
-        Greedy sampling leaves one token, which is certain, and so is a forced one.
+        With greedy sampling and for a forced token there is one candidate, whose probability is 1.
         """
         if self._sampled_from is None:
             return 0.0, [(token, 0.0)][:n_top]
@@ -173,11 +175,11 @@ class Sampler:
         return math.log(own), [(int(c["id"]), math.log(c["p"])) for c in left[:n_top] if c["p"] > 0]
 
     def allow_ends(self) -> None:
-        """The tokens withheld by `min_tokens` may come from now on; others stay forbidden."""
+        """Allow the tokens that `min_tokens` has withheld so far. Others stay forbidden."""
         if self._withheld:
             L.llama_sampler_free(L.llama_sampler_chain_remove(self._chain, 0))
             self._withheld = []
-            self._moved = self._moved_always()
+            self._always_changed = self._find_always_changed()
 
     def close(self) -> None:
         if self._chain is not None:
@@ -185,13 +187,13 @@ class Sampler:
             self._chain = None
 
     def _choose(self, some: Any) -> int:
-        """What the chain selects of some candidates."""
+        """The candidate that the chain selects."""
         if self._chain is None:
             return int(some["id"][some["logit"].argmax()])
         array = token_array(some)
         L.llama_sampler_apply(self._chain, ctypes.byref(array))
         if self._keeps_candidates and not self._is_greedy:
-            # The steps shorten the array, some of them at its beginning.
+            # Steps remove candidates at the end of the array, and some at its beginning.
             first = (ctypes.addressof(array.data.contents) - some.ctypes.data) // some.itemsize
             left = some[first : first + array.size]
             # The likeliest first.
@@ -199,33 +201,33 @@ class Sampler:
         return int(array.data[array.selected].id)
 
     def _n_needed(self) -> int | None:
-        """The number of likeliest tokens from which the chain samples as from all; None if it needs all."""
+        """The number of likeliest tokens that the first step after penalties keeps; None: it may keep all tokens."""
         if self._chain is None:
             return 1
-        cut = next(step for step in self._steps if step.name not in _REORDERING)
-        if cut == GREEDY:
+        first = next(step for step in self._steps if step.name not in _REORDERING_STEPS)
+        if first == GREEDY:
             return 1
-        return self._sampling.top_k if cut.name == "top_k" else None
+        return self._sampling.top_k if first.name == "top_k" else None
 
-    def _reordered(self) -> Any:
-        """The tokens whose logits a bias or a penalty may change."""
+    def _changed_tokens(self) -> Any:
+        """The tokens whose logits the chain may change now, in ascending order."""
         if self._recent:
-            return _distinct([*self._moved, *self._recent])
-        return self._moved
+            return _distinct([*self._always_changed, *self._recent])
+        return self._always_changed
 
-    def _moved_always(self) -> Any:
+    def _find_always_changed(self) -> Any:
         return _distinct([*self._withheld, *self._forbidden, *self._biased])
 
     def _build_chain(self, prompt: Sequence[int]) -> None:
         self._chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
-        for ids in (self._withheld, self._forbidden):  # the withheld first, so that `allow_ends` finds them
+        for ids in (self._withheld, self._forbidden):  # the withheld first: `allow_ends` removes step 0
             if ids:
                 self._add(self._logit_bias([(id, -math.inf) for id in ids]))
         if self._sampling.logit_bias:
             self._add(self._logit_bias(self._sampling.logit_bias))
         for step in self._steps:
             self._add(self._sampler(step))
-        # Penalties know the prompt's last tokens from the start.
+        # Penalties apply to the last tokens of the prompt, too.
         lengths = {"penalties": self._sampling.penalty_last_n, "dry": self._sampling.dry_penalty_last_n}
         n = max((lengths.get(step.name, 0) for step in self._steps), default=0)
         self._recent = deque(maxlen=n)
@@ -260,9 +262,10 @@ class Sampler:
 
 
 def _resolved(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
-    """With windows as long as the context at most, which -1 stands for: the library takes that for 0.
+    """Limit the windows of penalties to the context size.
 
-    It also takes memory for a window at once, and ends the process where there is not enough.
+    A window of -1 means the whole context, but llama.cpp treats it as 0. llama.cpp also allocates a window at once, and
+    aborts the process if there is not enough memory.
     """
     return replace(
         sampling,
@@ -277,7 +280,7 @@ def _window(n_tokens: int, n_ctx: int) -> int:
 
 def _withheld(request: GenerationRequest, vocabulary: Vocabulary) -> list[int]:
     """Tokens that must not be among the first `min_tokens`."""
-    return sorted({*vocabulary.ends, *request.params.stop_token_ids}) if request.params.min_tokens else []
+    return sorted({*vocabulary.eog_tokens, *request.params.stop_token_ids}) if request.params.min_tokens else []
 
 
 def _distinct(tokens: list[int]) -> Any:

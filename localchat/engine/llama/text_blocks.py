@@ -1,4 +1,4 @@
-"""Cuts long texts where their tokens stay the same, so that a tokenizer needs linear time for them."""
+"""Splits long texts into blocks with the same tokens, so that tokenizing takes linear time."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from collections.abc import Collection, Iterator
 
 from ...literals import pattern_of
 
-# llama.cpp walks over all special tokens of a text for each of them: 57,000 in one text take 11 s. In a block of so
-# many bytes there are a few thousand at most, which take milliseconds.
+# The time of llama.cpp grows with the square of the number of special tokens in a text: 57,000 of them take 11 s. A
+# block of this size has a few thousand at most, which take milliseconds.
 BLOCK_BYTES = 8192
-# A search holds the interpreter lock: so many bytes at a time take about a millisecond.
+# Bytes that are searched at a time, in about a millisecond: a search holds the interpreter lock.
 _WINDOW = 50_000
 
 
 class TextBlocks:
-    """The cuts at special tokens: a text is split there before its parts are tokenized one by one.
-
-    `texts` are those of all special tokens that are parsed, `uncut` those of them that strip the white space before
-    them, which a cut would keep.
-    """
+    """Splits texts before special tokens. Tokenizing the blocks gives the same tokens as tokenizing the whole text."""
 
     def __init__(self, texts: Collection[bytes], uncut: Collection[bytes] = ()) -> None:
+        """
+        Args:
+            texts: The texts of all special tokens that the tokenizer parses.
+            uncut: Those of them before which no text is split: they strip the white space before them, which would be
+                kept at the end of a block.
+        """
         # A run of one character may be tokenized in several ways, so it gives no cut.
         cuts = [text for text in texts if len({*text}) > 1 and text not in uncut]
         self._all, self._cuts = _compiled(texts), _compiled(cuts)
         self._longest = max(map(len, texts), default=0)
 
     def split(self, data: bytes) -> Iterator[bytes]:
-        """The text in blocks; a block ends at the first place behind `BLOCK_BYTES` at which a cut changes nothing."""
+        """The blocks of a text. Each ends at the first possible place after `BLOCK_BYTES`."""
         begin = 0
         while len(data) - begin > BLOCK_BYTES:
             end = self._cut(data, begin + BLOCK_BYTES)
@@ -39,6 +41,7 @@ class TextBlocks:
         yield data[begin:]
 
     def _cut(self, data: bytes, begin: int) -> int | None:
+        """The index of the first special token after `begin` before which the text may be split."""
         for at in range(begin, len(data), _WINDOW):
             for match in self._cuts.finditer(data, at, at + _WINDOW + self._longest):
                 if self._is_alone(data, match.start(), match.end()):
@@ -46,7 +49,7 @@ class TextBlocks:
         return None
 
     def _is_alone(self, data: bytes, start: int, end: int) -> bool:
-        """Whether no other special token has a byte of this one: then it is found, in whatever order they are tried."""
+        """Whether no other special token overlaps this one. Otherwise the tokenizer might parse the other one."""
         for at in range(max(0, start - self._longest + 1), end):
             match = self._all.match(data, at)
             if match and match.end() > start and match.span() != (start, end):

@@ -39,7 +39,11 @@ class TokenTrie:
     """The trie of some tokens. Immutable."""
 
     def __init__(self, pieces: Sequence[bytes], tokens: Sequence[int]):
-        """`pieces` are the texts of all tokens of the vocabulary; `tokens`, each with a text, are those of the trie."""
+        """
+        Args:
+            pieces: The texts of all tokens of the vocabulary.
+            tokens: The tokens of the trie. None has an empty text.
+        """
         order = _sorted_by_text(pieces, tokens)
         self.tokens = np.array(order, np.int32)
         texts = [pieces[token] for token in order]
@@ -48,7 +52,7 @@ class TokenTrie:
         offsets = np.concatenate(([0], np.cumsum(lengths)))[:-1]
         data = np.frombuffer(b"".join(texts), np.uint8)
         self.levels: list[_Level] = []
-        # The tokens that are longer than the depth, and the node of each at this depth.
+        # The tokens that are longer than the depth, by their indexes in the order, and the parent node of each.
         here = np.arange(len(texts))
         parents, depth = np.zeros(len(texts), np.int64), 0
         while len(here):

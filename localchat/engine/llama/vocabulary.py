@@ -1,4 +1,4 @@
-"""Texts and token ids of a model."""
+"""The vocabulary of a model: tokenizing text, and the texts of tokens."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from .library import L, Model, quick
 from .text_blocks import TextBlocks
 from .token_trie import TokenTrie
 
-# A longer text fits no context. Python's list of its tokens would hold the interpreter lock for long, so that of a
-# shorter one is made in slices.
-MAX_TOKENS, _SLICE = 2_000_000, 20_000
-# The bytes that UTF-8 has.
+MAX_TOKENS = 2_000_000
+"""Limit of tokens of a text. No context has as many."""
+# Tokens are copied to a Python list in slices of this many, since a copy holds the interpreter lock.
+_SLICE = 20_000
+# The bytes that occur in UTF-8.
 _UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 256)}
-# How many texts of tokens are read between two pauses, and a pause in seconds: all 152,000 take about two seconds.
+# The texts of tokens that are read between two pauses, and a pause in seconds. 152,000 texts take about two seconds.
 _CHUNK, _PAUSE_S = 256, 0.002
 
 
 class Vocabulary:
-    """Texts and token ids. Its calls are thread-safe."""
+    """The vocabulary of a model. Any thread may use it."""
 
     def __init__(self, model: Model):
         self._model = model
@@ -37,7 +38,7 @@ class Vocabulary:
         self._pieces: dict[tuple[int, bool], bytes] = {}
         ids = range(self.n_tokens)
         pointer, is_end, attribute = self.pointer, quick(L.llama_vocab_is_eog), quick(L.llama_vocab_get_attr)
-        self.ends = frozenset(id for id in ids if is_end(pointer, id))
+        self.eog_tokens = frozenset(id for id in ids if is_end(pointer, id))
         attributes = [attribute(pointer, id) for id in ids]
         self._attributes = np.array(attributes, np.int64)
         special = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -48,15 +49,15 @@ class Vocabulary:
         self.fim_tokens = self._find_fim_tokens()
         self.fim_file = _known(L.llama_vocab_fim_sep(self.pointer))
         self.fim_repository = _known(L.llama_vocab_fim_rep(self.pointer))
-        # The ids as an array, and whether each is a control token, whose text is shown only on request.
+        # By token: the id, and whether it is a control token, whose text is empty unless it is requested.
         self.ids = np.arange(self.n_tokens, dtype=np.int32)
         control = L.LLAMA_TOKEN_ATTR_CONTROL | L.LLAMA_TOKEN_ATTR_UNKNOWN
         self.is_control = self._attributes & control != 0
         self.grammars = GrammarCache(self)
-        self._texts: list[bytes] = []  # of the first tokens, as far as they have been read
+        self._texts: list[bytes] = []  # the texts of the first tokens, as many as have been read
         self._trie: TokenTrie | None = None
         self._trie_lock, self._pieces_lock = threading.Lock(), threading.Lock()
-        # No daemon, since the model must not be freed meanwhile; it ends by itself when the main thread has ended.
+        # Not a daemon thread, since the model must not be freed while it runs. It ends soon after the main thread.
         threading.Thread(target=self._read_slowly, name="localchat-vocabulary").start()
 
     @property
@@ -69,10 +70,10 @@ class Vocabulary:
 
     @property
     def trie(self) -> TokenTrie:
-        """The texts of all tokens but the ends; made when it is first used, which takes a fraction of a second."""
+        """The trie of all tokens except end-of-generation tokens. Making it takes a fraction of a second, once."""
         with self._trie_lock:
             if self._trie is None:
-                tokens = [id for id, piece in enumerate(self.all_pieces) if piece and id not in self.ends]
+                tokens = [id for id, piece in enumerate(self.all_pieces) if piece and id not in self.eog_tokens]
                 self._trie = TokenTrie(self.all_pieces, tokens)
             return self._trie
 
@@ -80,7 +81,7 @@ class Vocabulary:
         """The tokens of a text.
 
         Raises:
-            TextTooLong: There are more than `limit` of them, or than `MAX_TOKENS`.
+            TextTooLong: There are more than `limit` or `MAX_TOKENS` tokens.
         """
         data = text.encode("utf-8", "surrogatepass")
         return self.tokenize_bytes(
@@ -116,11 +117,11 @@ class Vocabulary:
 
     @cached_property
     def _longest_piece(self) -> int:
-        """How many bytes of a text one token has at most; 0 if the tokenizer may drop bytes of it."""
+        """The maximum number of bytes of a text that become one token; 0 if there is no maximum."""
         strips = L.LLAMA_TOKEN_ATTR_LSTRIP | L.LLAMA_TOKEN_ATTR_RSTRIP | L.LLAMA_TOKEN_ATTR_NORMALIZED
         model = ctypes.create_string_buffer(16)
         L.llama_model_meta_val_str(self._model.pointer, b"tokenizer.ggml.model", model, 16)
-        # Other kinds replace what they do not know, however long, by one token, or normalize it before.
+        # Other tokenizers replace unknown text of any length by one token, or normalize the text first.
         if model.value not in (b"gpt2", b"llama") or self._ids_with(strips):
             return 0
         pieces = self.all_pieces
@@ -167,11 +168,13 @@ class Vocabulary:
         return piece
 
     def is_end(self, token: int) -> bool:
-        return token in self.ends
+        return token in self.eog_tokens
 
     def difference(self, other: Vocabulary) -> str:
-        """How the texts of the same ids differ, in words; empty if they do not but for unused ids at the end."""
-        # Models of one family fill their tables up to different multiples: with tokens that never come.
+        """A description of the first difference between two vocabularies; "" if they have the same tokens.
+
+        Unused tokens at the end do not count: models of one family pad their vocabularies to different sizes.
+        """
         if abs(self.n_tokens - other.n_tokens) > 256:
             return f"{self.n_tokens} tokens and {other.n_tokens}"
         if self.add_bos != other.add_bos or self.bos != other.bos:
@@ -188,18 +191,18 @@ class Vocabulary:
         return None if min(before, after, here) < 0 else (before, after, here)
 
     def _check(self, token: int) -> None:
-        if not 0 <= token < self.n_tokens:  # the library would abort the process
+        if not 0 <= token < self.n_tokens:  # llama.cpp would abort the process
             raise ValueError(f"token ids go from 0 to {self.n_tokens - 1}, not {token}")
 
     def _read_slowly(self) -> None:
-        """Reads the texts of all tokens, which the first grammar needs, with pauses in which requests get the GIL."""
+        """Read the texts of all tokens before the first grammar needs them, with pauses that release the GIL."""
         while len(self._texts) < self.n_tokens and threading.main_thread().is_alive():
             with self._pieces_lock:
                 self._read_texts(_CHUNK)
             time.sleep(_PAUSE_S)
 
     def _read_texts(self, n: int) -> None:
-        """Reads the texts of the next `n` tokens. The caller holds the lock."""
+        """Read the texts of the next `n` tokens. The caller holds the lock."""
         n_buffer, first = 256, len(self._texts)
         buffer, pointer, read = ctypes.create_string_buffer(n_buffer), self.pointer, quick(L.llama_token_to_piece)
         for id in range(first, min(first + n, self.n_tokens)):
