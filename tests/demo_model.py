@@ -5,13 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from localchat.engine import (
-    Delta,
-    Engine,
-    Finish,
-    GenerationRequest,
-    OutputToken,
-)
+from localchat.engine import Delta, Engine, Finish, GenerationRequest, OutputToken
 from localchat.protocol.params import SamplingParams
 
 from .generations import submit

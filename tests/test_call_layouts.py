@@ -15,17 +15,7 @@ from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
 from tools import formats as templates
 
-from .constraints import (
-    MESSAGES,
-    OPEN_SCHEMA,
-    PROMPT,
-    TOOLS,
-    bound,
-    check_calls,
-    fits,
-    read_calls,
-    required,
-)
+from .constraints import MESSAGES, OPEN_SCHEMA, PROMPT, TOOLS, bound, check_calls, fits, read_calls, required
 from .gbnf import generate
 
 

@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import (
-    EngineError,
-    EngineStopped,
-)
+from localchat.engine import EngineError, EngineStopped
 from localchat.engine.backend import DecodeFailed, NoFreeCells
 
 from .engines import read, request, step_until_idle, stepped

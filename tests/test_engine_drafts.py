@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import (
-    Cancelled,
-    Delta,
-    Engine,
-    EngineError,
-    Finish,
-    GenerationRequest,
-)
+from localchat.engine import Cancelled, Delta, Engine, EngineError, Finish, GenerationRequest
 from localchat.protocol.params import SamplingParams
 
 from .engines import read, request, step_until_idle, stepped

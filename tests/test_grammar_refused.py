@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from localchat.grammar import (
-    PatternError,
-    SchemaError,
-    choice_to_grammar,
-    regex_to_grammar,
-    schema_to_grammar,
-)
+from localchat.grammar import PatternError, SchemaError, choice_to_grammar, regex_to_grammar, schema_to_grammar
 
 INT = {"type": "integer"}
 STR = {"type": "string"}

@@ -12,12 +12,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import (
-    Engine,
-    EngineError,
-    LoadOptions,
-    load,
-)
+from localchat.engine import Engine, EngineError, LoadOptions, load
 from localchat.engine.batch import Batch, BatchChunk, CacheLimits, Sequence
 from localchat.engine.llama import default_threads, load_backend, sampling_from
 from localchat.engine.llama.library import L

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from localchat.engine import (
-    Constraint,
-    Delta,
-    Engine,
-    Finish,
-    InvalidGrammar,
-)
+from localchat.engine import Constraint, Delta, Engine, Finish, InvalidGrammar
 from localchat.protocol.params import SamplingParams
 
 from .demo_model import GREEDY, chat, read

@@ -11,11 +11,7 @@ import pytest
 from localchat.dialects import DIALECTS
 from localchat.dialects.parser import OutputParser
 from localchat.dialects.reasoning import ReasoningBudget, ReasoningTracker
-from localchat.engine import (
-    Constraint,
-    Engine,
-    Finish,
-)
+from localchat.engine import Constraint, Engine, Finish
 from localchat.protocol.params import SamplingParams
 
 from .demo_model import GREEDY, ROUNDING, chat, conversation, read, wait_until_idle

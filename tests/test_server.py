@@ -7,17 +7,7 @@ import threading
 import pytest
 
 from .fakes import endless
-from .serving import (
-    TOOLS,
-    chat_request,
-    dechunked,
-    delta_text,
-    payloads,
-    read_until,
-    says,
-    serving,
-    wait_for,
-)
+from .serving import TOOLS, chat_request, dechunked, delta_text, payloads, read_until, says, serving, wait_for
 
 
 def test_body_without_a_stream():

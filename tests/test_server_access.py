@@ -7,11 +7,7 @@ import pytest
 
 from localchat.serving.settings import Settings
 
-from .serving import (
-    GOOD,
-    read_answer,
-    serving,
-)
+from .serving import GOOD, read_answer, serving
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,7 @@ import socket
 
 from localchat.serving.settings import Settings
 
-from .serving import (
-    GOOD,
-    ask,
-    chat_request,
-    exchange,
-    raw_request,
-    read_until,
-    serving,
-    wait_for,
-)
+from .serving import GOOD, ask, chat_request, exchange, raw_request, read_until, serving, wait_for
 
 
 def hold(running) -> socket.socket:

@@ -16,14 +16,7 @@ from localchat.serving.settings import Settings
 
 from .fakes import endless
 from .generations import request_for, submit
-from .serving import (
-    GOOD,
-    ask,
-    bad,
-    payloads,
-    read_answer,
-    serving,
-)
+from .serving import GOOD, ask, bad, payloads, read_answer, serving
 
 POST = "POST /v1/chat/completions"
 INVALID = "invalid_request_error"

@@ -10,15 +10,7 @@ from localchat.engine import GenerationRequest, InvalidGrammar
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import (
-    BIG,
-    LAST_MESSAGE,
-    THOUGHT,
-    TOOLS,
-    delta_text,
-    says,
-    serving,
-)
+from .serving import BIG, LAST_MESSAGE, THOUGHT, TOOLS, delta_text, says, serving
 
 
 def test_v18_continuous_usage_grows_over_all_choices():

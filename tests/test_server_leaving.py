@@ -11,17 +11,7 @@ import pytest
 from localchat.serving.settings import Settings
 
 from .fakes import endless
-from .serving import (
-    DEADLINE_S,
-    GOOD,
-    chat_request,
-    payloads,
-    read_answer,
-    read_until,
-    reset,
-    serving,
-    wait_for,
-)
+from .serving import DEADLINE_S, GOOD, chat_request, payloads, read_answer, read_until, reset, serving, wait_for
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

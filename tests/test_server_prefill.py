@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .serving import (
-    delta_text,
-    says,
-    serving,
-)
+from .serving import delta_text, says, serving
 
 CHAT = (
     "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"

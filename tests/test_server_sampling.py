@@ -11,9 +11,7 @@ from localchat.generation.model import Model
 from localchat.protocol.params import SAMPLERS, SamplingParams, parse_default
 
 from .fakes import endless
-from .serving import (
-    serving,
-)
+from .serving import serving
 
 
 @pytest.mark.parametrize(

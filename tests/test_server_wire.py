@@ -18,17 +18,7 @@ from localchat.serving import incoming
 from localchat.serving.exchange import SEND_BYTES, Exchange, Head
 from localchat.serving.settings import Settings
 
-from .serving import (
-    DEADLINE_S,
-    GOOD,
-    chat_request,
-    exchange,
-    raw_request,
-    read_answer,
-    read_until,
-    serving,
-    wait_for,
-)
+from .serving import DEADLINE_S, GOOD, chat_request, exchange, raw_request, read_answer, read_until, serving, wait_for
 
 CHUNKED = ("POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Transfer-Encoding: chunked", "", "")
 
