@@ -115,7 +115,7 @@ class Dialect:
         return [*start, Segment(reasoning, False)]
 
     def prefilled_text(self, reasoning: str, text: str, prompt: str) -> list[Segment]:
-        """The segments of an assistant prefill with which the output continues `text`; `reasoning` is before the text."""
+        """The segments of an assistant prefill with which the output continues `text`, after `reasoning`."""
         if not reasoning and self.reasoning_start(prompt) is not ReasoningStart.OPEN:
             return [Segment(self.text_start[0], True), Segment(text, False)]
         end = Segment("\n" + self.reasoning.end + self.text_start[1], True)

@@ -166,7 +166,7 @@ class ReasoningTracker:
         self._has_text = self._has_text or _has_reasoning(events)
 
     def _force_end_if_due(self) -> None:
-        """Force the end of open reasoning once if its budget is used up, but not within a character of several tokens."""
+        """Force the end of open reasoning if its budget is used up and the last character is complete."""
         is_within_character = bool(self._decoder.getstate()[0])
         if self._closing or self._n_left is None or self._n_left > 0 or is_within_character:
             return
