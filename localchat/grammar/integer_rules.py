@@ -127,8 +127,8 @@ def _multiples(rules: Rules, low: int | None, high: int | None, step: int) -> Ex
     if step > MAX_REMAINDERS or first not in (None, 0, 1) or last not in (None, 0, -1):
         raise TooLarge(
             f"multiples of {step} cannot be enforced with these bounds: set a minimum and a maximum with at most "
-            f"{MAX_LISTED} multiples between them, use a multipleOf of at most {MAX_REMAINDERS} and no bound other than "
-            "0, or a power of ten"
+            f"{MAX_LISTED} multiples between them, use a multipleOf of at most {MAX_REMAINDERS} and no bound but 0, or "
+            "a power of ten"
         )
     return _by_remainder(rules, first, last, step)
 
