@@ -1,4 +1,4 @@
-"""Fuzz the SSE decoder: `python -m tests.fuzz_sse --seconds 60`. A failure names its seed.
+"""Random streams for the SSE decoder; `python -m tests.soak client` makes more of them. A failure names its seed.
 
 Streams are made of fields, line ends, byte order marks and plain noise. The result must not depend on how
 the bytes are cut, nothing but SSEError may be raised, and a reference decoder, simple and slow, that takes
@@ -13,8 +13,6 @@ from typing import Any
 
 from localchat.sse import SSEDecoder, SSEError
 
-from .fuzzing import main, pieces_of
-
 PARTS = [
     *(b"data", b"event", b"id", b"retry", b"Data", b":", b": ", b":\t", b" ", b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r"),
     *(b"data: x\n\n", b"id: 1\n", b"retry: 30\n", b": ping\n", b"event: e\n", b"data:\n", b"\xef\xbb\xbf", b"\0"),
@@ -25,6 +23,12 @@ PARTS = [
 def stream(chance: random.Random) -> bytes:
     noise = bytes(chance.randrange(256) for _ in range(chance.randrange(4)))
     return b"".join(chance.choice([*PARTS, noise]) for _ in range(chance.randrange(60)))
+
+
+def pieces_of(raw: bytes, chance: random.Random) -> list[bytes]:
+    """The bytes, cut at random, with empty pieces among them."""
+    cuts = sorted(chance.randrange(len(raw) + 1) for _ in range(chance.randrange(8)))
+    return [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)])]
 
 
 def reference(raw: bytes) -> list[tuple[str, str, str]]:
@@ -67,7 +71,3 @@ def check(seed: int) -> None:
     assert decode([raw[i : i + 1] for i in range(len(raw))], **options) == whole, (seed, raw)
     if not options:
         assert [(event.event, event.data, event.id) for event in whole] == reference(raw), (seed, raw)
-
-
-if __name__ == "__main__":
-    main(check)

@@ -1,4 +1,4 @@
-"""Fuzz the answers: `python -m tests.fuzz_wire --seconds 60`. A failure names its seed.
+"""Damaged responses; `python -m tests.soak client` makes more of them. A failure names its seed.
 
 The recorded dialects are damaged: bytes changed, events dropped, doubled, swapped or joined with those of
 another server, JSON values replaced. Whatever comes, only errors of the client's tree may be raised, each
@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from .fuzzing import main, pieces_of
+from .fuzz_sse import pieces_of
 from .test_wire import NAMES, play, recorded
 
 VALUES = [None, True, 0, -1, 1e400, "", " ", "x", [], {}, [None], {"a": 1}, "<think>", "</think>", '{"a":']
@@ -89,7 +89,3 @@ def check(seed: int) -> None:
     cut = [piece for piece in pieces_of(raw, chance) if piece]  # An empty read would be the end.
     for pieces in (cut, [raw[i : i + 1] for i in range(len(raw))]):
         assert play(name, pieces)[0] == shown, (seed, name, raw)
-
-
-if __name__ == "__main__":
-    main(check)

@@ -147,10 +147,14 @@ def serving(answer: Callable[[Request, int], bytes | None]) -> Server:
             if raw is None:
                 return
             peer.send(raw)
-            if b"Connection: close" in raw:
+            if ends_the_connection(raw):
                 return
 
     return Server(handle)
+
+
+def ends_the_connection(raw: bytes) -> bool:
+    return b"Connection: close" in raw or raw.startswith(b"HTTP/1.0")
 
 
 def always(raw: bytes) -> Server:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
 from localchat import Client
+
+from .raw_server import DONE, Request, serving, sse, until_close, with_length
 
 Json = dict[str, Any]
 # The payloads of one answer. Without a finish reason the answer is cut: no [DONE] follows.
@@ -62,41 +62,20 @@ def scripted(*answers: Answer) -> Iterator[Script]:
     """A server on a free port that gives these answers one after another."""
     script = Script(list(answers))
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.reply("application/json", json.dumps({"data": [{"id": "m"}]}).encode())
+    def answer(request: Request, number: int) -> bytes:
+        if request.method == "GET":
+            return with_length(json.dumps({"data": [{"id": "m"}]}).encode())
+        payloads = script.next(request.path, request.json)
+        if "error" in payloads[0]:
+            return with_length(json.dumps(payloads[0]).encode(), "400 Bad Request")
+        if not request.json.get("stream"):
+            return with_length(json.dumps(payloads[0]).encode())
+        whole = any(choice.get("finish_reason") for payload in payloads for choice in payload["choices"])
+        return until_close(*map(sse, payloads), *([DONE] if whole else []))
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            payloads = script.next(self.path, body)
-            if "error" in payloads[0]:
-                self.reply("application/json", json.dumps(payloads[0]).encode(), 400)
-                return
-            if not body.get("stream"):
-                self.reply("application/json", json.dumps(payloads[0]).encode())
-                return
-            whole = any(choice.get("finish_reason") for payload in payloads for choice in payload["choices"])
-            frames = [*map(json.dumps, payloads), *(["[DONE]"] if whole else [])]
-            self.reply("text/event-stream", "".join(f"data: {frame}\n\n" for frame in frames).encode())
-
-        def reply(self, content_type: str, body: bytes, status: int = 200) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            """Quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        script.base_url = f"http://127.0.0.1:{server.server_port}/v1"
-        try:
-            yield script
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with serving(answer) as server:
+        script.base_url = server.url
+        yield script
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,14 @@ def test_matrix_instructions_that_crash_are_advice(tmp_path: Path, monkeypatch: 
     assert done.returncode == COULD_BE_BETTER
     [advice] = [line for line in done.stdout.splitlines() if "AMX" in line and line.startswith("advice ")]
     assert self_test.rebuild_command() in advice
+
+
+def test_library_that_cannot_be_loaded_is_a_problem(tmp_path: Path):
+    """In a process of its own, since this one has loaded it."""
+    environment = {**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)}
+    command = [sys.executable, "-m", "localchat.server", "--check", "--no-supervise"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (FAILS, "")
+    *_, problem, verdict = done.stdout.splitlines()
+    assert problem.startswith(f"problem  cannot load {DEMO}: ")
+    assert verdict == "it does not work"

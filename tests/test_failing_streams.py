@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from .exchanges import read
 from .response_events import check_stream
 from .serving import BIG, says, serving
 from .wire_schemas import validate
@@ -64,19 +65,6 @@ def post(client: http.client.HTTPConnection, path: str, body: Any) -> http.clien
     return client.getresponse()
 
 
-def events_of(text: str) -> list[Any]:
-    """The events of a stream; their names are checked against their types."""
-    if not text.startswith(("data:", "event:")):
-        return [json.loads(line) for line in text.splitlines()]
-    events = []
-    for block in text.split("\n\n")[:-1]:
-        *names, data = block.split("\n")
-        payload = data.removeprefix("data: ")
-        events.append(payload if payload == "[DONE]" else json.loads(payload))
-        assert names in ([], [f"event: {events[-1]['type'] if names else ''}"])
-    return events
-
-
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("path", INTERFACES)
 def test_failure_in_a_stream_has_the_format_of_the_interface(path: str, place: str):
@@ -87,7 +75,7 @@ def test_failure_in_a_stream_has_the_format_of_the_interface(path: str, place: s
         response = post(client, path, {**fields, "stream": True})
         running.gate.release(1000)  # The response has begun: what fails now is inside the stream.
         assert response.status == 200
-        events = events_of(response.read().decode())
+        events = read(response)[1]
         assert post(client, path, {**fields, "stream": False}).status == 500, "the connection goes on"
     if events[-1] == "[DONE]":
         del events[-1]
@@ -111,6 +99,6 @@ def test_refused_request_has_the_format_of_the_interface(path: str):
         for body, status in ((refused, 400), (fields, 500)):
             for stream in (True, False):
                 response = post(client, path, {**body, "stream": stream})
-                text = response.read().decode()
-                assert (response.status, response.getheader("Content-Type")) == (status, "application/json"), text
-                validate(json.loads(text), error)
+                found = read(response)[1]
+                assert (response.status, response.getheader("Content-Type")) == (status, "application/json"), found
+                validate(found, error)

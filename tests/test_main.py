@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,15 +44,23 @@ def environment(url: str | None = None) -> dict[str, str]:
 def run(
     server: Server | None, *arguments: str, piped: str = "", together: bool = False
 ) -> subprocess.CompletedProcess[str]:
+    stderr = subprocess.STDOUT if together else subprocess.PIPE
+    return run_program(environment(server.url if server else None), *arguments, piped=piped, stderr=stderr)
+
+
+def run_program(
+    variables: dict[str, str], *arguments: str, piped: str = "", stderr: int = subprocess.PIPE, **options: Any
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "localchat", *arguments],
         input=piped,
-        env=environment(server.url if server else None),
+        env=variables,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if together else subprocess.PIPE,
+        stderr=stderr,
         encoding="utf-8",
         timeout=DEADLINE_S,
         check=False,
+        **options,
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Dict
@@ -14,7 +12,7 @@ import pytest
 from localchat import Client, media
 from localchat.media import attach, audio_part, image_part
 
-from .raw_server import answering_once
+from .raw_server import answering_once, serving, with_length
 from .scripted import playing, text
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
@@ -27,22 +25,8 @@ TEXT = {"type": "text", "text": "what?"}
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server that has one image."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(PNG)
-
-        def log_message(self, *args: Any) -> None:
-            """Quiet."""
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/a.png"
-        server.shutdown()
-        thread.join(10)
+    with serving(lambda request, number: with_length(PNG)) as server:
+        yield f"http://127.0.0.1:{server.port}/a.png"
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from .exchanges import DEADLINE_S, exchange
 from .live import running_server
 
 anthropic = pytest.importorskip("anthropic", reason="the extra 'clients' has the package")
 
 KEY = "secret"
-DEADLINE_S = 60
 # The package has no argument for it.
 GREEDY = {"temperature": 0}
 WEATHER = {
@@ -116,12 +114,9 @@ def test_tokens_are_counted_as_the_message_counts_them(client: Any):
     assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
 
 
-def post(url: str, body: Any, path: str = "/v1/messages?beta=true", **headers: str) -> tuple[Any, Any]:
-    host = url.removeprefix("http://")
-    with contextlib.closing(http.client.HTTPConnection(host, timeout=DEADLINE_S)) as connection:
-        connection.request("POST", path, json.dumps(body), {"anthropic-version": "2023-06-01", **headers})
-        response = connection.getresponse()
-        return response, response.read().decode()
+def post(url: str, body: Any, headers: dict[str, str]) -> tuple[Any, Any]:
+    headers = {"anthropic-version": "2023-06-01", **headers}
+    return exchange(url.removeprefix("http://"), "/v1/messages?beta=true", body, headers=headers)
 
 
 def agent_request(line: str, **fields: Any) -> dict[str, Any]:
@@ -146,22 +141,17 @@ def agent_request(line: str, **fields: Any) -> dict[str, Any]:
 
 def test_line_that_changes_does_not_spoil_the_cached_prefix(url: str):
     for line in ("x-anthropic-billing-header: cch=1a2b3;", "x-anthropic-billing-header: cch=9f8e7;"):
-        response, text = post(url, agent_request(line), **{"x-api-key": KEY})
-        assert response.status == 200, text
-    usage = json.loads(text)["usage"]
+        response, message = post(url, agent_request(line), {"x-api-key": KEY})
+        assert response.status == 200, message
+    usage = message["usage"]
     assert usage["cache_read_input_tokens"] > 20 * usage["input_tokens"]
 
 
 @pytest.mark.parametrize("header", [{"x-api-key": KEY}, {"Authorization": f"Bearer {KEY}"}])
 def test_request_of_an_agent_is_streamed(url: str, header: dict[str, str]):
-    response, text = post(url, agent_request("x-anthropic-billing-header: cch=1;", stream=True), **header)
+    response, events = post(url, agent_request("x-anthropic-billing-header: cch=1;", stream=True), header)
     assert (response.status, response.getheader("Content-Type")) == (200, "text/event-stream")
-    blocks = text.split("\n\n")
-    assert blocks.pop() == ""
-    for block in blocks:
-        name, data = block.split("\n")
-        assert name == "event: " + json.loads(data.removeprefix("data: "))["type"]
-    assert blocks[-1].startswith("event: message_stop")
+    assert events[-1] == {"type": "message_stop"}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +162,6 @@ def test_request_of_an_agent_is_streamed(url: str, header: dict[str, str]):
     ],
 )
 def test_error_has_the_format_of_the_interface(url: str, fields: Any, headers: dict[str, str], status: int, kind: str):
-    response, text = post(url, agent_request("x", **fields), **headers)
-    assert (response.status, json.loads(text)["type"]) == (status, "error")
-    assert json.loads(text)["error"]["type"] == kind
+    response, body = post(url, agent_request("x", **fields), headers)
+    assert (response.status, body["type"], body["error"]["type"]) == (status, "error", kind)
     assert response.getheader("Request-Id")

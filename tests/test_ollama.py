@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +12,7 @@ from localchat.protocol.errors import BadRequest
 from localchat.protocol.ollama import OllamaChat, OllamaText, parse_chat, parse_generate
 from localchat.protocol.request import ParseOptions
 
+from .exchanges import ask
 from .live import running_server
 from .serving import THOUGHT, TOOLS, says, serving
 
@@ -21,17 +20,6 @@ DEADLINE_S = 60
 USER = {"role": "user", "content": "hello"}
 BIG: dict[str, Any] = {"n_ctx": 4000, "n_cells": 8000}
 CALL = '<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>'
-
-
-def ask(port: int, path: str, body: Any = None) -> tuple[int, Any]:
-    """The status with the body, or with the lines of a stream."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
-        client.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
-        response = client.getresponse()
-        raw = response.read().decode()
-        if response.getheader("Content-Type") == "application/x-ndjson":
-            return response.status, [json.loads(line) for line in raw.splitlines()]
-        return response.status, json.loads(raw)
 
 
 def parse(path: str = "chat", **fields: Any) -> Any:

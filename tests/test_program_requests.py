@@ -6,8 +6,6 @@ our own. Each body and each event is validated against a schema of its interface
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +15,11 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
+from .exchanges import exchange
 from .live import running_server
 from .response_events import check_body, check_stream
 from .wire_schemas import validate
 
-DEADLINE_S = 60
 REQUESTS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "program_requests.json").read_text())
 
 
@@ -33,19 +31,11 @@ def address() -> Iterator[str]:
 
 def post(address: str, request: dict[str, Any], **fields: Any) -> tuple[str, list[Any]]:
     """The type of the content, and the body or the events."""
-    with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
-        body = json.dumps({**request["body"], **fields})
-        connection.request("POST", request["path"], body, {"Content-Type": "application/json", **request["headers"]})
-        response = connection.getresponse()
-        text = response.read().decode()
-    assert response.status == 200, text
+    headers = {"Content-Type": "application/json", **request["headers"]}
+    response, found = exchange(address, request["path"], {**request["body"], **fields}, headers=headers)
+    assert response.status == 200, found
     kind = str(response.getheader("Content-Type"))
-    if kind == "text/event-stream":
-        lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
-        return kind, [line if line == "[DONE]" else json.loads(line) for line in lines]
-    if kind == "application/x-ndjson":
-        return kind, [json.loads(line) for line in text.splitlines()]
-    return kind, [json.loads(text)]
+    return kind, [found] if kind == "application/json" else found
 
 
 def interface_of(request: dict[str, Any]) -> str:
@@ -119,12 +109,9 @@ OTHERS: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("path", OTHERS)
 def test_other_bodies_follow_the_schemas(address: str, path: str):
     method, body = OTHERS[path]
-    with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
-        connection.request(method, path, None if body is None else json.dumps(body))
-        response = connection.getresponse()
-        text = response.read().decode()
-    assert response.status == 200, text
-    validate(json.loads(text), path.partition("?")[0].removeprefix("/v1").strip("/").replace("/", "-"))
+    response, found = exchange(address, path, body, method)
+    assert response.status == 200, found
+    validate(found, path.partition("?")[0].removeprefix("/v1").strip("/").replace("/", "-"))
 
 
 @pytest.mark.parametrize(

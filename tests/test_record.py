@@ -12,7 +12,7 @@ import pytest
 from localchat import AsyncClient, Client, IncompleteStream, LocalChatError, ServerError, StreamError, replay
 from localchat.record import Recorder
 
-from .clients import client_class
+from .clients import client_class, failure
 from .raw_server import (
     ANSWER,
     DONE,
@@ -42,6 +42,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def joined(path: Path, kind: str) -> str:
     return "".join(item.get(kind, "") for item in lines(path))
+
+
+def recording(folder: Path, raw: bytes = HELLO, **fields: Any) -> Path:
+    """The recording of one chat with a server that answers this."""
+    path = folder / "r.jsonl"
+    with always(raw) as server, Client(server.url, model="m", record=path) as client:
+        client.chat("hi", **fields)
+    return path
 
 
 def events(client: Any) -> list[Any]:
@@ -76,15 +84,8 @@ def test_recording_is_readable_at_once_and_holds_the_wire(tmp_path):
     "raw", [chunked(piece("a"), end=False), until_close(piece("a"))], ids=["chunked", "until-close"]
 )
 def test_cut_answer_is_cut_in_the_replay(raw, tmp_path):
-    def handle(peer: Peer, server: Server) -> None:
-        peer.request()
-        peer.send(raw)
-
     path = tmp_path / "r.jsonl"
-    with Server(handle) as server:
-        client = Client(server.url, model="m", record=path)
-        with pytest.raises(IncompleteStream):
-            client.chat("hi")
+    failure(answering_once(raw), IncompleteStream, record=path)
     with pytest.raises(IncompleteStream) as caught:
         Client(transport=replay(path), model="m").chat("hi")
     assert caught.value.partial is not None
@@ -93,11 +94,8 @@ def test_cut_answer_is_cut_in_the_replay(raw, tmp_path):
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_replay_is_not_recorded(kind, tmp_path):
-    path = tmp_path / "r.jsonl"
-    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
-        client.chat("hi")
     with pytest.raises(ValueError, match="record and transport"):
-        kind(record=tmp_path / "second", transport=replay(path))
+        kind(record=tmp_path / "second", transport=replay(recording(tmp_path)))
 
 
 def test_each_path_has_its_own_answers(tmp_path):
@@ -124,9 +122,7 @@ RECORDED: dict[str, Any] = {"temperature": 0, "n": 1, "stop": "END"}
 
 @pytest.mark.parametrize(("prompt", "options", "words"), OTHERS.values(), ids=OTHERS)
 def test_request_that_is_not_in_the_recording_is_an_error_that_says_how_it_differs(prompt, options, words, tmp_path):
-    path = tmp_path / "r.jsonl"
-    with always(HELLO) as server, Client(server.url, model="m", record=path) as client:
-        client.chat("hi", **RECORDED, seed=1)
+    path = recording(tmp_path, **RECORDED, seed=1)
     replayed = Client(transport=replay(path), model="m", max_retries=0)
     changed = {name: value for name, value in {**RECORDED, **options}.items() if value is not None}
     with pytest.raises(LocalChatError) as caught:
@@ -255,8 +251,7 @@ def test_secrets_in_headers_of_answers_are_masked(tmp_path):
 def test_secrets_in_a_head_that_is_cut_are_masked(tmp_path):
     path = tmp_path / "r.jsonl"
     raw = b"HTTP/1.1 200 OK\r\nSet-Cookie: confidential\r\nContent-"
-    with answering_once(raw) as server, pytest.raises(IncompleteStream):
-        Client(server.url, model="m", record=path, max_retries=0).chat("hi")
+    failure(answering_once(raw), IncompleteStream, record=path)
     assert "Set-Cookie: ************\r\n********" in joined(path, "received")
 
 
@@ -271,11 +266,10 @@ def test_head_with_bare_line_ends_is_a_head(tmp_path):
 
 @pytest.mark.parametrize("blanks", ["", "   ", "\t"])
 def test_masked_header_keeps_its_length_whatever_its_blanks(blanks, tmp_path):
-    path = tmp_path / "r.jsonl"
     raw = HELLO.replace(b"Content-Type", f"Set-Cookie:{blanks}confidential\r\nContent-Type".encode())
-    with always(raw) as server, Client(server.url, model="m", record=path) as client:
-        client.chat("hi")
-    assert joined(path, "received") == raw.decode().replace("confidential", "*" * len("confidential"))
+    assert joined(recording(tmp_path, raw), "received") == raw.decode().replace(
+        "confidential", "*" * len("confidential")
+    )
 
 
 def test_short_key_does_not_damage_the_recording(tmp_path):

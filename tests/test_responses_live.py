@@ -3,8 +3,6 @@ model for what clients do."""
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
 import logging
 from collections.abc import Iterator
@@ -14,30 +12,12 @@ import pytest
 
 from localchat.serving.settings import Settings
 
+from .exchanges import ask
 from .live import running_server
 from .response_events import check_body, check_stream, check_types
 from .serving import THOUGHT, says, serving
 
-DEADLINE_S = 60
 ALL = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-
-
-def ask(port: int, path: str, body: Any = None, method: str = "POST") -> tuple[int, Any]:
-    """The status with the body, or with the events of a stream."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as client:
-        client.request(method, path, None if body is None else json.dumps(body))
-        response = client.getresponse()
-        raw = response.read().decode()
-        if response.getheader("Content-Type") != "text/event-stream":
-            return response.status, json.loads(raw)
-    *blocks, end = raw.split("\n\n")
-    assert end == ""
-    events = []
-    for block in blocks:
-        name, data = block.split("\n")
-        events.append(json.loads(data[len("data: ") :]))
-        assert name == f"event: {events[-1]['type']}"
-    return response.status, events
 
 
 def create(port: int, **fields: Any) -> tuple[int, Any]:

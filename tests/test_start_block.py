@@ -65,7 +65,7 @@ def test_terminal_shows_a_bar_and_then_model_memory_device_and_what_to_try():
     n_ctx, n_cells, n_parallel = map(int, re.findall(r"\d+", lines[ready - 4]))
     assert (n_ctx, n_parallel) == (1024, 3)
     assert n_cells in (3 * 1024, 4 * 1024)  # The same cells for all, or cells for each and for an idle prefix.
-    assert re.fullmatch(r"device   CPU.*; up to \d+ CPU threads", lines[ready - 2])
+    assert re.fullmatch(r"device   CPU.*; CPU threads: up to \d+", lines[ready - 2])
     command = lines[ready + 1].partition("try: ")[2]
     assert f"-m localchat --base-url {url} " in command
     assert os.path.samefile(command.split()[0], sys.executable)

@@ -37,7 +37,7 @@ from .raw_server import (
     sse,
     with_length,
 )
-from .test_main import OPEN, environment
+from .test_main import OPEN, environment, run_program
 
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
@@ -250,17 +250,8 @@ def test_server_that_fails_does_not_end_the_chat_and_one_that_is_down_does(tmp_p
     assert "start a server there" in shown
 
 
-def run(url: str, home: Path, *arguments: str, piped: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "localchat", *arguments],
-        input=piped,
-        env={**environment(url), "XDG_STATE_HOME": str(home)},
-        cwd=home,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=DEADLINE_S,
-        check=False,
-    )
+def run(url: str, home: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return run_program({**environment(url), "XDG_STATE_HOME": str(home)}, *arguments, cwd=home, **options)
 
 
 def test_last_conversation_is_continued(tmp_path):
@@ -377,17 +368,8 @@ def test_without_a_terminal_tools_run_only_with_yes(tmp_path):
     (tmp_path / "my_tools.py").write_text(TOOL, encoding="utf-8")
     with calling() as server:
         outputs = [
-            subprocess.run(
-                [sys.executable, "-m", "localchat", "-m", "m", "--tool", "my_tools:add", *more, "sum"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                env={**environment(server.url), "XDG_STATE_HOME": str(tmp_path)},
-                cwd=tmp_path,
-                start_new_session=True,  # Without a terminal to control it.
-                timeout=DEADLINE_S,
-                check=False,
-            )
+            # Without a terminal to control it.
+            run(server.url, tmp_path, "-m", "m", "--tool", "my_tools:add", *more, "sum", start_new_session=True)
             for more in ([], ["--yes"])
         ]
     assert outputs[0].stdout == "got Error: there is no terminal to ask the user for approval\n"

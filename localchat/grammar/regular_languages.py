@@ -28,6 +28,7 @@ from .expressions import (
     char_complement,
     char_intersection,
     chars,
+    direct_parts,
     hash_once,
     seq,
 )
@@ -256,12 +257,10 @@ def lengths(language: Language) -> tuple[int, int | None]:
 
 
 def parts_of(language: Language) -> tuple[Language, ...]:
-    """The parts of a sequence, an alternative or an intersection."""
-    if isinstance(language, Seq):
-        return language.items
-    if isinstance(language, Alt):
-        return language.options
-    return language.parts if isinstance(language, Intersection) else ()
+    """The languages of which a language is composed: those of an intersection, or the parts of an expression."""
+    if isinstance(language, Complement):
+        return (language.language,)
+    return language.parts if isinstance(language, Intersection) else direct_parts(language)
 
 
 def _upper_bounds(pairs: list[tuple[int, int | None]]) -> list[int] | None:
@@ -343,14 +342,8 @@ def _n_parts(language: Language) -> int:
     """The number of expressions and languages within a language, with the language itself."""
     n, todo = 0, [language]
     while todo:
-        part = todo.pop()
         n += 1
-        if isinstance(part, Repeat):
-            todo.append(part.item)
-        elif isinstance(part, Complement):
-            todo.append(part.language)
-        else:
-            todo += parts_of(part)
+        todo += parts_of(todo.pop())
     return n
 
 
@@ -384,10 +377,6 @@ def _first_chars(language: Language) -> Iterator[CharClass]:
         yield language
     elif isinstance(language, Literal):
         yield CharClass(((ord(language.text[0]),) * 2,))
-    elif isinstance(language, Repeat):
-        yield from _first_chars(language.item)
-    elif isinstance(language, Complement):
-        yield from _first_chars(language.language)
     else:
         for part in parts_of(language):
             yield from _first_chars(part)

@@ -41,7 +41,7 @@ class Report:
     versions: dict[str, str] = field(default_factory=dict)
     """The versions of localchat, Python, llama-cpp-python and llama.cpp, and the system."""
     build: dict[str, Any] = field(default_factory=dict)
-    """The CPU features and devices that llama.cpp is built for."""
+    """The CPU features and devices that llama.cpp is built for; empty if it cannot be loaded."""
     memory: dict[str, Any] = field(default_factory=dict)
     """The free bytes and what limits them; empty if they are not known."""
     model: dict[str, Any] = field(default_factory=dict)
@@ -65,9 +65,9 @@ class Report:
 def check(options: argparse.Namespace, file: ModelFile) -> int:
     """Write the report to stdout, and return the exit status."""
     report = Report()
-    _check_build(report)
     _check_memory(report)
     try:
+        _check_build(report)
         _check_model(report, options, file)
     except (EngineError, OSError, MemoryError, ImportError) as error:
         report.problems.append(f"cannot load {reason_of(file.path, error)}")
@@ -80,23 +80,22 @@ def check(options: argparse.Namespace, file: ModelFile) -> int:
 
 
 def _check_build(report: Report) -> None:
-    from ..engine.llama.build import read_build
-
-    build = read_build()
     report.versions = {
         "localchat": __version__,
         "Python": platform.python_version(),
-        "llama-cpp-python": build.package,
-        "llama.cpp": build.version,
         "system": f"{platform.system()} {platform.machine()}",
     }
+    from ..engine.llama.build import read_build
+
+    build = read_build()
+    report.versions.update({"llama-cpp-python": build.package, "llama.cpp": build.version})
     report.build = {
         "features": list(build.features),
         "gpu": build.supports_gpu,
         "devices": [asdict(device) for device in build.devices],
     }
     missing = missing_switches(build.features)
-    if missing:
+    if missing and not build.supports_gpu:
         advice = f"this CPU has {', '.join(missing)}, which llama.cpp is not built for; rebuild it: {rebuild_command()}"
         report.advice.append(advice)
     if not build.supports_gpu:
@@ -190,12 +189,8 @@ def _rounded(rate: float | None) -> float | None:
 
 def _lines(report: Report) -> Iterator[str]:
     yield "versions " + ", ".join(f"{name} {version}" for name, version in report.versions.items() if version)
-    yield "build    " + " ".join(report.build["features"]) + ("; GPU" if report.build["gpu"] else "; CPU alone")
-    for device in report.build["devices"]:
-        memory = (
-            f": {gigabytes(device['n_free'])} of {gigabytes(device['n_total'])} are free" if device["n_total"] else ""
-        )
-        yield f"device   {device['name']} ({device['description']}){memory}"
+    if report.build:
+        yield from _build_lines(report.build)
     if report.memory:
         limit = f" ({report.memory['limit']})" if report.memory["limit"] else ""
         yield f"memory   {gigabytes(report.memory['free_bytes'])} are free{limit}"
@@ -208,6 +203,15 @@ def _lines(report: Report) -> Iterator[str]:
     ]
 
 
+def _build_lines(build: dict[str, Any]) -> Iterator[str]:
+    yield "build    " + " ".join(build["features"]) + ("; GPU" if build["gpu"] else "; CPU alone")
+    for device in build["devices"]:
+        memory = (
+            f": {gigabytes(device['n_free'])} of {gigabytes(device['n_total'])} are free" if device["n_total"] else ""
+        )
+        yield f"device   {device['name']} ({device['description']}){memory}"
+
+
 def _model_lines(model: dict[str, Any], choice: dict[str, Any], speed: dict[str, Any]) -> Iterator[str]:
     yield f"model    {model['description']}, {gigabytes(model['weight_bytes'])}: {model['path']}"
     yield f"context  {choice['n_ctx']} tokens for each request: {choice['n_ctx_reason']}"
@@ -216,7 +220,7 @@ def _model_lines(model: dict[str, Any], choice: dict[str, Any], speed: dict[str,
             f"KV cache {choice['kv_cache_tokens']} tokens for {choice['parallel']} requests at once: "
             f"{gigabytes(choice['context_bytes'])}"
         )
-        yield f"runs on  {choice['device']}; up to {choice['threads']} CPU threads"
+        yield f"runs on  {choice['device']}; CPU threads: up to {choice['threads']}"
     yield f"loaded   in {choice['load_seconds']} s"
     if speed:
         yield (

@@ -1,0 +1,51 @@
+"""One HTTP request, and what it returns in the format of any interface."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from typing import Any
+
+DEADLINE_S = 60
+
+
+def ask(port: int, path: str, body: Any = None, method: str = "") -> tuple[int, Any]:
+    """The status, and what `exchange` returns."""
+    response, found = exchange(f"127.0.0.1:{port}", path, body, method)
+    return response.status, found
+
+
+def exchange(
+    address: str, path: str, body: Any = None, method: str = "", headers: dict[str, str] | None = None
+) -> tuple[http.client.HTTPResponse, Any]:
+    """The response, and its JSON or a list of its events."""
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)) as connection:
+        raw = None if body is None else json.dumps(body)
+        connection.request(method or ("GET" if raw is None else "POST"), path, raw, headers or {})
+        return read(connection.getresponse())
+
+
+def read(response: http.client.HTTPResponse) -> tuple[http.client.HTTPResponse, Any]:
+    text, kind = response.read().decode(), response.getheader("Content-Type")
+    if kind == "text/event-stream":
+        return response, events_of(text)
+    if kind == "application/x-ndjson":
+        return response, [json.loads(line) for line in text.splitlines()]
+    assert kind is not None
+    assert kind.startswith("application/json")
+    return response, json.loads(text)
+
+
+def events_of(text: str) -> list[Any]:
+    """The events of a stream; their names, in interfaces that have any, are their types."""
+    *blocks, end = text.split("\n\n")
+    assert end == ""
+    events = []
+    for block in blocks:
+        *names, data = block.split("\n")
+        payload = data.removeprefix("data: ")
+        assert payload != data
+        events.append(payload if payload == "[DONE]" else json.loads(payload))
+        assert names in ([], [f"event: {events[-1]['type'] if names else ''}"])
+    return events
