@@ -88,7 +88,7 @@ class Dialect:
         around = (*self.ignored, *self.text_start, self.reasoning.start, self.reasoning.end)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls, *of_layouts)))
 
-    def fits(self, template: str) -> bool:
+    def matches(self, template: str) -> bool:
         """Whether a template belongs to this family."""
         return any(all(mark in template for mark in marks) for marks in self.detected_by)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, Union
 
 from .budget import spend
@@ -242,18 +243,24 @@ def contains(language: Language, text: str) -> bool:
 # Lengths
 
 
-def lengths(language: Language) -> tuple[int, int | None]:
-    """A lower and an upper bound of the lengths of the texts in characters; None: no upper bound."""
+def lengths(language: Language) -> tuple[int, float]:
+    """A lower and an upper bound of the lengths of the texts in characters."""
     if isinstance(language, Literal):
         return len(language.text), len(language.text)
     if isinstance(language, CharClass):
         return 1, 1
     if isinstance(language, Repeat):
         low, high = lengths(language.item)
-        return low * language.low, None if high is None or language.high is None else high * language.high
+        return low * language.low, inf if language.high is None else high * language.high
     if isinstance(language, Complement):
-        return 0, None
-    return _COMBINED[type(language)]([lengths(part) for part in parts_of(language)])
+        return 0, inf
+    bounds = [lengths(part) for part in parts_of(language)]
+    lows, highs = [low for low, _ in bounds], [high for _, high in bounds]
+    if isinstance(language, Seq):
+        return sum(lows), sum(highs)
+    if isinstance(language, Alt):
+        return min(lows, default=0), max(highs, default=0)
+    return max(lows), min(highs)
 
 
 def parts_of(language: Language) -> tuple[Language, ...]:
@@ -263,36 +270,12 @@ def parts_of(language: Language) -> tuple[Language, ...]:
     return language.parts if isinstance(language, Intersection) else direct_parts(language)
 
 
-def _upper_bounds(pairs: list[tuple[int, int | None]]) -> list[int] | None:
-    """The upper bounds of the parts; None if a part has none."""
-    highs = [high for _, high in pairs if high is not None]
-    return highs if len(highs) == len(pairs) else None
-
-
-def _lengths_of_seq(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
-    highs = _upper_bounds(pairs)
-    return sum(low for low, _ in pairs), None if highs is None else sum(highs)
-
-
-def _lengths_of_alt(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
-    highs = _upper_bounds(pairs)
-    return min((low for low, _ in pairs), default=0), None if highs is None else max(highs, default=0)
-
-
-def _lengths_of_intersection(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
-    highs = [high for _, high in pairs if high is not None]
-    return max(low for low, _ in pairs), min(highs, default=None)
-
-
-_COMBINED = {Seq: _lengths_of_seq, Alt: _lengths_of_alt, Intersection: _lengths_of_intersection}
-
-
 def with_length(language: Language, low: int, high: int | None) -> Language:
     """The texts of `low` to `high` characters (None: no limit). The language is unchanged if it implies the bounds."""
     if high is not None and low > high:
         return NEVER
     shortest, longest = lengths(language)
-    if shortest >= low and (high is None or (longest is not None and longest <= high)):
+    if shortest >= low and (high is None or longest <= high):
         return language
     if isinstance(language, Repeat) and lengths(language.item) == (1, 1):
         highs = [n for n in (high, language.high) if n is not None]
