@@ -338,7 +338,7 @@ def test_calls_come_after_text_that_is_open(name: str):
     asked = required(parallel_tool_calls=False)
     request = ChatRequest(messages=messages, continue_final_message="content", **asked)
     prompt = "<|start|>assistant"
-    prompt += text_of(format.opened_text("", "Hi", prompt))
+    prompt += text_of(format.prefilled_text("", "Hi", prompt))
     constraint = constraint_for(request, template, prompt)
     assert constraint is not None
     text = generate(constraint.grammar, random.Random(name), 1500, constraint.root)

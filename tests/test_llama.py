@@ -192,15 +192,15 @@ def test_errors_of_the_library_belong_to_the_thread_on_which_it_failed():
 
     def fail() -> None:
         library._on_log(4, b"mine", None)
-        theirs.append(library.problems())
+        theirs.append(library.last_errors())
 
     theirs: list[str] = []
-    library.problems()
+    library.last_errors()
     library._on_log(4, b"of the first", None)
     thread = threading.Thread(target=fail)
     thread.start()
     thread.join(10)
-    assert (theirs, library.problems(), library.problems()) == (["mine"], "of the first", "it gave no reason")
+    assert (theirs, library.last_errors(), library.last_errors()) == (["mine"], "of the first", "it gave no reason")
 
 
 def test_the_texts_of_all_tokens_are_those_of_each(engine: Engine):

@@ -166,7 +166,7 @@ def test_grammar_of_a_token_allows_it_whatever_its_text_is(vocabulary: Vocabular
         assert allowed(one, vocabulary.n_tokens) == (list(range(vocabulary.n_tokens)) if expected is None else expected)
         one.accept(a if expected is None else expected[0])
         assert allowed(one, vocabulary.n_tokens) == sorted(vocabulary.eog_tokens)
-    with pytest.raises(InvalidGrammar, match="not a token of this model"):
+    with pytest.raises(InvalidGrammar, match="which this model does not have"):
         Grammar(Constraint("root ::= <no-such-token>"), vocabulary)
 
 

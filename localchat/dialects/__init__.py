@@ -14,9 +14,9 @@ DIALECTS: dict[str, Dialect] = declared()
 def detect(template: str) -> Dialect:
     """The dialect of the family whose markers are in the template, or "hermes" if there is none."""
     template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
-    fitting = [dialect for dialect in DIALECTS.values() if dialect.fits(template)]
-    overridden = {name for dialect in fitting for name in dialect.overrides}
-    detected = next((dialect for dialect in fitting if dialect.name not in overridden), DIALECTS["hermes"])
+    matching = [dialect for dialect in DIALECTS.values() if dialect.matches(template)]
+    overridden = {name for dialect in matching for name in dialect.overrides}
+    detected = next((dialect for dialect in matching if dialect.name not in overridden), DIALECTS["hermes"])
     return detected.for_template(template)
 
 

@@ -88,7 +88,7 @@ class Dialect:
         around = (*self.ignored, *self.text_start, self.reasoning.start, self.reasoning.end)
         return tuple(dict.fromkeys((*self.openers, *around, *of_calls, *of_layouts)))
 
-    def fits(self, template: str) -> bool:
+    def matches(self, template: str) -> bool:
         """Whether a template belongs to this family."""
         return any(all(mark in template for mark in marks) for marks in self.detected_by)
 
@@ -108,15 +108,15 @@ class Dialect:
         """Whether reasoning is open, possible or closed at the end of a prompt."""
         return self.reasoning.start_state(prompt)
 
-    def opened_reasoning(self, reasoning: str, prompt: str) -> list[Segment]:
-        """The segments to append to a prompt so that the output continues `reasoning` (assistant prefill)."""
+    def prefilled_reasoning(self, reasoning: str, prompt: str) -> list[Segment]:
+        """The segments of an assistant prefill: appended to a prompt, they let the output continue `reasoning`."""
         is_open = self.reasoning_start(prompt) is ReasoningStart.OPEN
         start = [] if is_open else [Segment(self.reasoning.start + "\n", True)]
         return [*start, Segment(reasoning, False)]
 
-    def opened_text(self, reasoning: str, text: str, prompt: str) -> list[Segment]:
-        """The segments to append to a prompt so that the output continues `text`, with `reasoning` before the text."""
+    def prefilled_text(self, reasoning: str, text: str, prompt: str) -> list[Segment]:
+        """The segments of an assistant prefill with which the output continues `text`, after `reasoning`."""
         if not reasoning and self.reasoning_start(prompt) is not ReasoningStart.OPEN:
             return [Segment(self.text_start[0], True), Segment(text, False)]
         end = Segment("\n" + self.reasoning.end + self.text_start[1], True)
-        return [*self.opened_reasoning(reasoning, prompt), end, Segment(text, False)]
+        return [*self.prefilled_reasoning(reasoning, prompt), end, Segment(text, False)]

@@ -99,9 +99,9 @@ class ReasoningTracker:
         self._budget = budget
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_open = parser.reasoning_is_open
-        # The number of tokens so far that may be the start tag, which counts as reasoning; None: the start tag was
+        # The number of tokens so far that may be the start tag, which counts as reasoning; None: the start tag has been
         # counted, or the output does not begin with one.
-        self._n_before: int | None = 0
+        self._n_start_tokens: int | None = 0
         self._n_tokens = 0
         # Whether there is text between the tags. Empty reasoning counts no tokens.
         self._has_text = False
@@ -136,7 +136,8 @@ class ReasoningTracker:
         """Feed the bytes of the next token. If `forced_token` is set, this must be that token."""
         if self.is_over:
             return
-        was_open, self._closing, is_forced = self._is_open, self._closing[1:], bool(self._closing)
+        was_open, is_forced = self._is_open, bool(self._closing)
+        self._closing = self._closing[1:]
         events = self._parser.feed(self._decoder.decode(piece))
         self._is_open = self._parser.reasoning_is_open
         self._count(events, was_open)
@@ -153,21 +154,26 @@ class ReasoningTracker:
             self._count_text(self._parser.finish())
 
     def _count(self, events: Sequence[Event], was_open: bool) -> None:
+        """Count a token with these events, if it is a part of the reasoning or of its tags."""
         self._count_text(events)
-        has_part = was_open or self._is_open or any(isinstance(event, ReasoningDelta) for event in events)
-        if has_part:
-            self._n_tokens += 1 + (self._n_before or 0)
-            self._n_before = None
-        elif self._n_before is not None:
-            self._n_before = None if events else self._n_before + 1
+        if was_open or self._is_open or _has_reasoning(events):
+            self._n_tokens += 1 + (self._n_start_tokens or 0)
+            self._n_start_tokens = None
+        elif self._n_start_tokens is not None:
+            self._n_start_tokens = None if events else self._n_start_tokens + 1
 
     def _count_text(self, events: Sequence[Event]) -> None:
-        self._has_text = self._has_text or any(isinstance(event, ReasoningDelta) for event in events)
+        self._has_text = self._has_text or _has_reasoning(events)
 
     def _force_end_if_due(self) -> None:
+        """Force the end of open reasoning if its budget is used up and the last character is complete."""
         is_within_character = bool(self._decoder.getstate()[0])
         if self._closing or self._n_left is None or self._n_left > 0 or is_within_character:
             return
         if self._budget and self._is_open and not self._is_closed:
             self._closing = self._budget.closing
             self._is_closed = True
+
+
+def _has_reasoning(events: Sequence[Event]) -> bool:
+    return any(isinstance(event, ReasoningDelta) for event in events)

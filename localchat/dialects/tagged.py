@@ -16,7 +16,7 @@ from .calls import Calls
 from .json_scan import maybe_nested
 from .named_calls import json_arguments
 from .scan import Cursor, Markers, Reader, is_next, one_of, read_end, read_marker, read_space, stream, until
-from .values import is_text_only, parameter_types, text_json, value_json
+from .values import parameter_types, text_json, value_json
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,8 @@ class TaggedCalls(CallStyle):
             yield from one_of(cursor, "\n")
         if self.quotes and (yield from one_of(cursor, self.quotes[0])):
             ends = tuple(self.quotes[1] + end for end in ends)
-        if is_text_only(types):
+        if types == STRING:
+            # A value that must be a string can be streamed before its end is known.
             yield from _text_value(cursor, calls, ends)
         else:
             # Read an object or list by JSON syntax first, since its strings may contain an end marker.

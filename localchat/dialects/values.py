@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .call_layout import ALL_TYPES, STRING, TYPE_NAMES
+from .call_layout import ALL_TYPES, TYPE_NAMES
 
 # The limit of a chain of references, which may be circular. No real schema needs more.
 _MAX_REFERENCES = 8
@@ -25,6 +25,7 @@ def parameter_types(schema: Mapping[str, Any], *path: str | None) -> frozenset[s
 
 
 def _subschema(schema: Any, name: str | None, root: Mapping[str, Any]) -> Any:
+    """The schema of a property, or with None of list items; None if there is none."""
     for _ in range(_MAX_REFERENCES):
         if isinstance(schema, Mapping) and "$ref" in schema:
             schema = _resolved(schema["$ref"], root)
@@ -37,6 +38,7 @@ def _subschema(schema: Any, name: str | None, root: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
+    """The JSON types that a schema allows. `depth` is the limit of references and combinations within each other."""
     if not isinstance(schema, Mapping) or depth == 0:
         return ALL_TYPES
     if "$ref" in schema:
@@ -55,17 +57,13 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
 
 
 def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
+    """The schema at a JSON pointer; None if there is none."""
     start, *parts = str(reference).split("/")
     # Other references, such as anchors, are not resolved, so they allow any type.
     target: Any = root if start == "#" else None
     for part in parts:
         target = target.get(part) if isinstance(target, Mapping) else None
     return target
-
-
-def is_text_only(types: frozenset[str]) -> bool:
-    """Whether a value must be a string, and can be streamed before its end is known."""
-    return types == STRING
 
 
 def text_json(text: str) -> str:

@@ -5,7 +5,7 @@ There is one rule for each set of remaining items.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from .expressions import EMPTY, NEVER, Expr, alt, seq
@@ -28,11 +28,16 @@ def in_any_order(rules: Rules, items: Sequence[tuple[Expr, bool]], separator: Ex
     # and that text. Without a required item in the set, `rest` may be empty and `last` may take the place of the item.
     first: Expr = NEVER
     rest: dict[frozenset[int], Expr] = {}
-    for n_left in range(len(items) + 1):
-        for left in map(frozenset, combinations(range(len(items)), n_left)):
-            may_end = not left & required
-            first = alt(*(seq(exprs[i], rest[left - {i}]) for i in sorted(left)), last if may_end else NEVER)
-            rest[left] = alt(seq(separator, first), EMPTY if may_end else NEVER)
-            if rest[left] not in (EMPTY, NEVER):
-                rest[left] = rules.add("pairs", rest[left])
+    for left in subsets(len(items)):
+        may_end = not left & required
+        first = alt(*(seq(exprs[i], rest[left - {i}]) for i in sorted(left)), last if may_end else NEVER)
+        rest[left] = alt(seq(separator, first), EMPTY if may_end else NEVER)
+        if rest[left] not in (EMPTY, NEVER):
+            rest[left] = rules.add("pairs", rest[left])
     return first
+
+
+def subsets(n: int) -> Iterator[frozenset[int]]:
+    """The subsets of the numbers below `n`, the smaller ones first."""
+    for size in range(n + 1):
+        yield from map(frozenset, combinations(range(n), size))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import combinations
 from typing import TYPE_CHECKING
 
+from .any_order import subsets
 from .expressions import EMPTY, NEVER, Expr, Literal, alt, seq
 from .merged_keywords import AllOf, array_keywords, fail
 
@@ -97,7 +96,7 @@ class _Array:
         high = min(keywords.max_items or len(values), len(values))
         # The text that may follow, by the indices of the values used so far. A text contains those for larger sets.
         after: dict[frozenset[int], Expr] = {}
-        for used in sorted(_subsets(len(values)), key=len, reverse=True):
+        for used in sorted(subsets(len(values)), key=len, reverse=True):
             options: list[Expr] = [EMPTY] if len(used) >= max(keywords.min_items, 1) else []
             for n in range(len(values)) if len(used) < high else ():
                 if n not in used:
@@ -105,9 +104,3 @@ class _Array:
                     options.append(seq(before, self._notation.constant(values[n]), after[used | {n}]))
             after[used] = self._rules.add("unique", alt(*options)) if options else NEVER
         return alt(self._empty(), self._notation.wrap("[", after[frozenset()], "]"))
-
-
-def _subsets(n: int) -> Iterator[frozenset[int]]:
-    """The subsets of the numbers below `n`."""
-    for size in range(n + 1):
-        yield from map(frozenset, combinations(range(n), size))

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 
 from .budget import Budget, TooMuchWork, spend
-from .check import all_parts, check_rules
+from .check import check_rules
 from .errors import GrammarError
-from .expressions import Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, TokenRef
+from .expressions import Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, TokenRef, all_parts
 from .gbnf_parser import parse_gbnf
 from .utf8 import COMPLETE, byte_states
 
@@ -229,7 +229,7 @@ class ByteAutomaton:
             node = _Node(_Kind.TOKEN)
             token = self._token_id(expr.name)
             if token is None:
-                raise GrammarError("", f"the grammar names {expr.name}, which is not a token of this model")
+                raise GrammarError("", f"the grammar names the token {expr.name}, which this model does not have")
             node.token, node.is_excluded = token, expr.is_excluded
         return node
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from .budget import spend
 from .errors import GrammarError
-from .expressions import Alt, Expr, Repeat, RuleRef, Seq
+from .expressions import Alt, Expr, Repeat, RuleRef, Seq, direct_parts, references
 from .gbnf_parser import parse_gbnf
 
 MAX_CHARS = 500_000
@@ -32,39 +32,18 @@ def check_grammar(text: str) -> None:
 def check_rules(rules: Mapping[str, Expr]) -> None:
     """Check the parsed rules of a grammar. Raises GrammarError."""
     for name, body in rules.items():
-        for other in _references(body):
+        for other in references(body):
             if other not in rules:
                 raise GrammarError("", f"the rule {name} refers to the rule {other}, which the grammar does not define")
     nullable = _nullable_rules(rules)
     _check_left_recursion({name: list(_first_rules(body, nullable)) for name, body in rules.items()})
 
 
-def _parts(expr: Expr) -> tuple[Expr, ...]:
-    if isinstance(expr, Seq):
-        return expr.items
-    if isinstance(expr, Alt):
-        return expr.options
-    return (expr.item,) if isinstance(expr, Repeat) else ()
-
-
-def all_parts(expr: Expr) -> Iterator[Expr]:
-    """The expression and all expressions within it."""
-    todo = [expr]
-    while todo:
-        part = todo.pop()
-        yield part
-        todo += reversed(_parts(part))
-
-
-def _references(expr: Expr) -> Iterator[str]:
-    return (part.name for part in all_parts(expr) if isinstance(part, RuleRef))
-
-
 def _nullable_rules(rules: Mapping[str, Expr]) -> set[str]:
     """The rules that match the empty text, directly or through other rules."""
     users: dict[str, list[str]] = {}
     for name, body in rules.items():
-        for other in dict.fromkeys(_references(body)):
+        for other in dict.fromkeys(references(body)):
             users.setdefault(other, []).append(name)
     found: set[str] = set()
     todo = list(rules)
@@ -101,7 +80,7 @@ def _first_rules(expr: Expr, nullable: set[str]) -> Iterator[str]:
             )
         yield from _first_rules(expr.item, nullable)
     elif isinstance(expr, (Seq, Alt)):
-        for part in _parts(expr):
+        for part in direct_parts(expr):
             yield from _first_rules(part, nullable)
             if isinstance(expr, Seq) and not _is_nullable(part, nullable):
                 return

@@ -102,8 +102,8 @@ def _n_places(interval: Interval) -> int:
         n = len(_expanded(interval.step)[1])
         if interval.step * 10**n != 1:
             raise TooLarge(
-                f"multiples of {float(interval.step)} cannot be enforced with these bounds: multipleOf may be 0.1, "
-                f"0.01 and so on, or any number if minimum and maximum leave at most {MAX_LISTED} multiples"
+                f"multiples of {float(interval.step)} cannot be enforced with these bounds: set a minimum and a "
+                f"maximum with at most {MAX_LISTED} multiples between them, or use 0.1, 0.01 and so on"
             )
         return n
     bounds = [_expanded(abs(bound.value)) for bound in (interval.low, interval.high) if bound]

@@ -135,6 +135,32 @@ def char_intersection(left: CharClass, right: CharClass) -> CharClass:
     return CharClass(tuple(_joined(sorted((a, b) for a, b in pairs if a <= b))))
 
 
+# Parts
+
+
+def direct_parts(expr: Expr) -> tuple[Expr, ...]:
+    """The items of a sequence, the options of an alternative, or the item of a repetition."""
+    if isinstance(expr, Seq):
+        return expr.items
+    if isinstance(expr, Alt):
+        return expr.options
+    return (expr.item,) if isinstance(expr, Repeat) else ()
+
+
+def all_parts(expr: Expr) -> Iterator[Expr]:
+    """The expression and all expressions within it, in the order of the text."""
+    todo = [expr]
+    while todo:
+        part = todo.pop()
+        yield part
+        todo += reversed(direct_parts(part))
+
+
+def references(expr: Expr) -> Iterator[str]:
+    """The names of the rules that an expression refers to."""
+    return (part.name for part in all_parts(expr) if isinstance(part, RuleRef))
+
+
 # Sequences and alternatives
 
 

@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from .errors import GrammarError, errors_located
-from .expressions import EMPTY, NEVER, Alt, CharClass, Expr, Literal, Repeat, RuleRef, Seq, TokenRef, alt, seq
+from .expressions import (
+    EMPTY,
+    NEVER,
+    Alt,
+    CharClass,
+    Expr,
+    Literal,
+    Repeat,
+    RuleRef,
+    Seq,
+    TokenRef,
+    alt,
+    references,
+    seq,
+)
 
 # llama.cpp expands a repetition into one rule per item, and refuses more than 2000 items. A longer repetition is
 # written as blocks of this many items, so that the number of rules grows with the square root of the count.
@@ -151,6 +165,7 @@ class Rules:
                 return found
 
     def _without_unproductive(self, roots: dict[str, Expr]) -> dict[str, Expr]:
+        """The bodies of all rules and of `roots`, without the parts that match no text."""
         productive = self._productive_rules()
         bodies = {name: body for name, body in self._bodies.items() if body is not None} | roots
         if len(productive) == len(bodies) - len(roots):
@@ -159,6 +174,7 @@ class Rules:
 
 
 def _repeat(atom: Expr, low: int, high: int) -> Expr:
+    """The item `low` to `high` times, where `high` is within the limits of llama.cpp."""
     return Repeat(atom, low, high) if high else EMPTY
 
 
@@ -191,23 +207,14 @@ def _reachable(bodies: dict[str, Expr], root: str) -> list[str]:
     names = {root: None}
     todo = deque(names)
     while todo:
-        new = [name for name in _references(bodies[todo.popleft()]) if name not in names]
+        new = [name for name in references(bodies[todo.popleft()]) if name not in names]
         todo += dict.fromkeys(new)
         names.update(dict.fromkeys(new))
     return list(names)
 
 
-def _references(expr: Expr) -> Iterator[str]:
-    if isinstance(expr, RuleRef):
-        yield expr.name
-    elif isinstance(expr, Repeat):
-        yield from _references(expr.item)
-    elif isinstance(expr, (Seq, Alt)):
-        for part in expr.items if isinstance(expr, Seq) else expr.options:
-            yield from _references(part)
-
-
 def _text(expr: Expr, nested: bool = True) -> str:
+    """The expression in GBNF. An alternative within another expression (`nested`) is in parentheses."""
     if isinstance(expr, RuleRef):
         return expr.name
     if isinstance(expr, Literal):

@@ -61,8 +61,8 @@ def integer_range(rules: Rules, low: int | None, high: int | None) -> Expr:
 
 def naturals(rules: Rules, low: int, high: int | None) -> Expr:
     """The integers from `low` (0 or more) to `high` (None: no limit), without leading zeros."""
-    most = 10**MAX_DIGITS - 1
-    high = most if high is None else min(high, most)
+    longest = 10**MAX_DIGITS - 1
+    high = longest if high is None else min(high, longest)
     zero = ZERO if low == 0 <= high else NEVER
     return alt(zero, *_by_length(rules, max(low, 1), high))
 
@@ -126,9 +126,9 @@ def _multiples(rules: Rules, low: int | None, high: int | None, step: int) -> Ex
         return _round(rules, first, last, Literal("0" * n_zeros))
     if step > MAX_REMAINDERS or first not in (None, 0, 1) or last not in (None, 0, -1):
         raise TooLarge(
-            f"multiples of {step} cannot be enforced with these bounds: multipleOf may be any number if minimum and "
-            f"maximum leave at most {MAX_LISTED} multiples, at most {MAX_REMAINDERS} if 0 is the only bound or there "
-            "is none, or a power of ten"
+            f"multiples of {step} cannot be enforced with these bounds: set a minimum and a maximum with at most "
+            f"{MAX_LISTED} multiples between them, use a multipleOf of at most {MAX_REMAINDERS} and no bound but 0, or "
+            "a power of ten"
         )
     return _by_remainder(rules, first, last, step)
 

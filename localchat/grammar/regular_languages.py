@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, Union
 
 from .budget import spend
@@ -28,6 +29,7 @@ from .expressions import (
     char_complement,
     char_intersection,
     chars,
+    direct_parts,
     hash_once,
     seq,
 )
@@ -241,51 +243,31 @@ def contains(language: Language, text: str) -> bool:
 # Lengths
 
 
-def lengths(language: Language) -> tuple[int, int | None]:
-    """A lower and an upper bound of the lengths of the texts in characters; None: no upper bound."""
+def lengths(language: Language) -> tuple[int, float]:
+    """A lower and an upper bound of the lengths of the texts in characters."""
     if isinstance(language, Literal):
         return len(language.text), len(language.text)
     if isinstance(language, CharClass):
         return 1, 1
     if isinstance(language, Repeat):
         low, high = lengths(language.item)
-        return low * language.low, None if high is None or language.high is None else high * language.high
+        return low * language.low, inf if language.high is None else high * language.high
     if isinstance(language, Complement):
-        return 0, None
-    return _COMBINED[type(language)]([lengths(part) for part in parts_of(language)])
+        return 0, inf
+    bounds = [lengths(part) for part in parts_of(language)]
+    lows, highs = [low for low, _ in bounds], [high for _, high in bounds]
+    if isinstance(language, Seq):
+        return sum(lows), sum(highs)
+    if isinstance(language, Alt):
+        return min(lows, default=0), max(highs, default=0)
+    return max(lows), min(highs)
 
 
 def parts_of(language: Language) -> tuple[Language, ...]:
-    """The parts of a sequence, an alternative or an intersection."""
-    if isinstance(language, Seq):
-        return language.items
-    if isinstance(language, Alt):
-        return language.options
-    return language.parts if isinstance(language, Intersection) else ()
-
-
-def _upper_bounds(pairs: list[tuple[int, int | None]]) -> list[int] | None:
-    """The upper bounds of the parts; None if a part has none."""
-    highs = [high for _, high in pairs if high is not None]
-    return highs if len(highs) == len(pairs) else None
-
-
-def _lengths_of_seq(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
-    highs = _upper_bounds(pairs)
-    return sum(low for low, _ in pairs), None if highs is None else sum(highs)
-
-
-def _lengths_of_alt(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
-    highs = _upper_bounds(pairs)
-    return min((low for low, _ in pairs), default=0), None if highs is None else max(highs, default=0)
-
-
-def _lengths_of_intersection(pairs: list[tuple[int, int | None]]) -> tuple[int, int | None]:
-    highs = [high for _, high in pairs if high is not None]
-    return max(low for low, _ in pairs), min(highs, default=None)
-
-
-_COMBINED = {Seq: _lengths_of_seq, Alt: _lengths_of_alt, Intersection: _lengths_of_intersection}
+    """The languages of which a language is composed: those of an intersection, or the parts of an expression."""
+    if isinstance(language, Complement):
+        return (language.language,)
+    return language.parts if isinstance(language, Intersection) else direct_parts(language)
 
 
 def with_length(language: Language, low: int, high: int | None) -> Language:
@@ -293,7 +275,7 @@ def with_length(language: Language, low: int, high: int | None) -> Language:
     if high is not None and low > high:
         return NEVER
     shortest, longest = lengths(language)
-    if shortest >= low and (high is None or (longest is not None and longest <= high)):
+    if shortest >= low and (high is None or longest <= high):
         return language
     if isinstance(language, Repeat) and lengths(language.item) == (1, 1):
         highs = [n for n in (high, language.high) if n is not None]
@@ -343,14 +325,8 @@ def _n_parts(language: Language) -> int:
     """The number of expressions and languages within a language, with the language itself."""
     n, todo = 0, [language]
     while todo:
-        part = todo.pop()
         n += 1
-        if isinstance(part, Repeat):
-            todo.append(part.item)
-        elif isinstance(part, Complement):
-            todo.append(part.language)
-        else:
-            todo += parts_of(part)
+        todo += parts_of(todo.pop())
     return n
 
 
@@ -384,10 +360,6 @@ def _first_chars(language: Language) -> Iterator[CharClass]:
         yield language
     elif isinstance(language, Literal):
         yield CharClass(((ord(language.text[0]),) * 2,))
-    elif isinstance(language, Repeat):
-        yield from _first_chars(language.item)
-    elif isinstance(language, Complement):
-        yield from _first_chars(language.language)
     else:
         for part in parts_of(language):
             yield from _first_chars(part)

@@ -107,11 +107,11 @@ class ChatTemplate:
             raise TemplateError("the messages or tools are nested too deeply") from error
         reasoning = final.get("reasoning_content", "")
         if continue_final_message == "reasoning_content":
-            return merged([*segments, *self.dialect.opened_reasoning(reasoning, text_of(segments))])
+            return merged([*segments, *self.dialect.prefilled_reasoning(reasoning, text_of(segments))])
         text = final.get("content", "") + prefix
         if not reasoning and not text:
             return segments
-        return merged([*segments, *self.dialect.opened_text(reasoning, text, text_of(segments))])
+        return merged([*segments, *self.dialect.prefilled_text(reasoning, text, text_of(segments))])
 
     def _given(self, messages: Messages, tools: Messages | None, variables: Mapping[str, Any] | None) -> dict[str, Any]:
         shown = prepared(messages, self.capabilities)

@@ -48,11 +48,7 @@ class _Calls(TaggedCalls):
 
 
 def _value(cursor: Cursor, schema: Mapping[str, Any], path: tuple[str | None, ...]) -> Reader[tuple[str, _End]]:
-    """Read the value of an element. Returns the value as JSON, and what ended it.
-
-    An element with child elements is a list if all of them are items, else an object. Any other element has a value of
-    the type in the schema.
-    """
+    """Read the value of an element. Returns the value as JSON, and what ended it."""
     types = parameter_types(schema, *path)
     text = yield from maybe_nested(cursor)
     children: list[tuple[str, str]] = []
@@ -72,16 +68,25 @@ def _value(cursor: Cursor, schema: Mapping[str, Any], path: tuple[str | None, ..
             break
         value, end = yield from _value(cursor, schema, (*path, None if types == {"array"} else key))
         children.append((key, value))
+    return _element_json(text, children, types), end
+
+
+def _element_json(text: str, children: list[tuple[str, str]], types: frozenset[str]) -> str:
+    """The value of an element as JSON: a list if all of its child elements are items, else an object.
+
+    Without child elements, the value has the type in the schema.
+    """
     if children and types != {"object"} and all(key == _ITEM for key, _ in children):
-        return "[" + ", ".join(value for _, value in children) + "]", end
+        return "[" + ", ".join(value for _, value in children) + "]"
     if children:
-        return "{" + ", ".join(f"{_text(key)}: {value}" for key, value in children) + "}", end
+        return "{" + ", ".join(f"{_text(key)}: {value}" for key, value in children) + "}"
     if not text.strip() and types in ({"object"}, {"array"}):
-        return "{}" if types == {"object"} else "[]", end
-    return value_json(text, types), end
+        return "{}" if types == {"object"} else "[]"
+    return value_json(text, types)
 
 
 def _text(key: str) -> str:
+    """A JSON string."""
     return json.dumps(key, ensure_ascii=False)
 
 

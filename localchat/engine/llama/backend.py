@@ -19,7 +19,7 @@ from ..state_files import Data
 from ..values import EngineError, GenerationRequest, ModelFacts
 from .candidates import is_quick, largest_of_rows
 from .embed import open_embedding_backend, pair_tokens
-from .library import L, Model, problems
+from .library import L, Model, last_errors
 from .sampler import Sampler
 from .vocabulary import Vocabulary
 
@@ -98,7 +98,7 @@ class LlamaBackend:
         # Between streams `llama_memory_seq_cp` copies the whole stream.
         n_source = self._length(source)
         if not self.write_state(target, self.read_state(source), n_source):
-            raise EngineError(f"a prefix of {n_source} tokens cannot be copied to another sequence: {problems()}")
+            raise EngineError(f"a prefix of {n_source} tokens cannot be copied to another sequence: {last_errors()}")
         if n_tokens < n_source:
             self.truncate(target, n_tokens)
 
@@ -116,7 +116,7 @@ class LlamaBackend:
         data = np.empty(n_bytes, np.uint8)
         n_read = L.llama_state_seq_get_data(self._context, _bytes_at(data), n_bytes, slot)
         if n_read == 0:
-            raise EngineError(f"llama.cpp cannot copy the state of a sequence: {problems()}")
+            raise EngineError(f"llama.cpp cannot copy the state of a sequence: {last_errors()}")
         return data[:n_read].data
 
     def write_state(self, slot: int, data: Data, n_tokens: int) -> bool:
@@ -155,7 +155,7 @@ class LlamaBackend:
                 L.llama_memory_seq_rm(self._memory, id, chunk.sequence.n_computed, -1)
         if code == 1:
             raise NoFreeCells
-        raise DecodeFailed(f"llama_decode returned {code}: {problems()}")
+        raise DecodeFailed(f"llama_decode returned {code}: {last_errors()}")
 
     def sample(self, sampler: Sampler, row: int) -> int:
         logits = self._row(row)

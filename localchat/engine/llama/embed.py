@@ -17,7 +17,7 @@ import numpy as np
 
 from ..embedding import EmbeddingLimits, Piece, pooling_of, reads_whole_texts
 from ..values import EngineError, ModelFacts
-from .library import L, Model, problems
+from .library import L, Model, last_errors
 from .vocabulary import Vocabulary
 
 # Longer inputs are rare (OpenAI's limit is 8191), and these cells take memory beside the KV cache.
@@ -57,7 +57,7 @@ def open_embedding_backend(model: Model, facts: ModelFacts, threads: tuple[int, 
             limits = EmbeddingLimits(n_ctx, params.n_batch, params.n_seq_max, facts.n_vocab)
             return LlamaEmbedding(model, context, limits, pooling_of(facts.metadata), threads)
         if n_ctx <= _MIN_INPUT:
-            raise EngineError(f"llama.cpp could not create a context for embeddings: {problems()}")
+            raise EngineError(f"llama.cpp could not create a context for embeddings: {last_errors()}")
         n_ctx = max(n_ctx // 2, _MIN_INPUT)
 
 
@@ -110,7 +110,7 @@ class LlamaEmbedding:
         run = L.llama_decode if self._memory else L.llama_encode
         code = run(self._context, self._rows.fill(inputs, step, self._slot))
         if code != 0:
-            raise EngineError(f"llama.cpp could not compute embeddings (code {code}): {problems()}")
+            raise EngineError(f"llama.cpp could not compute embeddings (code {code}): {last_errors()}")
         vectors = {}
         first, rows = 0, None if self._is_pooled else self._all_rows(step)
         for piece in step:
@@ -154,7 +154,7 @@ class LlamaEmbedding:
 
     def _array(self, pointer: Any, shape: tuple[int, ...]) -> Any:
         if not pointer:
-            raise EngineError(f"the model gave no vector: {problems()}")
+            raise EngineError(f"the model gave no vector: {last_errors()}")
         return np.ctypeslib.as_array(pointer, shape)
 
     def _slot(self, piece: Piece) -> int:

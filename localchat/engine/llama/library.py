@@ -23,19 +23,19 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 import llama_cpp.llama_cpp as L
 
-__all__ = ["L", "Model", "problems"]
+__all__ = ["L", "Model", "last_errors"]
 
 log = logging.getLogger("localchat.engine.llama")
 
 
-class _Problems(threading.local):
+class _Errors(threading.local):
     """The errors that llama.cpp logged on this thread: other threads may fail at the same time."""
 
     def __init__(self) -> None:
         self.recent: deque[str] = deque(maxlen=8)
 
 
-_problems = _Problems()
+_errors = _Errors()
 # ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continues the previous line. Errors become part of our error
 # messages. Warnings are for developers: one is that the KV cache has more cells than one sequence may use.
 _LOG_LEVELS = {3: logging.INFO, 4: logging.INFO}
@@ -46,7 +46,7 @@ _ERROR_LEVEL = 4
 def _on_log(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     line = text.decode("utf-8", "replace").rstrip()
     if level == _ERROR_LEVEL:
-        _problems.recent.append(line)
+        _errors.recent.append(line)
     log.log(_LOG_LEVELS.get(level, logging.DEBUG), "%s", line)
 
 
@@ -72,14 +72,14 @@ def _start_library() -> None:
 _start_library()
 
 
-def problems() -> str:
+def last_errors() -> str:
     """The errors that the library logged on this thread since the last call."""
-    problems = "; ".join(_problems.recent)
-    _problems.recent.clear()
-    return problems or "it gave no reason"
+    errors = "; ".join(_errors.recent)
+    _errors.recent.clear()
+    return errors or "it gave no reason"
 
 
-def quick(function: Any) -> Any:
+def holding_gil(function: Any) -> Any:
     """A function that is called without releasing the GIL. For functions of a microsecond, this halves the time."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None

@@ -19,7 +19,7 @@ from ..context_size import MIN_TOKENS, CacheMemory, ContextSize, context_size, w
 from ..memory import free_memory
 from ..values import EngineError, LoadOptions, ModelFacts, WrongDraftModel
 from .backend import LlamaBackend
-from .library import L, Model, problems
+from .library import L, Model, last_errors
 from .memory_use import cache_memories, resources_of
 from .vocabulary import Vocabulary
 
@@ -153,7 +153,7 @@ def _load_model(path: str, options: LoadOptions, progress: Callable[[float], Non
     params.progress_callback = on_progress
     model = L.llama_model_load_from_file(os.fsencode(path), params)
     if model is None:
-        raise EngineError(f"llama.cpp cannot load {path!r}: {problems()}")
+        raise EngineError(f"llama.cpp cannot load {path!r}: {last_errors()}")
     return model
 
 
@@ -191,7 +191,7 @@ def _new_context(model: Any, options: LoadOptions, memories: list[CacheMemory]) 
         n_streams = 0
         if n_cells <= n_least:
             raise EngineError(
-                f"llama.cpp could not create a context of {n_least} tokens ({problems()}): use a smaller --ctx"
+                f"llama.cpp could not create a context of {n_least} tokens ({last_errors()}): use a smaller --ctx"
             )
         n_cells = max(n_cells // 2, n_least)
     size = ContextSize(min(size.n_ctx, L.llama_n_ctx_seq(context)), L.llama_n_ctx(context), n_streams)

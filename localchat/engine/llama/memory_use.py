@@ -1,4 +1,4 @@
-"""How much memory the KV cache and the buffers of a model take, on the machine and on its GPUs."""
+"""The memory that the KV cache and the buffers of a model take, on the machine and on its GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .library import L
 
 # Keys and values have 16 bits each.
 _VALUE_BYTES = 2
-# The buffers of one pass through the layers hold about so many vectors of a model's width, of 32 bits, for each row.
+# The buffers of one pass through the layers have about this many vectors of 32-bit numbers for each row.
 _WIDTHS_PER_ROW = 8
 
 
@@ -32,10 +32,10 @@ def cache_memories(
 
     Args:
         free: The free memory of the machine before the model was loaded.
-        n_rows: The tokens of one pass through the layers.
-        n_outputs: How many of them have logits.
+        n_rows: The number of tokens of one pass through the layers.
+        n_outputs: The number of them that have logits.
     """
-    on, n_on_gpu, n_layers = _layers_on_gpus(model, options)
+    used_gpus, n_on_gpu, n_layers = _layers_on_gpus(model, options)
     gpu_share = n_on_gpu / n_layers
     kv_bytes = kv_bytes_per_token(model, path, metadata)
     # The attention mask has 16 bits for each row and token, and is allocated beside the layers.
@@ -53,9 +53,9 @@ def cache_memories(
         memories.append(CacheMemory(n_free, kv_bytes * (1 - gpu_share) + mask_bytes, fixed, note))
     if gpu_share:
         # The weights are loaded already. Some drivers report 0: not known.
-        n_free = sum(device.n_free for device in on) or None
+        n_free = sum(device.n_free for device in used_gpus) or None
         fixed = pass_bytes + logits_bytes + int(state_bytes * gpu_share)
-        note = f"are free on {', '.join(device.name for device in on)} beside the weights"
+        note = f"are free on {', '.join(device.name for device in used_gpus)} beside the weights"
         memories.append(CacheMemory(n_free, kv_bytes * gpu_share + mask_bytes, fixed, note))
     return memories
 
@@ -64,8 +64,8 @@ def resources_of(
     model: Any, options: LoadOptions, memories: Sequence[CacheMemory], n_cells: int, n_threads: int
 ) -> Resources:
     """The device, threads and memory of a loaded model with a KV cache of `n_cells` tokens."""
-    on, n_on_gpu, n_layers = _layers_on_gpus(model, options)
-    names = [f"{device.name} ({device.description})" for device in on]
+    used_gpus, n_on_gpu, n_layers = _layers_on_gpus(model, options)
+    names = [f"{device.name} ({device.description})" for device in used_gpus]
     cpu = next((f"CPU ({device.description})" for device in devices() if device.kind == "CPU"), "CPU")
     if not n_on_gpu:
         device = cpu if L.llama_supports_gpu_offload() else f"{cpu}; llama.cpp is built for the CPU alone"
@@ -95,7 +95,7 @@ def kv_bytes_per_token(model: Any, path: str, metadata: Mapping[str, str]) -> fl
         # llama.cpp reports the first layer alone.
         per_layer = read_header(path).metadata.get(f"{prefix}.attention.head_count_kv")
         n_kv_heads = sum(per_layer) if isinstance(per_layer, tuple) else n_kv_heads
-        # In other models one of so many layers has attention.
+        # In other models one of every `full_attention_interval` layers has attention.
         n_kv_heads /= int(metadata.get(f"{prefix}.full_attention_interval", 1))
     head_size = L.llama_model_n_embd(model) // max(L.llama_model_n_head(model), 1)
     sizes = (int(metadata.get(f"{prefix}.attention.{name}_length", head_size)) for name in ("key", "value"))

@@ -7,7 +7,7 @@ node and its children are skipped at the first byte that the grammar does not al
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,49 +42,25 @@ class TokenTrie:
         """
         Args:
             pieces: The texts of all tokens of the vocabulary.
-            tokens: The tokens of the trie. None has an empty text.
+            tokens: The tokens of the trie, each of which has a text.
         """
         order = _sorted_by_text(pieces, tokens)
         self.tokens = np.array(order, np.int32)
         texts = [pieces[token] for token in order]
         self._texts = texts
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        offsets = np.concatenate(([0], np.cumsum(lengths)))[:-1]
-        data = np.frombuffer(b"".join(texts), np.uint8)
         self.levels: list[_Level] = []
-        # The tokens that are longer than the depth, by their indexes in the order, and the parent node of each.
-        here = np.arange(len(texts))
-        parents, depth = np.zeros(len(texts), np.int64), 0
-        while len(here):
-            byte = data[offsets[here] + depth]
-            is_first = np.ones(len(here), bool)
-            is_first[1:] = (parents[1:] != parents[:-1]) | (byte[1:] != byte[:-1])
-            nodes = np.cumsum(is_first) - 1
-            ends_here = lengths[here] == depth + 1
-            firsts = np.flatnonzero(is_first)
-            n_tokens = np.bincount(nodes, ends_here, len(firsts)).astype(np.int64)
-            goes_on = ~ends_here
-            # The children are entered when the next level is made.
-            self.levels.append(
-                _Level(byte[firsts], np.zeros(0, np.int64), np.zeros(0, np.int64), here[firsts], n_tokens)
-            )
-            self._set_children(depth, parents[firsts])
-            here, parents, depth = here[goes_on], nodes[goes_on], depth + 1
-        self._set_children(depth, np.zeros(0, np.int64))
+        parents_below = np.zeros(0, np.int64)
+        for last_bytes, parents, first_token, n_tokens in reversed(list(_nodes_by_depth(texts))):
+            n_children = np.bincount(parents_below, minlength=len(last_bytes)).astype(np.int64)
+            first_child = np.cumsum(n_children) - n_children
+            self.levels.append(_Level(last_bytes, first_child, n_children, first_token, n_tokens))
+            parents_below = parents
+        self.levels.reverse()
 
     def has_longer(self, text: bytes) -> bool:
         """Whether a token is longer than these bytes and begins with them."""
         i = bisect_right(self._texts, text)
         return i < len(self._texts) and self._texts[i].startswith(text)
-
-    def _set_children(self, depth: int, parents: Any) -> None:
-        """Enter the nodes at this depth, with the indexes of their parents, as the children of the level above."""
-        if depth == 0:
-            return
-        above = self.levels[depth - 1]
-        n_children = np.bincount(parents, minlength=len(above.bytes)).astype(np.int64)
-        first_child = np.cumsum(n_children) - n_children
-        self.levels[depth - 1] = _Level(above.bytes, first_child, n_children, above.first_token, above.n_tokens)
 
     def allowed(self, table: TransitionTable, state: State, budget: Budget) -> Any:
         """The tokens whose text may follow in a state, in no particular order. Raises TooMuchWork."""
@@ -114,6 +90,29 @@ def _sorted_by_text(pieces: Sequence[bytes], tokens: Sequence[int]) -> list[int]
     for token in tokens:
         parts.setdefault(pieces[token][:2], []).append(token)
     return [token for start in sorted(parts) for token in sorted(parts[start], key=pieces.__getitem__)]
+
+
+def _nodes_by_depth(texts: Sequence[bytes]) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """For each depth of a trie of sorted texts, four arrays with one element per node.
+
+    These are the last byte of its text, the index of its parent at the depth above, the index of the first text that
+    begins with its text, and the number of texts that are equal to its text.
+    """
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    offsets = np.concatenate(([0], np.cumsum(lengths)))[:-1]
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    # The texts that are longer than the depth, by their indexes, and the node of each at the depth above.
+    longer = np.arange(len(texts))
+    parents, depth = np.zeros(len(texts), np.int64), 0
+    while len(longer):
+        byte = data[offsets[longer] + depth]
+        is_first = np.ones(len(longer), bool)
+        is_first[1:] = (parents[1:] != parents[:-1]) | (byte[1:] != byte[:-1])
+        firsts, nodes = np.flatnonzero(is_first), np.cumsum(is_first) - 1
+        ends = lengths[longer] == depth + 1
+        n_ends = np.bincount(nodes, ends, len(firsts)).astype(np.int64)
+        yield byte[firsts], parents[firsts], longer[firsts], n_ends
+        longer, parents, depth = longer[~ends], nodes[~ends], depth + 1
 
 
 def _ranges(firsts: Any, counts: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..values import TextTooLong
 from .compiled_grammar import GrammarCache
-from .library import L, Model, quick
+from .library import L, Model, holding_gil
 from .text_blocks import TextBlocks
 from .token_trie import TokenTrie
 
@@ -37,7 +37,8 @@ class Vocabulary:
         self.n_tokens: int = L.llama_vocab_n_tokens(self.pointer)
         self._pieces: dict[tuple[int, bool], bytes] = {}
         ids = range(self.n_tokens)
-        pointer, is_end, attribute = self.pointer, quick(L.llama_vocab_is_eog), quick(L.llama_vocab_get_attr)
+        pointer = self.pointer
+        is_end, attribute = holding_gil(L.llama_vocab_is_eog), holding_gil(L.llama_vocab_get_attr)
         self.eog_tokens = frozenset(id for id in ids if is_end(pointer, id))
         attributes = [attribute(pointer, id) for id in ids]
         self._attributes = np.array(attributes, np.int64)
@@ -204,7 +205,7 @@ class Vocabulary:
     def _read_texts(self, n: int) -> None:
         """Read the texts of the next `n` tokens. The caller holds the lock."""
         n_buffer, first = 256, len(self._texts)
-        buffer, pointer, read = ctypes.create_string_buffer(n_buffer), self.pointer, quick(L.llama_token_to_piece)
+        buffer, pointer, read = ctypes.create_string_buffer(n_buffer), self.pointer, holding_gil(L.llama_token_to_piece)
         for id in range(first, min(first + n, self.n_tokens)):
             length = read(pointer, id, buffer, n_buffer, 0, True)
             self._texts.append(ctypes.string_at(buffer, length) if length >= 0 else self._read_piece(id, True))
