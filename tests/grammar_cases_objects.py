@@ -322,6 +322,11 @@ COMBINATIONS = {
     "oneOf by the names generated": case(
         {"oneOf": [obj("a", a=INT), obj("b", b=INT)]}, '{"a":1} {"b":1}', '{} {"a":"x"} {"a":1,"b":1}'
     ),
+    "oneOf by closed names": case(
+        {"oneOf": [{**obj(name, **{name: INT}), "additionalProperties": False} for name in "ab"]},
+        '{"a":1} {"b":1}',
+        '{} {"a":1,"b":1}',
+    ),
     "oneOf ranges": case(
         {"oneOf": [{"type": "integer", "maximum": 3}, {"type": "integer", "minimum": 7}]}, "3 7 -1 10", "4 6"
     ),

@@ -274,7 +274,6 @@ FORMATS = {
 
 NUMBERS = {
     "minimum 0": case({"type": "integer", "minimum": 0}, "0 5 123456789012345678", "-1 1.5", "-0"),
-    "minimum 1": case({"type": "integer", "minimum": 1}, "1 10 99", "0 -1"),
     "minimum 37": case({"type": "integer", "minimum": 37}, "37 40 99 100 3700", "36 9 0 -37 037"),
     "minimum negative": case({"type": "integer", "minimum": -37}, "-37 -9 0 1000", "-38 -99 -100"),
     "maximum": case({"type": "integer", "maximum": 37}, "37 0 -1 -1000 9", "38 99 100"),
@@ -282,8 +281,6 @@ NUMBERS = {
     "range 0 to 255": case(
         {"type": "integer", "minimum": 0, "maximum": 255}, "0 9 10 99 100 199 200 249 255", "256 300 1000 -1 00"
     ),
-    "range 18 to 65": case({"type": "integer", "minimum": 18, "maximum": 65}, "18 19 20 59 60 65", "17 66 1 100 6"),
-    "range 7 to 7": case({"type": "integer", "minimum": 7, "maximum": 7}, "7", "6 8 77"),
     "range across zero": case({"type": "integer", "minimum": -12, "maximum": 3}, "-12 -1 0 3", "-13 4 10"),
     "range negative": case({"type": "integer", "minimum": -120, "maximum": -15}, "-15 -99 -120 -100", "-14 -121 15 0"),
     "range of many digits": case(
@@ -293,7 +290,6 @@ NUMBERS = {
     "exclusive as draft 4": case(
         {"type": "integer", "minimum": 3, "exclusiveMinimum": True, "maximum": 6, "exclusiveMaximum": False}, "4 5 6"
     ),
-    "both bounds": case({"type": "integer", "minimum": 3, "exclusiveMinimum": 2}, "3 4", "2"),
     "fractional bounds of integers": case({"type": "integer", "minimum": 1.5, "maximum": 3.5}, "2 3", "1 4"),
     "huge bounds": case(
         {"type": "integer", "minimum": -9223372036854775808, "maximum": 9223372036854775807},
@@ -308,9 +304,6 @@ NUMBERS = {
     "number range 0 to 1": case(
         {"type": "number", "minimum": 0, "maximum": 1}, "0 0.0 0.5 0.999 1 1.0 1.000", "1.1 1.0001 -0.1 2 10"
     ),
-    "number range exclusive": case(
-        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, "0.1 0.0001 0.9999", "0 1 0.0 1.0 -0.1"
-    ),
     "number range of decimals": case(
         {"type": "number", "minimum": 1.25, "maximum": 3.5},
         "1.25 1.250 1.3 1.26 2 2.999 3 3.5 3.50 3.49",
@@ -320,9 +313,6 @@ NUMBERS = {
         {"type": "number", "minimum": 2.25, "exclusiveMaximum": 2.75},
         "2.25 2.3 2.7 2.749 2.5",
         "2 2.2 2.24 2.75 2.750 2.8 3",
-    ),
-    "number range of one digit": case(
-        {"type": "number", "minimum": 0.31, "maximum": 0.34}, "0.31 0.315 0.34", "0.3 0.309 0.341 0.35"
     ),
     "number range negative": case(
         {"type": "number", "minimum": -3.5, "maximum": -1.25}, "-1.25 -2 -3.5 -3.49", "-1.2 -3.51 0 2"

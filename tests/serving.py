@@ -44,6 +44,8 @@ class Serving:
         self.server = server
         self.engine = engine
         self.backend = backend
+        # Of a server that is gated: each release lets the engine take one step.
+        self.gate: Any = backend.gate
         self.thread = thread
         # What the engine was asked for, in order.
         self.work: list[GenerationRequest] = []
@@ -113,13 +115,15 @@ def serving(
     chat_template=LAST_MESSAGE,
     max_queue=8,
     is_ready=True,
+    is_gated=False,
     settings=ANY_PORT,
     listener=None,
     record=None,
     **facts,
 ):
     threads_before = set(threading.enumerate())
-    backend = FakeBackend(model, chat_template=chat_template, **facts)
+    gate = threading.Semaphore(0) if is_gated else None
+    backend = FakeBackend(model, chat_template=chat_template, gate=gate, **facts)
     engine = Engine(backend, max_queue=max_queue).start()
     service = Service(Catalog([ModelFile(path=None, name="Fake")]))
     server = ChatServer(service, settings, listener, record)
@@ -136,8 +140,8 @@ def serving(
         yield Serving(server, engine, backend, thread)
     finally:
         server.shutdown()
-        if backend.gate is not None:
-            backend.gate.release(100_000)
+        if gate is not None:
+            gate.release(100_000)
         server.close()
         engine.close()
         thread.join(DEADLINE_S)

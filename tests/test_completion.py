@@ -290,17 +290,16 @@ def completion_request(**members: Any) -> bytes:
 
 @pytest.mark.parametrize("broken", [EngineError("it broke"), RuntimeError("a bug")], ids=["engine", "bug"])
 def test_k5_failure_inside_a_streamed_completion_is_an_event_then_done(monkeypatch, broken: Exception):
-    gate = threading.Semaphore(0)
-    with serving(endless, gate=gate) as running, running.connect() as sock:
+    with serving(endless, is_gated=True) as running, running.connect() as sock:
         sock.sendall(completion_request(prompt="a", stream=True))
-        gate.release()
+        running.gate.release()
         read_until(sock, b'"text":"a"')
 
         def fail(self: object, item: object, tokens: object) -> None:
             raise broken
 
         monkeypatch.setattr("localchat.generation.output.Output.read", fail)
-        gate.release(1000)
+        running.gate.release(1000)
         raw = read_until(sock, b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert b'"type":"inference_error"' in raw
         assert (b"a bug" in raw, b"Traceback" in raw) == (False, False)

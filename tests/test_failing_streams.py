@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -70,11 +69,11 @@ def post(client: http.client.HTTPConnection, path: str, body: Any) -> http.clien
 @pytest.mark.parametrize("path", INTERFACES)
 def test_failure_in_a_stream_has_the_format_of_the_interface(path: str, place: str):
     kind, failure, _, fields = INTERFACES[path]
-    gate, n = threading.Semaphore(0), PLACES[place]
-    with serving(breaking_at(n), gate=gate, **BIG) as running, contextlib.closing(running.client()) as client:
-        gate.release(n)
+    n = PLACES[place]
+    with serving(breaking_at(n), is_gated=True, **BIG) as running, contextlib.closing(running.client()) as client:
+        running.gate.release(n)
         response = post(client, path, {**fields, "stream": True})
-        gate.release(1000)  # The response has begun: what fails now is inside the stream.
+        running.gate.release(1000)  # The response has begun: what fails now is inside the stream.
         assert response.status == 200
         events = read(response)[1]
         assert post(client, path, {**fields, "stream": False}).status == 500, "the connection goes on"

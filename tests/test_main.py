@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -64,11 +63,48 @@ def run_program(
     )
 
 
-def test_prints_the_answer():
-    with always(HELLO) as server:
-        done = run(server, "say", "hello")
-        assert (done.stdout, done.stderr, done.returncode) == ("Hello\n", "", 0)
-        assert server.requests[-1].json["messages"] == [{"role": "user", "content": "say hello"}]
+THOUGHT = sse({"choices": [choice({"reasoning_content": "hm"})]})
+CALL = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}}
+OTHERS = [
+    {**choice({"reasoning_content": "hm", "tool_calls": [CALL]}, "tool_calls"), "index": 1},
+    {**choice({"content": "no"}, "stop"), "index": 2},
+]
+# The answer of the server and the options, then standard output, what standard error has, and the exit code.
+OUTPUTS: dict[str, tuple[bytes, list[str], str, str, int]] = {
+    "answer": (HELLO, [], "Hello\n", "", 0),
+    "models": (HELLO, ["--models"], "first\n", "", 0),
+    "usage": (HELLO, ["--usage"], "Hello\n", "3 tokens in, 2 out, first after ", 0),
+    "reasoning": (chunked(THOUGHT, *ANSWER), [], "Hello\n", "", 0),
+    "reasoning on demand": (chunked(THOUGHT, *ANSWER), ["--show-reasoning"], "Hello\n", "hm\n", 0),
+    "call": (
+        chunked(sse({"choices": [choice({"tool_calls": [CALL]}, "tool_calls")]}), DONE),
+        [],
+        'f({"q":1})\n',
+        "",
+        0,
+    ),
+    "first of several choices": (
+        chunked(*(sse({"choices": [other]}) for other in OTHERS), *ANSWER),
+        ["-o", "n=3", "--show-reasoning"],
+        "Hello\n",
+        "",
+        0,
+    ),
+    "status": (with_length(b'{"error": "bad luck"}', "400 Bad"), [], "", "bad luck", 1),
+    "error in the stream": (chunked(piece("Hel"), sse({"error": "bad luck"})), [], "Hel\n", "bad luck", 1),
+    "cut": (chunked(piece("Hel")), [], "Hel\n", "cut after 3 characters", 3),
+    "cut by a limit": (chunked(piece("Hel", "length"), DONE), [], "Hel\n", "length", 3),
+}
+
+
+@pytest.mark.parametrize(("raw", "options", "out", "errors", "code"), OUTPUTS.values(), ids=OUTPUTS)
+def test_output_and_exit_code(raw, options, out, errors, code):
+    with always(raw) as server:
+        done = run(server, "-m", "m", *options, "hi")
+    assert (done.stdout, done.returncode) == (out, code)
+    assert errors in done.stderr
+    assert bool(done.stderr) == bool(errors)
+    assert "Traceback" not in done.stderr
 
 
 def test_base_url_by_option_and_without_streaming():
@@ -99,7 +135,7 @@ def test_system_may_be_an_option_too():
 
 @pytest.mark.parametrize(
     ("piped", "words", "asked"),
-    [("text\n", ["explain"], "text\n\nexplain"), ("text", [], "text"), ("", ["explain"], "explain")],
+    [("text\n", ["explain"], "text\n\nexplain"), ("text", [], "text"), ("", ["explain", "it"], "explain it")],
     ids=["both", "piped", "words"],
 )
 def test_piped_input_comes_before_the_text(piped, words, asked):
@@ -125,26 +161,6 @@ def test_input_that_is_no_utf8_is_reported(errors):
         assert b"not UTF-8" in done.stderr
 
 
-def test_models():
-    with always(HELLO) as server:
-        assert run(server, "--models").stdout == "first\n"
-
-
-def test_usage_goes_to_stderr():
-    with always(HELLO) as server:
-        done = run(server, "--usage", "hi")
-        assert done.stdout == "Hello\n"
-        assert done.stderr.startswith("3 tokens in, 2 out, first after ")
-
-
-def test_reasoning_is_shown_on_demand_on_stderr():
-    thought = sse({"choices": [choice({"reasoning_content": "hm"})]})
-    with always(chunked(thought, *ANSWER)) as server:
-        assert run(server, "hi").stderr == ""
-        done = run(server, "--show-reasoning", "hi")
-        assert (done.stdout, done.stderr) == ("Hello\n", "hm\n")
-
-
 def test_answer_begins_a_line_of_its_own_after_thoughts():
     thoughts = [sse({"choices": [choice({"reasoning_content": text})]}) for text in ("h", "m")]
     with always(chunked(*thoughts, *ANSWER)) as server:
@@ -153,54 +169,6 @@ def test_answer_begins_a_line_of_its_own_after_thoughts():
     with always(chunked(*thoughts, piece("", "length"), DONE)) as server:
         done = run(server, "--show-reasoning", "hi", together=True)
         assert done.stdout.startswith("hm\nlocalchat: the server cut the answer: length")
-
-
-def test_tool_calls_are_printed():
-    call = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"q":1}'}}
-    raw = chunked(sse({"choices": [choice({"tool_calls": [call]}, "tool_calls")]}), DONE)
-    with always(raw) as server:
-        assert run(server, "hi").stdout == 'f({"q":1})\n'
-
-
-def test_of_several_choices_the_first_is_printed():
-    call = {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}
-    other = [choice({"reasoning_content": "hm", "tool_calls": [call]}, "tool_calls"), choice({"content": "no"}, "stop")]
-    chunks = [sse({"choices": [{**delta, "index": number}]}) for number, delta in enumerate(other, 1)]
-    with always(chunked(*chunks, *ANSWER)) as server:
-        done = run(server, "-o", "n=3", "--show-reasoning", "hi")
-        assert (done.stdout, done.stderr) == ("Hello\n", "")
-
-
-def test_answer_cut_by_a_limit_is_noted():
-    with always(chunked(piece("Hel", "length"), DONE)) as server:
-        done = run(server, "hi")
-        assert (done.stdout, done.returncode) == ("Hel\n", 3)
-        assert "length" in done.stderr
-
-
-EXITS = {
-    "status": (with_length(b'{"error": "bad luck"}', "400 Bad"), 1, "", "bad luck"),
-    "cut": (chunked(piece("Hel")), 3, "Hel", "cut after 3 characters"),
-    "stream-error": (chunked(piece("Hel"), sse({"error": "bad luck"})), 1, "Hel", "bad luck"),
-}
-
-
-@pytest.mark.parametrize(("raw", "code", "out", "words"), EXITS.values(), ids=EXITS)
-def test_exit_code(raw, code, out, words):
-    with always(raw) as server:
-        done = run(server, "-m", "m", "hi")
-        assert (done.returncode, done.stdout.rstrip("\n")) == (code, out)
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["--nonsense"], ["-o", "novalue", "hi"]], ids=["nothing", "unknown-option", "bad-option"]
-)
-def test_wrong_usage_is_2(arguments):
-    done = run(None, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "usage:" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -234,14 +202,6 @@ def test_output_that_cannot_be_written_is_reported(arguments):
             check=False,
         )
     assert (done.returncode, done.stderr) == (1, b"localchat: [Errno 28] No space left on device\n")
-
-
-def test_nothing_listens():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    done = run(None, "-b", f"http://127.0.0.1:{port}/v1", "-m", "m", "hi")
-    assert done.returncode == 1
-    assert "start a server there" in done.stderr
 
 
 def test_interrupt_is_130_and_the_server_sees_it():

@@ -50,13 +50,6 @@ def test_call_is_whole_with_arguments_as_an_object(stream):
     assert [call["function"] for call in calls] == [{"index": 0, "name": "look", "arguments": {"a": 1}}]
 
 
-def test_limit_ends_with_length():
-    with serving(says("hello there"), **BIG) as running:
-        body = {"messages": [USER], "options": {"num_predict": 5}, "stream": False}
-        _, answer = ask(running.port, "/api/chat", body)
-    assert (answer["done_reason"], answer["message"]["content"]) == ("length", "hello")
-
-
 def test_generate_with_template_raw_and_gap():
     with serving(says("yes"), **BIG) as running:
         _, lines = ask(running.port, "/api/generate", {"prompt": "hello", "system": "s"})

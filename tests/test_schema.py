@@ -432,12 +432,6 @@ def test_value_that_is_nested_too_deeply_does_not_fit():
         build(Node, value)
 
 
-def test_docstring_is_taken_apart():
-    summary, described = read_docstring(sample.__doc__ or "")
-    assert summary == "Do it.\n\nMore text."
-    assert described == {"a": "The first, which goes on.", "b": "The second."}
-
-
 def test_text_after_a_section_of_a_docstring_is_no_part_of_it():
     doc = """Do it.
 

@@ -2,7 +2,6 @@
 
 import json
 import select
-import threading
 
 import pytest
 
@@ -34,13 +33,12 @@ def test_body_without_a_stream():
 
 def test_stream_byte_for_byte():
     """K1, K2, K3, K13 and appendix A's last line; each token is sent as soon as it is sampled (T2, V21, G33, G35)."""
-    gate = threading.Semaphore(0)
-    with serving(gate=gate) as running, running.connect() as sock:
+    with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("hé", stream=True, stream_options={"include_usage": True}))
-        gate.release()
+        running.gate.release()
         lines = read_until(sock, b"\r\n\r\n").split(b"\r\n")
         frames = read_until(sock, b'"content":"h"') + read_until(sock, b"\n\n\r\n")
-        gate.release(3)
+        running.gate.release(3)
         frames += read_until(sock, b"0\r\n\r\n")
     assert lines[0] == b"HTTP/1.1 200 OK"
     assert b"Content-Type: text/event-stream" in lines
@@ -67,12 +65,11 @@ def test_stream_byte_for_byte():
 
 def test_k31_nothing_is_sent_before_the_first_token():
     """V16."""
-    gate = threading.Semaphore(0)
-    with serving(gate=gate) as running, running.connect() as sock:
+    with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request(stream=True))
         wait_for(lambda: running.engine.stats().n_running == 1)
         assert select.select([sock], [], [], 0)[0] == []
-        gate.release()
+        running.gate.release()
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 

@@ -7,7 +7,6 @@ import http.client
 import json
 import logging
 import re
-import threading
 from typing import Any
 
 import pytest
@@ -197,14 +196,13 @@ def test_e1_payload_of_a_client_that_always_sends_tools():
 
 
 def test_choice_that_waits_for_its_slot_holds_up_no_other():
-    gate = threading.Semaphore(0)
-    with serving(endless, gate=gate, n_parallel=1) as running, running.connect() as sock:
+    with serving(endless, is_gated=True, n_parallel=1) as running, running.connect() as sock:
         sock.sendall(chat_request(n=2, stream=True, max_tokens=30))
         for text in (b"a", b"b"):
-            gate.release()
+            running.gate.release()
             read_until(sock, b'{"content":"%b"}' % text)
         assert running.engine.stats().n_waiting == 1
-        gate.release(1000)
+        running.gate.release(1000)
         read_until(sock, b"data: [DONE]\n\n")
 
 

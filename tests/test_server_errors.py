@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import threading
 
 import pytest
 
@@ -119,13 +118,12 @@ def test_g13_failure_before_anything_is_sent_has_its_status(n, stream):
 
 def test_k5_failure_inside_a_stream_is_an_event_then_done():
     """K4, T20, T21, V38, G31, G37."""
-    gate = threading.Semaphore(0)
-    with serving(breaks_at(2), gate=gate) as running, contextlib.closing(running.client()) as client:
-        gate.release()
+    with serving(breaks_at(2), is_gated=True) as running, contextlib.closing(running.client()) as client:
+        running.gate.release()
         body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
         client.request("POST", "/v1/chat/completions", json.dumps(body))
         response = client.getresponse()
-        gate.release(1000)
+        running.gate.release(1000)
         assert response.status == 200
         chunks = payloads(response.read())
         assert chunks[-1]["error"]["type"] == "inference_error"
@@ -137,9 +135,8 @@ def test_k5_failure_inside_a_stream_is_an_event_then_done():
 
 def test_k40_full_queue_is_429_with_retry_after():
     """K32."""
-    gate = threading.Semaphore(0)
     with (
-        serving(endless, gate=gate, n_parallel=1, max_queue=1) as running,
+        serving(endless, is_gated=True, n_parallel=1, max_queue=1) as running,
         contextlib.closing(running.client()) as client,
     ):
         work = request_for(prompt=(1,))
@@ -149,18 +146,17 @@ def test_k40_full_queue_is_429_with_retry_after():
             assert response.status == 429
             assert int(response.getheader("Retry-After")) > 0
             assert json.loads(response.read())["error"]["code"] == "queue_full"
-        gate.release(1000)
+        running.gate.release(1000)
         running.wait_until_idle()
         assert ask(client, max_tokens=1)[0] == 200
 
 
 def test_refused_choices_leave_nothing_running():
     """Two of three choices fit: the request fails as a whole (T19)."""
-    gate = threading.Semaphore(0)
-    with serving(endless, gate=gate, n_parallel=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
+    with serving(endless, is_gated=True, n_parallel=1, max_queue=2, n_ctx=100_000, n_cells=100_000) as running:
         with submit(running.engine, request_for(prompt=(1,))):
             assert running.chat(n=3)[0] == 429
-        gate.release(1000)
+        running.gate.release(1000)
         running.wait_until_idle()
 
 

@@ -32,13 +32,11 @@ def test_k33_client_that_leaves_frees_its_sequence(leave, stream, caplog):
 
 
 def test_k33_client_that_leaves_while_it_waits_for_a_slot():
-    gate = threading.Semaphore(0)
-
     def turn_until(n_waiting):
-        wait_for(lambda: gate.release() or running.engine.stats().n_waiting == n_waiting)
+        wait_for(lambda: running.gate.release() or running.engine.stats().n_waiting == n_waiting)
 
     with (
-        serving(endless, gate=gate, n_parallel=1, n_ctx=100_000, n_cells=100_000) as running,
+        serving(endless, is_gated=True, n_parallel=1, n_ctx=100_000, n_cells=100_000) as running,
         running.connect() as first,
     ):
         first.sendall(chat_request(stream=True))
@@ -61,12 +59,11 @@ def test_client_that_leaves_after_a_stray_line_end_has_left():
 
 
 def test_client_that_sends_its_next_request_early_has_not_left():
-    gate = threading.Semaphore(0)
-    with serving(gate=gate) as running, running.connect() as sock:
+    with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("one"))
         wait_for(lambda: running.engine.stats().n_running == 1)
         sock.sendall(chat_request("two"))
-        gate.release(1000)
+        running.gate.release(1000)
         read_until(sock, b'"one"')
         read_until(sock, b'"two"')
 
@@ -123,12 +120,11 @@ def test_what_is_not_streamed_gets_503_when_the_server_ends_and_so_does_what_com
 
 def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
     """H16. On new connections and on those that were open; the request in flight ends as if nothing had happened."""
-    gate = threading.Semaphore(0)
-    with serving(gate=gate) as running, contextlib.closing(running.client()) as used, running.connect() as sock:
+    with serving(is_gated=True) as running, contextlib.closing(running.client()) as used, running.connect() as sock:
         used.request("GET", "/health")
         assert read_answer(used)[0] == 200
         sock.sendall(chat_request("hello", stream=True))
-        gate.release()
+        running.gate.release()
         read_until(sock, b'"content":"h"')
         running.server.drain(60)
         for client in (used, running.client()):
@@ -139,7 +135,7 @@ def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
                 assert int(response.getheader("Retry-After")) > 0
                 assert json.loads(response.read())["error"]["code"] == "shutting_down"
         assert running.thread.is_alive()
-        gate.release(1000)
+        running.gate.release(1000)
         read_until(sock, b"0\r\n\r\n")
         running.thread.join(DEADLINE_S)
         assert not running.thread.is_alive()
@@ -147,8 +143,7 @@ def test_server_that_drains_refuses_new_requests_and_ends_with_the_last_one():
 
 def test_drain_ends_after_its_time_whatever_is_in_flight():
     """H16."""
-    gate = threading.Semaphore(0)
-    with serving(endless, gate=gate) as running, running.connect() as sock:
+    with serving(endless, is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request(stream=True))
         wait_for(lambda: running.engine.stats().n_running == 1)
         running.server.drain(0.05)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from localchat.serving.settings import Settings
 
 from .fakes import endless
@@ -23,12 +21,11 @@ from .serving import (
 
 def test_progress_of_a_long_prompt():
     """From what was cached to all of it, before the text; the status does not wait for the first token (K31)."""
-    gate = threading.Semaphore(0)
-    with serving(says("!"), gate=gate, n_batch=64, **BIG) as running, running.connect() as sock:
+    with serving(says("!"), is_gated=True, n_batch=64, **BIG) as running, running.connect() as sock:
         sock.sendall(chat_request("x" * 200, stream=True, return_progress=True))
-        gate.release(1)
+        running.gate.release(1)
         read_until(sock, b'"processed":64')
-        gate.release(1000)
+        running.gate.release(1000)
         read_until(sock, b"data: [DONE]\n\n")
         _, chunks = running.chat(content="x" * 200, stream=True, return_progress=True)
         _, plain = running.chat(content="x" * 200, stream=True)
@@ -43,15 +40,14 @@ def test_progress_of_a_long_prompt():
 
 def test_silent_stream_gets_comments_and_its_text():
     """K31, C37: the status waits for the first token, but no longer than a silence may last."""
-    gate = threading.Semaphore(0)
-    with serving(gate=gate, settings=Settings(port=0, ping_s=0.02)) as running, running.connect() as sock:
+    with serving(is_gated=True, settings=Settings(port=0, ping_s=0.02)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True))
         head = read_until(sock, b"\r\n\r\n")
         first = read_until(sock, b": \n\n\r\n")
-        gate.release()
+        running.gate.release()
         text = read_until(sock, b'"content":"a"')
         read_until(sock, b": \n\n\r\n")
-        gate.release(1000)
+        running.gate.release(1000)
         read_until(sock, b"data: [DONE]\n\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert b"data:" not in first
@@ -59,11 +55,10 @@ def test_silent_stream_gets_comments_and_its_text():
 
 
 def test_request_sets_the_ping_interval():
-    gate = threading.Semaphore(0)
-    with serving(gate=gate) as running, running.connect() as sock:
+    with serving(is_gated=True) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True, sse_ping_interval=0.01))
         assert read_until(sock, b": \n\n").startswith(b"HTTP/1.1 200 OK")
-        gate.release(1000)
+        running.gate.release(1000)
         read_until(sock, b"data: [DONE]\n\n")
 
 
@@ -73,34 +68,31 @@ def test_failure_after_a_comment_is_an_event():
     def broken(tokens: list[int], n_prompt: int) -> int:
         raise RuntimeError("broken")
 
-    gate = threading.Semaphore(0)
-    with serving(broken, gate=gate, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
+    with serving(broken, is_gated=True, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True))
         read_until(sock, b": \n\n")
-        gate.release(1000)
+        running.gate.release(1000)
         rest = read_until(sock, b"0\r\n\r\n")
     assert b'"inference_error"' in rest
     assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 def test_k33_client_gone_during_progress_leaves_nothing():
-    gate = threading.Semaphore(0)
-    with serving(endless, gate=gate, n_ctx=100_000, n_cells=100_000) as running:
+    with serving(endless, is_gated=True, n_ctx=100_000, n_cells=100_000) as running:
         with running.connect() as sock:
             sock.sendall(chat_request("x" * 500, stream=True, return_progress=True))
-            gate.release()
+            running.gate.release()
             read_until(sock, b"prompt_progress")
-        gate.release(1000)
+        running.gate.release(1000)
         wait_for(lambda: running.engine.stats().n_running == 0)
         running.wait_until_idle()
 
 
 def test_http_1_0_stream_has_comments_too():
-    gate = threading.Semaphore(0)
-    with serving(gate=gate, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
+    with serving(is_gated=True, settings=Settings(port=0, ping_s=0.01)) as running, running.connect() as sock:
         sock.sendall(chat_request("a", stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
         raw = read_until(sock, b": \n\n")
-        gate.release(1000)
+        running.gate.release(1000)
         raw += b"".join(iter(lambda: sock.recv(65536), b""))
     events = raw.partition(b"\r\n\r\n")[2].replace(b": \n\n", b"")
     assert delta_text(payloads(events)) == "a"

@@ -319,13 +319,17 @@ def test_json_is_one_line(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--timeout", "0"], ["--timeout", "nan"], ["--retries", "-1"], ["--json"], ["--schema", "s.json"]],
+    [
+        *([], ["--nonsense"], ["-o", "novalue", "hi"], ["--timeout", "0"], ["--timeout", "nan"], ["--retries", "-1"]),
+        *(["--json"], ["--schema", "s.json"]),
+    ],
     ids=" ".join,
 )
 def test_wrong_usage(arguments, tmp_path):
     (tmp_path / "s.json").write_text("{}", encoding="utf-8")
     done = run("http://127.0.0.1:9/v1", tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
+    assert "usage:" in done.stderr
 
 
 TOOL = """

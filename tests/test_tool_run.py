@@ -118,12 +118,6 @@ def test_run_checks_the_last_answer_against_its_format():
     assert caught.value.text == "none"
 
 
-def test_run_takes_images():
-    with playing(text("a cat")) as (client, script):
-        client.run("what?", images=[b"GIF89a"])
-    assert [part["type"] for part in script.requests[0]["messages"][0]["content"]] == ["image_url", "text"]
-
-
 def test_answer_that_is_cut_is_an_error():
     with playing([chunk(content="a")]) as (client, _), pytest.raises(IncompleteStream):
         client.run("x")
