@@ -84,11 +84,7 @@ HOSTILE: dict[str, tuple[Callable[[], str], bool, float]] = {
         True,
         10,
     ),
-    "stacks that double with each character": (
-        lambda: checked(DOUBLING),
-        True,
-        5,
-    ),
+    "stacks that double with each character": (lambda: checked(DOUBLING), True, 5),
     "long chain of rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"')), False, 5),
     "long chain of empty rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"?')), False, 5),
     "long enum without another": (
