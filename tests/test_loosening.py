@@ -13,7 +13,7 @@ from localchat.generation import constraints, output_grammar
 from localchat.generation.constraints import constraint_for
 from localchat.grammar import Budget, Rules, SchemaError, convert_loosely, limited_to, schema_rule
 from localchat.grammar.budget import TooMuchWork
-from localchat.grammar.loosening import MAX_STEPS, RESERVED_STEPS, loosened
+from localchat.grammar.loosening import MAX_DROPPED, MAX_STEPS, RESERVED_STEPS, loosened
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
 from localchat.protocol.errors import BadRequest
@@ -218,6 +218,13 @@ def test_schema_that_is_never_enforced_allows_any_object():
 
     schema = {"properties": {"a": {**STR, "maxLength": 1, "pattern": "a", "format": "date"}}, "required": ["a"]}
     assert convert_loosely(schema, convert, "#")[0] == {"type": "object"}
+
+
+def test_schema_of_too_many_dropped_constraints_reports_that_any_object_is_allowed():
+    properties = {f"p{n}": {**STR, "pattern": "(?=x)"} for n in range(MAX_DROPPED + 1)}
+    _, errors = convert_loosely({"properties": properties}, lambda one: schema_rule(Rules(), one), "#")
+    assert [error.path for error in errors] == [*(f"#/properties/p{n}/pattern" for n in range(MAX_DROPPED)), "#"]
+    assert "any object is allowed" in errors[-1].message
 
 
 @pytest.mark.parametrize(

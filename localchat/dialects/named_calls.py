@@ -80,10 +80,9 @@ class NamedCalls(CallStyle):
             return False
         call_id = "".join([*ids_before, *ids_after])
         if self.has_own_id:
-            call_id = f"{self.before_name}{name}{end}{call_id}"
-        yield from json_arguments(
-            cursor, calls, name, *filter(None, (self.after_call.strip(),)), call_id=call_id or None
-        )
+            call_id = self.before_name + name + end + call_id
+        ends = filter(None, [self.after_call.strip()])
+        yield from json_arguments(cursor, calls, name, *ends, call_id=call_id or None)
         return True
 
 
