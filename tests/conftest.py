@@ -30,6 +30,15 @@ def engine() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
+def vocabulary() -> Any:
+    """That of the built-in model."""
+    pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
+    from .demo_model import read_vocabulary
+
+    return read_vocabulary()
+
+
+@pytest.fixture(scope="module")
 def port(engine: Any) -> Iterator[int]:
     """A server with this engine."""
     from .demo_server import serving_demo

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 from localchat.engine import Delta, Engine, Finish, GenerationRequest, OutputToken
 from localchat.protocol.params import SamplingParams
@@ -11,18 +12,22 @@ from localchat.protocol.params import SamplingParams
 from .generations import submit
 
 DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
-
-
 GREEDY = SamplingParams(temperature=0)
-
-
 # Two logits this close can change places when a batch rounds differently: those of one and the same token were
 # seen to differ by up to 0.2, without drafts, too.
 NEAR_TIE = 0.4
-
-
 # So much the log probability of one token differs between batches, most where it is small.
 ROUNDING = 0.5
+
+
+def read_vocabulary(path: str = DEMO) -> Any:
+    """The vocabulary of a model, without its weights."""
+    from localchat.engine.llama.library import L, Model
+    from localchat.engine.llama.vocabulary import Vocabulary
+
+    params = L.llama_model_default_params()
+    params.vocab_only = True
+    return Vocabulary(Model(L.llama_model_load_from_file(path.encode(), params)))
 
 
 def chat(engine: Engine, text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from localchat.engine import Delta, Engine, Finish, GenerationRequest
 
 from .fakes import FakeBackend
-from .generations import Generation, request_for
+from .generations import Generation, request_for, submit
 
 DEADLINE_S = 20
 
@@ -32,6 +32,13 @@ def step_until_idle(engine: Engine) -> int:
         n_steps += 1
         assert n_steps < 10_000
     return n_steps
+
+
+def complete(engine: Engine, request: GenerationRequest) -> tuple[str, Finish]:
+    """Steps the engine until one request has ended: its text and its end."""
+    generation = submit(engine, request)
+    step_until_idle(engine)
+    return read(generation)
 
 
 @contextmanager

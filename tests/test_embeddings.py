@@ -60,9 +60,7 @@ class FakeEmbedding:
         pytest.param([1, 1, 1, 1], [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(3, 0, 1)]], id="no more inputs than slots"),
         pytest.param([8, 8], [[(0, 0, 8)], [(1, 0, 8)]], id="exactly a step"),
         pytest.param(
-            [2, 18, 3],
-            [[(0, 0, 2)], [(1, 0, 8)], [(1, 8, 16)], [(1, 16, 18), (2, 0, 3)]],
-            id="longer than a step",
+            [2, 18, 3], [[(0, 0, 2)], [(1, 0, 8)], [(1, 8, 16)], [(1, 16, 18), (2, 0, 3)]], id="longer than a step"
         ),
         pytest.param([], [], id="none"),
     ],

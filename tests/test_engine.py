@@ -23,7 +23,7 @@ from localchat.engine import (
 )
 from localchat.protocol.params import SamplingParams
 
-from .engines import ScoringBackend, read, request, step_until_idle, stepped
+from .engines import ScoringBackend, complete, read, request, step_until_idle, stepped
 from .fakes import END, FakeBackend, echo, endless
 from .generations import request_for, submit
 
@@ -52,8 +52,7 @@ def test_generation_gives_text_then_one_finish(model: Any, options: Any, text: s
 def test_first_tokens_and_cached_prompt_tokens_are_counted():
     with stepped(FakeBackend()) as engine:
         for _ in range(2):
-            submit(engine, request("hello"))
-            step_until_idle(engine)
+            complete(engine, request("hello"))
         assert (engine.stats().first_token_s.n, engine.stats().n_cached) == (2, 4)
 
 
@@ -173,9 +172,7 @@ def test_prompt_can_be_scored_without_output(model: Callable[[list[int], int], i
 )
 def test_finish_has_the_token_that_ended_the_output(members: dict[str, Any], last: int | None):
     with stepped(FakeBackend()) as engine:
-        generation = submit(engine, request("abc", top_logprobs=1, **members))
-        step_until_idle(engine)
-        finish = read(generation)[1]
+        finish = complete(engine, request("abc", top_logprobs=1, **members))[1]
     assert (finish.last and (finish.last.id, finish.last.logprob)) == (last and (last, -0.5))
 
 
@@ -230,9 +227,7 @@ def test_tokens_of_a_large_vocabulary_are_sampled_in_parallel_for_the_right_sequ
 def test_prompt_of_several_steps_with_a_large_vocabulary():
     """All but the last of them sample nothing."""
     with stepped(FakeBackend(n_vocab=100_000, n_batch=8)) as engine:
-        generation = submit(engine, request("a prompt that takes several turns"))
-        step_until_idle(engine)
-        assert read(generation)[0] == "a prompt that takes several turns"
+        assert complete(engine, request("a prompt that takes several turns"))[0] == "a prompt that takes several turns"
 
 
 def test_cancel_takes_effect_in_the_next_step_and_leaves_an_idle_prefix():

@@ -11,7 +11,7 @@ import pytest
 from localchat.engine import EngineError, EngineStopped
 from localchat.engine.backend import DecodeFailed, NoFreeCells
 
-from .engines import read, request, step_until_idle, stepped
+from .engines import complete, read, request, step_until_idle, stepped
 from .fakes import FakeBackend, endless
 from .generations import submit
 
@@ -149,9 +149,7 @@ def test_next_turn_of_a_conversation_uses_the_snapshot_of_the_last_prompt(n_batc
     with stepped(backend) as engine:
         text, n_cached = LONG, []
         for _ in range(3):
-            generation = submit(engine, request(text, max_tokens=5))
-            step_until_idle(engine)
-            said, finish = read(generation)
+            said, finish = complete(engine, request(text, max_tokens=5))
             assert said == "abcde"
             n_cached.append((finish.usage.n_cached, len(text)))
             text += said.upper() + "; and what else?"
@@ -173,9 +171,7 @@ def test_forget_drops_snapshots_too():
     with stepped(FakeBackend(can_truncate=False)) as engine:
         n_cached = []
         for _ in range(3):
-            generation = submit(engine, request(LONG, max_tokens=2))
-            step_until_idle(engine)
-            n_cached.append(read(generation)[1].usage.n_cached)
+            n_cached.append(complete(engine, request(LONG, max_tokens=2))[1].usage.n_cached)
             if len(n_cached) == 2:
                 engine.forget()
         assert n_cached == [0, len(LONG) - 1, 0]
@@ -187,9 +183,7 @@ def test_snapshot_that_cannot_be_taken_changes_no_text():
             raise MemoryError
 
     with stepped(Refusing(can_truncate=False)) as engine:
-        generation = submit(engine, request(LONG))
-        step_until_idle(engine)
-        assert read(generation)[0] == LONG
+        assert complete(engine, request(LONG))[0] == LONG
 
 
 def test_prefix_is_computed_if_its_snapshot_cannot_be_restored():
@@ -199,9 +193,7 @@ def test_prefix_is_computed_if_its_snapshot_cannot_be_restored():
 
     with stepped(Refusing(can_truncate=False)) as engine:
         for _ in range(2):
-            generation = submit(engine, request(LONG))
-            step_until_idle(engine)
-            assert read(generation)[0] == LONG
+            assert complete(engine, request(LONG))[0] == LONG
 
 
 @pytest.mark.parametrize("seed", range(10))

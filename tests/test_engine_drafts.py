@@ -10,7 +10,7 @@ import pytest
 from localchat.engine import Cancelled, Delta, Engine, EngineError, Finish, GenerationRequest
 from localchat.protocol.params import SamplingParams
 
-from .engines import read, request, step_until_idle, stepped
+from .engines import complete, read, request, step_until_idle, stepped
 from .fakes import END, FakeBackend, echo
 from .generations import request_for, submit
 
@@ -21,9 +21,7 @@ def said(request: GenerationRequest, model: Any = echo, **options: Any) -> tuple
     """Text and end of one request, and the backend that computed it."""
     backend = FakeBackend(model, **options)
     with stepped(backend) as engine:
-        generation = submit(engine, request)
-        step_until_idle(engine)
-        return (*read(generation), backend)
+        return (*complete(engine, request), backend)
 
 
 QUOTED = "the quick brown fox jumps over the lazy dog"
@@ -94,9 +92,7 @@ def test_seeded_sampling_gives_the_same_text_with_drafts(seed: int):
     for max_drafted in (0, 3, 16):
         backend = SamplingBackend(max_drafted=max_drafted)
         with stepped(backend) as engine:
-            generation = submit(engine, request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))
-            step_until_idle(engine)
-            texts.append(read(generation)[0])
+            texts.append(complete(engine, request("abcdabcd", max_tokens=200, sampling=SamplingParams(seed=seed)))[0])
             n_turns.append(len(backend.batches))
     assert texts[0] == texts[1] == texts[2]
     assert n_turns[2] < n_turns[0]
@@ -127,9 +123,7 @@ def test_drafts_that_save_no_time_end():
     """All drafts are right, but each row takes as long as a whole step."""
     backend = FakeBackend(endless_loop, max_drafted=16, n_ctx=1000)
     with Engine(backend, clock=lambda: float(backend.n_rows)) as engine:
-        generation = submit(engine, request("abcd" * 5, max_tokens=300))
-        step_until_idle(engine)
-        _, finish = read(generation)
+        _, finish = complete(engine, request("abcd" * 5, max_tokens=300))
         assert 0 < finish.usage.n_drafted < 60
 
 

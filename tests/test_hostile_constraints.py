@@ -9,7 +9,6 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python"
 from localchat.engine import Cancelled, Constraint, InvalidGrammar  # noqa: E402 - after the checks above
 from localchat.engine.compiling import CONVERT_STEPS, compiling, compiling_cancelled_by  # noqa: E402
 from localchat.engine.llama.grammar import MAX_STEPS, Grammar  # noqa: E402
-from localchat.engine.llama.library import L, Model  # noqa: E402
 from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
 from localchat.grammar import (  # noqa: E402
     Budget,
@@ -34,15 +32,7 @@ from localchat.grammar import (  # noqa: E402
 )
 from localchat.grammar.budget import SLICE  # noqa: E402
 
-DEMO = Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf"
 N_TOKENS = 30
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    params = L.llama_model_default_params()
-    params.vocab_only = True
-    return Vocabulary(Model(L.llama_model_load_from_file(str(DEMO).encode(), params)))
 
 
 def checked(grammar: str) -> str:
@@ -94,11 +84,7 @@ HOSTILE: dict[str, tuple[Callable[[], str], bool, float]] = {
         True,
         10,
     ),
-    "stacks that double with each character": (
-        lambda: checked(DOUBLING),
-        True,
-        5,
-    ),
+    "stacks that double with each character": (lambda: checked(DOUBLING), True, 5),
     "long chain of rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"')), False, 5),
     "long chain of empty rules": (lambda: checked(rules(15_000, "r{n} ::= r{next}", '"z"?')), False, 5),
     "long enum without another": (

@@ -193,10 +193,7 @@ def test_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
 
 @pytest.mark.parametrize(
     ("path", "fields"),
-    [
-        ("/v1/embeddings", {"input": "a b c d e f g h"}),
-        ("/tokenize", {"content": "a b c d e f g h"}),
-    ],
+    [("/v1/embeddings", {"input": "a b c d e f g h"}), ("/tokenize", {"content": "a b c d e f g h"})],
 )
 def test_text_of_more_tokens_than_any_context_holds_is_refused(
     real_model: Any, path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -17,15 +17,15 @@ pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python"
 from localchat.engine import Constraint, InvalidGrammar  # noqa: E402 - after the checks above
 from localchat.engine.llama.candidates import largest  # noqa: E402
 from localchat.engine.llama.grammar import Grammar  # noqa: E402
-from localchat.engine.llama.library import L, Model  # noqa: E402
+from localchat.engine.llama.library import L  # noqa: E402
 from localchat.engine.llama.sampler import Sampler  # noqa: E402
 from localchat.engine.llama.vocabulary import Vocabulary  # noqa: E402
 from localchat.grammar import schema_to_grammar  # noqa: E402
 from localchat.protocol.params import SamplingParams  # noqa: E402
 
+from .demo_model import read_vocabulary  # noqa: E402
 from .generations import request_for  # noqa: E402
 
-DEMO = str(Path(__file__).parents[1] / "localchat" / "models" / "demo.gguf")
 N_STEPS = 60
 
 SCHEMA = {
@@ -40,19 +40,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 GRAMMAR = schema_to_grammar(SCHEMA)
-
-
-def read_vocabulary(path: str) -> Vocabulary:
-    params = L.llama_model_default_params()
-    params.vocab_only = True
-    pointer = L.llama_model_load_from_file(path.encode(), params)
-    assert pointer
-    return Vocabulary(Model(pointer))
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    return read_vocabulary(DEMO)
 
 
 class MaskingGrammar(Grammar):

@@ -252,9 +252,7 @@ class OpenReasoning:
 
 
 @pytest.mark.parametrize(
-    ("budget", "grammar"),
-    [(2, None), (0, Constraint('root ::= "So.</think>" [0-9]{3}'))],
-    ids=["free", "grammar"],
+    ("budget", "grammar"), [(2, None), (0, Constraint('root ::= "So.</think>" [0-9]{3}'))], ids=["free", "grammar"]
 )
 @pytest.mark.parametrize("n_top", [0, 3])
 @pytest.mark.parametrize(

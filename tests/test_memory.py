@@ -74,11 +74,7 @@ def group_2(folder: str, limit: str, used: int, cached: int) -> dict[str, str]:
             id="version 1",
         ),
         pytest.param(
-            {
-                "proc/meminfo": MEMINFO,
-                "proc/self/cgroup": "4:memory:/docker/1\n",
-                **group_1(V1, GB, GB // 4, GB // 8),
-            },
+            {"proc/meminfo": MEMINFO, "proc/self/cgroup": "4:memory:/docker/1\n", **group_1(V1, GB, GB // 4, GB // 8)},
             FreeMemory(GB - GB // 4 + GB // 8, IN_GROUP),
             id="version 1, mounted at the container's group",
         ),

@@ -65,11 +65,7 @@ def test_a_key_is_needed_except_for_health(headers, status):
         pytest.param({"Origin": "http://localhost@evil.example"}, 403, id="other site behind a user name"),
         pytest.param({"Sec-Fetch-Site": "cross-site"}, 403, id="image or script of another site"),
         pytest.param({"Sec-Fetch-Site": "same-origin"}, 200, id="image of a page of this server"),
-        pytest.param(
-            {"Sec-Fetch-Site": "cross-site", "Origin": "http://[::1]:3000"},
-            200,
-            id="its page, cross-site",
-        ),
+        pytest.param({"Sec-Fetch-Site": "cross-site", "Origin": "http://[::1]:3000"}, 200, id="its page, cross-site"),
         pytest.param({"Origin": "vscode-webview://x"}, 200, id="a program's page"),
     ],
 )

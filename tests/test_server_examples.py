@@ -91,8 +91,7 @@ OPENAI: dict[str, Example] = {
     "strict function": chat(tools=[STRICT], tool_choice=NAMED, parallel_tool_calls=False, max_tokens=60),
     "required call": chat(tools=[WEATHER], tool_choice="required", max_tokens=60),
     "allowed tools": chat(
-        tools=[WEATHER],
-        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}},
+        tools=[WEATHER], tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
     ),
     "result of a call": chat(
         USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, RESULT, tools=[WEATHER]

@@ -119,8 +119,7 @@ def test_calls_without_ids_go_with_results_in_their_order():
 
 def test_template_that_wants_short_ids_gets_the_same_one_for_call_and_result():
     source = CALLS.replace(
-        "ARGUMENTS",
-        "raise_exception('nine, please') if call.id | length != 9 else call.function.arguments | tojson",
+        "ARGUMENTS", "raise_exception('nine, please') if call.id | length != 9 else call.function.arguments | tojson"
     )
     result = {"role": "tool", "content": "", "tool_call_id": "call_1"}
     template = ChatTemplate(source.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_call_id }}"))

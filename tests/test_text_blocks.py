@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the real engine needs llama-cpp-python")
 
 from localchat.engine.llama import text_blocks, vocabulary
-from localchat.engine.llama.library import L, Model
 from localchat.engine.llama.text_blocks import TextBlocks
 from localchat.engine.llama.vocabulary import Vocabulary
 from localchat.engine.values import TextTooLong
 from localchat.literals import pattern_of
 from localchat.models.catalog import DEMO_PATH
 
+from .demo_model import read_vocabulary
 from .tiny_models import write_bert, write_sentencepiece
 
 TEXTS = ["<think>", "</think>", "<|im_end|>", "[CALL]", "<s>", "<unk>", " ", "\n", "é", "a b", "<thi", "nk>", "\ud800"]
@@ -33,9 +33,7 @@ def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         write_sentencepiece(path)
     else:
         write_bert(path, gguf.PoolingType.MEAN)
-    params = L.llama_model_default_params()
-    params.vocab_only = True
-    return Vocabulary(Model(L.llama_model_load_from_file(str(path).encode(), params)))
+    return read_vocabulary(str(path))
 
 
 @pytest.mark.parametrize("parse_special", [True, False])
@@ -75,9 +73,7 @@ def test_cuts(
 
 @pytest.mark.parametrize("text", ["<think>", "a<think>"])
 def test_many_special_tokens_are_tokenized_in_blocks_until_the_limit(text: str, monkeypatch: pytest.MonkeyPatch):
-    params = L.llama_model_default_params()
-    params.vocab_only = True
-    demo = Vocabulary(Model(L.llama_model_load_from_file(str(DEMO_PATH).encode(), params)))
+    demo = read_vocabulary()
     n_bytes = []
     real = vocabulary.L.llama_tokenize
     monkeypatch.setattr(vocabulary.L, "llama_tokenize", lambda *call: n_bytes.append(call[2]) or real(*call))

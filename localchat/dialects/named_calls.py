@@ -78,10 +78,12 @@ class NamedCalls(CallStyle):
         ids_after = yield from _fixed_text(cursor, *others)
         if ids_after is None or (not self.before_arguments and not (yield from is_next(cursor, "{"))):
             return False
-        call_id = "".join([*ids_before, *ids_after]) or None
+        call_id = "".join([*ids_before, *ids_after])
         if self.has_own_id:
             call_id = f"{self.before_name}{name}{end}{call_id}"
-        yield from json_arguments(cursor, calls, name, *filter(None, (self.after_call.strip(),)), call_id=call_id)
+        yield from json_arguments(
+            cursor, calls, name, *filter(None, (self.after_call.strip(),)), call_id=call_id or None
+        )
         return True
 
 

@@ -47,11 +47,11 @@ class _Node:
     def __init__(self, kind: _Kind):
         self.kind = kind
         self.data = b""  # of a literal
-        self.states: tuple[tuple[tuple[int, int, int], ...], ...] = ()  # of a character class
+        self.states: tuple[tuple[tuple[int, int, int], ...], ...] = ()  # of a character class; see utf8.py
         self.name = ""  # of a rule
         self.parts: tuple[_Node, ...] = ()  # of a sequence, an alternative or a repetition
-        self.low, self.high = 0, 0
-        self.token, self.is_excluded = 0, False
+        self.low, self.high = 0, 0  # of a repetition; a `high` of -1: no limit
+        self.token, self.is_excluded = 0, False  # of a token rule
 
 
 class Stack:

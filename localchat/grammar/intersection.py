@@ -25,7 +25,7 @@ from .merged_keywords import (
     property_schemas,
     string_language,
 )
-from .regular_languages import Language, complement, contains, intersection, literals
+from .regular_languages import ANY_TEXT, Language, complement, contains, intersection, literals
 from .schema_nodes import TYPES, UNSUPPORTED, SchemaDocument, SchemaNode, common_values, equality_key, shortened
 
 # Limit of branches of one intersection. If a value must match several anyOf, there is a branch for each combination of
@@ -268,12 +268,12 @@ class SchemaResolver:
 
     # Strings
 
-    def strings(self, nodes: AllOf) -> Language | None:
-        """The strings that match all the nodes; None if every string matches."""
+    def strings(self, nodes: AllOf) -> Language:
+        """The strings that match all the nodes."""
         options: list[Language] = []
         for branch in self.branches(nodes):
             if not branch.nodes:
-                return None
+                return ANY_TEXT
             if branch.values is not None:
                 options.append(literals(value for value in branch.values if isinstance(value, str)))
             elif "string" in branch.types:

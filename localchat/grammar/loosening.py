@@ -77,8 +77,8 @@ def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> 
         path: The path of the schema: the paths of its errors begin with it.
 
     Returns:
-        The result, and one error for each constraint that was dropped. Every object is allowed after `MAX_DROPPED`
-        errors, or if too few steps of work are left.
+        The result, and one error for each constraint that was dropped. After `MAX_DROPPED` of them, or if too few steps
+        of work are left, every object is allowed; the last error says so.
     """
     errors: list[SchemaError] = []
     n_too_much = 0
@@ -94,12 +94,14 @@ def convert_loosely(schema: object, convert: Callable[[Any], _T], path: str) -> 
                 n_too_much += 1
             else:
                 schema = loosened(schema, pointer)
-    if not errors:
+    if len(errors) == MAX_DROPPED:
+        reason = f"{MAX_DROPPED} of its constraints cannot be enforced, which is the limit, so any object is allowed"
+    else:
         reason = (
             f"the schemas of all tools take too much work: {steps_left():,.0f} steps are left, and {RESERVED_STEPS:,} "
-            "must remain; offer fewer tools or make their schemas simpler"
+            "must remain, so any object is allowed; offer fewer tools or make their schemas simpler"
         )
-        errors.append(SchemaError(path, reason))
+    errors.append(SchemaError(path, reason))
     return convert(_ANY_OBJECT), errors
 
 

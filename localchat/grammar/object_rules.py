@@ -102,7 +102,7 @@ class _Object:
 
     def _undeclared_names(self, patterns: tuple[str, ...], matching: tuple[str, ...]) -> Language:
         """The undeclared names that match the patterns in `matching` and none of the other patterns."""
-        languages: list[Language] = [] if self._names is None else [self._names]
+        languages = [self._names]
         for pattern in patterns:
             language = pattern_language(self._keywords.nodes[0], "patternProperties", pattern)
             languages.append(language if pattern in matching else complement(language))

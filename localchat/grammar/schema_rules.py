@@ -32,6 +32,7 @@ class SchemaConverter:
         self.notation = notation
         self.rules = notation.rules
         self.any_order = any_order
+        # The results of `value`.
         self._done: dict[AllOf, Expr] = {}
         # Intersections that are being converted, each with its rule; None until a schema inside refers to it.
         self._open: dict[AllOf, RuleRef | None] = {}
@@ -54,6 +55,7 @@ class SchemaConverter:
         return self._done[nodes]
 
     def _body(self, nodes: AllOf) -> Expr:
+        """The alternatives for all branches. A grammar that would be too large is an error at the first node."""
         try:
             return alt(*(self._branch(branch) for branch in self.resolver.branches(nodes)))
         except TooLarge as error:
@@ -70,6 +72,7 @@ class SchemaConverter:
         return list({equality_key(value): value for value in values}.values())
 
     def _named(self, nodes: AllOf, body: Expr) -> Expr:
+        """A rule with this body, unless the body is as short as a reference to a rule."""
         return body if isinstance(body, (Literal, RuleRef)) or body == NEVER else self.rules.add(_hint(nodes), body)
 
     def _branch(self, branch: Branch) -> Expr:
@@ -91,6 +94,7 @@ class SchemaConverter:
             return self.notation.string(branch_strings(branch), _hint(branch.nodes, "string"))
         if name == "number":
             return decimals(self.rules, number_interval(branch.nodes))
+        # The alternative for "number" matches integers, too.
         return NEVER if "number" in branch.types else integers(self.rules, number_interval(branch.nodes))
 
     def _object(self, branch: Branch) -> Expr:
@@ -101,6 +105,6 @@ class SchemaConverter:
 
 
 def _hint(nodes: AllOf, default: str = "value") -> str:
-    """A name for the rule of these nodes: the last name in the path that is not an index."""
+    """A name for the rule of these nodes: the last name in the path of the first node that is not an index."""
     names = [part for part in nodes[0].path.split("/")[1:] if not part.isdigit()] if nodes else []
     return "-".join(names[-1:]) or default

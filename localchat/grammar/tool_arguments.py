@@ -74,8 +74,6 @@ class _Arguments:
         self._resolver = converter.resolver
         self._layout = layout
         self._parsed_types = parsed_types
-        # The results of `_up_to_marker`.
-        self._any_texts: dict[ValueLayout, Expr] = {}
         # Intersections that are being converted, to stop at one that contains itself.
         self._open: set[AllOf] = set()
 
@@ -205,12 +203,13 @@ class _Arguments:
     def _bare_language(self, nodes: AllOf, branches: tuple[Branch, ...], parsed_types: frozenset[str]) -> Language:
         """The texts that the parser converts to values that match the schema."""
         if parsed_types == STRING:
-            return self._resolver.strings(nodes) or ANY_TEXT
+            return self._resolver.strings(nodes)
         if all(any(_allows_all(branch, name) for branch in branches) for name in parsed_types):
             return ANY_TEXT
         raise _NotExact
 
     def _bare_text(self, language: Language, layout: ValueLayout, name: str) -> Expr:
+        """The bare text of the strings of a language."""
         language = exactly_without_markers(intersection(language, _not_another_layout(layout)), (layout.end_marker,))
         text = language_expr(self._rules, language, PlainEncoding(), name)
         # The parser removes one line break on each side, so the layout adds one that is not part of the text.
@@ -218,12 +217,7 @@ class _Arguments:
         return seq(line_break, text, line_break)
 
     def _up_to_marker(self, layout: ValueLayout) -> Expr:
-        """Any text and the marker that ends it, made once for each layout."""
-        if layout not in self._any_texts:
-            self._any_texts[layout] = self._any_text(layout)
-        return self._any_texts[layout]
-
-    def _any_text(self, layout: ValueLayout) -> Expr:
+        """Any text and the marker that ends it. `Rules.once` keeps its rules, so that all arguments share them."""
         if not layout.not_start:
             return free_text(self._rules, {layout.end_marker: EMPTY}, may_end=False)
         language = intersection(without_marker(layout.end_marker), _not_another_layout(layout))
@@ -240,11 +234,13 @@ class _Arguments:
         return alt(*map(self._bare_constant, values))
 
     def _bare_constant(self, value: Any) -> Expr:
+        """A string as bare text, another value as a constant of the notation or as a word of Python."""
         if isinstance(value, str):
             return Literal(value) if value else EMPTY
         return alt(self._converter.notation.constant(value), *_python_word(value))
 
     def _on_lines(self, value: Expr) -> Expr:
+        """The value, with a line break on each side if the layout allows that."""
         if not self._layout.on_lines or value == NEVER:
             return value
         line_break = self._rules.repeat(Literal("\n"), 0, 1)

@@ -20,18 +20,19 @@ from ..values import EngineError, ModelFacts
 from .library import L, Model, last_errors
 from .vocabulary import Vocabulary
 
-# Longer inputs are rare (OpenAI's limit is 8191), and these cells take memory beside the KV cache.
+# Limit of tokens of an input. Longer ones are rare (OpenAI's limit is 8191), and the cells for them take memory.
 _MAX_INPUT = 8192
+# The context is made smaller if it does not fit into memory, down to this number of tokens.
 _MIN_INPUT = 256
 # Rows of a step of a model that generates text: 150 MB of logits with a vocabulary of 150,000 tokens.
 _STEP = 256
-_N_INPUTS = 64
-# Steps with more rows need flash attention: without it the attention matrix, rows by rows, would fill the memory.
+# Steps with more rows use flash attention. Without it, the memory for attention grows with the square of the rows.
 _MAX_EXACT_STEP = 2048
-# Of recurrent models, where each input needs a whole state.
-_N_RECURRENT_INPUTS = 8
+# Limit of inputs of a step. In a recurrent model, each input needs the memory of a whole state.
+_N_INPUTS, _N_RECURRENT_INPUTS = 64, 8
 
-_IN_GRAPH = {
+# How llama.cpp pools the vectors of an input.
+_POOLING_TYPES = {
     "mean": L.LLAMA_POOLING_TYPE_MEAN,
     "cls": L.LLAMA_POOLING_TYPE_CLS,
     "last": L.LLAMA_POOLING_TYPE_LAST,
@@ -74,7 +75,7 @@ def _params(model: Model, facts: ModelFacts, n_ctx: int, is_whole: bool, n_threa
     params.n_seq_max = n_inputs
     params.n_threads = params.n_threads_batch = n_threads
     params.embeddings = True
-    params.pooling_type = _IN_GRAPH[pooling] if is_whole or pooling == "rank" else L.LLAMA_POOLING_TYPE_NONE
+    params.pooling_type = _POOLING_TYPES[pooling] if is_whole or pooling == "rank" else L.LLAMA_POOLING_TYPE_NONE
     if n_step <= _MAX_EXACT_STEP:
         # The rounding of flash attention depends on the other inputs of the step: the vectors of the built-in model
         # differ by 1e-3. Without it they are equal.

@@ -245,7 +245,7 @@ def _n_ids(model: Any) -> int:
 def _cache_limits(model: Any, context: Any, options: LoadOptions, is_unified: bool) -> CacheLimits:
     n_slots, n_batch = L.llama_n_seq_max(context) // _n_ids(model), L.llama_n_batch(context)
     can_truncate = _can_truncate(model)
-    # A copied state has the cells of the window alone, so only a sequence that continues at its end can use it.
+    # With a sliding window, a copied state has only the cells of the window: a sequence can only continue at its end.
     can_copy = not can_truncate or not L.llama_model_n_swa(model)
     n_outputs = _n_outputs(model, options) // _n_ids(model)
     n_spare_rows = min(n_outputs, n_batch) - options.n_parallel
