@@ -227,11 +227,9 @@ def test_halves_of_a_character_in_arguments_are_joined():
     assert accumulator.reply().tool_calls[0].arguments == {"q": "Hi \N{GRINNING FACE}!"}
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_flat_error_is_an_error_wherever_it_comes(late):
+def test_flat_error_after_text_is_an_error():
     accumulator = Accumulator()
-    if late:
-        accumulator.add(speaking("Hel"))
+    accumulator.add(speaking("Hel"))
     accumulator.add({"object": "error", "message": "out of memory", "code": 500})
     with pytest.raises(StreamError, match="out of memory"):
         accumulator.finish(done=True)

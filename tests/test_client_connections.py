@@ -97,6 +97,24 @@ def test_connection_closed_as_we_write_is_retried_once_without_counting(client_c
         assert server.connections == 4
 
 
+def test_end_of_a_body_is_read_for_the_next_request(client_class):
+    """The last bytes come when the client has got the usage, so after all that it needs."""
+    seen = threading.Event()
+
+    def handle(peer: Peer, server: Server) -> None:
+        while peer.request() is not None:
+            peer.send(HELLO[:-5])
+            assert seen.wait(DEADLINE_S)
+            peer.send(HELLO[-5:])
+
+    with Server(handle) as server, make_client(server, client_class) as client:
+        for _ in range(2):
+            for event in client.stream("hi"):
+                if event.type == "usage":
+                    seen.set()
+        assert server.connections == 1
+
+
 def test_client_survives_a_fork():
     if not hasattr(os, "fork"):
         pytest.skip("no fork here")

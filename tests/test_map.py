@@ -107,7 +107,7 @@ def test_log_tells_retries(caplog, monkeypatch):
     monkeypatch.setattr("localchat.failures._FIRST_DELAY_S", 0.001)
     caplog.set_level(logging.DEBUG, "localchat.client")
     with always(with_length(b"", "503 Busy")) as server, make_client(server, max_retries=1) as client:
-        assert isinstance(client.map(["hi"])[0], StatusError)
+        assert isinstance(client.map(["hi"], concurrency=1)[0], StatusError)
     assert [record.getMessage() for record in caplog.records if "in 0.0 s" in record.getMessage()] == [
         "try 2 in 0.0 s: ServerError"
     ]

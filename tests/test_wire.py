@@ -13,7 +13,7 @@ import pytest
 from localchat.assembly import Accumulator
 from localchat.call import CallState
 from localchat.client import _read_events
-from localchat.errors import IncompleteStream, LocalChatError, ProtocolError, StreamError
+from localchat.errors import LocalChatError, ProtocolError, StreamError
 from localchat.events import StreamEvent, Usage
 from localchat.frames import parse_frame
 from localchat.model_list import parse_models
@@ -335,10 +335,3 @@ def test_accumulator_raises_what_the_server_reported():
     assert (caught.value.code, caught.value.error_type) == ("c", "t")
     assert caught.value.partial is not None
     assert caught.value.partial.text == "Hi"
-
-
-def test_missing_choice_is_incomplete():
-    accumulator = Accumulator(n=2)
-    accumulator.add({"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]})
-    with pytest.raises(IncompleteStream):
-        accumulator.finish()
