@@ -1,4 +1,4 @@
-"""The requests that the fuzzers damage: every endpoint, every parameter with a good and a bad value, broken HTTP."""
+"""The requests of `tests.wire_record`: every endpoint, every parameter with a good and a bad value, broken HTTP."""
 
 from __future__ import annotations
 
@@ -381,3 +381,56 @@ def other_cases() -> list[Case]:
 def posted(content: bytes) -> bytes:
     head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
+
+
+KEY = ("Authorization: Bearer secret",)
+STRICT = [
+    Case("no key", CHAT, {"messages": NAME}),
+    Case("wrong key", CHAT, {"messages": NAME}, headers=("Authorization: Bearer wrong",)),
+    Case("health needs no key", "/health", method="GET"),
+    Case("unknown field", CHAT, {"messages": NAME, "zzz": 1}, headers=KEY),
+    Case("harmless field", CHAT, {"messages": NAME, "user": "me", "max_tokens": 4, "temperature": 0}, headers=KEY),
+    Case(
+        "own template",
+        CHAT,
+        {"messages": NAME, "chat_template": "{{ messages[0].content }}", "max_tokens": 4, "temperature": 0},
+        headers=KEY,
+    ),
+    Case("bad template", CHAT, {"messages": NAME, "chat_template": "{% if %}"}, headers=KEY),
+    Case(
+        "thought field",
+        CHAT,
+        {"messages": user("Think first: what is your name?"), "temperature": 0, "max_tokens": 40},
+        headers=KEY,
+    ),
+    Case(
+        "thought field streamed",
+        CHAT,
+        {"messages": user("Think first: what is your name?"), "temperature": 0, "max_tokens": 40, "stream": True},
+        headers=KEY,
+    ),
+    Case(
+        "tools kept",
+        CHAT,
+        {"messages": WEATHER, "tools": [TOOL], "tool_choice": "none", "temperature": 0, "max_tokens": 20},
+        headers=KEY,
+    ),
+    Case("any name", CHAT, {"messages": NAME, "model": "whatever", "max_tokens": 2, "temperature": 0}, headers=KEY),
+    Case("allowed page", "/v1/models", method="GET", headers=(*KEY, "Origin: https://good.example")),
+    Case(
+        "preflight",
+        CHAT,
+        method="OPTIONS",
+        headers=("Origin: https://good.example", "Access-Control-Request-Method: POST"),
+    ),
+    Case("other page", "/v1/models", method="GET", headers=(*KEY, "Origin: https://evil.example")),
+]
+OPTIONS = ["--api-key", "secret", "--strict", "--allow-chat-template", "--thought-field", "--keep-tools", "--any-name"]
+OPTIONS += ["--cors", "https://good.example", "--reasoning-budget", "8", "--default", "top_k=5"]
+
+SERVERS: dict[str, tuple[list[str], list[Case]]] = {
+    # Whether a draft is made depends on how long steps take.
+    "chat": (["--no-speculation"], chat_cases()),
+    "other": (["--no-speculation"], other_cases()),
+    "strict": (["--no-speculation", *OPTIONS], STRICT),
+}

@@ -12,7 +12,7 @@ from .target import DOCUMENTED, Broken, Target, parsed, post, responses
 
 BATCH = 100
 MESSAGES = [{"role": "user", "content": "Hi"}]
-# Endpoints of which `wire_cases` has few.
+# Endpoints of which the recorded cases have few.
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 4, "instructions": "Be brief."}),
     ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "store": False}),
