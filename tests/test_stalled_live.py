@@ -14,7 +14,7 @@ from localchat.serving.disconnects import DisconnectWatcher
 from localchat.serving.incoming import Incoming
 
 from .fakes import endless
-from .serving import serving
+from .serving import serving, wait_for
 
 N_SLOTS = 4
 
@@ -36,12 +36,17 @@ def test_unread_streams_give_their_slots_to_a_request_that_is_read():
             sock.settimeout(20)
             sock.connect(("127.0.0.1", server.port))
             sock.sendall(head + body)
+        wait_for(lambda: server.engine.stats().n_running == N_SLOTS)
         started = time.monotonic()
         status, response = server.chat("hello", max_tokens=5)
         assert (status, response["choices"][0]["finish_reason"]) == (200, "length")
         assert time.monotonic() - started < 8
-        stats = server.engine.stats()
-        assert stats.n_running + stats.n_waiting == N_SLOTS, "the unread streams have not ended"
+
+        def all_are_open() -> bool:
+            stats = server.engine.stats()
+            return stats.n_running + stats.n_waiting == N_SLOTS
+
+        wait_for(all_are_open)  # The unread streams have not ended.
 
 
 def test_stall_within_a_chunk_is_noticed(monkeypatch):
