@@ -71,7 +71,7 @@ OUTPUTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "responses, cut": ("codex", {"max_output_tokens": 1}, '"incomplete"'),
     "messages, call": ("claude-code", {"tool_choice": {"type": "any"}, "max_tokens": 200}, '"tool_use"'),
     "messages, cut": ("claude-code", {"max_tokens": 1}, '"max_tokens"'),
-    "messages, no thinking": ("claude-code", {"thinking": {"type": "disabled"}}, '"end_turn"'),
+    "messages, no thinking": ("claude-code", {"thinking": {"type": "disabled"}, "temperature": 0}, '"end_turn"'),
     "Ollama, cut": ("zed", {"options": {"num_predict": 1}}, '"length"'),
     "Ollama, thinking": ("zed", {"think": True}, '"done_reason"'),
 }
