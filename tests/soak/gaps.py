@@ -74,6 +74,8 @@ class Gaps:
     def _collect(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if not line.endswith("\n"):
+                return  # `close` killed the process within a line.
             ended_at, gap = line.split()
             self._gaps.append((float(ended_at), float(gap)))
             self._began.set()
