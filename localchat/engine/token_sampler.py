@@ -72,6 +72,7 @@ class TokenSampler:
     def _sample_run(self, sampler: Any, request: GenerationRequest, chunk: BatchChunk) -> TokenRun:
         run: TokenRun = []
         try:
+            # One by one, since the tokens before an error are kept.
             for item in self._tokens(sampler, request, chunk):
                 run.append(item)
         except InvalidGrammar as error:

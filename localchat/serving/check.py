@@ -85,6 +85,7 @@ def _check_build(report: Report) -> None:
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
     }
+    # Fails if the library cannot be loaded; the versions above are reported even so.
     from ..engine.llama.build import read_build
 
     build = read_build()
@@ -95,7 +96,7 @@ def _check_build(report: Report) -> None:
         "devices": [asdict(device) for device in build.devices],
     }
     missing = missing_switches(build.features)
-    if missing and not build.supports_gpu:
+    if missing and not build.supports_gpu:  # The command builds for a CPU.
         advice = f"this CPU has {', '.join(missing)}, which llama.cpp is not built for; rebuild it: {rebuild_command()}"
         report.advice.append(advice)
     if not build.supports_gpu:
