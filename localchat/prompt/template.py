@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..dialects import DIALECTS, detect
+from ..dialects import detect, for_template
 from .capabilities import Capabilities, find_capabilities
 from .errors import TemplateError
 from .fallbacks import adapted
@@ -72,7 +72,7 @@ class ChatTemplate:
         self.capabilities = find_capabilities(self.source, self._render_test)
         if not self.capabilities.shows_tools and not self.dialect.has_own_tool_prompt:
             # The system message that describes the tools shows the format of Hermes, so the output has that format.
-            self.dialect = DIALECTS["hermes"].for_template(self.source)
+            self.dialect = for_template("hermes", self.source)
 
     def render(
         self,
