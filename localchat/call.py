@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .assembly import Accumulator, is_whole_answer
+from .assembly import Accumulator, is_complete_response
 from .errors import (
     Cancelled,
     ConnectError,
@@ -284,7 +284,7 @@ class Answer:
         for frame in frames:
             payload = parse_frame(frame.event, frame.data)
             if isinstance(payload, dict):
-                self._whole = self._frames.documents == 1 and is_whole_answer(payload)
+                self._whole = self._frames.documents == 1 and is_complete_response(payload)
                 events = accumulator.add(self._call.settings.mask_payload(payload))
                 if events or "prompt_progress" in payload:  # Some keep the connection alive with empty pieces.
                     deadlines.event()
