@@ -125,7 +125,7 @@ def _serve_until_stopped(server: ChatServer, drain_s: float) -> int:
 
 
 def _stop_on_signals(server: ChatServer, drain_s: float) -> None:
-    """Install signal handlers: SIGTERM drains the server, Ctrl-C closes it at once, a second signal kills the process."""
+    """Install signal handlers: SIGTERM drains the server, Ctrl-C closes it now, and a second signal kills it."""
     from .serving.http_server import Stopped
 
     first_at: float | None = None
