@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..generation.service import Service
     from .endpoints import Endpoints, Table
 
-STREAM = StreamFormat("text/event-stream", encode_named, None, sse.comment())
+STREAM = StreamFormat("text/event-stream", encode_named, None, sse.COMMENT)
 
 
 class Responses:

@@ -37,9 +37,9 @@ class StreamFormat:
     """Sent after some time without a chunk; empty if the format has nothing that clients ignore."""
 
 
-CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.comment())
+CHAT = StreamFormat("text/event-stream", sse.encode, "[DONE]", sse.COMMENT)
 # For interfaces in which a field marks the last chunk.
-WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.comment())
+WITHOUT_END = StreamFormat("text/event-stream", sse.encode, None, sse.COMMENT)
 
 # The type of an event is the first field of its JSON text.
 _TYPE_START = len('{"type":"')
