@@ -94,7 +94,7 @@ def _serve(
     from .serving.http_server import ChatServer
     from .serving.loading import Loader
 
-    server = ChatServer(Service(Catalog([file], any_name=options.any_name)), settings, listener, record)
+    server = ChatServer(Service(Catalog(file, any_name=options.any_name)), settings, listener, record)
     on_ready = record.set_ready if record else lambda: None
     loader = Loader(server.service, file, options, server.url, on_ready=on_ready, on_failure=server.shutdown)
     with contextlib.closing(server):
