@@ -1,11 +1,11 @@
-"""The client against `openai` and against the floor: time per event, time to import, memory.
+"""Compares the client with `openai` and with a minimal reader: time per event, time to import, memory.
 
     python -m bench.client [--events N] [--rounds N]
 
-The floor is what nobody can avoid: read1, split, json.loads. A server in a process of its own sends one
-recorded answer, each event in a chunk of its own, as chat servers do. All rows are measured in turns, so
-that a busy machine slows them alike, and the best round counts: compare ratios, not times. The aims are
-those of the acceptance list, item 7.
+The minimal reader ("floor") does only what every client must do: read1, split, json.loads. A server in its own process
+sends one recorded response, each event in its own chunk, as chat servers do. The rounds of all rows alternate, so that
+a busy machine slows all rows, and the best round counts: compare ratios, not times. The aims are those of the
+acceptance list, item 7.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 WORDS = ("The", " sky", " is", " blue", ",", " they", " say", ".")
 
-# A program for a fresh interpreter per row: what it loads, and how it asks once, for the memory.
+# For each row the import that is timed, and a request that follows it when the memory is measured.
 IMPORTS = {
     "http.client alone": ("import http.client", ""),
     "localchat": ("import localchat", ""),
@@ -45,7 +45,7 @@ IMPORTS = {
     ),
 }
 
-# In kB. What getrusage says on Linux counts the process that started this one, too.
+# Prints the peak memory of the process in kB. On Linux getrusage includes the memory of the parent process.
 PEAK_MEMORY = """
 import os, sys
 if os.path.exists("/proc/self/status"):
@@ -57,10 +57,11 @@ else:
 
 
 class Aim(NamedTuple):
-    """One line of the acceptance list: what was reached, and the limit."""
+    """One line of the acceptance list."""
 
     name: str
     reached: float
+    # The largest value that meets the aim; with `at_least` the smallest.
     limit: float
     at_least: bool = False
 
@@ -73,8 +74,8 @@ class Aim(NamedTuple):
 # The server
 
 
-def answer(n_events: int) -> bytes:
-    """A whole HTTP answer of that many text events."""
+def stream(n_events: int) -> bytes:
+    """A whole HTTP response with `n_events` events of text."""
     payloads = [_payload({"content": WORDS[i % len(WORDS)]}) for i in range(n_events)]
     payloads += [_payload({}, "stop"), "[DONE]"]
     events = [f"data: {payload}\n\n".encode() for payload in payloads]
@@ -84,13 +85,13 @@ def answer(n_events: int) -> bytes:
 
 def _payload(delta: dict[str, str], finish: str | None = None) -> str:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    members = {"id": "chatcmpl-8f3a", "object": "chat.completion.chunk", "created": 1760000000, "model": "m"}
-    return json.dumps({**members, "system_fingerprint": "b1", "choices": [choice]})
+    fields = {"id": "chatcmpl-8f3a", "object": "chat.completion.chunk", "created": 1760000000, "model": "m"}
+    return json.dumps({**fields, "system_fingerprint": "b1", "choices": [choice]})
 
 
 def serve(n_events: int) -> None:
-    """Send the answer to every request, one connection after the other; print the port first."""
-    raw = answer(n_events)
+    """Print the port, then send the stream to every request, one connection after the other."""
+    raw = stream(n_events)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         while True:
@@ -111,7 +112,7 @@ def _serve_connection(sock: socket.socket, raw: bytes) -> None:
 
 @contextlib.contextmanager
 def running_server(n_events: int) -> Iterator[str]:
-    """The server in a process of its own; yields its base URL."""
+    """The server in its own process; yields its base URL."""
     command = [sys.executable, "-m", "bench.client", "--serve", str(n_events)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -125,7 +126,7 @@ def running_server(n_events: int) -> Iterator[str]:
 
 
 def floor(url: str) -> int:
-    """Read, split, parse: what every client has to do at least."""
+    """Read, split and parse: the least that every client does."""
     connection = http.client.HTTPConnection(url.split("/")[2])
     connection.request("POST", "/v1/chat/completions", b"{}")
     response = connection.getresponse()
@@ -183,7 +184,7 @@ def time_events(rows: dict[str, Callable[[str], int]], n_events: int, rounds: in
 
 
 def time_imports(rows: Sequence[str], rounds: int) -> dict[str, float]:
-    """Milliseconds that each import takes beyond a bare interpreter, with bytecode compiled before."""
+    """Milliseconds of each import beyond the start of an interpreter, with compiled bytecode."""
     programs = {"": "pass", **{name: IMPORTS[name][0] for name in rows}}
     best = dict.fromkeys(programs, float("inf"))
     with tempfile.TemporaryDirectory() as cache:
@@ -198,10 +199,10 @@ def time_imports(rows: Sequence[str], rounds: int) -> dict[str, float]:
 
 
 def peak_memory(name: str) -> float:
-    """MB that an interpreter holds at most while it asks once."""
-    load, ask = IMPORTS[name]
+    """The peak memory in MB of an interpreter that makes one request."""
+    load, request = IMPORTS[name]
     with running_server(10) as url:
-        program = "\n".join([load, ask.format(url=url), PEAK_MEMORY])
+        program = "\n".join([load, request.format(url=url), PEAK_MEMORY])
         out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     return int(out) / 1024
 
@@ -211,8 +212,8 @@ def peak_memory(name: str) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.client", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--events", type=int, default=5000, help="events of one answer")
-    parser.add_argument("--rounds", type=int, default=7, help="the best of so many counts")
+    parser.add_argument("--events", type=int, default=5000, help="events of one response")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds, of which the best one counts")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.serve is not None:
@@ -226,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(with_openai: bool, n_events: int, rounds: int) -> Iterator[Aim]:
-    """Print the rows, and yield what they come to."""
+    """Measure and print the rows, and yield the aims with the values reached."""
     rows: dict[str, Callable[[str], int]] = {
         "floor": floor,
         "localchat": localchat_events,
@@ -249,7 +250,7 @@ def measure(with_openai: bool, n_events: int, rounds: int) -> Iterator[Aim]:
     yield Aim("7. ms to import, without network modules", loaded["localchat"], 5)
     yield Aim("7. ms to import, with network modules", loaded["localchat with network"], 25)
     yield Aim("7. ms to import, with those of https too", loaded["localchat with network, TLS"], 25)
-    yield Aim("7. MB held after one answer", memory["localchat with network"], 25)
+    yield Aim("7. MB held after one request", memory["localchat with network"], 25)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Compares localchat with other servers on the same model: the loads people have, as ratios in one run.
+"""Compares localchat with other servers on the same model and prints the ratios.
 
     python -m bench.model /tmp/random.gguf --params 10M --vocab 152000
     LLAMA_SERVER=/path/to/llama-server python -m bench.compare /tmp/random.gguf
 
-All servers run one after the other within each round, A B A B, and a load's figure is the median of its
-rounds. Above 1 is better for localchat in every ratio, also where the figure itself is a time.
+Each round runs all servers one after the other (A B A B). The figure of a load is the median of its rounds. A ratio
+above 1 is better for localchat, for rates and for times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .loads import LOADS, Figure, chat
 from .measure import Refused, first_model, run_load
 from .servers import Command, commands, running
 
-# Of each load, by server, a list with one tuple of values for each round.
+# By load, then by server: one tuple of figures for each round.
 Values = dict[str, dict[str, list[tuple[float, ...]]]]
 
 
@@ -46,11 +46,11 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help="a GGUF file; bench.model writes one of any size")
-    parser.add_argument("--servers", nargs="+", help="which to compare, localchat first (default: all that are there)")
+    parser.add_argument("--servers", nargs="+", help="which to compare, localchat first (default: all installed ones)")
     parser.add_argument("--against", metavar="FOLDER", help="another checkout of localchat, to compare with as well")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS), metavar="LOAD", help="see below")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=128, help="tokens of an answer")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of a completion")
     parser.add_argument("--slots", type=int, default=16)
     parser.add_argument("--ctx", type=int, default=8192, help="context of one request")
     parser.add_argument("--threads", type=int, default=2)
@@ -65,10 +65,11 @@ def measure_all(name: str, command: Command, embeds: bool, options: argparse.Nam
     with running(name, command) as server:
         model = first_model(server.url)
         if not embeds and loads[0] != "started":
-            with contextlib.suppress(Refused):  # to warm up, an answer without a token will do
+            with contextlib.suppress(Refused):  # The warm-up may give a response without a token.
                 run_load(server.url, [chat(model, ("user", "Hello!"), n_tokens=8)], 1, 2)
         for load in loads:
-            measured = (math.nan,) * len(LOADS[load].figures)  # so that the rounds of all servers stay side by side
+            # A failed round has no value, so that the rounds of all servers have the same numbers.
+            measured = (math.nan,) * len(LOADS[load].figures)
             try:
                 measured = LOADS[load].measure(server, model, options)
             except (Refused, OSError, ValueError, LookupError) as error:
@@ -77,7 +78,7 @@ def measure_all(name: str, command: Command, embeds: bool, options: argparse.Nam
 
 
 def report(names: list[str], values: Values) -> None:
-    """Per figure the median of each server, and the first server's ratio to each other one."""
+    """Print for each figure the median of each server, and the ratio of the first server to each other one."""
     labels = {load: [label(load, figure) for figure in LOADS[load].figures] for load in values}
     width = max(len(text) for texts in labels.values() for text in texts)
     print(f"{'':<{width}}  {'':<9}" + "".join(f"{name:>18}" for name in names))
@@ -96,13 +97,13 @@ def label(load: str, figure: Figure) -> str:
 
 
 def ratio(figure: Figure, ours: list[float], theirs: list[float]) -> str:
-    """Of the rounds in which both have a value."""
+    """The median of the ratios in the rounds in which both servers have a value."""
     found = median([our / their if figure.more_is_better else their / our for our, their in zip(ours, theirs)])
     return "-" if math.isnan(found) else f"{found:.2f}"
 
 
 def median(values: list[float]) -> float:
-    """Without those that are missing; none if all are."""
+    """The median of the values that are not nan; nan if there are none."""
     return statistics.median([value for value in values if not math.isnan(value)] or [math.nan])
 
 

@@ -1,10 +1,10 @@
-"""The recorded dialects through `openai`, and what it makes of them, beside what they say.
+"""Reads the recorded dialects with `openai` and with localchat, and prints the differences.
 
     python -m bench.dialects [NAME ...]
 
-Every recording of tests/data/dialects is sent to `openai` as a server would send it, and its helper for
-streams is asked for the final completion. A line is printed for each recording where the text, the calls,
-the finish reason or the tokens differ from ours; nothing fails, since this only shows.
+The program sends each recording of tests/data/dialects as a server would send it, and reads the final completion from
+the stream helper of `openai`. It prints a line for each recording whose text, calls, finish reason or tokens differ
+from those of localchat. The exit status is always 0.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def theirs(url: str) -> dict[str, Any]:
     try:
         with client.chat.completions.stream(model="m", messages=[{"role": "user", "content": "hi"}]) as stream:
             completion = stream.get_final_completion()
-    except Exception as error:  # Whatever it raises is what this is about.
+    except Exception as error:  # The comparison includes errors of any type.
         return {"raises": type(error).__name__}
     choice = completion.choices[0]
     calls = [(call.function.name, call.function.arguments or "{}") for call in choice.message.tool_calls or ()]
@@ -75,7 +75,7 @@ def theirs(url: str) -> dict[str, Any]:
 
 
 def difference(mine: dict[str, Any], other: dict[str, Any]) -> str:
-    """What differs, empty if nothing does. Two errors are alike, and so is JSON written in another way."""
+    """The fields that differ, empty if there are none. Two errors are equal, and so are equal values of JSON."""
     if "raises" in mine and "raises" in other:
         return ""
     names = [name for name in (*mine, *other) if _plain(mine.get(name)) != _plain(other.get(name))]
@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.dialects", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="recordings; else all")
+    parser.add_argument("names", nargs="*", help="recordings (default: all)")
     names = parser.parse_args(argv).names or sorted(path.stem for path in DIALECTS.glob("*.json"))
     server, n_different = Server(), 0
     for name in names:

@@ -1,10 +1,10 @@
-"""Measures what a grammar costs for each token: the time of the sampler with and without one.
+"""Measures the time of the sampler for each token, with and without a grammar.
 
     python -m bench.model model.gguf --params 10M --vocab 152000
     python -m bench.grammar model.gguf
 
-Only the vocabulary is loaded; the logits are random, as wide as those of a trained model, and the same for all loads.
-Prints of each load the median, the 95th percentile and the maximum of the sampler's time for a token, in milliseconds.
+The program loads only the vocabulary. The logits are random, with the standard deviation of a trained model's logits,
+and the same for all loads. It prints for each load the median, the 95th percentile and the maximum, in milliseconds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HERMES = CallLayout(begin="<tool_call>\n", separator="\n</tool_call>\n<tool_call
 
 
 def loads() -> dict[str, Constraint | None]:
-    """The constraints by the names of the loads; None is free text."""
+    """The constraint of each load, by its name; None is free text."""
     rules, free = Rules(), Rules()
     tools = [ToolSchema("get_weather", WEATHER), ToolSchema("get_forecast", WEATHER)]
     calls = rules.render(calls_rule(rules, tools, HERMES))
@@ -78,20 +78,20 @@ def read_vocabulary(path: str) -> Vocabulary:
     params.vocab_only = True
     pointer = L.llama_model_load_from_file(path.encode(), params)
     if not pointer:
-        raise SystemExit(f"{path} is no model that llama.cpp can load")
+        raise SystemExit(f"llama.cpp cannot load {path}")
     return Vocabulary(Model(pointer))
 
 
 def times_ms(vocabulary: Vocabulary, constraint: Constraint | None, n_tokens: int) -> Iterator[float]:
-    """The sampler's time for each token. Where a text ends, another one begins."""
-    chance = np.random.default_rng(1)
+    """The sampler's time for each token. After the end of a text a new text begins."""
+    rng = np.random.default_rng(1)
     n_sampled, seed = 0, 0
     while n_sampled < n_tokens:
         seed += 1
         sampler = new_sampler(vocabulary, constraint, seed)
         token = -1
         while n_sampled < n_tokens and token not in vocabulary.eog_tokens:
-            logits = (chance.standard_normal(vocabulary.n_tokens) * LOGIT_WIDTH).astype(np.float32)
+            logits = (rng.standard_normal(vocabulary.n_tokens) * LOGIT_WIDTH).astype(np.float32)
             start = time.perf_counter()
             likeliest = largest(logits, sampler.n_likeliest) if sampler.n_likeliest else None
             token = sampler.sample(None, 0, logits, likeliest)

@@ -3,7 +3,7 @@
     python -m bench.layout MODEL.gguf                 both layouts, all loads
     python -m bench.layout MODEL.gguf --loads equal   only whether greedy texts are equal alone and together
 
-Calls llama.cpp without the engine, so that only the layout differs. Each load runs in a process of its own.
+The program calls llama.cpp without the engine, so that only the layout differs. Each load runs in its own process.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-# "passes" are streams whose prompts are computed apart from decoding, in multiples of _PIECE tokens.
+# "passes" are streams whose prompts are computed separately from decoding, in multiples of _TILE tokens.
 LAYOUTS = ("unified", "streams", "passes")
-# With so many rows of a stream or more llama.cpp computes attention in tiles, which round otherwise.
-_PIECE = 64
+# llama.cpp computes attention in tiles if a stream has at least this many rows. The tiles round in another way.
+_TILE = 64
 _N_UBATCH, _N_BATCH, _N_STEPS = 512, 2048, 16
 
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 class Context:
-    """A context of `n_sequences` sequences with `n_each` cells for each."""
+    """A llama.cpp context of `n_sequences` sequences, each with `n_each` cells."""
 
     def __init__(self, options: argparse.Namespace, n_sequences: int, n_each: int):
         from localchat.engine.llama.library import L
@@ -78,7 +78,7 @@ class Context:
         self.batch = L.llama_batch_init(_N_BATCH, 0, 1)
 
     def decode(self, rows: list[Row]) -> list[int]:
-        """Computes rows; returns the likeliest token after each that wants logits."""
+        """Compute rows; returns the likeliest token after each row that wants logits."""
         for i, row in enumerate(rows):
             self.batch.token[i], self.batch.pos[i], self.batch.n_seq_id[i] = row.token, row.position, 1
             self.batch.seq_id[i][0], self.batch.logits[i] = row.sequence, row.wants_logits
@@ -98,27 +98,26 @@ class Context:
             self.decode([Row(sequence, first + i, token) for i, token in enumerate(part)])
 
     def share(self, targets: range, n_tokens: int, by_state: bool) -> None:
-        """Gives other sequences what the first one has, by a copy of its state or by `llama_memory_seq_cp`."""
-        library = self.L
-        n_bytes = library.llama_state_seq_get_size(self.pointer, 0) if by_state else 0
+        """Copy the first sequence to others, as a state or with `llama_memory_seq_cp`, and truncate the copies."""
+        n_bytes = self.L.llama_state_seq_get_size(self.pointer, 0) if by_state else 0
         data = (ctypes.c_uint8 * n_bytes)()
         if by_state:
-            library.llama_state_seq_get_data(self.pointer, data, n_bytes, 0)
+            self.L.llama_state_seq_get_data(self.pointer, data, n_bytes, 0)
         for target in targets:
             if by_state:
-                assert library.llama_state_seq_set_data(self.pointer, data, n_bytes, target)
+                assert self.L.llama_state_seq_set_data(self.pointer, data, n_bytes, target)
             else:
-                library.llama_memory_seq_cp(self.memory, 0, target, -1, -1)
-            self.cut(target, n_tokens)
+                self.L.llama_memory_seq_cp(self.memory, 0, target, -1, -1)
+            self.truncate(target, n_tokens)
 
     def length(self, sequence: int) -> int:
         return int(self.L.llama_memory_seq_pos_max(self.memory, sequence)) + 1
 
-    def cut(self, sequence: int, n_tokens: int) -> None:
+    def truncate(self, sequence: int, n_tokens: int) -> None:
         self.L.llama_memory_seq_rm(self.memory, sequence, n_tokens, -1)
 
     def step_ms(self, sequences: list[int], fillers: list[int] | None = None) -> float:
-        """Milliseconds of a step in which each sequence gets a token; `fillers` have rows that only close gaps."""
+        """Milliseconds of a step that computes a token of each sequence, and a row without output of each filler."""
         times = []
         for n in range(_N_STEPS):
             present = sorted({*sequences, *(fillers or [])})
@@ -144,7 +143,7 @@ def some_tokens(n: int, seed: int) -> list[int]:
 
 
 def conversations(options: argparse.Namespace) -> None:
-    """8 sequences of `length` tokens: steps of all and of one of them, and 512 tokens of prompt in a ninth."""
+    """Steps of all of 8 sequences of `length` tokens and of one of them; 512 prompt tokens of a ninth sequence."""
     context = Context(options, 9, -(-(options.length + 1024) // 256) * 256)
     context.prefill(0, some_tokens(options.length, 1))
     context.share(range(1, 8), options.length, by_state=True)
@@ -163,7 +162,7 @@ def shared(options: argparse.Namespace) -> None:
 def shared_by(options: argparse.Namespace, by_state: bool) -> None:
     context = Context(options, 16, 4096)
     figures = {"prompt_s": timed_s(lambda: context.prefill(0, some_tokens(500, 1)))}
-    context.decode([Row(0, 500, 300)])  # carries out a copy that was queued
+    context.decode([Row(0, 500, 300)])  # `llama_decode` executes a copy that was queued.
     figures["share_s"] = timed_s(lambda: context.share(range(1, 16), 500, by_state))
     rows = [Row(id, 500 + n, 300 + id + n, n == 19) for id in range(1, 16) for n in range(20)]
     figures["own_s"] = timed_s(lambda: context.decode(rows))
@@ -172,7 +171,7 @@ def shared_by(options: argparse.Namespace, by_state: bool) -> None:
 
 
 def gaps(options: argparse.Namespace) -> None:
-    """8 of 16 sequences run: side by side, every second one, and the gaps filled with rows that give nothing."""
+    """Steps of 8 of 16 sequences: side by side, every second one, and with the gaps filled by rows without output."""
     context = Context(options, 16, 1024)
     for sequence in range(16):
         context.prefill(sequence, some_tokens(50, sequence))
@@ -182,7 +181,7 @@ def gaps(options: argparse.Namespace) -> None:
 
 
 def equal(options: argparse.Namespace) -> None:
-    """How many of 32 greedy texts are the same when 16 requests run at a time as when each runs alone."""
+    """How many of 32 greedy texts are equal if 16 requests run at a time and if each runs alone."""
     context = Context(options, 16, 1024)
     prompts = [some_tokens(int(n), i) for i, n in enumerate(np.random.default_rng(0).integers(10, 200, 32))]
     alone = [generate(context, options.layout, [prompt], 1)[0] for prompt in prompts]
@@ -191,7 +190,7 @@ def equal(options: argparse.Namespace) -> None:
 
 
 def generate(context: Context, layout: str, prompts: list[list[int]], n_at_once: int) -> list[list[int]]:
-    """Greedy texts of 48 tokens with their prompts, of which a step computes at most 256 tokens."""
+    """The prompts, each with 48 greedy tokens. A step computes at most 256 tokens of all sequences."""
     context.L.llama_memory_clear(context.memory, False)
     texts, waiting = [list(prompt) for prompt in prompts], list(range(len(prompts)))
     running: dict[int, int] = {}
@@ -203,24 +202,26 @@ def generate(context: Context, layout: str, prompts: list[list[int]], n_at_once:
         for slot, i in sorted(running.items()):
             start, n_missing = context.length(slot), len(texts[i]) - context.length(slot)
             n = min(n_missing, n_left)
-            if layout == "passes" and (n < n_missing or n > _PIECE):
-                n -= n % _PIECE
+            if layout == "passes" and (n < n_missing or n > _TILE):
+                n -= n % _TILE
             chunk = [Row(slot, p, texts[i][p], p == len(texts[i]) - 1) for p in range(start, start + n)]
             n_left -= n
             chunks += [chunk] if chunk else []
-        decoding, reading = [c for c in chunks if len(c) == 1], [c for c in chunks if len(c) > 1]
-        for batch in ([c] for c in reading) if layout == "passes" else [chunks]:
+        batches = [chunks]
+        if layout == "passes":
+            # Each prompt is a batch; the last batch has the sequences that decode.
+            batches = [[chunk] for chunk in chunks if len(chunk) > 1] + [[chunk for chunk in chunks if len(chunk) == 1]]
+        for batch in filter(None, batches):
             step(context, batch, texts, running)
-        if layout == "passes" and decoding:
-            step(context, decoding, texts, running)
         for slot, i in list(running.items()):
             if len(texts[i]) == len(prompts[i]) + 48:
                 del running[slot]
-                context.cut(slot, 0)
+                context.truncate(slot, 0)
     return texts
 
 
 def step(context: Context, chunks: list[list[Row]], texts: list[list[int]], running: dict[int, int]) -> None:
+    """Compute the chunks of a batch, and append the likeliest token to each text whose last token is in it."""
     rows = [row for chunk in chunks for row in chunk]
     for row, token in zip((row for row in rows if row.wants_logits), context.decode(rows)):
         texts[running[row.sequence]].append(token)

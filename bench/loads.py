@@ -1,6 +1,6 @@
-"""The loads of `bench.compare`: what is sent to a server, and which figures come of it.
+"""The loads of `bench.compare`: the requests that are sent to a server, and the figures that are measured.
 
-Every prompt begins with something new, so that no server has it in a cache unless a load is about that.
+Every prompt begins with new text, so that no server has it in its prompt cache, except in loads that measure the cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .servers import Server
 
 Body = dict[str, Any]
 
-# 400 words that nobody has in a cache by chance.
+# 400 words that no server has in its cache by chance.
 SYSTEM = " ".join(f"rule {i} of this house is number {i * 37 % 101}" for i in range(50))
 LONG_PROMPT = " ".join(f"item {i} costs {i * 7919 % 1009} coins and" for i in range(170))
 SCHEMA = {
@@ -50,13 +50,11 @@ TOOL = {
         },
     },
 }
-# A process that never waits, for the loads beside a busy machine.
-_BUSY = "while True: pass"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number that a load gives for a server."""
+    """One number that a load measures."""
 
     name: str
     unit: str
@@ -65,17 +63,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Load:
-    """One kind of work. `measure` gives one value for each of `figures`, in their order.
-
-    Most servers make embeddings only when they are started for nothing else: loads with `embeds` have a process of
-    their own. Those with `is_busy` run beside a process that keeps one core busy.
-    """
+    """One kind of work."""
 
     name: str
     figures: tuple[Figure, ...]
+    # Returns one value for each of `figures`, in their order.
     measure: Callable[[Server, str, argparse.Namespace], tuple[float, ...]]
+    # Whether the load needs a server process that is started for embeddings: most servers then do nothing else.
     embeds: bool = False
-    is_busy: bool = False
 
 
 RATE = Figure("", "tokens/s", True)
@@ -124,29 +119,32 @@ def decode(n_streams: int) -> Load:
 
 
 def prompts(n_prompt: int, n_streams: int, n_tokens: int, *, is_busy: bool = False) -> Load:
-    """Streams that all arrive at once, each with a prompt of its own of about `n_prompt` tokens."""
+    """Streams that start at the same time, each with its own prompt of about `n_prompt` tokens.
+
+    With `is_busy` they run beside a process that keeps one core busy.
+    """
 
     def measure(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
         texts = random_texts(server, model, n_prompt, n_streams)
         bodies = [chat(model, ("user", text), n_tokens=n_tokens) for text in texts]
-        with busy_process() if is_busy else contextlib.nullcontext():
+        with busy_processes(1 if is_busy else 0):
             return figures_of(run_load(server.url, bodies, n_streams, 1))
 
     beside = ", beside a busy process" if is_busy else ""
     name = f"{n_streams} x prompts of {n_prompt}, {n_tokens} tokens{beside}"
-    return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), measure, is_busy=is_busy)
+    return Load(name, (RATE, FIRST, LAST_FIRST, GAP, GAP_P95, GAP_LONGEST), measure)
 
 
 def figures_of(measured: Round) -> tuple[float, ...]:
-    """Tokens per second, then in milliseconds: median and last first token; median, p95 and longest of the gaps."""
-    firsts = [answer.first_s for answer in measured.answers]
-    gaps = sorted(gap for answer in measured.answers for gap in answer.gaps_s) or [0.0]
+    """Tokens/s, then in ms: the median and the maximum of the first tokens; the median, p95 and maximum of the gaps."""
+    firsts = [response.first_s for response in measured.responses]
+    gaps = sorted(gap for response in measured.responses for gap in response.gaps_s) or [0.0]
     times = (statistics.median(firsts), max(firsts), percentile(gaps, 50), percentile(gaps, 95), gaps[-1])
     return (measured.tokens_per_s, *(seconds * 1e3 for seconds in times))
 
 
 def random_texts(server: Server, model: str, n_tokens: int, n_texts: int) -> list[str]:
-    """Texts of words that no two have in common, with about so many tokens by the server's own count."""
+    """Texts of random words, each of about `n_tokens` tokens by the server's own tokenizer."""
     rng = random.Random(time.time_ns())
     letters = "abcdefghijklmnopqrstuvwxyz"
 
@@ -160,32 +158,32 @@ def random_texts(server: Server, model: str, n_tokens: int, n_texts: int) -> lis
 
 
 @contextlib.contextmanager
-def busy_process() -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", _BUSY])
-    try:
+def busy_processes(n: int) -> Iterator[None]:
+    """Run `n` processes that each keep one core busy."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(n):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(process.kill)
         yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def first_token(server: Server, model: str, options: argparse.Namespace) -> float:
-    """The median of short requests, one after the other, that have nothing in common."""
+    """The median of short requests without a common prefix, sent one after the other."""
     bodies = [chat(model, ("user", f"{time.time_ns()} {i} says hello."), n_tokens=8) for i in range(10)]
-    firsts = [answer.first_s for body in bodies for answer in run_load(server.url, [body], 1, 1).answers]
+    firsts = [response.first_s for body in bodies for response in run_load(server.url, [body], 1, 1).responses]
     return statistics.median(firsts) * 1e3
 
 
 def short_behind_long(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
-    """The first token of a short request behind seven long prompts, and of the same request alone."""
+    """The first token of a short request that is sent after seven long prompts, and of the same request alone."""
     texts = random_texts(server, model, 900, 7)
     long = [chat(model, ("user", text), n_tokens=16) for text in texts]
     short = [chat(model, ("user", f"{time.time_ns()} {i}?"), n_tokens=4) for i in range(2)]
-    alone = run_load(server.url, short[:1], 1, 1).answers[0].first_s
+    alone = run_load(server.url, short[:1], 1, 1).responses[0].first_s
     with ThreadPoolExecutor(1) as pool:
         streams = pool.submit(run_load, server.url, long, 7, 1)
         time.sleep(0.05)
-        behind = run_load(server.url, short[1:], 1, 1).answers[0].first_s
+        behind = run_load(server.url, short[1:], 1, 1).responses[0].first_s
         streams.result()
     return behind * 1e3, alone * 1e3
 
@@ -194,7 +192,7 @@ def shared_prefix(server: Server, model: str, options: argparse.Namespace) -> tu
     salt = time.time_ns()
     bodies = [chat(model, ("system", f"{salt} {SYSTEM}"), ("user", f"Question {i}?"), n_tokens=8) for i in range(16)]
     measured = run_load(server.url, bodies, 16, 1)
-    return measured.tokens_per_s, statistics.median(answer.first_s for answer in measured.answers) * 1e3
+    return measured.tokens_per_s, statistics.median(response.first_s for response in measured.responses) * 1e3
 
 
 def conversation(server: Server, model: str, options: argparse.Namespace) -> float:
@@ -202,9 +200,9 @@ def conversation(server: Server, model: str, options: argparse.Namespace) -> flo
     firsts = []
     for turn in range(10):
         messages.append(("user", f"This is turn {turn}: what now?"))
-        (answer,) = run_load(server.url, [chat(model, *messages, n_tokens=32)], 1, 1).answers
-        messages.append(("assistant", answer.text))
-        firsts.append(answer.first_s)
+        (response,) = run_load(server.url, [chat(model, *messages, n_tokens=32)], 1, 1).responses
+        messages.append(("assistant", response.text))
+        firsts.append(response.first_s)
     return statistics.median(firsts[1:]) * 1e3
 
 
@@ -220,7 +218,7 @@ def json_schema(server: Server, model: str, options: argparse.Namespace) -> floa
 
 
 def tool_calls(server: Server, model: str, options: argparse.Namespace) -> float:
-    """4 streams of calls whose names and keys the schema forces."""
+    """4 streams of calls. The schema forces all bytes except the values."""
     body = chat(
         model,
         ("user", "Add it."),
@@ -234,29 +232,29 @@ def tool_calls(server: Server, model: str, options: argparse.Namespace) -> float
 
 
 def equal_greedy(server: Server, model: str, options: argparse.Namespace) -> float:
-    """Of 32 greedy requests, those whose text is the same together and alone."""
+    """How many of 32 greedy requests have the same text when they run together as when each runs alone."""
     texts = [text for n in (20, 60, 150, 300) for text in random_texts(server, model, n, 8)]
     bodies = [chat(model, ("user", text), n_tokens=48, temperature=0, top_k=1) for text in texts]
-    alone = {i: run_load(server.url, [body], 1, 1).answers[0].text for i, body in enumerate(bodies)}
+    alone = {i: run_load(server.url, [body], 1, 1).responses[0].text for i, body in enumerate(bodies)}
     with ThreadPoolExecutor(16) as pool:
-        together = pool.map(lambda body: run_load(server.url, [body], 1, 1).answers[0].text, bodies)
+        together = pool.map(lambda body: run_load(server.url, [body], 1, 1).responses[0].text, bodies)
         return float(sum(text == alone[i] for i, text in enumerate(together)))
 
 
 def gap_beside_a_long_prompt(server: Server, model: str, options: argparse.Namespace) -> float:
-    """The 95th percentile of 8 streams' gaps while others' long prompts are prefilled."""
+    """The 95th percentile of the gaps of 8 streams while long prompts of other requests are prefilled."""
     bodies = [chat(model, ("user", f"Tell me {i} things."), n_tokens=options.tokens) for i in range(8)]
     long = chat(model, ("user", f"{time.time_ns()} {LONG_PROMPT}"), n_tokens=8)
     with ThreadPoolExecutor(1) as pool:
         streams = pool.submit(run_load, server.url, bodies, 8, 1)
         time.sleep(0.2)
         run_load(server.url, [long], 1, 2)
-        gaps = sorted(gap for answer in streams.result().answers for gap in answer.gaps_s)
+        gaps = sorted(gap for response in streams.result().responses for gap in response.gaps_s)
     return percentile(gaps, 95) * 1e3
 
 
 def embeddings(server: Server, model: str, options: argparse.Namespace) -> float:
-    """Texts per second, 4 requests of 16 texts at once, each of some 30 words."""
+    """Texts per second of 4 concurrent requests, each with 16 texts of some 30 words."""
     salt = time.time_ns()
     texts = [f"{salt} {i} " + " ".join(SYSTEM.split()[i : i + 28]) for i in range(64)]
     started = time.perf_counter()
@@ -279,22 +277,17 @@ def start(server: Server, model: str, options: argparse.Namespace) -> float:
 
 
 def first_requests(server: Server, model: str, options: argparse.Namespace) -> tuple[float, ...]:
-    """The first token of requests that are among the first after the start."""
-    return tuple(
-        statistics.median(
-            answer.first_s
-            for answer in run_load(
-                server.url, [chat(model, ("user", f"{n} {i} hello"), n_tokens=4) for i in range(n)], n, 1
-            ).answers
-        )
-        * 1e3
-        for n in (1, 4, 16)
-    )
+    """The median first token of the first requests after the start, with 1, then 4, then 16 at once."""
+    medians = []
+    for n in (1, 4, 16):
+        bodies = [chat(model, ("user", f"{n} {i} hello"), n_tokens=4) for i in range(n)]
+        medians.append(statistics.median(response.first_s for response in run_load(server.url, bodies, n, 1).responses))
+    return tuple(seconds * 1e3 for seconds in medians)
 
 
 def idle_cpu(server: Server, model: str, options: argparse.Namespace) -> float:
-    """Milliseconds of processor time in a second without requests; never quite nothing, for the ratio."""
-    time.sleep(1)  # what the load before has left to do is done by then
+    """Milliseconds of processor time in a second without requests; at least 1, so that a ratio exists."""
+    time.sleep(1)  # Work that the last load has left ends within this second.
     before = server.cpu_s
     time.sleep(1)
     return max((server.cpu_s - before) * 1e3, 1.0)

@@ -1,6 +1,6 @@
-"""Streams answers from a server and notes when bytes came; everything is parsed afterwards.
+"""Streams responses from a server and records when bytes arrive. Responses are parsed after the measurement.
 
-One thread over raw sockets, so that the client takes little from the servers on a small machine.
+The client is one thread over raw sockets, so that it takes little processor time from the server on a small machine.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ DEADLINE_S = 300
 
 @dataclass
 class Stream:
-    """One streamed answer: when it was asked for, and every read with its time."""
+    """One streamed response: when the request was sent, and each read with its time."""
 
-    asked_at: float
+    sent_at: float
     reads: list[tuple[float, bytes]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a stream came to; times in seconds."""
+class Response:
+    """The figures of one stream."""
 
     n_tokens: int
+    # Time from the request to the first token.
     first_s: float
     gaps_s: list[float]
     text: str
-    n_prompt: int = 0
 
 
 class Refused(Exception):
-    """A server did not do what was asked: its answer's first bytes."""
+    """A server refused a request, or its response is not complete. The message has bytes of the response."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """All answers of one load on one server."""
+    """All responses of one load on one server."""
 
-    answers: list[Answer]
+    responses: list[Response]
     wall_s: float
 
     @property
     def tokens_per_s(self) -> float:
-        return sum(answer.n_tokens for answer in self.answers) / self.wall_s
+        return sum(response.n_tokens for response in self.responses) / self.wall_s
 
 
 def first_model(url: str) -> str:
@@ -67,7 +67,7 @@ def first_model(url: str) -> str:
 
 
 def post(url: str, path: str, fields: dict[str, Any]) -> Any:
-    """One request that is answered in one body."""
+    """Send one request; returns the JSON of its response."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=DEADLINE_S)
     try:
@@ -77,14 +77,14 @@ def post(url: str, path: str, fields: dict[str, Any]) -> Any:
         response = connection.getresponse()
         content = response.read()
         if response.status != http.HTTPStatus.OK:
-            raise Refused(f"{path} was answered with {response.status}: {content[:300]!r}")
+            raise Refused(f"{path} got status {response.status}: {content[:300]!r}")
         return json.loads(content)
     finally:
         connection.close()
 
 
 def run_load(url: str, load: list[dict[str, Any]], n_streams: int, n_requests: int) -> Round:
-    """Keeps `n_streams` answers in flight until each stream has asked `n_requests` times."""
+    """Keep `n_streams` requests in flight until each stream has sent `n_requests`."""
     parts = urlsplit(url)
     address = (parts.hostname or "127.0.0.1", parts.port or 80)
     requests = [encode(f"{parts.path.rstrip('/')}/chat/completions", parts.netloc, fields) for fields in load]
@@ -92,21 +92,21 @@ def run_load(url: str, load: list[dict[str, Any]], n_streams: int, n_requests: i
     started = time.perf_counter()
     with selectors.DefaultSelector() as selector:
 
-        def ask(n_asked: int) -> None:
+        def send(n_sent: int) -> None:
             connection = socket.create_connection(address, timeout=DEADLINE_S)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = Stream(time.perf_counter())
-            connection.sendall(requests[n_asked % len(requests)])
-            selector.register(connection, selectors.EVENT_READ, (stream, n_asked))
+            connection.sendall(requests[n_sent % len(requests)])
+            selector.register(connection, selectors.EVENT_READ, (stream, n_sent))
 
         for i in range(n_streams):
-            ask(i * n_requests)
+            send(i * n_requests)
         while selector.get_map():
             ready = selector.select(DEADLINE_S)
             if not ready:
                 raise Refused(f"{url} sent nothing for {DEADLINE_S} s")
             for key, _ in ready:
-                connection, (stream, n_asked) = key.fileobj, key.data
+                connection, (stream, n_sent) = key.fileobj, key.data
                 assert isinstance(connection, socket.socket)
                 data = connection.recv(1 << 16)
                 stream.reads.append((time.perf_counter(), data))
@@ -115,9 +115,9 @@ def run_load(url: str, load: list[dict[str, Any]], n_streams: int, n_requests: i
                 selector.unregister(connection)
                 connection.close()
                 finished.append(stream)
-                if (n_asked + 1) % n_requests:
-                    ask(n_asked + 1)
-    return Round([read_answer(stream) for stream in finished], time.perf_counter() - started)
+                if (n_sent + 1) % n_requests:
+                    send(n_sent + 1)
+    return Round([read_response(stream) for stream in finished], time.perf_counter() - started)
 
 
 def encode(path: str, host: str, fields: dict[str, Any]) -> bytes:
@@ -129,12 +129,12 @@ def encode(path: str, host: str, fields: dict[str, Any]) -> bytes:
     return head.encode() + content
 
 
-def read_answer(stream: Stream) -> Answer:
-    """Tokens by the server's own count or, where it tells none, one for each delta; and when content came."""
+def read_response(stream: Stream) -> Response:
+    """The figures of a stream. If the server reports no usage, each delta counts as one token."""
     dechunk, decoder = Dechunker(), SSEDecoder()
     times: list[float] = []
     texts: list[str] = []
-    n_tokens, n_prompt, is_whole = 0, 0, False
+    n_tokens, is_whole = 0, False
     for at, data in stream.reads:
         for event in decoder.feed(dechunk.feed(data)):
             if event.data == "[DONE]":
@@ -142,9 +142,8 @@ def read_answer(stream: Stream) -> Answer:
                 continue
             chunk = json.loads(event.data)
             if chunk.get("error"):
-                raise Refused(f"an answer broke off: {event.data[:300]}")
-            usage = chunk.get("usage") or {}
-            n_tokens, n_prompt = usage.get("completion_tokens", n_tokens), usage.get("prompt_tokens", n_prompt)
+                raise Refused(f"a response ended with an error: {event.data[:300]}")
+            n_tokens = (chunk.get("usage") or {}).get("completion_tokens", n_tokens)
             deltas = [choice.get("delta") or {} for choice in chunk.get("choices") or []]
             if any(map(is_content, deltas)):
                 times.append(at)
@@ -152,11 +151,11 @@ def read_answer(stream: Stream) -> Answer:
     n_tokens = n_tokens or sum(map(bool, texts))
     raw = b"".join(data for _, data in stream.reads)
     if not is_whole:
-        raise Refused(f"an answer was cut: {raw[-300:]!r}")
+        raise Refused(f"a response was cut: {raw[-300:]!r}")
     if not times or not n_tokens:
-        raise Refused(f"no tokens in an answer: {raw[:300]!r}")
+        raise Refused(f"a response has no tokens: {raw[:300]!r}")
     gaps = [later - earlier for earlier, later in zip(times, times[1:])]
-    return Answer(n_tokens, times[0] - stream.asked_at, gaps, "".join(texts), n_prompt)
+    return Response(n_tokens, times[0] - stream.sent_at, gaps, "".join(texts))
 
 
 def is_content(delta: dict[str, Any]) -> bool:
@@ -164,7 +163,7 @@ def is_content(delta: dict[str, Any]) -> bool:
 
 
 class Dechunker:
-    """Takes the HTTP head and the chunk frames off a response, as its bytes come."""
+    """Removes the HTTP head and the chunk framing from a response, in pieces as they arrive."""
 
     def __init__(self) -> None:
         self._held = b""

@@ -1,10 +1,10 @@
-"""Writes a GGUF model of any size with random weights, so that everybody can repeat a benchmark.
+"""Writes a GGUF model of any size with random weights, so that a benchmark can be repeated without a download.
 
     python -m bench.model model.gguf --params 10M --vocab 152000
 
-Its text is noise; its speed is that of a real model of the same shape: llama architecture, Q8_0 weights. The
-output is a matrix of its own, since a model whose output is tied to its embedding repeats one token for ever,
-which flatters speculative decoding. Runs of letters are merged to tokens. Needs the `gguf` package (extra `bench`).
+The model generates noise, at the speed of a real model of the same shape. It has the llama architecture and Q8_0
+weights. The output matrix is separate: with tied embeddings the model would repeat one token for ever, which would
+favour speculative decoding. The tokens are runs of letters. Needs the `gguf` package (extra `bench`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNITS = {"K": 1e3, "M": 1e6, "B": 1e9}
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model; `n_ff` is the width of the feed-forward layers."""
+    """The sizes of a model; `n_ff` is the width of the feed-forward layers."""
 
     n_vocab: int
     width: int
@@ -40,22 +40,22 @@ class Shape:
 
     @property
     def n_params(self) -> int:
-        """Weights that each token is multiplied with: the embedding, which is only looked up, does not count."""
+        """The weights that a token is multiplied with. The embedding does not count, since it is only looked up."""
         kv_width = self.n_kv_heads * HEAD_SIZE
         attention = 2 * self.width * self.width + 2 * self.width * kv_width
         return self.n_vocab * self.width + self.n_layers * (attention + 3 * self.width * self.n_ff)
 
 
 def shape_for(n_params: float, n_vocab: int, n_ctx: int) -> Shape:
-    """The usual proportions at the width that comes nearest to a number of parameters."""
+    """A shape of the usual proportions, at the width that comes nearest to `n_params`."""
     candidates = (proportions(n_heads, n_vocab, n_ctx) for n_heads in range(1, 129))
     return min(candidates, key=lambda shape: abs(math.log(shape.n_params / n_params)))
 
 
 def proportions(n_heads: int, n_vocab: int, n_ctx: int) -> Shape:
     width = n_heads * HEAD_SIZE
-    n_ff = -(-width * 8 // 3 // 256) * 256  # Q8_0 wants multiples of 32; larger ones suit the kernels
-    # Four query heads or more share one of keys and values; llama.cpp ends the process where some are left over.
+    n_ff = -(-width * 8 // 3 // 256) * 256  # Q8_0 needs multiples of 32; the kernels are faster with larger ones.
+    # At least four query heads share a KV head. The numbers must divide evenly, else llama.cpp aborts the process.
     n_kv_heads = next(n for n in range(max(1, n_heads // 4), 0, -1) if n_heads % n == 0)
     return Shape(n_vocab, width, max(2, width // 40), n_heads, n_kv_heads, n_ff, n_ctx)
 
@@ -92,7 +92,7 @@ def write_sizes(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 
 def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
-    """All bytes, so that any text can be written; runs of letters; the two markers of the chat template."""
+    """Write a vocabulary of all bytes, runs of letters, and the two markers of the chat template."""
     words = byte_texts()
     letters = "abcdefghijklmnopqrstuvwxyz"
     made_up = ("".join(word) for length in count(2) for word in product(letters, repeat=length))
@@ -111,7 +111,7 @@ def write_vocabulary(writer: gguf.GGUFWriter, n_vocab: int) -> None:
 
 
 def byte_texts() -> list[str]:
-    """The characters by which byte-level vocabularies spell the 256 bytes."""
+    """The character that stands for each of the 256 bytes in a byte-level vocabulary."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (chr(256 + i) for i in count())
     return [chr(byte) if byte in plain else next(others) for byte in range(256)]

@@ -1,10 +1,10 @@
-"""Measures chat servers by one program in one run: tokens/s, time to first token, gaps between tokens.
+"""Measures chat servers in one run: tokens/s, time to first token, gaps between tokens.
 
-    python -m bench.serve                                   localchat's own server, started for the purpose
+    python -m bench.serve                                   starts and measures localchat's own server
     python -m bench.serve a=http://127.0.0.1:8080/v1 b=http://127.0.0.1:8081/v1
 
-The servers are measured in turn, A B A B, so that a machine that slows down slows all of them, and the
-last column is the ratio to the first one.
+The rounds of the servers alternate (A B A B), so that a machine that slows down slows all of them. The last column is
+the ratio to the first server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
             urls["localchat"] = stack.enter_context(running("localchat", command)).url
         loads = {name: bodies(first_model(url), options) for name, url in urls.items()}
         for name, url in urls.items():
-            run_load(url, loads[name], 1, 2)  # warms up
+            run_load(url, loads[name], 1, 2)  # Warm up.
         for n_streams in options.streams:
             rounds: dict[str, list[Round]] = {name: [] for name in urls}
             for _ in range(options.rounds):
@@ -52,7 +52,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.serve", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("servers", nargs="*", metavar="[NAME=]URL", help="base URLs such as http://127.0.0.1:8080/v1")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16], help="loads to run (default: 1 4 16)")
-    parser.add_argument("--requests", type=int, default=10, help="answers that each stream asks for in a row")
+    parser.add_argument("--requests", type=int, default=10, help="requests of each stream, one after the other")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each load on each server")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--body", type=json.loads, default={}, help="further request fields, as JSON")
@@ -61,12 +61,13 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def named(server: str) -> tuple[str, str]:
+    """The name and the URL of an argument `[NAME=]URL`; by default the name is the host and port."""
     name, separator, url = server.partition("=")
     return (name, url) if separator and "/" not in name else (urlsplit(server).netloc, server)
 
 
 def bodies(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The requests of a load, which the streams go through in turn."""
+    """The request bodies of a load. Each stream sends them in this order."""
     common = {
         "model": model,
         "stream": True,
@@ -79,17 +80,18 @@ def bodies(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def report(n_streams: int, rounds: dict[str, list[Round]]) -> None:
-    """One line for each server: medians of the rounds, and the ratio to the first server."""
+    """Print a line for each server: the medians of its rounds, and the ratio to the first server."""
     print(f"\n{n_streams} stream{'s' if n_streams > 1 else ''}")
     heads = ("tokens/s", "first ms", "p95", "gap ms", "p95", "ratio")
     print(f"  {'server':<16}" + "".join(f"{head:>10}" for head in heads))
     base: list[float] | None = None
-    for name, its_rounds in rounds.items():
-        rates = [round_.tokens_per_s for round_ in its_rounds]
+    for name, measured in rounds.items():
+        rates = [round_.tokens_per_s for round_ in measured]
         base = base or rates
         ratio = statistics.median(rate / other for rate, other in zip(rates, base))
-        firsts = sorted(answer.first_s * 1e3 for round_ in its_rounds for answer in round_.answers)
-        gaps = sorted(gap * 1e3 for round_ in its_rounds for answer in round_.answers for gap in answer.gaps_s) or [0.0]
+        responses = [response for round_ in measured for response in round_.responses]
+        firsts = sorted(response.first_s * 1e3 for response in responses)
+        gaps = sorted(gap * 1e3 for response in responses for gap in response.gaps_s) or [0.0]
         figures = (
             f"{statistics.median(rates):.0f}",
             *(f"{percentile(firsts, percent):.1f}" for percent in (50, 95)),

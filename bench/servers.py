@@ -1,4 +1,4 @@
-"""Starts the servers that are compared: localchat, and peers where they are installed."""
+"""Starts the servers that are compared: localchat, and other servers if they are installed."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from .measure import DEADLINE_S, first_model
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; `start_s` is the time from its start to its first answer."""
+    """A running server."""
 
     name: str
     url: str
     pid: int
+    # Time from the start of the process to its first response.
     start_s: float
 
     @property
     def memory_mb(self) -> float:
-        """Resident memory now, where the system tells it."""
+        """Resident memory now; 0 on a system without /proc."""
         with contextlib.suppress(OSError):
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
             return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -38,7 +39,7 @@ class Server:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time taken so far, where the system tells it."""
+        """Processor time used so far; 0 on a system without /proc."""
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -47,21 +48,23 @@ class Server:
 
 @dataclass(frozen=True)
 class Command:
-    """How a server is started: {port} is filled in, and {config} is a file with `config` and the port in it."""
+    """The command that starts a server."""
 
+    # `{port}` is replaced by the port, and `{config}` by the path of a file with `config` and the port.
     arguments: list[str]
     config: dict[str, Any] | None = None
-    # Where it runs; None for here.
+    # The working directory; None for the current one.
     folder: str | None = None
 
 
 def commands(
     model: str, n_parallel: int, n_ctx: int, n_threads: int, *, embeds: bool = False, against: str | None = None
 ) -> dict[str, Command]:
-    """How each server that is there is started with the same model, slots, context and threads.
+    """The command of each installed server, all with the same model, slots, context and threads.
 
-    With `embeds` as a server for embeddings, which only localchat is beside all else. `against` is the folder of
-    another checkout of localchat.
+    Args:
+        embeds: Start the servers for embeddings. localchat needs no option for that.
+        against: The folder of another checkout of localchat, or None.
     """
     found = {"localchat": _localchat(model, n_parallel, n_ctx, n_threads)}
     if against is not None:
@@ -97,7 +100,7 @@ def commands(
 
 def _localchat(model: str, n_parallel: int, n_ctx: int, n_threads: int, folder: str | None = None) -> Command:
     sizes = ["--parallel", str(n_parallel), "--ctx", str(n_ctx), "--threads", str(n_threads)]
-    # `-m` finds the package in the folder first.
+    # With `-m`, Python imports the package from the working directory.
     server = [sys.executable, "-m", "localchat.server"]
     help_text = subprocess.run([*server, "--help"], cwd=folder, capture_output=True, text=True, check=True).stdout
     unsupervised = ["--no-supervise"] if "--no-supervise" in help_text else []
@@ -112,7 +115,7 @@ def _has(python: str, *modules: str) -> bool:
 
 @contextlib.contextmanager
 def running(name: str, command: Command) -> Iterator[Server]:
-    """Runs a server until it answers, then until the `with` is left."""
+    """Start a server, wait until it is ready, and stop it at the end of the `with` block."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "config.json")
@@ -142,7 +145,7 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
             first_model(url)
             return
         if process.poll() is not None:
-            sys.exit(f"a server ended with {process.returncode} before it answered: {process.args!r}")
+            sys.exit(f"a server ended with {process.returncode} before it was ready: {process.args!r}")
         time.sleep(0.02)
     sys.exit(f"{url} was not ready within {DEADLINE_S} s")
 

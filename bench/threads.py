@@ -1,27 +1,27 @@
-"""Measures how the engine's threads should wait for each other: tokens/s of bare decoding, idle and beside load.
+"""Measures how the engine's threads should wait for each other: tokens/s of decoding by threads and spin counts.
 
     python -m bench.threads MODEL.gguf                 every setting on an idle machine
     python -m bench.threads MODEL.gguf --busy 1        beside one process that keeps a core busy
 
-llama.cpp's CPU threads meet at a barrier after each operation. GOMP_SPINCOUNT says how often one that is
-early looks again before it sleeps: spinning is quick to go on, and takes the core from whoever else wants
-it. Each setting runs in a process of its own, since the variable is read when OpenMP is loaded; settings
-take turns, A B A B, and each figure is the median of its rounds.
+llama.cpp's CPU threads wait for each other at a barrier after each operation. GOMP_SPINCOUNT is the number of times
+that a thread checks the barrier before it sleeps. A spinning thread continues sooner, but takes the core from other
+processes. OpenMP reads the variable when it is loaded, so each setting runs in its own process. Settings alternate
+(A B A B); each figure is the median of its rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import product
 
-# 300000 is OpenMP's own default, 0 sleeps at once.
+from .loads import busy_processes
+
+# 300000 is the default of OpenMP; with 0 a thread sleeps at once.
 SPINS = (0, 200, 2_000, 20_000, 300_000)
 
 
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = [(threads, spins) for threads, spins in product(options.threads, options.spins) if threads > 1]
     settings += [(1, 0)] if 1 in options.threads else []
     rates: dict[tuple[int, int, int], list[float]] = {}
-    with busy(options.busy):
+    with busy_processes(options.busy):
         for _ in range(options.rounds):
             for (threads, spins), streams in product(settings, options.streams):
                 rate = measure(options.model, threads, spins, streams, options.seconds)
@@ -59,7 +59,7 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def measure(model: str, threads: int, spins: int, streams: int, seconds: float) -> float:
-    """Tokens per second of one setting, in a process of its own."""
+    """Tokens per second of one setting, measured in its own process."""
     values = {"threads": threads, "streams": streams, "seconds": seconds}
     command = [sys.executable, "-m", "bench.threads", model, "--child"]
     command += [part for name, value in values.items() for part in (f"--{name}", str(value))]
@@ -69,7 +69,7 @@ def measure(model: str, threads: int, spins: int, streams: int, seconds: float) 
 
 
 def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> float:
-    """Greedy decoding of some sequences in one batch, without server, scheduler and text."""
+    """Tokens per second of greedy decoding in one batch, without server, scheduler and detokenization."""
     from localchat.engine import GenerationRequest, LoadOptions
     from localchat.engine.batch import Batch, BatchChunk, Sequence
     from localchat.engine.llama import load_backend
@@ -83,7 +83,7 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
     sampler = backend.new_sampler(GenerationRequest((0,), sampling=SamplingParams(temperature=0)))
     sequences = [Sequence(i, [i + 1], n_ctx) for i in range(n_streams)]
 
-    def turn() -> None:
+    def step() -> None:
         batch = Batch(
             chunks=tuple(BatchChunk(sequence, slot, slot, 1, True) for slot, sequence in enumerate(sequences))
         )
@@ -93,24 +93,14 @@ def decode_rate(path: str, n_threads: int, n_streams: int, seconds: float) -> fl
             sequence.tokens.append(backend.sample(sampler, slot))
 
     for _ in range(8):
-        turn()
-    n_turns, started = 0, time.perf_counter()
-    while time.perf_counter() - started < seconds and n_turns < n_ctx - 16:
-        turn()
-        n_turns += 1
-    rate = n_turns * n_streams / (time.perf_counter() - started)
+        step()
+    n_steps, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds and n_steps < n_ctx - 16:
+        step()
+        n_steps += 1
+    rate = n_steps * n_streams / (time.perf_counter() - started)
     backend.close()
     return rate
-
-
-@contextlib.contextmanager
-def busy(n_processes: int) -> Iterator[None]:
-    """Keeps as many cores busy as there are processes."""
-    with contextlib.ExitStack() as stack:
-        for _ in range(n_processes):
-            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            stack.callback(process.kill)
-        yield
 
 
 if __name__ == "__main__":

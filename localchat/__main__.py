@@ -1,4 +1,4 @@
-"""`python -m localchat`: one answer in the terminal, or a chat. The exit codes are described in ask.py."""
+"""`python -m localchat`: print the response to one prompt, or start a chat. ask.py describes the exit codes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
 
 
 def _ask_or_chat(client: Client, parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    from .terminal.question import question_text  # Late: --models and --help do not need these.
+    from .terminal.question import prompt_text  # Imported here: --models and --help do not need these modules.
     from .terminal.session import Session
 
     session = Session(client, arguments)
-    text = question_text(arguments.text, arguments.file)
+    text = prompt_text(arguments.text, arguments.file)
     if text.strip():
         return session.ask(text, arguments.image)
     if arguments.json or arguments.schema or not _is_terminal():

@@ -1,7 +1,7 @@
-"""One question in the terminal: the program of the one-file client, and what `python -m localchat` shares with it.
+"""The command line of the one-file client: send one prompt and print the response. `python -m localchat` shares it.
 
-The output of the model goes to stdout, everything else to stderr. Exit codes: 0 for a complete answer, 1 for
-an error, 2 for wrong usage, 3 for an answer that was cut, 130 for Ctrl-C.
+The output of the model goes to stdout, everything else to stderr. Exit codes: 0 for a complete response, 1 for
+an error, 2 for wrong usage, 3 for a response that was cut, 130 for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .events import StreamEvent
 
 OK, FAILED, USAGE, CUT, INTERRUPTED = 0, 1, 2, 3, 130
 
-# Carriage returns are left out, as line ends of Windows have them.
+# Control characters and their replacements: escapes, and nothing for the carriage returns of Windows line ends.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = ""
 
@@ -26,38 +26,38 @@ _USAGE = 'usage: python FILE.py "text": ask the server at OPENAI_BASE_URL. Piped
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Ask what the arguments and a pipe hold, and print the answer as it comes; the exit code."""
+    """Send the prompt from the arguments and the piped input, stream the response to stdout, return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     return run_command(lambda: _ask(words))
 
 
 def run_command(command: Callable[[], int]) -> int:
-    """The exit code of a command. Its errors become one line on stderr."""
-    sys.stderr = sys.stderr or io.StringIO()  # Where stderr is closed (2>&-), print would write to stdout.
+    """Run a command and return its exit code. An error becomes one line on stderr."""
+    sys.stderr = sys.stderr or io.StringIO()  # If stderr is closed (2>&-), print would write to stdout.
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # A terminal without UTF-8 must not end the answer.
+        sys.stdout.reconfigure(errors="replace")  # Characters that the terminal cannot encode become "?".
     try:
         code = command()
-        print(end="", flush=True)  # A failed write is reported here, not when Python exits.
+        print(end="", flush=True)  # Raise the error of a failed write here, not when Python exits.
         return code
     except KeyboardInterrupt:
         report("")
         return INTERRUPTED
     except OSError as error:
-        # The reader of the output is gone, or a disk is full. Without this, Python would complain again at exit.
+        # The output pipe was closed, or the disk is full. Python flushes stdout again at exit: let that succeed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             report(f"localchat: {error}")
         return FAILED
-    except (LocalChatError, ValueError, TypeError) as error:  # TypeError: an option of a wrong kind.
+    except (LocalChatError, ValueError, TypeError) as error:  # TypeError: an option has a value of the wrong type.
         report(f"localchat: {error}")
         partial = getattr(error, "partial", None)
-        has_begun = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
-        return CUT if has_begun or (partial and partial.finish_reason == "length") else FAILED
+        is_cut = isinstance(error, (IncompleteStream, TimedOut)) and partial and partial.choices
+        return CUT if is_cut or (partial and partial.finish_reason == "length") else FAILED
 
 
-def read_question(words: Sequence[str]) -> str:
-    """The piped input, and the text after it.
+def read_prompt(words: Sequence[str]) -> str:
+    """Read the piped input, if there is any, and append the words of the command line.
 
     Raises:
         ValueError: The input is not UTF-8.
@@ -65,14 +65,14 @@ def read_question(words: Sequence[str]) -> str:
     try:
         piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
         text = "\n\n".join(part for part in (piped.rstrip(), " ".join(words)) if part)
-        text.encode()  # In some locales, such as C.UTF-8, wrong bytes become surrogates, which servers refuse.
+        text.encode()  # In locales such as C.UTF-8 Python reads invalid bytes as surrogates, which servers refuse.
     except UnicodeError as error:
         raise ValueError(f"the text is not UTF-8. Convert it first, with iconv for example: {error}") from error
     return text
 
 
 def output_text(event: StreamEvent) -> str:
-    """The text of an event that belongs on stdout: that of the first choice. Warnings are reported here."""
+    """The text that an event adds to stdout: only events of the first choice add text. Warnings go to stderr."""
     if event.type == "warning":
         report(f"localchat: warning: {event.text}")
     if event.choice_index != 0:
@@ -85,7 +85,7 @@ def output_text(event: StreamEvent) -> str:
 
 
 def finish_code(finish_reason: str | None) -> int:
-    """The exit code of an answer that ended for this reason; a cut is reported."""
+    """The exit code for a finish reason. Report a response that was cut."""
     if finish_reason not in ("length", "content_filter"):
         return OK
     report(f"localchat: the server cut the answer: {finish_reason}")
@@ -97,7 +97,7 @@ def report(text: str) -> None:
 
 
 def printable(text: str, stream: TextIO) -> str:
-    """The text, without what a terminal would obey: control characters are written as escapes."""
+    """The text for this stream: on a terminal, control characters are replaced by visible escapes."""
     return text.translate(_CONTROLS) if stream.isatty() else text
 
 
@@ -105,12 +105,12 @@ def _ask(words: Sequence[str]) -> int:
     if words and words[0] in ("-h", "--help"):
         print(_USAGE)
         return OK
-    question = read_question(words)
-    if not question.strip():
+    prompt = read_prompt(words)
+    if not prompt.strip():
         report(f"{_USAGE}\nlocalchat: nothing to ask: give a text, or pipe one in")
         return USAGE
     last = "\n"
-    with Client() as client, client.stream(question) as stream:
+    with Client() as client, client.stream(prompt) as stream:
         try:
             for event in stream:
                 text = output_text(event)

@@ -1,7 +1,7 @@
-"""Answers that hold a value: how a `response_format` asks a server for it, and how it is read and checked. No I/O.
+"""Structured output: the `response_format` of a request, and the parsed value of the response. No I/O.
 
-`ExpectedValue` belongs to one call. A server that refuses JSON Schema is asked again in a weaker mode; the answer is
-checked here in any mode.
+`ExpectedValue` belongs to one call. If a server refuses JSON Schema, the request is repeated in a weaker mode. The
+response is validated here in every mode.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+# The longest schema name that OpenAI accepts.
 _NAME_CHARS = 64
 
-# The ways to ask, each for servers that refuse the one before: a schema; a schema of an object that holds the value,
-# where only objects are taken; JSON without a schema, which the prompt then describes; the prompt alone.
+# The modes, in the order in which they are tried. Each is for servers that refuse the one before:
+# json_schema: the schema of the value;
+# wrapped: the schema of an object that holds the value, for servers that accept objects only;
+# json_object: JSON without a schema, which a message describes;
+# prompt: no response_format; only a message describes the schema.
 _MODES = ("json_schema", "wrapped", "json_object", "prompt")
 
-# What a refusal of the response format mentions.
+# Matches the error of a server that refuses the response format.
 _REFUSAL = re.compile(r"response_format|json_schema|json_object|schema|structured|grammar", re.IGNORECASE)
 
 
 class ExpectedValue:
-    """The value that an answer is to hold; see schema for what `target` may be."""
+    """The requested value of one call. The module `schema` describes which targets there are."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -41,27 +45,27 @@ class ExpectedValue:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings for the reply about the way in which the value was asked for."""
+        """The warnings of the reply: one if the mode does not enforce the schema."""
         if self._mode in ("json_schema", "wrapped"):
             return ()
-        asked = "JSON without a schema" if self._mode == "json_object" else "JSON in the prompt alone"
-        return (f"the server refused the JSON Schema: it was asked for {asked}",)
+        requested = "with response_format json_object" if self._mode == "json_object" else "in the prompt only"
+        return (f"the server refused the JSON Schema: JSON was requested {requested}",)
 
     def apply(self, body: Json) -> Json:
-        """The body of a request that asks for the value."""
+        """The body of a request with the response format of the current mode."""
         if self._mode == "json_schema":
             return {**body, "response_format": response_format(self.target)}
         if self._mode == "wrapped":
-            schema = {"name": _answer_name(self.target), "schema": self._asked_schema()}
+            schema = {"name": _schema_name(self.target), "schema": self._object_schema()}
             return {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
-        if "messages" in body:  # In the text of a completion no instruction has a place.
-            body = {**body, "messages": self._described(body["messages"])}
+        if "messages" in body:  # The prompt of /completions is continued as it is: it takes no instruction.
+            body = {**body, "messages": self._with_instruction(body["messages"])}
         if self._mode == "json_object":
             return {**body, "response_format": {"type": "json_object"}}
         return {name: value for name, value in body.items() if name != "response_format"}
 
     def weaken(self, error: StatusError) -> bool:
-        """Whether to ask again in the next mode: the server refused the one that was used."""
+        """Go to the next mode if the server refused the current one. Return False if there is no reason to repeat."""
         if is_ready_made(self.target) or not _REFUSAL.search(error.body):
             return False
         later = _MODES[_MODES.index(self._mode) + 1 :]
@@ -76,12 +80,12 @@ class ExpectedValue:
         """The value of a complete reply; None if it calls tools.
 
         Raises:
-            DoesNotFit: The text is not JSON, or not what was asked for.
+            DoesNotFit: The text is not JSON, or not valid.
         """
         return read_reply(self.target, reply, wrapped=self._mode != "json_schema" and not self._is_object)
 
-    def _asked_schema(self) -> Json:
-        """The schema as the server or the model gets it: that of an object."""
+    def _object_schema(self) -> Json:
+        """The schema if it is one of an object, else that of an object {"value": ...} that holds the value."""
         if self._is_object:
             return self._schema
         inner = dict(self._schema)
@@ -89,9 +93,10 @@ class ExpectedValue:
         fields = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
         return {**fields, "additionalProperties": False, **definitions}
 
-    def _described(self, messages: list[Json]) -> list[Json]:
+    def _with_instruction(self, messages: list[Json]) -> list[Json]:
+        """The messages with the schema in the system message."""
         text = "Answer with JSON alone, without any other text. It has to be valid by this JSON Schema: " + json.dumps(
-            self._asked_schema(), ensure_ascii=False
+            self._object_schema(), ensure_ascii=False
         )
         first = messages[0] if messages else {}
         if first.get("role") == "system" and isinstance(first.get("content"), str):
@@ -100,31 +105,30 @@ class ExpectedValue:
 
 
 def corrected(given: CallOptions, error: DoesNotFit) -> CallOptions:
-    """The options of a call that asks again: with what the model wrote, and what is wrong with it."""
+    """The options of a repeated call: the output that is not valid and a message with the errors are in the prompt."""
     prompt = [{"role": "user", "content": given.prompt}] if isinstance(given.prompt, str) else list(given.prompt)
-    wrote = [] if error.partial is None else [error.partial.message]
+    output = [] if error.partial is None else [error.partial.message]
     text = f"{error}. Answer again, with the corrected JSON alone."
-    return given._replace(prompt=[*prompt, *wrote, {"role": "user", "content": text}])
+    return given._replace(prompt=[*prompt, *output, {"role": "user", "content": text}])
 
 
 def response_format(target: Any) -> Json:
-    """The field of the request that asks for JSON of this target. A ready-made one is left as it is."""
+    """The field `response_format` of a request for JSON of this target. A ready-made one is returned unchanged."""
     if is_ready_made(target):
         return dict(target)
-    described: Json = {"name": _answer_name(target), "schema": json_schema(target, strict=not is_schema(target))}
-    if not is_schema(target):
-        described["strict"] = True
-    return {"type": "json_schema", "json_schema": described}
+    is_strict = not is_schema(target)
+    schema = {"name": _schema_name(target), "schema": json_schema(target, strict=is_strict)}
+    return {"type": "json_schema", "json_schema": {**schema, **({"strict": True} if is_strict else {})}}
 
 
 def read_reply(target: Any, reply: Reply[Any], wrapped: bool = False) -> Any:
-    """The value that the text of a reply holds; None if it calls tools instead, or the target is ready-made.
+    """The value in the text of a reply; None if the reply calls tools, or the target is a ready-made response_format.
 
     Args:
-        wrapped: Whether an object {"value": ...} was asked for, that holds it.
+        wrapped: Whether the requested JSON is an object {"value": ...} that holds the value.
 
     Raises:
-        DoesNotFit: The text is not JSON, or not what was asked for; `text` and `partial` hold it.
+        DoesNotFit: The text is not JSON, or not valid. `text` and `partial` hold the text and the reply.
     """
     if is_ready_made(target) or reply.tool_calls:
         return None
@@ -136,12 +140,12 @@ def read_reply(target: Any, reply: Reply[Any], wrapped: bool = False) -> Any:
             value = value["value"]
         return build(target, value)
     except DoesNotFit as error:
-        message = f"the answer does not fit: {error}{_reason(reply)}"
+        message = f"the answer does not fit: {error}{_hint(reply)}"
         raise DoesNotFit(message, path=error.path, text=reply.text, partial=reply) from error.__cause__
 
 
 def _parse(text: str) -> Any:
-    """JSON, also from a fenced block: models that were not held to the format like to put it in one."""
+    """Parse JSON, also in a fenced code block, which models often generate without a constraint."""
     fenced = re.fullmatch(r"\s*```\w*\n(.*?)\n?```\s*", text, re.DOTALL)
     try:
         return json.loads(fenced.group(1) if fenced else text, parse_constant=_refuse_constant)
@@ -153,21 +157,21 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _reason(reply: Reply[Any]) -> str:
-    """A likely reason why an answer does not fit; empty if the reply has none."""
+def _hint(reply: Reply[Any]) -> str:
+    """A likely reason why the text is not valid; empty if none is known."""
     if reply.refusal:
         return f"; the model declined: {show(reply.refusal)}"
     return "; it was cut at the limit of tokens: raise max_tokens" if reply.finish_reason == "length" else ""
 
 
 def is_ready_made(target: Any) -> bool:
-    """Whether this is a response_format already, perhaps one of a server's own: schemas have types of JSON."""
+    """Whether a target is a `response_format` itself, not a schema: its `type` is none of the types of JSON."""
     kind = target.get("type") if is_schema(target) else None
     return isinstance(kind, str) and kind not in TYPE_NAMES.values()
 
 
-def _answer_name(target: Any) -> str:
-    """The name that OpenAI demands for a schema."""
+def _schema_name(target: Any) -> str:
+    """The name of the schema, which OpenAI requires."""
     title = target.get("title") if is_schema(target) else getattr(target, "__name__", None)
     name = re.sub(r"[^\w-]", "_", title if isinstance(title, str) else "", flags=re.ASCII)
     return name[:_NAME_CHARS] or "answer"

@@ -1,6 +1,7 @@
-"""The loop around tools: ask the model, run what it calls, send the results, until it calls nothing more.
+"""The loop of tool calls: send a request, run the tools that the model calls, send the results, and repeat.
 
-`ToolRun` does this for a Client and `AsyncToolRun` for an AsyncClient; `start_run` makes one of them.
+A run ends with a response without tool calls. `ToolRun` is for a Client and `AsyncToolRun` for an AsyncClient;
+`start_run` makes one of them.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ AnyRun = TypeVar("AnyRun", "ToolRun", "AsyncToolRun")
 RunEvent = Union[StreamEvent, ToolResult]
 
 
-class _Run:
-    """What runs of both kinds have in common: what is asked, and what follows from an answer.
+class _BaseRun:
+    """The part of ToolRun and AsyncToolRun that does not wait.
 
     Args:
         client: The client whose `stream` is called.
-        messages: The conversation so far; the prompt is the last.
-        tools: How calls are answered.
-        media: `images` and `audio` to put into the last message.
-        max_rounds: How often the model is asked.
+        messages: The conversation so far, with the prompt as the last message.
+        tools: The tools that the model may call.
+        media: `images` and `audio` for the last message.
+        max_rounds: The largest number of requests.
         on_done: Called with the run when `done` is set.
-        options: Of every round, `tool_choice` aside: it holds for the first, or the model could never answer.
+        options: Options of every request. `tool_choice` is sent with the first only: `required` would never let the
+            model generate a response without tool calls.
     """
 
     def __init__(
@@ -51,57 +53,58 @@ class _Run:
     ) -> None:
         if max_rounds < 1:
             raise ValueError(f"max_rounds must be at least 1, not {max_rounds}")
-        # What is asked.
         self._client = client
         self._tools = tools
         self._max_rounds = max_rounds
         self._on_done = on_done
         self._options = dict(options or {})
         self._media = media or {}
-        # What has come. `_reply` is that of a round which is over.
+        # The conversation so far.
         self.messages = [dict(message) for message in messages]
+        # Whether a response without tool calls is complete.
         self.done = False
         self._closed = False
+        # The stream of the current round, and its reply as soon as it is complete.
         self._stream: Any = None
         self._reply: Reply[Any] | None = None
 
     def _attach(self) -> None:
-        """Put the media into the last message. It reads files, and so may wait for a disk."""
+        """Add the media to the last message. This reads files, so it may block."""
         self.messages = media.attach(self.messages, **self._media)
 
     @property
     def reply(self) -> Reply[Any]:
-        """The newest reply, or what has come of it."""
+        """The reply of the newest round, incomplete while it is received."""
         return self._reply or (Reply() if self._stream is None else self._stream.reply)
 
     def _open(self) -> Any:
-        """The stream of the next round."""
+        """Start the request of the next round."""
         self._stream = self._client.stream(self.messages, **self._options, tools=self._tools.definitions)
         self._reply = None
         self._check_closed()  # The run may have been closed while the stream was made.
         return self._stream
 
     def _check_closed(self, cause: BaseException | None = None) -> None:
-        """A run that was closed does not end like one that is whole."""
+        """Raise Cancelled if the run was closed before it was done."""
         if self._closed and not self.done:
             raise Cancelled("the run was closed", partial=self.reply) from cause
 
-    def _take(self, event: StreamEvent) -> None:
-        """Add the reply at the end of a round. Before the event is handed out, so that the caller may stop at it."""
+    def _process(self, event: StreamEvent) -> None:
+        """At the end of a round, add its message. Called before the event is yielded: the caller may stop after it."""
         if event.type != "message_stop" or self._reply is not None:
             return
-        reply: Reply[Any] = self._stream.reply
-        done = not reply.tool_calls
-        self._reply = reply
+        self._reply = reply = self._stream.reply
         self.messages.append(reply.message)
-        self.done = done
-        if done and self._on_done is not None:
+        self.done = not reply.tool_calls
+        if self.done and self._on_done is not None:
             self._on_done(self)
 
     def _check_limit(self, rounds_left: int) -> None:
         if not rounds_left:
             names = ", ".join(call.name for call in self.reply.tool_calls)
-            message = f"the model still calls {names} after {self._max_rounds} rounds: raise max_rounds, or look why"
+            message = (
+                f"the model still calls {names} after {self._max_rounds} rounds: raise max_rounds if it needs more"
+            )
             raise TooManyRounds(message, partial=self.reply)
 
     def _add_result(self, result: ToolResult) -> ToolResult:
@@ -110,19 +113,19 @@ class _Run:
         return result
 
 
-class ToolRun(_Run):
-    """One question with tools, under way: iterate it for events, leave the `with` to cancel.
+class ToolRun(_BaseRun):
+    """A prompt, the rounds of tool calls and the final response. Iterate it for events; leave the `with` to cancel.
 
-    The events are those of a Stream, round after round, and a `tool_result` for each call. `messages` is
-    the conversation so far, ready for the next request. `done` is set once the model has answered
-    without calling anything, before the last event is handed out.
+    The events are those of a Stream for each round, and a `tool_result` for each call. `messages` is the conversation
+    so far and can be the prompt of another request. `done` is set when a response without tool calls is complete,
+    before the last event is yielded.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tools.refuse_coroutines()
         self._attach()
-        # A generator that knew this object would keep it alive, and the connection with it.
+        # The generator refers to this object weakly: a run without other references is deleted and disconnects.
         self._events = ToolRun._rounds(weakref.proxy(self))
 
     def __enter__(self) -> ToolRun:
@@ -137,27 +140,27 @@ class ToolRun(_Run):
     def __next__(self) -> RunEvent:
         try:
             return next(self._events)
-        except (StopIteration, ValueError) as error:  # ValueError: another thread is closing it just now.
+        except (StopIteration, ValueError) as error:  # ValueError: another thread is closing the generator.
             self._check_closed(error)
             raise
 
     @property
     def text(self) -> Iterator[str]:
-        """The pieces of text, as they come."""
+        """Yield the pieces of text of all rounds."""
         for event in self:
             if event.type == "content_delta":
                 yield event.delta
 
     def close(self) -> None:
-        """Cancel, from any thread. A tool that is running is not interrupted, but nothing follows it."""
+        """Cancel the run, from any thread. A running tool is not interrupted, but no other tool starts."""
         self._closed = True
         if self._stream is not None:
             self._stream.close()
-        with contextlib.suppress(ValueError):  # Another thread is in it, and is about to notice.
+        with contextlib.suppress(ValueError):  # Another thread executes the generator, and will see `_closed`.
             self._events.close()
 
     def finish(self) -> Reply[Any]:
-        """Run to the end; the last reply."""
+        """Run to the end and return the last reply."""
         with self:
             for _ in self:
                 pass
@@ -167,18 +170,18 @@ class ToolRun(_Run):
         for left in reversed(range(self._max_rounds)):
             with self._open() as stream:
                 for event in stream:
-                    self._take(event)
+                    self._process(event)
                     yield event
             if self.done:
                 return
             self._check_limit(left)
-            for result in self._tools.answer(self.reply.tool_calls, lambda: self._closed):
+            for result in self._tools.run_calls(self.reply.tool_calls, lambda: self._closed):
                 yield self._add_result(result)
                 self._check_closed()
 
 
-class AsyncToolRun(_Run):
-    """A ToolRun of an AsyncClient: `async for` its events, leave the `async with` or cancel the task to end it."""
+class AsyncToolRun(_BaseRun):
+    """A ToolRun of an AsyncClient: iterate it with `async for`; leave the `async with` or cancel the task to cancel."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -202,21 +205,21 @@ class AsyncToolRun(_Run):
 
     @property
     async def text(self) -> AsyncIterator[str]:
-        """The pieces of text, as they come."""
+        """Yield the pieces of text of all rounds."""
         async for event in self:
             if event.type == "content_delta":
                 yield event.delta
 
     async def close(self) -> None:
-        """Cancel, from any task of the loop. A tool that is running is not interrupted, but nothing follows it."""
+        """Cancel the run, from any task of the loop. A running tool is not interrupted, but no other tool starts."""
         self._closed = True
         if self._stream is not None:
             await self._stream.close()
-        with contextlib.suppress(RuntimeError):  # Another task is in it, and is about to notice.
+        with contextlib.suppress(RuntimeError):  # Another task executes the generator, and will see `_closed`.
             await self._events.aclose()
 
     async def finish(self) -> Reply[Any]:
-        """Run to the end; the last reply."""
+        """Run to the end and return the last reply."""
         async with self:
             async for _ in self:
                 pass
@@ -230,12 +233,12 @@ class AsyncToolRun(_Run):
         for left in reversed(range(self._max_rounds)):
             async with self._open() as stream:
                 async for event in stream:
-                    self._take(event)
+                    self._process(event)
                     yield event
             if self.done:
                 return
             self._check_limit(left)
-            results = self._tools.answer_async(self.reply.tool_calls, lambda: self._closed)
+            results = self._tools.run_calls_async(self.reply.tool_calls, lambda: self._closed)
             try:
                 async for result in results:
                     yield self._add_result(result)
@@ -258,11 +261,11 @@ def start_run(
     on_done: Callable[[Any], object] | None = None,
     **options: Any,
 ) -> AnyRun:
-    """The run of one question: what Client.run and Conversation do. See Toolbox and ToolRun.
+    """Make the run of one prompt, for Client.run and Conversation. See Toolbox and ToolRun.
 
     Args:
         kind: ToolRun, or AsyncToolRun if the client is an AsyncClient.
-        before: Messages before the question.
+        before: Messages before the prompt.
     """
     if options.get("n", 1) not in (None, 1):
         raise ValueError("a run follows one choice: n must be 1")

@@ -1,8 +1,8 @@
-"""Python functions as tools: their definitions, and how the calls of a model are answered.
+"""Python functions as tools: their definitions, and running the calls of a model.
 
-A tool is a plain function: its name, its docstring and its annotations describe it to the model. `Toolbox` checks the
-calls of a response and runs them; `tool_run` sends the results back. Mistakes of the model (an unknown name, arguments
-that do not parse or are not valid) are reported to the model, not raised.
+A tool is a plain function: its name, its docstring and its annotations describe it to the model. `Toolbox` validates
+the calls of a response and runs them; `tool_run` sends the results back. Mistakes of the model (an unknown name,
+arguments that do not parse or are not valid) are reported to the model, not raised.
 """
 
 from __future__ import annotations
@@ -24,32 +24,31 @@ from .signatures import read_function
 
 log = logging.getLogger(__name__)
 
-# How much of an exception's text goes to the model.
+# A longer text of an exception is shortened to this length before it is sent to the model.
 _ERROR_CHARS = 500
 
-# What OpenAI takes as a name; other servers take the same or more.
+# The names that OpenAI accepts; other servers accept these too.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A function as the model sees it. `Tool.of` reads all from the function.
-
-    `target` is what arguments are checked with and made from (see schema); without one, `parameters` is.
-    """
+    """A function that a model may call. `Tool.of` makes one from a function."""
 
     name: str
     description: str
+    # The JSON Schema of the arguments.
     parameters: Mapping[str, Any]
     function: Callable[..., Any]
+    # The target, in the sense of `schema`, that validates and converts the arguments. None: `parameters` is.
     target: Any = None
 
     @classmethod
     def of(cls, function: AnyTool, name: str = "", description: str = "") -> Tool:
-        """The tool that a function is, with another name or description if one is given.
+        """The tool for a function. A name or a description given here replaces that of the function.
 
         Raises:
-            TypeError, ValueError: It has no usable name, or parameters that a model cannot give.
+            TypeError, ValueError: The name cannot be sent, or JSON cannot describe the parameters.
         """
         if isinstance(function, Tool):
             return function
@@ -63,15 +62,15 @@ class Tool:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The tool as it stands in a request."""
+        """The item of the field `tools` in a request."""
         described = {"description": self.description} if self.description else {}
         return {"type": "function", "function": {"name": self.name, **described, "parameters": self.parameters}}
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What the function takes, made from what the model gave.
+        """Convert the arguments that the model generated to the types that the function takes.
 
         Raises:
-            DoesNotFit: A name or a type is wrong.
+            DoesNotFit: The arguments are not valid.
         """
         values: dict[str, Any] = schema.build(self.parameters if self.target is None else self.target, arguments)
         return values
@@ -82,39 +81,39 @@ AnyTool = Union[Callable[..., Any], Tool]
 
 @dataclass(frozen=True)
 class ToolResult:
-    """A call has been answered. `content` goes to the model; `error` is set if it is no result but a failure.
-
-    `value` is what the function returned.
-    """
+    """The result of a call, or the reason why there is none. An event of a ToolRun."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     call: ToolCall
+    # The text that is sent to the model.
     content: str
+    # Why the call failed or did not run; None if it succeeded.
     error: str | None = None
+    # The return value of the function.
     value: Any = field(default=None, repr=False, compare=False)
     choice_index: int = 0
     raw: Any = field(default=None, repr=False, compare=False)
 
     @property
     def message(self) -> dict[str, Any]:
-        """The result as a message. Some templates print the name, which OpenAI does not need."""
+        """The result as a message. OpenAI does not need `name`, but some chat templates use it."""
         return {"role": "tool", "tool_call_id": self.call.id, "name": self.call.name, "content": self.content}
 
 
-# Called before each call of a tool. True alone lets it run; text refuses it and is the reason that the model gets;
-# every other value, such as the None of a function without return, refuses it. That of an AsyncClient may be a
-# coroutine function.
+# The approval hook. It is called before each call of a tool and returns True to run it. A text refuses the call and is
+# sent to the model as the reason; any other value refuses it too, such as None from a function without a return. With
+# an AsyncClient it may be a coroutine function.
 OnCall = Callable[[ToolCall], object]
 
 
 class Toolbox:
-    """Tools by name, and how their calls are answered.
+    """Tools by name. Validates and runs the calls of a response.
 
     Args:
-        tools: Functions, or Tools where a function alone does not describe enough.
-        on_call: The approval hook; see OnCall. Asked in the order of the calls, before any of them runs.
-        parallel: Run the calls of one round in threads; a number is the most at a time.
-        raise_errors: Let a tool's exception through. Otherwise it is logged, and the model gets its text.
+        tools: Functions or Tools.
+        on_call: The approval hook; see OnCall. It is called for all calls of a response before the first of them runs.
+        parallel: Run the calls of one response in threads; a number limits how many run at a time.
+        raise_errors: Raise the exceptions of tools. Otherwise an exception is logged and its text sent to the model.
     """
 
     def __init__(
@@ -137,11 +136,11 @@ class Toolbox:
     def definitions(self) -> list[dict[str, Any]]:
         return [tool.definition for tool in self._tools.values()]
 
-    def answer(self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]) -> Iterator[ToolResult]:
-        """The results, in the order of the calls, each as soon as those before it are there.
+    def run_calls(self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]) -> Iterator[ToolResult]:
+        """Run the calls and yield their results in the same order.
 
         Args:
-            is_closed: Asked before each call runs: whether none is wanted any more.
+            is_closed: Returns True after the run was closed. It is called before each call; then the call does not run.
         """
         ready = [_approved(item, self._approval(item)) for item in map(self._prepare, calls)]
 
@@ -151,17 +150,17 @@ class Toolbox:
         if not self._parallel or len(calls) < 2:
             yield from map(run, ready)
             return
-        from concurrent.futures import ThreadPoolExecutor  # Late: it costs some ms.
+        from concurrent.futures import ThreadPoolExecutor  # Imported here: the import takes some ms.
 
         workers = len(calls) if self._parallel is True else self._parallel
         with ThreadPoolExecutor(workers, "localchat-tool") as pool:
             yield from pool.map(run, ready)
 
-    async def answer_async(
+    async def run_calls_async(
         self, calls: Sequence[ToolCall], is_closed: Callable[[], bool]
     ) -> AsyncGenerator[ToolResult, None]:
-        """The same in an event loop: coroutine functions are awaited, others run in threads."""
-        import asyncio  # Late: it costs more than the whole client.
+        """Like `run_calls`, in an event loop: coroutine functions are awaited, other functions run in threads."""
+        import asyncio  # Imported here: the import takes longer than that of the whole client.
 
         ready = []
         for item in map(self._prepare, calls):
@@ -182,7 +181,7 @@ class Toolbox:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _prepare(self, call: ToolCall) -> _Ready | ToolResult:
-        """Everything before the function itself: what is wrong with a call, and whether it is allowed."""
+        """Validate a call: the call with converted arguments, or the result that reports what is wrong with it."""
         tool = self._tools.get(call.name)
         if tool is None:
             offered = ", ".join(self._tools) or "none"
@@ -225,7 +224,7 @@ class Toolbox:
                     value = await item.function(**item.arguments)
                 else:
                     value = await asyncio.to_thread(_called, item)
-                if inspect.isawaitable(value):  # As that of a lambda around a coroutine function.
+                if inspect.isawaitable(value):  # For example from a lambda that calls a coroutine function.
                     value = await value
             return ToolResult(item.call, result_text(value), value=value)
         except Exception as error:
@@ -234,7 +233,7 @@ class Toolbox:
             return _crashed(item.call, error)
 
     def refuse_coroutines(self) -> None:
-        """Raise TypeError if some of the functions need an event loop."""
+        """Raise TypeError if one of the functions is a coroutine function."""
         names = [name for name, tool in self._tools.items() if inspect.iscoroutinefunction(tool.function)]
         if names:
             raise TypeError(f"only an AsyncClient can run coroutine functions: {', '.join(names)}")
@@ -242,7 +241,7 @@ class Toolbox:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A call that may run."""
+    """A valid call. It runs if it is approved."""
 
     call: ToolCall
     function: Callable[..., Any]
@@ -250,7 +249,10 @@ class _Ready:
 
 
 def _called(item: _Ready) -> Any:
-    """What the function returns. A generator takes StopIteration for its end, and a future cannot hold it."""
+    """Call the function. A StopIteration becomes a RuntimeError, since it would end the generator that runs the calls.
+
+    A future cannot hold a StopIteration either.
+    """
     try:
         return item.function(**item.arguments)
     except StopIteration as error:
@@ -258,15 +260,15 @@ def _called(item: _Ready) -> Any:
 
 
 def _refuse_awaitable(value: object, what: str) -> None:
-    """Raise TypeError for what only an event loop can wait for."""
+    """Raise TypeError for a value that must be awaited; `what` describes the value for the message."""
     if inspect.iscoroutine(value):
-        value.close()  # Or Python would warn that it was never awaited.
+        value.close()  # Prevents the warning that the coroutine was never awaited.
     if inspect.isawaitable(value):
         raise TypeError(f"only an AsyncClient can {what}")
 
 
 def _approved(item: _Ready | ToolResult, approval: object) -> _Ready | ToolResult:
-    """A call after the approval hook has been asked."""
+    """The call itself if the approval hook returned True, else a result that reports the refusal."""
     _refuse_awaitable(approval, "await on_call")
     if approval is True:
         return item
@@ -292,10 +294,10 @@ def _cut(text: str) -> str:
 
 
 def result_text(value: Any) -> str:
-    """What the model gets to read: text as it is, all else as JSON, or as Python shows it where that cannot be."""
+    """The return value of a tool as text for the model: text unchanged, other values as JSON, or else as `str`."""
     try:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError):  # Keys that are no text, or a list that holds itself.
+    except (TypeError, ValueError):  # Keys that are not text, or a list that contains itself.
         return str(value)
 
 

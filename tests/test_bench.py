@@ -12,7 +12,7 @@ import pytest
 
 from bench import compare
 from bench.loads import Figure, Load
-from bench.measure import Dechunker, Refused, Stream, percentile, read_answer
+from bench.measure import Dechunker, Refused, Stream, percentile, read_response
 from bench.serve import main
 from bench.servers import Command, Server, commands
 from localchat.models.catalog import DEMO_PATH
@@ -35,8 +35,8 @@ def chunked(part: bytes) -> bytes:
 
 def test_response_has_the_times_of_content_and_the_servers_count():
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(EVENTS)]
-    answer = read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, chunked(b""))]))
-    assert (answer.n_tokens, answer.first_s, answer.gaps_s, answer.text) == (3, 1.5, [1.0], "ab")
+    response = read_response(Stream(0.5, [(0.9, HEAD), *reads, (9.0, chunked(b""))]))
+    assert (response.n_tokens, response.first_s, response.gaps_s, response.text) == (3, 1.5, [1.0], "ab")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
@@ -59,7 +59,7 @@ def test_refusal_is_an_error():
 def test_response_that_breaks_off_is_an_error(events: list[bytes], words: str):
     reads = [(1.0 + i, chunked(event)) for i, event in enumerate(events)]
     with pytest.raises(Refused, match=words):
-        read_answer(Stream(0.5, [(0.9, HEAD), *reads, (9.0, b"")]))
+        read_response(Stream(0.5, [(0.9, HEAD), *reads, (9.0, b"")]))
 
 
 def test_percentiles():

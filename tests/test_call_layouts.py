@@ -162,10 +162,10 @@ SOURCES = dict(templates.sources([]))
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@pytest.mark.parametrize("thought", ["", templates.THOUGHT])
-def test_auto_lets_models_write_calls_as_they_do(name: str, thought: str):
+@pytest.mark.parametrize("reasoning", ["", templates.REASONING])
+def test_auto_lets_models_write_calls_as_they_do(name: str, reasoning: str):
     template = ChatTemplate(SOURCES[name], bos_token=templates.BOS, eos_token=templates.EOS)
-    prompt, output = templates.generated(template, templates.Message(thought, "", CALLS))
+    prompt, output = templates.generated(template, templates.Message(reasoning, "", CALLS))
     request = ChatRequest(messages=MESSAGES, tools=templates.TOOLS, tool_choice="auto")
     constraint = constraint_for(request, template, prompt)
     assert constraint is not None

@@ -1,6 +1,6 @@
-"""What a template shows of an answer is read back as that answer: one small template for each family.
+"""The parser restores each message from the text that a template renders for it: a small template for each family.
 
-`python -m tools.formats` does the same for templates of anybody.
+`python -m tools.formats` tests other templates in the same way.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from localchat.dialects import DIALECTS
 from tools.formats import MESSAGES, OWN, check, main, sources, table
 
 TEMPLATES = dict(sources([]))
-# Templates of a family's other forms.
+# The families of templates that have another name than their family.
 ALSO = {
     "deepseek-r1.jinja": "deepseek",
     "gigachat-3.1.jinja": "gigachat",
@@ -20,16 +20,16 @@ ALSO = {
 }
 
 
-# Templates of models that do not think.
-WITHOUT_THINKING = {"command-r", "firefunction", "functionary-3.2", "gigachat", "gigachat-3.1", "llama-3"}
+# Templates of models without reasoning.
+WITHOUT_REASONING = {"command-r", "firefunction", "functionary-3.2", "gigachat", "gigachat-3.1", "llama-3"}
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_message_comes_back(name: str):
+def test_messages_are_restored(name: str):
     row = check(name, TEMPLATES[name])
     assert row.failures == ()
     assert row.format == ALSO.get(name, name.removesuffix(".jinja"))
-    assert bool(row.notes) == (name.removesuffix(".jinja") in WITHOUT_THINKING)
+    assert bool(row.notes) == (name.removesuffix(".jinja") in WITHOUT_REASONING)
 
 
 def test_every_family_has_a_template():
@@ -42,8 +42,8 @@ HERMES = TEMPLATES["hermes.jinja"]
 @pytest.mark.parametrize(
     ("source", "failure"),
     [
-        pytest.param(HERMES.replace("</tool_call>", "</call>"), "was read as", id="another end of calls"),
-        pytest.param(HERMES.replace('"name', '"nome'), "was read as", id="another member"),
+        pytest.param(HERMES.replace("</tool_call>", "</call>"), "was parsed as", id="another end of calls"),
+        pytest.param(HERMES.replace('"name', '"nome'), "was parsed as", id="another field"),
         pytest.param("{{ raise_exception('no') }}", "shows no calls", id="refuses all"),
         pytest.param("{% if %}", "template", id="no template"),
     ],

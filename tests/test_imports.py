@@ -54,7 +54,9 @@ MAY_IMPORT = {
         *("timeouts", "tools", "tool_run"),
     },
     "__main__": {"ask", "client", "errors", "terminal"},
-    "terminal": {"__init__", "ask", "client", "errors", "events", "keywords", "media", "tools", "tool_run"},
+    "terminal": {
+        *("__init__", "ask", "client", "conversation", "errors", "events", "keywords", "media", "tools", "tool_run"),
+    },
     **CLIENT_FILES,
     "aio_sockets": {"http1", "network", "settings", "sockets", "timeouts"},
     "aio_call": CLIENT_FILES["blocking_call"] - {"sockets"} | {"aio_sockets"},

@@ -1,4 +1,4 @@
-"""The installer of `make`: what it says where something is missing, and how it reports progress."""
+"""The installer of `make`: its messages about what is missing, and its progress reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tools import wheelhouse
-from tools.install import InstallError, packages_for, run_logged, step_of, telling, unusable
+from tools.install import InstallError, packages_for, run_logged, shown_lines, step_of, unusable
 
 from .raw_server import HELLO, always
 
@@ -99,10 +99,10 @@ def test_error_distinguishes_an_unreachable_index_from_one_without_wheels():
     assert unusable("ERROR: No matching distribution found").startswith("does not have all")
 
 
-def test_first_complaint_of_cmake_is_shown():
+def test_first_error_of_cmake_is_shown():
     output = [*(f"line {i}\n" for i in range(50)), "  CMake Error at x:178:\n", *(f"line {i}\n" for i in range(50, 99))]
-    assert telling(output)[:2] == ["  CMake Error at x:178:\n", "line 50\n"]
-    assert telling(output[:50])[-1] == "line 49\n"
+    assert shown_lines(output)[:2] == ["  CMake Error at x:178:\n", "line 50\n"]
+    assert shown_lines(output[:50])[-1] == "line 49\n"
 
 
 @pytest.mark.parametrize("name", wheelhouse.COMPILERS)

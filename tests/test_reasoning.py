@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from localchat.dialects import DIALECTS
+from localchat.dialects import DIALECTS, detect
 from localchat.dialects.parser import OutputParser, merged
-from localchat.dialects.reasoning import THINK, ReasoningBudget, ReasoningStart, ReasoningTracker, reasoning_tags
+from localchat.dialects.reasoning import ReasoningBudget, ReasoningStart, ReasoningTracker
 from localchat.generation.reasoning import ReasoningDefaults, reasoning_limit, reasoning_start
 from localchat.prompt.template import ChatTemplate
 from localchat.protocol.chat import ChatRequest
@@ -212,13 +212,20 @@ def test_where_reasoning_stands_after_a_prompt(name: str, prompt: str, start: Re
 
 @pytest.mark.parametrize(
     ("template", "start"),
-    [("<think> </think>", "<think>"), ("<seed:think> </seed:think>", "<seed:think>"), ("[THINK] [/THINK]", "[THINK]")],
+    [
+        ("", "<think>"),
+        ("<think> </think>", "<think>"),
+        ("<seed:think>", "<think>"),
+        ("<seed:think> </seed:think>", "<seed:think>"),
+        ("[THINK] [/THINK]", "[THINK]"),
+        # The family's own tags, without any, and beside others.
+        ("<|tool_call>", "<|channel>thought"),
+        ("<|tool_call> <think> </think>", "<think>"),
+        ("<|tool_call> <think> </think> <|channel>thought <channel|>", "<|channel>thought"),
+    ],
 )
 def test_tags_come_from_the_template(template: str, start: str):
-    tags = reasoning_tags(template)
-    assert tags is not None
-    assert tags.start == start
-    assert reasoning_tags(THINK.start) is None
+    assert detect(template).reasoning.start == start
 
 
 @pytest.mark.parametrize(

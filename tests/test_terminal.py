@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from localchat import Client
-from localchat.terminal import saved
+from localchat.conversation import read_messages
 from localchat.terminal.chat import _greeting
 from localchat.terminal.markdown import Markdown
 
@@ -141,7 +141,7 @@ def test_chat_with_the_built_in_model(tmp_path, url):
         assert terminal.wait_for("\n> ").strip()
     terminal.end()
     assert terminal.close()[0] == 0
-    messages = saved.load(tmp_path / "localchat" / "last.json")
+    messages = read_messages(tmp_path / "localchat" / "last.json")
     assert [message["role"] for message in messages] == ["user", "assistant"] * 2
     assert "What is your name?" in (tmp_path / "localchat" / "history").read_text(encoding="utf-8")
     for path in (tmp_path / "localchat").iterdir():
@@ -152,7 +152,7 @@ def test_chat_with_the_built_in_model(tmp_path, url):
     ("names", "model", "greeting"),
     [
         (["a"], None, "a at "),
-        (["a", "b"], None, "2 models, of which /model NAME takes one, at "),
+        (["a", "b"], None, "2 models (/model NAME selects one) at "),
         (["a", "b"], "b", "b at "),
         ([], None, "the server's model at "),
     ],

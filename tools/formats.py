@@ -1,9 +1,9 @@
-"""`python -m tools.formats [FILES or FOLDERS]`: whether chat templates and output parsers agree.
+"""`python -m tools.formats [FILES or FOLDERS]`: test whether chat templates and output parsers agree.
 
-For each template (a .jinja file, or the one in a .gguf): an assistant's message with thinking, text and calls
-is rendered, what the model would have generated is cut out, and that is parsed. The same message has to come
-back, however the text is cut into pieces. Prints a table, and ends with 1 if any template fails. Without an
-argument it takes the project's own templates, one for each family.
+The program renders assistant messages with reasoning, text and calls through each template (a .jinja file, or the
+template in a .gguf file), cuts out the part that the model would have generated, and parses this part, cut into pieces
+at random. The parser must return the message that was rendered. The program prints a table; its exit status is 1 if a
+template fails. Without an argument it tests the project's own templates, which cover every family.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from localchat.protocol.events import ContentDelta, Event, ReasoningDelta, ToolC
 OWN = Path(__file__).parents[1] / "tests" / "data" / "templates"
 
 BOS, EOS = "<s>", "</s>"
-# Tokens that end a turn, where their texts do not show in a turn of text alone. Parsers never see such tokens.
+# End-of-generation tokens that `_turn_end` cannot find, since a turn of text alone does not end with them. The engine
+# removes such tokens, so parsers never see them.
 ENDS = (
     "<|call|>",
     "<|calls|>",
@@ -41,7 +42,7 @@ ENDS = (
 
 Tools = Sequence[Mapping[str, Any]]
 
-THOUGHT = "The forecast is needed.\nAnd the time?"
+REASONING = "The forecast is needed.\nAnd the time?"
 TEXT = "I will look it up."
 WEATHER = {"city": 'São "Paulo" <1>\n2nd line', "days": 3, "exact": True, "area": {"around": [1.5, 2, "x"]}}
 CALLS: tuple[tuple[str, Any], ...] = (("get_weather", WEATHER), ("get_time", {}))
@@ -73,7 +74,7 @@ TOOLS: Tools = (
     },
 )
 QUESTION = {"role": "user", "content": "What is the weather like?"}
-# What a caller may say about thinking: by which of these the history fits the prompt depends on the template.
+# Template variables that turn reasoning on or off, by the names that templates use.
 SWITCHES: tuple[Mapping[str, Any], ...] = (
     {},
     {"enable_thinking": True},
@@ -85,9 +86,9 @@ SWITCHES: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Message:
-    """An answer: what goes into a template, and what comes out of a parser."""
+    """An assistant message: the input of a template, and the result of a parser."""
 
-    thought: str = ""
+    reasoning: str = ""
     text: str = ""
     calls: tuple[tuple[str, Any], ...] = ()
 
@@ -100,33 +101,34 @@ class Message:
             }
             for i, (name, arguments) in enumerate(self.calls)
         ]
-        thought = {"reasoning_content": self.thought} if self.thought else {}
-        return {"role": "assistant", "content": self.text, **thought, **({"tool_calls": calls} if calls else {})}
+        reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
+        return {"role": "assistant", "content": self.text, **reasoning, **({"tool_calls": calls} if calls else {})}
 
 
 MESSAGES = {
-    "thinking, text and calls": Message(THOUGHT, TEXT, CALLS),
-    "thinking and a call": Message(THOUGHT, "", CALLS[:1]),
+    "reasoning, text and calls": Message(REASONING, TEXT, CALLS),
+    "reasoning and a call": Message(REASONING, "", CALLS[:1]),
     "a call": Message("", "", CALLS[:1]),
     "calls": Message("", "", CALLS),
     "text and a call": Message("", TEXT, CALLS[:1]),
-    "thinking and text": Message(THOUGHT, TEXT),
+    "reasoning and text": Message(REASONING, TEXT),
     "text": Message("", TEXT),
 }
 
 
 @dataclass(frozen=True)
 class Row:
-    """One template's line of the table. `failures` say what went wrong, `notes` what the template does not show."""
+    """The line of one template in the table."""
 
     name: str
     format: str
     failures: tuple[str, ...] = ()
+    # What the template refuses to render, or leaves out.
     notes: tuple[str, ...] = ()
 
 
 def check(name: str, source: str) -> Row:
-    """Render and parse every message of the table."""
+    """Render and parse every message of `MESSAGES`."""
     try:
         template = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
     except TemplateError as error:
@@ -145,58 +147,61 @@ def check(name: str, source: str) -> Row:
         except ValueError as error:
             failures.append(f"{what}: {error}, in {output!r}")
             continue
-        for part in ("thought", "text", "calls"):
+        for part in ("reasoning", "text", "calls"):
             if getattr(expected, part) != getattr(message, part):
                 notes.setdefault(f"does not show the {part} of", []).append(what)
-        if expected.text and found.thought.strip() == expected.text:
-            # So does gpt-oss's with what is said beside calls, and Nemotron Nano's with the last message.
-            notes.setdefault("shows the text as thought of", []).append(what)
-            expected = replace(expected, thought=found.thought, text="")
+        if expected.text and found.reasoning.strip() == expected.text:
+            # gpt-oss renders text beside calls as reasoning, Nemotron Nano the text of the last message.
+            notes.setdefault("shows the text as reasoning of", []).append(what)
+            expected = replace(expected, reasoning=found.reasoning, text="")
         shows_calls = shows_calls or bool(expected.calls)
         if found != expected:
-            failures.append(f"{what}: {output!r} after {prompt[-40:]!r} was read as {found}")
+            failures.append(f"{what}: {output!r} after {prompt[-40:]!r} was parsed as {found}")
     if not shows_calls:
         failures.append("shows no calls")
-    told = (f"{verb} {', '.join(items) if len(items) < len(MESSAGES) else 'anything'}" for verb, items in notes.items())
-    return Row(name, template.dialect.name, tuple(failures), tuple(told))
+    joined = (f"{note} {', '.join(of) if len(of) < len(MESSAGES) else 'anything'}" for note, of in notes.items())
+    return Row(name, template.dialect.name, tuple(failures), tuple(joined))
 
 
 def generated(template: ChatTemplate, message: Message) -> tuple[str, str]:
-    """The prompt that the model saw, as far as its history keeps it, and what the model then wrote."""
-    ways: list[tuple[bool, bool, int, str, str]] = []
-    for switches in SWITCHES:
+    """The prompt and the output of the model, cut out of the rendered message.
+
+    The prompt ends early if the template renders the end of a prompt in another way than the same place in a history.
+    Of all `SWITCHES`, those are taken with which the output has the reasoning and the history contains the prompt.
+    """
+    found: list[tuple[bool, bool, int, str, str]] = []
+    for number, switches in enumerate(SWITCHES):
         prompt = _rendered(template, switches)
         whole = _rendered(template, switches, message)
         start = _common_start(prompt, whole)
         end = _turn_end(whole, _rendered(template, switches, Message(text=TEXT + "?")))
         output = _first_turn(whole[start:], (end, *ENDS), template.dialect)
-        opening = prompt[start:].strip()
-        # History may leave out what opened the thinking.
-        is_open = opening == template.dialect.reasoning.start and output.startswith(message.thought)
-        is_whole = start == len(prompt) or (is_open and bool(message.thought))
-        ways.append((message.thought in output, is_whole, -len(ways), prompt if is_whole else whole[:start], output))
-    return max(ways)[-2:]
+        # A history may leave out the reasoning start tag with which the prompt ends.
+        is_open = prompt[start:].strip() == template.dialect.reasoning.start and output.startswith(message.reasoning)
+        is_whole = start == len(prompt) or (is_open and bool(message.reasoning))
+        found.append((message.reasoning in output, is_whole, -number, prompt if is_whole else whole[:start], output))
+    return max(found)[-2:]
 
 
 def _rendered(template: ChatTemplate, switches: Mapping[str, Any], *messages: Message) -> str:
-    said = [QUESTION, *(message.as_json() for message in messages)]
-    segments = template.render(said, tools=TOOLS, add_generation_prompt=not messages, variables=switches)
+    history = [QUESTION, *(message.as_json() for message in messages)]
+    segments = template.render(history, tools=TOOLS, add_generation_prompt=not messages, variables=switches)
     return text_of(segments)
 
 
 def _common_start(prompt: str, whole: str) -> int:
-    """Where the history leaves the prompt; not within a marker."""
+    """The length of the part that the prompt and the whole text have in common; it does not end within a marker."""
     n = next((n for n, (a, b) in enumerate(zip(prompt, whole)) if a != b), min(len(prompt), len(whole)))
     if n == len(prompt):
         return n
     opened = prompt.rfind("<", 0, n)
     n = opened if opened > prompt.rfind(">", 0, n) else n
-    # What instructs the model at the end of a prompt is not in the history, and the header after it is.
+    # Some templates put instructions before the last header of a prompt. The history has the header without them.
     return n + next((size for size in range(len(whole) - n, 0, -1) if prompt.endswith(whole[n : n + size])), 0)
 
 
 def _turn_end(*texts: str) -> str:
-    """The common end of both texts, from the first marker in it on."""
+    """The common end of all texts, from its first marker on."""
     pairs = zip(*(reversed(text) for text in texts))
     n = next((n for n, (a, b) in enumerate(pairs) if a != b), 0)
     start = texts[0].find("<", len(texts[0]) - n)
@@ -204,7 +209,10 @@ def _turn_end(*texts: str) -> str:
 
 
 def _first_turn(output: str, ends: Sequence[str], format: Dialect) -> str:
-    """Up to the first end of a turn: some templates show text and calls as two. What the format reads is no end."""
+    """The output up to the first end of a turn: some templates render text and calls as two turns.
+
+    A marker that the parser reads does not end the turn.
+    """
     known = (end for end in ends if end and end not in format.ignored)
     places = (match.start() for end in known for match in re.finditer(re.escape(end), output))
     turns = (place for place in places if not output.startswith(format.openers, place))
@@ -212,20 +220,24 @@ def _first_turn(output: str, ends: Sequence[str], format: Dialect) -> str:
 
 
 def _shown(message: Message, output: str) -> Message:
-    """What of a message the template shows."""
-    thought = message.thought if message.thought in output else ""
+    """The parts of a message that the output has."""
+    reasoning = message.reasoning if message.reasoning in output else ""
     text = message.text if message.text in output else ""
-    return Message(thought, text, tuple(call for call in message.calls if call[0] in output))
+    return Message(reasoning, text, tuple(call for call in message.calls if call[0] in output))
 
 
 def _parsed(format: Dialect, prompt: str, output: str) -> Message:
-    """What the parser reads. Raises ValueError if that depends on how the text is cut, or arguments are no JSON."""
+    """The message that the parser reads in the output.
+
+    Raises:
+        ValueError: The result depends on how the output is cut, or the arguments of a call are not JSON.
+    """
     whole = _events(format, prompt, [output])
-    dice = random.Random(output)
-    cuts = [sorted(dice.choices(range(len(output) + 1), k=8)) for _ in range(20)]
-    ways: list[Iterable[str]] = [output]
-    ways += [[output[a:b] for a, b in zip([0, *at], [*at, len(output)])] for at in cuts]
-    if any(_events(format, prompt, way) != whole for way in ways):
+    rng = random.Random(output)
+    cuts = [sorted(rng.choices(range(len(output) + 1), k=8)) for _ in range(20)]
+    in_pieces: list[Iterable[str]] = [output]  # A text is a list of its characters.
+    in_pieces += [[output[a:b] for a, b in zip([0, *at], [*at, len(output)])] for at in cuts]
+    if any(_events(format, prompt, pieces) != whole for pieces in in_pieces):
         raise ValueError("events depend on the cuts")
     heads = [event for event in whole if isinstance(event, ToolCallStart)]
     texts = {head.index: "" for head in heads}
@@ -234,7 +246,7 @@ def _parsed(format: Dialect, prompt: str, output: str) -> Message:
             texts[event.index] += event.text
     return Message(
         "".join(event.text for event in whole if isinstance(event, ReasoningDelta)),
-        # Around an answer's text templates are free with white space.
+        # Templates add white space around the text.
         "".join(event.text for event in whole if isinstance(event, ContentDelta)).strip(),
         tuple((head.name, json.loads(texts[head.index])) for head in heads),
     )
@@ -247,12 +259,13 @@ def _events(format: Dialect, prompt: str, pieces: Iterable[str]) -> list[Event]:
 
 
 def sources(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Names and texts of templates: in the files themselves, and in those of folders."""
+    """The name and the text of each template, in files and in the files of folders."""
     for path in map(Path, paths or [str(OWN)]):
         files = sorted((*path.glob("*.jinja"), *path.glob("*.gguf"))) if path.is_dir() else [path]
         for file in files:
             is_model = file.suffix == ".gguf"
-            yield file.name, (read_header(file).chat_template if is_model else file.read_text("utf-8")) or ""
+            text = read_header(file).metadata.get("tokenizer.chat_template") if is_model else file.read_text("utf-8")
+            yield file.name, text or ""
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:

@@ -20,16 +20,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = "llama-cpp-python"
 
-# Wheels that the author of llama-cpp-python builds for releases. LLAMA_CPP_INDEX replaces it; empty: build from source.
+# The index of wheels that the author of llama-cpp-python builds. LLAMA_CPP_INDEX replaces it; empty: build from source.
 PREBUILT_INDEX = "https://abetlen.github.io/llama-cpp-python/whl/" + ("metal" if sys.platform == "darwin" else "cpu")
 
-# How often a build reports on a terminal, and elsewhere, in seconds.
+# The time between two progress reports, on a terminal and elsewhere.
 TERMINAL_PERIOD_S, LOG_PERIOD_S = 1.0, 30.0
 
-# Lines at the end of a log that are shown when a command failed.
+# How many lines of the log are shown when a command failed.
 SHOWN_LINES = 15
 
-# How each system installs a C++ compiler, CMake and Python's venv, by the names of /etc/os-release.
+# The command of each system that installs a C++ compiler, CMake and Python's venv, by ID in /etc/os-release or by
+# `sys.platform`.
 PACKAGES = {
     "debian": ("Debian, Ubuntu", "sudo apt install build-essential cmake python3-venv"),
     "fedora": ("Fedora, RHEL", "sudo dnf install gcc-c++ make cmake python3"),
@@ -46,15 +47,15 @@ PACKAGES = {
 
 
 class InstallError(Exception):
-    """What prevents the installation, and what to do about it."""
+    """The installation failed. The message says why and what to do."""
 
 
 def packages_for(platform_name: str, os_release: str) -> str:
-    """The command that installs the build tools here; all commands, if the system is not known.
+    """The command that installs the build tools on this system; the commands of all systems if it is unknown.
 
     Args:
         platform_name: `sys.platform`.
-        os_release: The text of /etc/os-release, empty where there is none.
+        os_release: The text of /etc/os-release, empty if there is no such file.
     """
     names = [platform_name]
     for key in ("ID", "ID_LIKE"):
@@ -75,13 +76,13 @@ def _packages_here() -> str:
 
 
 def check_compiler() -> None:
-    """Compile a few lines.
+    """Check that a C++ compiler can compile a short program.
 
     Raises:
         InstallError: There is no C++ compiler, or it has no standard library.
     """
     if sys.platform == "win32":
-        # CMake finds Visual Studio by itself, outside PATH.
+        # Visual Studio need not be in PATH: CMake finds it by itself.
         finder = Path(os.environ.get("PROGRAMFILES(X86)", "C:")) / "Microsoft Visual Studio/Installer/vswhere.exe"
         if not (finder.exists() or any(map(shutil.which, ("cl", "g++", "clang++")))):
             raise InstallError(f"no C++ compiler was found\n{_packages_here()}")
@@ -107,7 +108,7 @@ def check_compiler() -> None:
 
 
 def step_of(line: str) -> str | None:
-    """What a line of a build's output says about its progress: "12/240" (Ninja), "37%" (make) or a step of pip."""
+    """The progress that a line of output reports, or None: "step 12/240" (Ninja), "37%" (make) or a step of pip."""
     match = re.search(r"^\s*(?:\[(\d+/\d+)\] |\[ *(\d+%)\] )", line)
     if match:
         return f"step {match.group(1)}" if match.group(1) else str(match.group(2))
@@ -118,7 +119,7 @@ def step_of(line: str) -> str | None:
 
 
 class Progress:
-    """Elapsed time, step and log file: one line that changes on a terminal, a line each half minute elsewhere."""
+    """Shows elapsed time, step and log file: one changing line on a terminal, elsewhere a new line per period."""
 
     def __init__(self, task: str, log: Path):
         self._task, self._log = task, log
@@ -133,7 +134,7 @@ class Progress:
         return f"{minutes}:{seconds:02}"
 
     def show(self, step: str) -> None:
-        """Show the step, if it is time to."""
+        """Show the step, unless the last report is more recent than the period."""
         now = time.monotonic() - self._start
         if now - self._shown_s < (TERMINAL_PERIOD_S if self._is_terminal else LOG_PERIOD_S):
             return
@@ -151,10 +152,10 @@ class Progress:
 
 
 def run_logged(command: Sequence[str], task: str, log: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command, with its output in the log and its progress on the screen, and return its output.
+    """Run a command, write its output to the log, show its progress, and return its output.
 
     Raises:
-        InstallError: The command failed; with the last lines of its output.
+        InstallError: The command failed. The message has the last lines of the output.
     """
     progress = Progress(task, log)
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -189,18 +190,18 @@ def run_logged(command: Sequence[str], task: str, log: Path, environment: Mappin
             progress.show(step)
     progress.end()
     if process.returncode:
-        raise InstallError(f"{task} failed after {progress.elapsed}. From {log}:\n{''.join(telling(output))}")
+        raise InstallError(f"{task} failed after {progress.elapsed}. From {log}:\n{''.join(shown_lines(output))}")
     return "".join(output)
 
 
-def telling(output: list[str]) -> list[str]:
-    """The lines that tell why a command failed: what CMake complained of first, else the last ones."""
+def shown_lines(output: list[str]) -> list[str]:
+    """The lines of a failed command's output to show: from the first error of CMake on, else the last ones."""
     first = next((i for i, line in enumerate(output) if "CMake Error" in line), len(output) - SHOWN_LINES)
     return output[max(first, 0) :][:SHOWN_LINES]
 
 
 def unusable(message: str) -> str:
-    """Why a source of wheels did not help, from pip's message."""
+    """Why no wheel of a source can be used, by pip's error message."""
     if "NewConnectionError" in message or "ConnectTimeoutError" in message:
         return "cannot be reached"
     return "does not have all that is needed for this platform"
@@ -222,7 +223,7 @@ class Environment:
         self._log = folder / "install.log"
 
     def create(self) -> None:
-        """Make the virtual environment, if there is none."""
+        """Create the virtual environment if it does not exist."""
         if self._runs("import pip"):
             return
         done = subprocess.run(
@@ -237,16 +238,16 @@ class Environment:
         return self._runs("import llama_cpp")
 
     def install_binary(self, *source: str) -> str:
-        """Install the project with a library that is installed already, or with a prebuilt one.
+        """Install the project with the installed llama-cpp-python, or with a prebuilt wheel.
 
         Args:
-            source: Options of pip: where prebuilt libraries are.
+            source: Options of pip that name a source of prebuilt wheels.
 
         Returns:
-            Why there is none that can be used; empty if it is installed.
+            Why no wheel can be used; empty if the installation succeeded.
         """
         try:
-            self._pip("Installing", "--only-binary", LIBRARY, *source, *self._project)
+            self._pip("Installing", "install", "--only-binary", LIBRARY, *source, *self._project)
         except InstallError as error:
             return unusable(str(error))
         if self.has_library():
@@ -255,14 +256,14 @@ class Environment:
         return f"has a wheel of {LIBRARY} that cannot be loaded on this machine"
 
     def install_from_source(self) -> None:
-        """Install the project and build the library for this CPU, or with CMAKE_ARGS."""
+        """Install the project and build llama-cpp-python for this CPU, or with CMAKE_ARGS."""
         check_compiler()
         print(f"Building {LIBRARY} from source, once; this takes some minutes.", flush=True)
         # pip's cache may hold a build with other CMAKE_ARGS.
         options = ["--no-cache-dir", "--no-binary", LIBRARY] if os.environ.get("CMAKE_ARGS") else []
         start = time.monotonic()
         try:
-            output = self._pip(f"Building {LIBRARY}", "--verbose", *options, *self._project)
+            output = self._pip(f"Building {LIBRARY}", "install", "--verbose", *options, *self._project)
         except InstallError as error:
             if "NewConnectionError" in str(error):
                 raise InstallError(f"{error}There is no network: see README.md, Without a network.") from error
@@ -275,8 +276,7 @@ class Environment:
             raise InstallError(f"{LIBRARY} cannot be loaded; {self._python} -c 'import llama_cpp' says why")
 
     def _pip(self, task: str, *arguments: str) -> str:
-        action = [] if arguments[0] == "uninstall" else ["install"]
-        pip = [str(self._python), "-m", "pip", "--disable-pip-version-check", *action]
+        pip = [str(self._python), "-m", "pip", "--disable-pip-version-check"]
         return run_logged([*pip, *arguments], task, self._log)
 
     def _runs(self, code: str) -> bool:
@@ -290,14 +290,16 @@ def install(folder: Path, extras: str, index: str) -> None:
     """Install the project with these extras in the virtual environment.
 
     Args:
-        folder: The virtual environment, created if it is not there.
-        extras: Names of pyproject.toml, separated by commas.
-        index: Where prebuilt wheels of llama-cpp-python are; empty to build from source.
+        folder: The virtual environment, created if it does not exist.
+        extras: Extras of pyproject.toml, separated by commas.
+        index: The URL of an index of prebuilt wheels of llama-cpp-python; empty to build from source.
     """
     environment = Environment(folder, extras)
     environment.create()
     had_library = environment.has_library()
-    for source, options in [] if os.environ.get("CMAKE_ARGS") and not had_library else _sources(index):
+    # CMAKE_ARGS have no effect on a prebuilt wheel.
+    must_build = bool(os.environ.get("CMAKE_ARGS")) and not had_library
+    for source, options in [] if must_build else _sources(index):
         reason = environment.install_binary(*options)
         if not reason:
             if not had_library:
@@ -309,19 +311,22 @@ def install(folder: Path, extras: str, index: str) -> None:
 
 
 def _sources(index: str) -> list[tuple[str, list[str]]]:
-    """Where prebuilt libraries may be: a name for people, and options of pip."""
+    """The sources of prebuilt wheels, each with its name in messages and the options of pip."""
     sources = []
     wheelhouse = find_wheelhouse()
     if wheelhouse:
         sources.append((str(wheelhouse), ["--no-index", "--find-links", str(wheelhouse / "wheels")]))
     if index:
-        # An index that does not respond must not hold up the build for minutes.
+        # An index that does not respond must not delay the build for minutes.
         sources.append((index, ["--extra-index-url", index, "--timeout", "10", "--retries", "1"]))
     return sources or [("pip's index", [])]
 
 
 def find_wheelhouse() -> Path | None:
-    """The folder of `make wheelhouse` in or beside the project, or the one that WHEELHOUSE names; empty: none."""
+    """The folder that WHEELHOUSE names, else one named `wheelhouse` in or beside the project, else None.
+
+    An empty WHEELHOUSE turns the search off.
+    """
     named = os.environ.get("WHEELHOUSE")
     candidates = [ROOT / "wheelhouse", ROOT.parent / "wheelhouse"] if named is None else [Path(named or os.devnull)]
     return next((folder.resolve() for folder in candidates if (folder / "wheels").is_dir()), None)
@@ -330,7 +335,7 @@ def find_wheelhouse() -> Path | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Install and return 0, or print what prevents it and return 1."""
     parser = argparse.ArgumentParser(description="Install localchat in a virtual environment.")
-    parser.add_argument("folder", type=Path, help="the virtual environment, created if it is not there")
+    parser.add_argument("folder", type=Path, help="the virtual environment, created if it does not exist")
     parser.add_argument("extras", help="extras of pyproject.toml, separated by commas: server,test")
     options = parser.parse_args(arguments)
     try:

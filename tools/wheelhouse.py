@@ -1,6 +1,6 @@
 """Write a folder with all wheels, the client and an installer, for machines without a network (`make wheelhouse`).
 
-llama-cpp-python is built for every CPU of this architecture, not for this machine's alone.
+The wheel of llama-cpp-python runs on every CPU of this architecture.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tools.install import LIBRARY, ROOT, InstallError, check_compiler, run_logge
 
 OFFLINE = Path(__file__).parent / "offline"
 
-# Options of llama.cpp for a graphics card, by the names that ACCEL takes.
+# CMake options of llama.cpp for a graphics card, by the values of ACCEL.
 ACCELERATORS = {
     "": "",
     "cuda": "-DGGML_CUDA=on",
@@ -35,7 +35,7 @@ ACCELERATORS = {
     "metal": "-DGGML_METAL=on",
 }
 
-# The compiler that each needs, where else than in PATH it usually is, and what brings it.
+# The compiler that each needs, the folder where it usually is if not in PATH, and the package that contains it.
 COMPILERS = {
     "cuda": ("nvcc", "/usr/local/cuda/bin", "NVIDIA's CUDA toolkit, with its development files"),
     "vulkan": (
@@ -48,40 +48,40 @@ COMPILERS = {
     "metal": ("xcrun", "", "Apple's command line tools, on a Mac: xcode-select --install"),
 }
 
-# On Linux a variant of the CPU code for each generation of CPUs, of which ggml loads the best at run time. Each backend
-# is a file beside the library, which finds the others there. Elsewhere ggml's default: on x86 a CPU with AVX2.
+# On Linux, ggml builds a variant of its CPU code for each generation of CPUs and loads the best one at run time. Each
+# variant is a file beside the library. On other systems ggml's default is used, which requires AVX2 on x86.
 VARIANTS = (
     "-DGGML_BACKEND_DL=on -DGGML_CPU_ALL_VARIANTS=on -DCMAKE_INSTALL_BINDIR=llama_cpp/lib -DCMAKE_INSTALL_RPATH=$ORIGIN"
 )
 
-# What pip builds this project with.
+# The packages with which pip builds this project.
 BUILD_TOOLS = ("setuptools>=77", "wheel")
 
-# A library of the compiler that minimal systems lack.
+# The OpenMP library of GCC, which minimal systems lack. The wheel contains a copy.
 OPENMP = "libgomp.so.1"
 
 
 def cmake_args(accelerator: str, system: str, extra: str) -> str:
-    """The options of a portable build.
+    """The CMake options of a portable build.
 
     Args:
         accelerator: A key of `ACCELERATORS`.
         system: `sys.platform`.
-        extra: Further options, which win.
+        extra: Further options, which override the others.
     """
     parts = ["-DGGML_NATIVE=off", VARIANTS if system == "linux" else "", ACCELERATORS[accelerator], extra]
     return " ".join(filter(None, parts))
 
 
 def check_accelerator(accelerator: str, path: str) -> None:
-    """Look for the compiler of a graphics card; the libraries that go with it are CMake's to find.
+    """Check that the compiler for a graphics card is installed. CMake checks its libraries.
 
     Args:
         accelerator: A key of `ACCELERATORS`.
-        path: The folders of the environment variable PATH.
+        path: The value of the environment variable PATH.
 
     Raises:
-        InstallError: It is not there; with what brings it.
+        InstallError: The compiler was not found. The message names the package that contains it.
     """
     if accelerator not in COMPILERS:
         return
@@ -91,14 +91,14 @@ def check_accelerator(accelerator: str, path: str) -> None:
 
 
 def requirement() -> str:
-    """llama-cpp-python with its versions, as pyproject.toml has it."""
+    """The requirement of pyproject.toml for llama-cpp-python, with its versions."""
     match = re.search(rf'^server = \["({LIBRARY}[^"]*)"\]', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
     assert match, "pyproject.toml has no extra named server"
     return match.group(1)
 
 
 def add_file(wheel: Path, file: Path, name: str) -> None:
-    """Add a file to a wheel, with its line in the wheel's RECORD."""
+    """Add a file to a wheel, and its line to the RECORD of the wheel."""
     data = file.read_bytes()
     changed = wheel.with_suffix(".new")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as new:
@@ -113,7 +113,7 @@ def add_file(wheel: Path, file: Path, name: str) -> None:
 
 
 class Wheelhouse:
-    """The folder, written step by step."""
+    """Writes the folder. Call the public methods in their order."""
 
     def __init__(self, folder: Path, extras: str, pythons: Sequence[str], scratch: Path):
         self._folder = folder
@@ -128,22 +128,22 @@ class Wheelhouse:
         """Build llama-cpp-python with these CMake options, unless the folder has that build."""
         built = [*self._wheels.glob("llama_cpp_python-*.whl")]
         if built and self._facts().get("cmake_args") == options:
-            print(f"{built[0].name} is there with these options: kept.")
-        else:
-            check_compiler()
-            print(f"Building {LIBRARY} with {options}; this takes some minutes.", flush=True)
-            pip = self._pip(sys.executable, "wheel", "--verbose", "--no-deps", "--wheel-dir", str(self._scratch))
-            # pip's cache may hold a build for this machine alone.
-            command = [*pip, "--no-cache-dir", "--no-binary", LIBRARY, requirement()]
-            run_logged(command, f"Building {LIBRARY}", self._log, {**os.environ, "CMAKE_ARGS": options})
-            # Only now, so that a build that fails leaves the folder as it was.
-            for wheel in built:
-                wheel.unlink()
-            for wheel in self._scratch.glob("llama_cpp_python-*.whl"):
-                shutil.move(wheel, self._wheels / wheel.name)
-            self._add_openmp()
-            # If a later step fails, the next run need not build again.
-            (self._folder / "folder.json").write_text(json.dumps({"cmake_args": options}), encoding="utf-8")
+            print(f"{built[0].name} exists with these options: kept.")
+            return
+        check_compiler()
+        print(f"Building {LIBRARY} with {options}; this takes some minutes.", flush=True)
+        pip = self._pip(sys.executable, "wheel", "--verbose", "--no-deps", "--wheel-dir", str(self._scratch))
+        # pip's cache may have a build for another CPU.
+        command = [*pip, "--no-cache-dir", "--no-binary", LIBRARY, requirement()]
+        run_logged(command, f"Building {LIBRARY}", self._log, {**os.environ, "CMAKE_ARGS": options})
+        # The old wheel is removed after the build, so that a failed build leaves the folder unchanged.
+        for wheel in built:
+            wheel.unlink()
+        for wheel in self._scratch.glob("llama_cpp_python-*.whl"):
+            shutil.move(wheel, self._wheels / wheel.name)
+        self._add_openmp()
+        # If a later step fails, the next run does not build again.
+        (self._folder / "folder.json").write_text(json.dumps({"cmake_args": options}), encoding="utf-8")
 
     def _add_openmp(self) -> None:
         if sys.platform != "linux":
@@ -161,10 +161,10 @@ class Wheelhouse:
             add_file(wheel, path, f"llama_cpp/lib/{OPENMP}")
 
     def collect(self) -> None:
-        """Build localchat's wheel, and collect those that it needs, for each interpreter."""
+        """Build the wheel of localchat, and download the wheels that it needs, for each interpreter."""
         for old in self._wheels.glob("localchat_llama-*.whl"):
             old.unlink()
-        # A copy of the sources: setuptools would take files of an earlier build from the folder `build`.
+        # setuptools would take files of an earlier build from the folder `build`, so the sources are copied.
         sources = self._scratch / "sources"
         shutil.copytree(ROOT / "localchat", sources / "localchat", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
@@ -221,7 +221,7 @@ class Wheelhouse:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def _pip(self, python: str, *arguments: str) -> list[str]:
-        """A command of pip in a new virtual environment of that interpreter, as a system's own may lack pip."""
+        """A pip command in a new virtual environment of the interpreter, which itself may lack pip."""
         folder = self._scratch / _version(python)
         command = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
         if not command.exists():
@@ -243,7 +243,7 @@ def _version(python: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the folder and return 0, or print what prevents it and return 1."""
-    parser = argparse.ArgumentParser(description="Write a folder with all that a machine without a network needs.")
+    parser = argparse.ArgumentParser(description="Write a folder to install from on machines without a network.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--extras", default="server", help="of pyproject.toml, separated by commas (server)")
     parser.add_argument("--accel", default="", choices=ACCELERATORS, help="a graphics card to build for")
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"Wrote {folder} ({size / 1e6:.0f} MB). Carry it over, then run install.sh (README.txt).")
+    print(f"Wrote {folder} ({size / 1e6:.0f} MB). Copy it to the other machine and run install.sh (README.txt).")
     return 0
 
 

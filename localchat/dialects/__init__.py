@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from .dialect import Dialect
 from .families import declared
+from .reasoning import MORE_TAGS, THINK
 
 DIALECTS: dict[str, Dialect] = declared()
+
+# The reasoning tags of all families. A template may have tags that its family does not declare.
+_KNOWN_TAGS = tuple(dict.fromkeys((THINK, *(dialect.reasoning for dialect in DIALECTS.values()), *MORE_TAGS)))
 
 
 def detect(template: str) -> Dialect:
@@ -16,8 +20,13 @@ def detect(template: str) -> Dialect:
     template = template.replace('\\"', '"')  # Markers in Jinja strings have escaped quotes.
     matching = [dialect for dialect in DIALECTS.values() if dialect.matches(template)]
     overridden = {name for dialect in matching for name in dialect.overrides}
-    detected = next((dialect for dialect in matching if dialect.name not in overridden), DIALECTS["hermes"])
-    return detected.for_template(template)
+    names = [dialect.name for dialect in matching if dialect.name not in overridden]
+    return for_template(names[0] if names else "hermes", template)
 
 
-__all__ = ["DIALECTS", "Dialect", "detect"]
+def for_template(name: str, template: str) -> Dialect:
+    """The dialect of this name, with the reasoning tags and the call layouts that the template contains."""
+    return DIALECTS[name].for_template(template, _KNOWN_TAGS)
+
+
+__all__ = ["DIALECTS", "Dialect", "detect", "for_template"]

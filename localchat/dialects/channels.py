@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Callable
@@ -11,7 +12,7 @@ from ..protocol.events import ContentDelta, Event, ReasoningDelta
 from .dialect import Dialect
 from .json_scan import stream_value
 from .reader import OutputReader
-from .reasoning import ReasoningStart
+from .reasoning import ReasoningStart, ReasoningTags
 from .scan import Markers, Reader, is_next, one_of, read_end, read_marker, read_space, stream, until
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -149,7 +150,7 @@ class ChannelDialect(Dialect):
         is_open = header is not None and self.is_reasoning(header)
         return ReasoningStart.OPEN if is_open else ReasoningStart.POSSIBLE
 
-    def for_template(self, template: str) -> Dialect:
+    def for_template(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
         return self
 
 

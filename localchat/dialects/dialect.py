@@ -5,7 +5,7 @@ The streaming parser, the grammar of tool calls and the writer of earlier calls 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..prompt.segments import Segment
 from .call_layout import CallLayout
 from .call_style import CallStyle
 from .reader import OutputReader
-from .reasoning import THINK, ReasoningStart, ReasoningTags, reasoning_tags
+from .reasoning import THINK, ReasoningStart, ReasoningTags
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Dialect:
     dropped: tuple[str, ...] = ()
     """Other markers around text that are dropped from the output."""
     reasoning: ReasoningTags = THINK
+    """The reasoning tags. If a template has other known tags instead, those apply."""
     reasons_anywhere: bool = False
     """Whether reasoning may also begin after text. If so, an end tag without a start tag is dropped."""
     no_reasoning: str = ""
@@ -92,13 +93,15 @@ class Dialect:
         """Whether a template belongs to this family."""
         return any(all(mark in template for mark in marks) for marks in self.detected_by)
 
-    def for_template(self, template: str) -> Dialect:
+    def for_template(self, template: str, known_tags: Iterable[ReasoningTags]) -> Dialect:
         """This dialect with the reasoning tags and the call layouts that the template contains.
 
-        Tags and layouts stay as declared if the template has none of them.
+        Tags and layouts stay as declared if the template has none of them. If it has none of the declared tags, but
+        some of `known_tags`, the first of these apply.
         """
-        named = tuple(layout for layout in self.layouts if layout.template_text in template)
-        return replace(self, reasoning=reasoning_tags(template) or self.reasoning, layouts=named or self.layouts)
+        tags = next((tags for tags in (self.reasoning, *known_tags) if tags.are_in(template)), self.reasoning)
+        layouts = tuple(layout for layout in self.layouts if layout.template_text in template)
+        return replace(self, reasoning=tags, layouts=layouts or self.layouts)
 
     def write_calls(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """Write calls (dicts with `name` and `arguments`) in the preferred layout of the family."""

@@ -30,6 +30,10 @@ class ReasoningTags:
     start: str
     end: str
 
+    def are_in(self, template: str) -> bool:
+        """Whether a template contains both tags."""
+        return self.start in template and self.end in template
+
     def start_state(self, prompt: str) -> ReasoningStart:
         """Whether reasoning is open, possible or closed at the end of a prompt."""
         prompt = prompt.rstrip()
@@ -40,23 +44,12 @@ class ReasoningTags:
 
 THINK = ReasoningTags("<think>", "</think>")
 
-# Known tags. The first pair of which the template contains both applies.
-_KNOWN: tuple[ReasoningTags, ...] = (
-    THINK,
+# Tags that no family declares: some models use them instead of the tags of their family.
+MORE_TAGS: tuple[ReasoningTags, ...] = (
     ReasoningTags("[THINK]", "[/THINK]"),
-    ReasoningTags("<seed:think>", "</seed:think>"),
-    ReasoningTags("<mm:think>", "</mm:think>"),
-    ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
-    ReasoningTags("<|inner_prefix|>", "<|inner_suffix|>"),
-    ReasoningTags("<|channel>thought", "<channel|>"),
     ReasoningTags("<thinking>", "</thinking>"),
     ReasoningTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
 )
-
-
-def reasoning_tags(template: str) -> ReasoningTags | None:
-    """The reasoning tags in a template; None if it contains none. Even then, the model may generate tags."""
-    return next((tags for tags in _KNOWN if tags.start in template and tags.end in template), None)
 
 
 @dataclass(frozen=True)

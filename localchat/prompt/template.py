@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..dialects import DIALECTS, detect
+from ..dialects import detect, for_template
 from .capabilities import Capabilities, find_capabilities
 from .errors import TemplateError
 from .fallbacks import adapted
@@ -72,7 +72,7 @@ class ChatTemplate:
         self.capabilities = find_capabilities(self.source, self._render_test)
         if not self.capabilities.shows_tools and not self.dialect.has_own_tool_prompt:
             # The system message that describes the tools shows the format of Hermes, so the output has that format.
-            self.dialect = DIALECTS["hermes"].for_template(self.source)
+            self.dialect = for_template("hermes", self.source)
 
     def render(
         self,
@@ -94,7 +94,7 @@ class ChatTemplate:
                 variables that this class sets take precedence.
 
         Raises:
-            TemplateError: A message is invalid, or the template refuses the conversation.
+            TemplateError: The template refuses the conversation, or there is no assistant message to continue.
         """
         final: Mapping[str, Any] = {}
         if continue_final_message:
@@ -148,12 +148,12 @@ class ChatTemplate:
 
 def _final_message(messages: Messages) -> tuple[Messages, Mapping[str, Any]]:
     last = messages[-1] if messages else {}
-    if not isinstance(last, Mapping) or last.get("role") != "assistant" or last.get("tool_calls"):
+    if last.get("role") != "assistant" or last.get("tool_calls"):
         raise TemplateError(
             "continue_final_message needs an assistant message without tool_calls at the end",
             param="continue_final_message",
         )
-    return messages[:-1], prepared([last], Capabilities(), at=len(messages) - 1)[0]
+    return messages[:-1], last
 
 
 def _marked(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""`python -m localchat` on the terminal: questions from the command line, and a chat."""
+"""The command line of `python -m localchat`: a prompt from the arguments, or a chat."""

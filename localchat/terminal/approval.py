@@ -1,4 +1,4 @@
-"""Tools of the command line: functions by MODULE:FUNCTION, and the user's approval of each call."""
+"""Tools of the command line: load functions by MODULE:FUNCTION, and let the user approve each call."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ALLOWED_ALWAYS = ("a", "always")
 
 
 def load_tool(name: str) -> Tool:
-    """The function that MODULE:FUNCTION names, as a tool. Modules of the current folder are found, too.
+    """Import MODULE and return FUNCTION as a tool. Modules in the current folder can be imported too.
 
     Raises:
-        ValueError: There is no such function, or it is no usable tool.
+        ValueError: The function does not exist or cannot be a tool.
     """
     module, colon, function = name.partition(":")
     if not (module and colon and function):
@@ -35,7 +35,7 @@ def load_tool(name: str) -> Tool:
 
 
 class Approval:
-    """The hook that is asked before each call; see tools.OnCall. Asks on the terminal, as stdin may be a pipe.
+    """The `on_call` hook: ask the user on the terminal, since stdin may be a pipe, whether a call may run.
 
     Args:
         allows_all: Run every call without asking.
@@ -46,7 +46,7 @@ class Approval:
         self._always: set[str] = set()
 
     def __call__(self, call: ToolCall) -> bool | str:
-        """Whether the call may run; text is the reason for a refusal, for the model."""
+        """True if the call may run, else the reason that is sent to the model."""
         if self._allows_all or call.name in self._always:
             return True
         try:
@@ -60,13 +60,13 @@ class Approval:
 
 
 def _ask_user(text: str) -> str:
-    """What the user types on the terminal.
+    """Show the text on the terminal and return the line that the user types.
 
     Raises:
-        OSError: There is none.
+        OSError: There is no terminal.
     """
-    source, target = ("CONIN$", "CONOUT$") if sys.platform == "win32" else ("/dev/tty", "/dev/tty")
-    with open(source, encoding="utf-8", errors="replace") as typed, open(target, "w", encoding="utf-8") as shown:
-        shown.write(printable(text, shown))
-        shown.flush()
-        return typed.readline().strip().lower()
+    keyboard, screen = ("CONIN$", "CONOUT$") if sys.platform == "win32" else ("/dev/tty", "/dev/tty")
+    with open(keyboard, encoding="utf-8", errors="replace") as source, open(screen, "w", encoding="utf-8") as target:
+        target.write(printable(text, target))
+        target.flush()
+        return source.readline().strip().lower()

@@ -1,4 +1,4 @@
-"""The command line of `python -m localchat`: its options, and what is wrong with their values."""
+"""The options of `python -m localchat`, and the validation of their values."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 
 from .. import __version__
 
-_DESCRIPTION = """Ask a chat server and print its answer. Piped input and files are put before the text.
-Without text, on a terminal, it is a chat; /help lists its commands."""
+_DESCRIPTION = """Send a prompt to a chat server and print the answer. Piped input and files are put before the text.
+Without text, on a terminal, start a chat; /help lists its commands."""
 
 _EPILOG = """exit codes: 0 for a complete answer, 1 for an error, 2 for wrong usage, 3 for an answer that was cut,
 130 for Ctrl-C"""
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m localchat", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("text", nargs="*", help="what to ask")
+    parser.add_argument("text", nargs="*", help="the prompt")
     parser.add_argument("--version", action="version", version=f"localchat {__version__}")
     _add_server(parser.add_argument_group("server"))
     _add_question(parser.add_argument_group("question"))
@@ -29,25 +28,32 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "-b", "--base-url", help="else OPENAI_BASE_URL, else http://127.0.0.1:8080/v1 (unix:/path works too)"
+        "-b",
+        "--base-url",
+        help="default: OPENAI_BASE_URL, or http://127.0.0.1:8080/v1; unix:/path for a Unix socket",
     )
-    group.add_argument("-k", "--api-key", help="else OPENAI_API_KEY; others can see this in the process list")
-    group.add_argument("-m", "--model", help="else LOCALCHAT_MODEL, else the only one of the server")
+    group.add_argument(
+        "-k", "--api-key", help="default: OPENAI_API_KEY. Other users can see this option in the process list"
+    )
+    group.add_argument("-m", "--model", help="default: LOCALCHAT_MODEL, or the only model of the server")
     group.add_argument("--models", action="store_true", help="list the server's models and stop")
     group.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="longest wait for the connection, an answer, its next piece"
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="longest wait for the connection, for the first event, and for the next bytes",
     )
-    group.add_argument("--retries", type=_count, metavar="N", help="how often a failed request is repeated (2)")
+    group.add_argument("--retries", type=_count, metavar="N", help="retries of a failed request (2)")
 
 
 def _add_question(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-s", "--system", metavar="TEXT", help="instructions that come before the text")
+    group.add_argument("-s", "--system", metavar="TEXT", help="the system message")
     group.add_argument(
         "-c", "--continue", dest="continues", action="store_true", help="continue the last conversation of this user"
     )
     group.add_argument("--file", action="append", default=[], metavar="FILE", help="a text file to put before the text")
     group.add_argument("--image", action="append", default=[], metavar="FILE", help="an image, by file or URL")
-    group.add_argument("--schema", metavar="FILE", help="a JSON Schema; an answer is printed only if it fits")
+    group.add_argument("--schema", metavar="FILE", help="a JSON Schema; only a valid answer is printed")
     group.add_argument(
         "--tool",
         action="append",
@@ -63,17 +69,17 @@ def _add_question(group: argparse._ArgumentGroup) -> None:
         default=[],
         type=_option,
         metavar="KEY=VALUE",
-        help="any field of the request, as JSON or text: -o temperature=0.2 -o stop=END",
+        help="a field of the request, as JSON or text: -o temperature=0.2 -o stop=END",
     )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--json", action="store_true", help="print one line of JSON: text, finish_reason, usage, ...")
-    group.add_argument("--no-stream", action="store_true", help="print the answer when it is whole")
-    group.add_argument("--no-markdown", action="store_true", help="no styles for Markdown on a terminal")
-    group.add_argument("--no-save", action="store_true", help="do not keep this conversation for --continue")
-    group.add_argument("--show-reasoning", action="store_true", help="the reasoning of the model, to stderr")
-    group.add_argument("--usage", action="store_true", help="tokens and speed, to stderr")
+    group.add_argument("--no-stream", action="store_true", help="print the answer only when it is complete")
+    group.add_argument("--no-markdown", action="store_true", help="show Markdown without styles")
+    group.add_argument("--no-save", action="store_true", help="do not save this conversation for --continue")
+    group.add_argument("--show-reasoning", action="store_true", help="print the reasoning of the model to stderr")
+    group.add_argument("--usage", action="store_true", help="print token counts and speed to stderr")
 
 
 def _option(text: str) -> tuple[str, Any]:

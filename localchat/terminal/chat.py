@@ -1,4 +1,4 @@
-"""The chat on the terminal: reads questions and commands, line by line, until Ctrl-D."""
+"""The interactive chat: read prompts and commands from the terminal until Ctrl-D."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HISTORY_LINES = 1000
 
 
 def chat(session: Session, images: list[str]) -> int:
-    """Answer what the user types; `images` go with the first question. The exit code.
+    """Run the chat and return the exit code. `images` are sent with the first prompt.
 
     Raises:
-        LocalChatError: The server cannot be reached.
+        LocalChatError: The list of models cannot be requested, for example because the server is down.
     """
     report(f"{_greeting(session.client, session.model)}. /help lists the commands, Ctrl-D ends.")
     with _history():
@@ -38,18 +38,18 @@ def chat(session: Session, images: list[str]) -> int:
                 report("")
                 return OK
             except KeyboardInterrupt:
-                stopped = "stopped; an answer that is not whole is not kept" if line else "Ctrl-D ends the chat"
+                stopped = "stopped; an incomplete answer is not kept" if line else "Ctrl-D ends the chat"
                 report(f"\n({stopped})")
             except (LocalChatError, OSError, ValueError, TypeError) as error:
                 report(f"localchat: {error}")
 
 
 def read_message() -> str:
-    """What the user types: one line, or several.
+    '''Read one message: a line, lines that end with a backslash and the line after them, or lines between """.
 
     Raises:
-        EOFError: Ctrl-D.
-    """
+        EOFError: The user pressed Ctrl-D.
+    '''
     line = input(PROMPT)
     if line.lstrip().startswith(QUOTES):
         lines = [line.lstrip()[len(QUOTES) :]]
@@ -65,23 +65,23 @@ def read_message() -> str:
 
 
 def _greeting(client: Client, model: str | None) -> str:
-    """The model that answers, and where it is."""
+    """The name of the model and the URL of the server, without the query."""
     try:
         names = [str(name) for name in client.models()]
-    except StatusError:  # Some servers list no models.
+    except StatusError:  # Some servers have no list of models.
         names = []
     chosen = model or (names[0] if len(names) == 1 else "the server's model")
     if model is None and len(names) > 1:
-        chosen = f"{len(names)} models, of which /model NAME takes one,"
+        chosen = f"{len(names)} models (/model NAME selects one)"
     return f"{chosen} at {client.base_url.partition('?')[0]}"
 
 
 @contextlib.contextmanager
 def _history() -> Iterator[None]:
-    """The lines of earlier chats, by the cursor keys, where Python has readline."""
+    """Load the history of typed lines for the cursor keys, and save it at the end, if Python has readline."""
     try:
         import readline
-    except ImportError:  # Windows, and some builds.
+    except ImportError:  # Python on Windows and some other builds have no readline.
         yield
         return
     path = saved.state_folder() / "history"

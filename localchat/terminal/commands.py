@@ -1,4 +1,4 @@
-"""The commands of the chat, /help and the others: what each does to the session."""
+"""The commands of the chat, such as /help and /model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..ask import report
-from . import saved
+from ..conversation import read_messages, write_messages
 from .session import Session
 
 
@@ -17,36 +17,36 @@ class Quit(Exception):
 
 
 class Command(NamedTuple):
-    """What a command does with the text after its name, and how /help describes it."""
-
+    # Called with the session and the text after the name of the command.
     run: Callable[[Session, str], object]
+    # The arguments and the description that /help shows.
     arguments: str
     about: str
 
 
 def execute(session: Session, line: str) -> None:
-    """Run a line that begins with a slash.
+    """Run the command of a line that begins with a slash.
 
     Raises:
-        Quit: It was /quit.
+        Quit: The command is /quit.
         LocalChatError, OSError, ValueError: The command failed.
     """
     name, _, text = line[1:].partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"did you mean /{near[0]}?" if near else "/help lists the commands."
-        raise ValueError(f"there is no command /{name}: {hint} To send such a text, begin it with a space.")
+        nearest = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean /{nearest[0]}?" if nearest else "/help lists the commands."
+        raise ValueError(f"there is no command /{name}: {hint} To send this text as a prompt, begin it with a space.")
     command.run(session, text.strip())
 
 
 def _model(session: Session, name: str) -> None:
     if name:
         session.model = name
-    current = session.model
-    for model in map(str, session.client.models()):
-        report(f"{'*' if model == current else ' '} {model}")
-    if name and name not in map(str, session.client.models()):
+    listed = list(map(str, session.client.models()))
+    for model in listed:
+        report(f"{'*' if model == session.model else ' '} {model}")
+    if name and name not in listed:
         report(f"* {name} (the server does not list it)")
 
 
@@ -57,13 +57,13 @@ def _system(session: Session, text: str) -> None:
 
 def _save(session: Session, name: str) -> None:
     path = _path(name)
-    saved.save(session.messages, path)
+    write_messages(path, session.messages, private=True)
     report(f"saved {len(session.messages)} messages in {path}")
 
 
 def _load(session: Session, name: str) -> None:
     path = _path(name)
-    session.messages = saved.load(path)
+    session.messages = read_messages(path)
     report(f"loaded {len(session.messages)} messages from {path}")
 
 
@@ -75,11 +75,11 @@ def _path(name: str) -> Path:
 
 def _retry(session: Session, text: str) -> None:
     before = list(session.messages)
-    question = session.take_back()
-    if question is None:
+    message = session.remove_last_prompt()
+    if message is None:
         raise ValueError("there is no question to ask again")
     try:
-        session.send(question)
+        session.send(message)
     except BaseException:
         session.messages = before
         raise
@@ -87,14 +87,14 @@ def _retry(session: Session, text: str) -> None:
 
 def _clear(session: Session, text: str) -> None:
     session.clear()
-    report("all messages are forgotten" + (", the instructions are kept" if session.system else ""))
+    report("the conversation is empty" + (", the instructions are kept" if session.system else ""))
 
 
 def _help(session: Session, text: str) -> None:
     names = {f"/{name} {command.arguments}".rstrip(): command.about for name, command in COMMANDS.items()}
     width = max(map(len, names))
     report("\n".join(f"{name:{width}}  {about}" for name, about in names.items()))
-    report('A line that ends with \\ goes on in the next; """ begins and ends a text of several lines.')
+    report('A line that ends with \\ continues on the next line; """ begins and ends a text of several lines.')
     report("Ctrl-C ends the answer, Ctrl-D the chat.")
 
 
@@ -104,11 +104,11 @@ def _quit(session: Session, text: str) -> None:
 
 COMMANDS = {
     "help": Command(_help, "", "show this list"),
-    "model": Command(_model, "[NAME]", "list the models of the server, or take another"),
-    "system": Command(_system, "[TEXT]", "show the instructions that come before all, or replace them"),
-    "retry": Command(_retry, "", "ask the last question again, in place of its answer"),
-    "clear": Command(_clear, "", "forget the conversation"),
+    "model": Command(_model, "[NAME]", "list the models of the server, or use another"),
+    "system": Command(_system, "[TEXT]", "show the instructions (the system message), or replace them"),
+    "retry": Command(_retry, "", "ask the last question again and replace its answer"),
+    "clear": Command(_clear, "", "remove all messages of the conversation"),
     "save": Command(_save, "FILE", "write the conversation to a file"),
-    "load": Command(_load, "FILE", "continue the conversation of a file"),
-    "quit": Command(_quit, "", "end the chat, as Ctrl-D does"),
+    "load": Command(_load, "FILE", "continue the conversation in a file"),
+    "quit": Command(_quit, "", "end the chat, like Ctrl-D"),
 }

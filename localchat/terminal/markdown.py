@@ -1,34 +1,38 @@
-"""Styles for Markdown on a terminal, as the text streams: headings, emphasis, code.
+"""Terminal styles for streamed Markdown: headings, emphasis, code.
 
-Escape sequences are added; no character of the text is removed or moved, so what is copied from the terminal is
-what the model wrote.
+Only escape sequences are added. All characters of the text remain, so text copied from the terminal is the output of
+the model.
 """
 
 from __future__ import annotations
 
 _RESET = "\x1b[0m"
 _CODES = {"heading": "\x1b[1m", "bold": "\x1b[1m", "italic": "\x1b[3m", "code": "\x1b[36m", "fence": "\x1b[36m"}
-# Asterisks in a row, and the styles that they switch.
+# The styles that a run of this number of asterisks switches on or off.
 _EMPHASIS = {1: ("italic",), 2: ("bold",), 3: ("bold", "italic")}
 
 
 class Markdown:
-    """Feed pieces of text, cut anywhere; `flush` ends the text."""
+    """Adds styles to text that comes in pieces of any size: call `feed` for each piece, then `flush`."""
 
     def __init__(self) -> None:
+        # The styles that are on, in the order in which they were switched on.
         self._active: list[str] = []
-        # Backticks or asterisks in a row; what they mean depends on the character after them.
+        # A run of backticks or asterisks at the end of the text so far. Its meaning depends on the next character.
         self._run = ""
+        # The backticks that opened the current code span.
         self._code_run = ""
+        # Whether the current line has only spaces so far.
         self._is_line_start = True
+        # The character before the run.
         self._previous = "\n"
 
     def feed(self, text: str) -> str:
-        """The text with styles, as far as it is decided."""
+        """The text with styles. A run of backticks or asterisks at its end is held back."""
         return "".join(map(self._next, text))
 
     def flush(self) -> str:
-        """What was held back, and the end of all styles."""
+        """The run that was held back, and the reset of all styles."""
         held = self._end_run("\n")
         active, self._active = self._active, []
         return held + (_RESET if active else "")
@@ -39,7 +43,7 @@ class Markdown:
             self._run += char
             return before
         if char == "\n":
-            after = self._only(["fence"]) + char
+            after = self._keep_only(["fence"]) + char
             self._is_line_start = True
         elif char == "#" and self._is_line_start and not self._active:
             after = self._switch("heading") + char
@@ -56,7 +60,7 @@ class Markdown:
         return char == "`" or (char == "*" and "code" not in self._active)
 
     def _end_run(self, following: str) -> str:
-        """The run of backticks or asterisks before a character, with the styles that it switches."""
+        """The run of backticks or asterisks that ends before `following`, with the styles that it switches."""
         run, self._run = self._run, ""
         if not run:
             return ""
@@ -74,8 +78,8 @@ class Markdown:
     def _end_backticks(self, run: str, starts_line: bool) -> str:
         if starts_line and len(run) >= 3:
             if "fence" in self._active:
-                return run + self._only([])
-            return self._only([]) + self._switch("fence") + run
+                return run + self._keep_only([])
+            return self._keep_only([]) + self._switch("fence") + run
         if "fence" in self._active:
             return run
         if "code" in self._active:
@@ -84,13 +88,13 @@ class Markdown:
         return self._switch("code") + run
 
     def _switch(self, *names: str) -> str:
-        """Start the styles that are off, and end those that are on."""
+        """Switch on those of the styles that are off, and switch off the others."""
         kept = [name for name in self._active if name not in names]
         self._active = kept + [name for name in names if name not in self._active]
         return _RESET + "".join(_CODES[name] for name in self._active)
 
-    def _only(self, names: list[str]) -> str:
-        """End all styles but these."""
+    def _keep_only(self, names: list[str]) -> str:
+        """Switch off all other styles."""
         kept = [name for name in self._active if name in names]
         if kept == self._active:
             return ""

@@ -1,4 +1,4 @@
-"""A stream of events on the terminal: the text to stdout, reasoning and tools to stderr; or one line of JSON."""
+"""Print the events of a stream: text to stdout, reasoning and tool results to stderr; or one line of JSON."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..events import Reply
 from .markdown import Markdown
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-# So much of a tool's result is shown.
+# A longer tool result is shortened to this length.
 _RESULT_CHARS = 200
 
 
 class Printer:
-    """Prints one answer.
+    """Prints one response.
 
     Args:
-        hold: Print nothing before `end`, so that an answer that is cut or does not fit its schema is not printed.
-        as_json: Print one line of JSON in the place of the text; implies `hold`.
+        hold: Print nothing before `end`, so that an incomplete or invalid response is not printed.
+        as_json: Print one line of JSON instead of the text; implies `hold`.
         markdown: Add styles.
         show_reasoning: Print the reasoning to stderr.
-        runs_tools: Calls are run, and reported with their results; otherwise they are printed as output.
+        runs_tools: Tools are run: print their results to stderr. Otherwise print tool calls to stdout.
     """
 
     def __init__(self, *, hold: bool, as_json: bool, markdown: bool, show_reasoning: bool, runs_tools: bool) -> None:
@@ -34,7 +34,7 @@ class Printer:
         self._show_reasoning = show_reasoning
         self._runs_tools = runs_tools
         self._held: list[str] = []
-        # Whether the cursor is inside a line of stdout, or of reasoning on stderr.
+        # Whether the last line on stdout, or the last line of reasoning on stderr, is unfinished.
         self._in_line = False
         self._in_reasoning = False
         self._start_s = time.monotonic()
@@ -53,14 +53,14 @@ class Printer:
             text = output_text(event)
             if self._in_reasoning and (text or event.type == "message_stop"):
                 self._in_reasoning = False
-                report("")  # On a terminal the answer would continue the line of the reasoning.
+                report("")  # On a terminal, the text would otherwise continue the last line of the reasoning.
             if self._holds:
                 self._held.append(text)
             else:
                 self._write(text)
 
     def end(self, reply: Reply[Any]) -> None:
-        """Print what was held back of an answer that is complete; with a schema, the value as JSON."""
+        """Print a complete response that was held back: as JSON, or its parsed value, or its text."""
         if self._as_json:
             print(json.dumps(_fields(reply), ensure_ascii=False))
         elif self._holds and reply.parsed is not None:
@@ -70,13 +70,13 @@ class Printer:
         self.close()
 
     def close(self) -> None:
-        """End the line, whether the answer is complete or not."""
+        """End the styles and the line, also of an incomplete response."""
         if self._markdown is not None and not self._as_json:
             print(end=self._markdown.flush())
         self._end_line()
 
     def usage(self, reply: Reply[Any]) -> str:
-        """Tokens and speed, as one line."""
+        """Token counts and speed, as one line."""
         now, usage = time.monotonic(), reply.usage
         parts = [f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else "no token counts"]
         if self._first_s is not None:
@@ -112,7 +112,7 @@ def _shortened(text: str) -> str:
 
 
 def _fields(reply: Reply[Any]) -> dict[str, Any]:
-    """A reply as JSON; what it does not have is left out."""
+    """The fields of a reply for `--json`, without empty ones. `text` is always there."""
     usage = reply.usage
     fields = {
         "model": reply.model,

@@ -1,4 +1,4 @@
-"""The question of a command line: piped input, files, text and images, as one user message."""
+"""The prompt of a command line: join files, piped input and text, add images, and read the schema."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from .. import media
-from ..ask import read_question
+from ..ask import read_prompt
 
 
-def question_text(words: Sequence[str], files: Sequence[str]) -> str:
-    """The text of the question; empty if there is none.
+def prompt_text(words: Sequence[str], files: Sequence[str]) -> str:
+    """The text of the prompt: the files, the piped input and the words, each only if it is not empty.
 
     Raises:
         ValueError: The input is not UTF-8.
         OSError: A file cannot be read.
     """
-    return "\n\n".join(part for part in (*map(_file_text, files), read_question(words)) if part.strip())
+    return "\n\n".join(part for part in (*map(_file_text, files), read_prompt(words)) if part.strip())
 
 
 def user_message(text: str, images: Sequence[str]) -> dict[str, Any]:
-    """The message with its images, each a file or a URL.
+    """A user message with the text and the images, each the path of a file or a URL.
 
     Raises:
-        ValueError: An image is of no known format.
-        OSError: It cannot be read.
+        ValueError: An image has an unknown format.
+        OSError: An image cannot be read.
     """
     urls = ("http://", "https://", "data:")
     sources = [image if image.lower().startswith(urls) else Path(image) for image in images]
@@ -35,11 +35,11 @@ def user_message(text: str, images: Sequence[str]) -> dict[str, Any]:
 
 
 def read_schema(path: str) -> dict[str, Any]:
-    """The JSON Schema of a file.
+    """Read a JSON Schema from a file.
 
     Raises:
-        ValueError: The file holds no JSON object.
-        OSError: It cannot be read.
+        ValueError: The file does not hold a JSON object.
+        OSError: The file cannot be read.
     """
     try:
         schema = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A conversation of the terminal program: its messages and options, and how one answer is asked for and printed."""
+"""The conversation of the terminal program: its messages, its options, and sending one message."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Messages = list[dict[str, Any]]
 
 
 class Session:
-    """The messages so far, and the settings of the answers to come.
+    """The messages of a conversation, and the options of its requests.
 
     Args:
-        client: The server to ask.
+        client: The client that sends the requests.
         arguments: The parsed command line.
 
     Raises:
-        ValueError: A tool, the schema or the conversation to continue is of no use.
+        ValueError: A tool, the schema, an option or the conversation to continue is not valid.
         OSError: A file cannot be read.
     """
 
@@ -47,39 +47,39 @@ class Session:
 
     @property
     def system(self) -> str | None:
-        """The instructions that come before all."""
+        """The content of the system message, None if there is none."""
         has_system = bool(self.messages) and self.messages[0].get("role") == "system"
         return self.messages[0].get("content") if has_system else None
 
     def set_system(self, text: str | None) -> None:
-        """Replace the instructions; None leaves those of a continued conversation."""
+        """Replace or add the system message. None leaves the conversation unchanged."""
         if text is not None:
             self.messages[: int(self.system is not None)] = [{"role": "system", "content": text}]
 
     def clear(self) -> None:
-        """Forget all messages but the instructions."""
+        """Remove all messages except the system message."""
         self.messages = self.messages[: int(self.system is not None)]
 
-    def take_back(self) -> dict[str, Any] | None:
-        """Remove the last question, and what followed it; None if there is none."""
-        for number in reversed(range(len(self.messages))):
-            if self.messages[number].get("role") == "user":
-                question = self.messages[number]
-                del self.messages[number:]
-                return question
+    def remove_last_prompt(self) -> dict[str, Any] | None:
+        """Remove the last user message and all messages after it. Return the message, None if there is none."""
+        for i in reversed(range(len(self.messages))):
+            if self.messages[i].get("role") == "user":
+                message = self.messages[i]
+                del self.messages[i:]
+                return message
         return None
 
-    def ask(self, text: str, images: list[str] | None = None) -> int:
-        """Ask, print the answer, and keep both; the exit code.
+    def ask(self, text: str, images: list[str]) -> int:
+        """Send a user message with this text and these images; see `send`."""
+        return self.send(user_message(text, images))
+
+    def send(self, message: dict[str, Any]) -> int:
+        """Send a user message, print the response, add both to the messages, and return the exit code.
 
         Raises:
-            LocalChatError: There is no whole answer; the messages are as before.
+            LocalChatError: The request failed or the response is incomplete. The messages are unchanged.
         """
-        return self.send(user_message(text, images or []))
-
-    def send(self, question: dict[str, Any]) -> int:
-        """The same of a message."""
-        messages = [*self.messages, question]
+        messages = [*self.messages, message]
         printer = self._printer()
         try:
             with self._start(messages) as stream:
@@ -97,7 +97,7 @@ class Session:
         return finish_code(reply.finish_reason)
 
     def _start(self, messages: Messages) -> Any:
-        """The stream of an answer, with its rounds of tools if there are some."""
+        """Start the request. With tools, the stream includes the rounds of tool calls."""
         options = {**self._options, **({"model": self.model} if self.model else {})}
         if not self._tools:
             return self.client.stream(messages, **options)
@@ -115,10 +115,10 @@ class Session:
 
 
 def _as_options(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a request as options of `stream`: those that have no option go into `extra_body`.
+    """The options of `stream` for fields of a request. A field without an option of its own goes into `extra_body`.
 
     Raises:
-        ValueError: One belongs to the client, such as a key, and must not be sent in a body.
+        ValueError: A field is an argument of the client, such as the API key, and must not be sent in the body.
     """
     known = {*StreamKeywords.__annotations__, "response_format"}
     options = {name: value for name, value in fields.items() if name in known}

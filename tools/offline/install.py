@@ -10,7 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def default_target():
-    """The folder of an ordinary user for installed data."""
+    """The folder in which an ordinary user installs programs."""
     home = os.path.expanduser("~")
     if os.name == "nt":
         return os.path.join(os.environ.get("LOCALAPPDATA", home), "localchat")
@@ -18,7 +18,7 @@ def default_target():
 
 
 def check_python(pythons):
-    """numpy and MarkupSafe have wheels of their own for each minor version."""
+    """Exit unless the folder has wheels for this version: those of numpy and MarkupSafe are for one minor version."""
     version = "%d.%d" % sys.version_info[:2]
     if version not in pythons:
         sys.exit("install: this folder is for Python %s, this is %s; name another: PYTHON=python%s sh install.sh"
@@ -26,7 +26,7 @@ def check_python(pythons):
 
 
 def check_files():
-    """Compare every file with SHA256SUMS."""
+    """Exit unless every file has the digest that SHA256SUMS lists."""
     with open(os.path.join(HERE, "SHA256SUMS"), encoding="utf-8") as sums:
         for line in sums:
             digest, name = line.rstrip("\n").split("  ", 1)
@@ -39,7 +39,7 @@ def check_files():
 
 
 def main():
-    """Check the folder, install it, and say how to start the server."""
+    """Check the folder, install it, and print the command that starts the server."""
     with open(os.path.join(HERE, "folder.json"), encoding="utf-8") as file:
         folder = json.load(file)
     check_python(folder["pythons"])
@@ -48,9 +48,7 @@ def main():
     commands = os.path.join(target, "Scripts" if os.name == "nt" else "bin")
     python = os.path.join(commands, "python")
     if subprocess.call([sys.executable, "-m", "venv", target]):
-        sys.exit(
-            "install: cannot create %s; on Debian and Ubuntu the package python3-venv has to be installed" % target
-        )
+        sys.exit("install: cannot create %s; on Debian and Ubuntu the package python3-venv is needed" % target)
     wheels = os.path.join(HERE, "wheels")
     pip = [python, "-m", "pip", "--isolated", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
     # The same version from a newer folder replaces an older build.
